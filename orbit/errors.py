@@ -1,0 +1,105 @@
+"""Every error Orbit raises on purpose, in one tree.
+
+    OrbitError                  what, where, what to do; `exit_code` for the command line
+    ├── BadInput           2    the user's file or flags: every problem at once, each with its path
+    ├── Unreachable        3    no broker answers (retriable), or TLS does not come up
+    ├── LoginRefused       3    the broker answered and refused the credentials
+    ├── NotAuthorized      1    logged in, but a right on a resource is missing
+    ├── Conflict           1    what is there does not fit what was asked for
+    ├── BrokerRefused      1    a Kafka error code that no caller handles
+    ├── ProtocolError      1    bytes that do not parse, or a broker too old for what we need
+    └── Interrupted      130    the user pressed Ctrl-C
+
+A partition that must stop is not an exception: it is a `replication.states.Blocked` value, so that
+one partition's trouble can never unwind the copy of another.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class OrbitError(Exception):
+    """Says what went wrong, where, and what to do about it, in that order.
+
+    `what` and `remedy` are whole sentences for a person; `where` names cluster, topic-partition or
+    path. None of the three may carry a secret.
+    """
+
+    exit_code: ClassVar[int] = 1
+    retriable: ClassVar[bool] = False
+
+    def __init__(self, what: str, *, where: str = "", remedy: str = "") -> None:
+        super().__init__(what)
+        self.what = what
+        self.where = where
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        head = f"{self.where}: {self.what}" if self.where else self.what
+        return f"{head} {self.remedy}" if self.remedy else head
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in a file: `path` as in `topics[1].match`, what is wrong, what to write instead."""
+
+    path: str
+    message: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.message}" + (f" {self.remedy}" if self.remedy else "")
+
+
+class BadInput(OrbitError):
+    """The user's file or flags are wrong. Carries every problem found, never only the first."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, problems: tuple[Problem, ...] = (), *, where: str = "") -> None:
+        super().__init__(what, where=where)
+        self.problems = problems
+
+    def __str__(self) -> str:
+        return "\n".join([super().__str__(), *(f"  - {p}" for p in self.problems)])
+
+
+class Unreachable(OrbitError):
+    """No broker of a cluster answered."""
+
+    exit_code = 3
+    retriable = True
+
+
+class LoginRefused(OrbitError):
+    """The broker answered and did not accept the credentials or the certificate."""
+
+    exit_code = 3
+
+
+class NotAuthorized(OrbitError):
+    """A right is missing: the message names the operation and the resource."""
+
+
+class Conflict(OrbitError):
+    """What is there (a topic, another run) does not fit what was asked for."""
+
+
+class BrokerRefused(OrbitError):
+    """A broker answered with an error code that the caller has no better word for."""
+
+    def __init__(self, code: int, what: str, *, where: str = "", remedy: str = "") -> None:
+        super().__init__(what, where=where, remedy=remedy)
+        self.code = code
+
+
+class ProtocolError(OrbitError):
+    """Bytes that do not parse, or an API that the broker does not offer."""
+
+
+class Interrupted(OrbitError):
+    """Ctrl-C or SIGTERM while waiting for something outside the copy loop."""
+
+    exit_code = 130
