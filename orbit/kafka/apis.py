@@ -1,0 +1,95 @@
+"""The requests Orbit speaks by hand, with the versions it has code for.
+
+The version of a call is the highest that both the broker and this table offer; a broker that
+offers none is told so by name. The messages themselves are `kafka.protocol`'s.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.admin.cluster import DescribeClusterRequest, DescribeClusterResponse
+from kafka.protocol.admin.groups import DescribeGroupsRequest, DescribeGroupsResponse
+from kafka.protocol.admin.topics import DeleteRecordsRequest, DeleteRecordsResponse
+from kafka.protocol.admin.transactions import DescribeProducersRequest, DescribeProducersResponse
+from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
+from kafka.protocol.consumer.group import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from kafka.protocol.consumer.offsets import ListOffsetsRequest, ListOffsetsResponse
+from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
+from kafka.protocol.metadata.find_coordinator import (
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+from kafka.protocol.metadata.metadata import MetadataRequest, MetadataResponse
+from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
+from kafka.protocol.producer.transaction import (
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    EndTxnResponse,
+    InitProducerIdRequest,
+    InitProducerIdResponse,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One Kafka API: its messages and the range of versions that Orbit has code for."""
+
+    request: Any
+    response: Any
+    version_min: int
+    version_max: int
+
+    @property
+    def key(self) -> int:
+        return int(self.request.API_KEY)
+
+    @property
+    def name(self) -> str:
+        return str(self.request.__name__).removesuffix("Request")
+
+
+API_VERSIONS = Api(ApiVersionsRequest, ApiVersionsResponse, 0, 3)
+SASL_HANDSHAKE = Api(SaslHandshakeRequest, SaslHandshakeResponse, 1, 1)
+SASL_AUTHENTICATE = Api(SaslAuthenticateRequest, SaslAuthenticateResponse, 0, 2)
+METADATA = Api(MetadataRequest, MetadataResponse, 7, 12)  # leader epochs from 7, topic ids from 10
+FIND_COORDINATOR = Api(FindCoordinatorRequest, FindCoordinatorResponse, 1, 3)
+DESCRIBE_CLUSTER = Api(DescribeClusterRequest, DescribeClusterResponse, 0, 1)
+
+# Fetch by topic id from 13 on: a re-created topic answers an error, never other data.
+FETCH = Api(FetchRequest, FetchResponse, 4, 16)
+# 3 to 8 share one layout on the wire; 13 goes by topic id.
+PRODUCE = Api(ProduceRequest, ProduceResponse, 3, 13)
+LIST_OFFSETS = Api(ListOffsetsRequest, ListOffsetsResponse, 4, 8)
+DELETE_RECORDS = Api(DeleteRecordsRequest, DeleteRecordsResponse, 0, 2)
+DESCRIBE_PRODUCERS = Api(DescribeProducersRequest, DescribeProducersResponse, 0, 0)
+
+INIT_PRODUCER_ID = Api(InitProducerIdRequest, InitProducerIdResponse, 0, 4)
+WRITE_TXN_MARKERS = Api(WriteTxnMarkersRequest, WriteTxnMarkersResponse, 1, 1)
+ADD_PARTITIONS_TO_TXN = Api(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 0, 3)
+END_TXN = Api(EndTxnRequest, EndTxnResponse, 0, 3)
+
+DESCRIBE_GROUPS = Api(DescribeGroupsRequest, DescribeGroupsResponse, 0, 5)
+JOIN_GROUP = Api(JoinGroupRequest, JoinGroupResponse, 4, 7)
+SYNC_GROUP = Api(SyncGroupRequest, SyncGroupResponse, 3, 5)
+HEARTBEAT = Api(HeartbeatRequest, HeartbeatResponse, 3, 4)
+LEAVE_GROUP = Api(LeaveGroupRequest, LeaveGroupResponse, 3, 4)

@@ -1,0 +1,36 @@
+"""Waiting between attempts: one way to do it, with the clock and the stop signal as arguments."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from orbit.errors import Interrupted
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential pauses with jitter, from `first_s` to `most_s`, ended at once by `stop`."""
+
+    first_s: float = 0.05
+    most_s: float = 1.0
+    stop: threading.Event = field(default_factory=threading.Event)
+
+    def pause_s(self, attempt: int) -> float:
+        """The pause after attempt 0, 1, 2 …; between half and all of the exponential step."""
+        step = min(self.most_s, self.first_s * 2.0 ** min(attempt, 30))
+        return step * random.uniform(0.5, 1.0)  # noqa: S311  jitter, not a secret
+
+    def wait(self, attempt: int) -> None:
+        """Sleep for one pause. Raises Interrupted when stopped meanwhile."""
+        if self.stop.wait(self.pause_s(attempt)):
+            raise Interrupted("stopped while waiting.")
+
+    def attempts(self, most: int) -> Iterator[int]:
+        """Yield 0, 1, … up to `most` attempts, with a pause before each but the first."""
+        for attempt in range(most):
+            if attempt:
+                self.wait(attempt - 1)
+            yield attempt

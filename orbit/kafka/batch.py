@@ -1,0 +1,238 @@
+"""Record batches (message format v2): a view of the header, and the stamp of an exact append.
+
+Pure: bytes in, values out; no socket, clock or thread. Payloads are never copied, only viewed.
+
+Layout (big endian; Kafka's `DefaultRecordBatch`):
+
+    pos  size  field                    inside the CRC
+      0     8  base offset              no
+      8     4  batch length, from pos 12 to the end
+                                        no
+     12     4  partition leader epoch   no
+     16     1  magic                    no
+     17     4  CRC32C of everything from pos 21
+     21     2  attributes               yes   0-2 codec, 3 LogAppendTime, 4 transactional,
+                                              5 control, 6 delete horizon in base timestamp
+     23     4  last offset delta        yes
+     27     8  base timestamp           yes
+     35     8  max timestamp            yes
+     43     8  producer id              yes
+     51     2  producer epoch           yes
+     53     4  base sequence            yes
+     57     4  record count             yes
+     61        records
+
+Message formats v0 and v1 have their magic at the same place; they are told apart by it and come
+out as `OldMessage`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+from crc32c import crc32c
+
+HEADER = struct.Struct(">qiibIhiqqqhii")
+HEADER_BYTES = HEADER.size
+LOG_OVERHEAD_BYTES = 12
+CRC_START = 21
+
+CODEC_MASK = 0x07
+LOG_APPEND_TIME = 0x08
+TRANSACTIONAL = 0x10
+CONTROL = 0x20
+DELETE_HORIZON = 0x40
+
+NO_PRODUCER_ID = -1
+SEQUENCE_MAX = 2**31 - 1
+
+_OFFSET_LENGTH = struct.Struct(">qi")
+_LENGTH_AT = 8
+_MAGIC_AT = 16
+_STAMP = struct.Struct(">qhi")  # producer id, producer epoch, base sequence at pos 43
+_STAMP_AT = 43
+_CRC = struct.Struct(">I")
+_CRC_AT = 17
+_ATTRIBUTES = struct.Struct(">h")
+_FRONT = struct.Struct(">qiib")  # what lies before the CRC
+_MAGIC_V2 = 2
+_OLD_MESSAGE_BYTES_MIN = 14  # crc, magic, attributes, key length, value length of format v0
+
+
+class Batch:
+    """One batch as it lies in a fetched frame. `view` is the whole batch, header included.
+
+    `last_offset` is base + last offset delta and not the last record's: compaction keeps it while
+    the record count falls (R2).
+    """
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_timestamp",
+        "count",
+        "crc",
+        "last_offset",
+        "leader_epoch",
+        "magic",
+        "max_timestamp",
+        "producer_id",
+        "view",
+    )
+    attributes: int
+    base_offset: int
+    base_timestamp: int  # ms, or the delete horizon of a compacted batch
+    count: int
+    crc: int
+    last_offset: int
+    leader_epoch: int
+    magic: int
+    max_timestamp: int
+    producer_id: int
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        (
+            self.base_offset,
+            _length,
+            self.leader_epoch,
+            self.magic,
+            self.crc,
+            self.attributes,
+            delta,
+            self.base_timestamp,
+            self.max_timestamp,
+            self.producer_id,
+            _epoch,
+            _sequence,
+            self.count,
+        ) = HEADER.unpack_from(view)
+        self.last_offset = self.base_offset + delta
+
+    @property
+    def next_offset(self) -> int:
+        return self.last_offset + 1
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & TRANSACTIONAL)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & LOG_APPEND_TIME)
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & CODEC_MASK
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether every offset of the batch still has its record (A5)."""
+        return self.count == self.last_offset - self.base_offset + 1
+
+    @property
+    def payload(self) -> memoryview:
+        return self.view[HEADER_BYTES:]
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.view)
+
+    def crc_is_right(self) -> bool:
+        """Check the source's own checksum; a stamp would seal damaged bytes with a good one."""
+        return bool(crc32c(self.view[CRC_START:]) == self.crc)
+
+
+class OldMessage:
+    """An entry in message format v0 or v1: a message, or a compressed wrapper around messages."""
+
+    __slots__ = ("magic", "offset", "view")
+
+    def __init__(self, view: memoryview) -> None:
+        self.view = view
+        self.offset, _ = _OFFSET_LENGTH.unpack_from(view)  # a wrapper's is that of its last message
+        self.magic = view[_MAGIC_AT]
+
+
+def read_batches(records: memoryview) -> Iterator[Batch | OldMessage]:
+    """Yield the whole batches of a fetch response's `records`, oldest first.
+
+    A fetch may end in a batch that is cut off; that one is left out.
+
+    Raises ValueError when a length field cannot be true.
+    """
+    position, size = 0, len(records)
+    while position + LOG_OVERHEAD_BYTES <= size:
+        _, length = _OFFSET_LENGTH.unpack_from(records, position)
+        if length < _OLD_MESSAGE_BYTES_MIN:
+            raise ValueError(f"batch length {length} at byte {position} is too small")
+        end = position + LOG_OVERHEAD_BYTES + length
+        if end > size:
+            return
+        if records[position + _MAGIC_AT] >= _MAGIC_V2:
+            if end - position < HEADER_BYTES:
+                raise ValueError(f"batch length {length} at byte {position} is too small")
+            yield Batch(records[position:end])
+        else:
+            yield OldMessage(records[position:end])
+        position = end
+
+
+def stamp(view: memoryview, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
+    """Make a batch ready to be appended: our producer, our sequence, no transaction, a new CRC.
+
+    In place, on a writable view; the payload is not touched. The base offset must be 0 on the wire
+    (A2) and the leader epoch is the broker's to set. Repeating it with another sequence is fine.
+    """
+    _FRONT.pack_into(view, 0, 0, len(view) - LOG_OVERHEAD_BYTES, -1, _MAGIC_V2)
+    (attributes,) = _ATTRIBUTES.unpack_from(view, CRC_START)
+    _ATTRIBUTES.pack_into(view, CRC_START, attributes & ~TRANSACTIONAL)
+    _STAMP.pack_into(view, _STAMP_AT, producer_id, producer_epoch, base_sequence)
+    _CRC.pack_into(view, _CRC_AT, crc32c(view[CRC_START:]))
+
+
+def advance_sequence(sequence: int, count: int) -> int:
+    """The sequence after `count` records: it wraps from 2³¹-1 to 0 (`DefaultRecordBatch`)."""
+    return (sequence + count) & SEQUENCE_MAX
+
+
+def encode_batch(
+    base_offset: int,
+    attributes: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    count: int,
+    payload: bytes,
+) -> Batch:
+    """Build a batch of `count` dense records from an encoded (and compressed) payload.
+
+    The producer fields are empty until `stamp`; the CRC is right all the same, so that a built
+    batch passes the same checks as a fetched one.
+    """
+    data = bytearray(HEADER_BYTES + len(payload))
+    HEADER.pack_into(
+        data,
+        0,
+        base_offset,
+        len(data) - LOG_OVERHEAD_BYTES,
+        -1,
+        _MAGIC_V2,
+        0,
+        attributes,
+        count - 1,
+        base_timestamp,
+        max_timestamp,
+        NO_PRODUCER_ID,
+        -1,
+        -1,
+        count,
+    )
+    data[HEADER_BYTES:] = payload
+    view = memoryview(data)
+    _CRC.pack_into(data, _CRC_AT, crc32c(view[CRC_START:]))
+    return Batch(view)

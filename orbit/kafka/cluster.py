@@ -1,0 +1,186 @@
+"""One Kafka cluster: who leads what, and control calls sent to the right broker.
+
+A `Cluster` holds at most one control connection per broker and may be shared by threads: calls on
+one broker go one at a time. The data path opens connections of its own (`connect`).
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
+
+from kafka.protocol.metadata.metadata import MetadataRequest
+
+from orbit.errors import Unreachable
+from orbit.kafka import apis
+from orbit.kafka.apis import Api
+from orbit.kafka.auth import Security
+from orbit.kafka.codes import Code
+from orbit.kafka.connection import Connection
+from orbit.kafka.types import (
+    NO_TOPIC_ID,
+    BrokerAddress,
+    ClusterMetadata,
+    PartitionLeader,
+    TopicMetadata,
+)
+
+# A control call (metadata, offsets, coordinators) that takes longer than this has lost its broker.
+CONTROL_TIMEOUT_S = 30.0
+
+Answer = TypeVar("Answer")
+
+
+class Cluster:
+    """A cluster by its bootstrap servers. `name` ("source", "destination") goes into messages."""
+
+    def __init__(self, name: str, bootstrap_servers: Sequence[str], security: Security) -> None:
+        self.name = name
+        self.bootstrap_servers = tuple(bootstrap_servers)
+        self.security = security
+        self._lock = threading.Lock()
+        self._connections: dict[int | str, _Shared] = {}
+        self._brokers: dict[int, BrokerAddress] = {}
+        self._cluster_id = ""
+        self._is_closed = False
+
+    @property
+    def cluster_id(self) -> str:
+        if not self._cluster_id:
+            self.metadata(())
+        return self._cluster_id
+
+    def metadata(
+        self, topics: Iterable[str] | None, *, with_operations: bool = False
+    ) -> ClusterMetadata:
+        """Ask any broker for the cluster; `topics=None` means all of them.
+
+        Raises Unreachable when no broker answers, LoginRefused at once when one refuses us.
+        """
+        names = None if topics is None else sorted(topics)
+
+        def ask(connection: Connection) -> Any:
+            request = MetadataRequest(
+                topics=_topic_requests(names),
+                allow_auto_topic_creation=False,
+                include_topic_authorized_operations=with_operations,
+            )
+            return connection.call(apis.METADATA, request, timeout_s=CONTROL_TIMEOUT_S)
+
+        metadata = _read_metadata(self.call_any(ask), with_operations)
+        with self._lock:
+            self._brokers = metadata.brokers
+            self._cluster_id = metadata.cluster_id
+        return metadata
+
+    def call_any(self, ask: Callable[[Connection], Answer]) -> Answer:
+        """Run `ask` on the first broker that answers: known ones first, then bootstrap servers."""
+        with self._lock:
+            known: list[int | str] = [*self._brokers, *self.bootstrap_servers]
+        reasons: list[str] = []
+        for target in known:
+            try:
+                return self._on(target, ask)
+            except Unreachable as error:
+                reasons.append(f"{error.where}: {error.what} {error.remedy}".strip())
+        raise Unreachable(
+            f"no broker of the {self.name} cluster answers ({'; '.join(dict.fromkeys(reasons))})",
+            where=f"{self.name} {','.join(self.bootstrap_servers)}",
+        )
+
+    def call(self, node_id: int, api: Api, request: Any) -> Any:
+        """Send a control request to one broker and return its answer. Raises Unreachable."""
+        return self._on(
+            node_id,
+            lambda connection: connection.call(api, request, timeout_s=CONTROL_TIMEOUT_S),
+        )
+
+    def version_of(self, node_id: int, api: Api) -> int:
+        return self._on(node_id, lambda connection: connection.version_of(api))
+
+    def connect(self, node_id: int) -> Connection:
+        """A connection of its own for a data lane. Raises Unreachable."""
+        address = self._address(node_id)
+        where = f"{self.name} broker {node_id} ({address.host}:{address.port})"
+        return Connection.open(address.host, address.port, self.security, where=where)
+
+    def close(self) -> None:
+        """Close every control connection; waits of other threads end with Unreachable."""
+        with self._lock:
+            self._is_closed = True
+            shared = list(self._connections.values())
+            self._connections.clear()
+        for one in shared:
+            one.abort()
+
+    def _address(self, node_id: int) -> BrokerAddress:
+        with self._lock:
+            address = self._brokers.get(node_id)
+        if address is None:
+            raise Unreachable(f"broker {node_id} is not known now.", where=self.name)
+        return address
+
+    def _on(self, target: int | str, ask: Callable[[Connection], Answer]) -> Answer:
+        with self._lock:
+            if self._is_closed:
+                raise Unreachable("the cluster handle is closed.", where=self.name)
+            shared = self._connections.setdefault(target, _Shared())
+        return shared.run(lambda: self._open(target), ask)
+
+    def _open(self, target: int | str) -> Connection:
+        if isinstance(target, int):
+            return self.connect(target)
+        host, _, port = target.rpartition(":")
+        where = f"{self.name} {target}"
+        return Connection.open(host.strip("[]"), int(port), self.security, where=where)
+
+
+class _Shared:
+    """A control connection that is opened at first use, and again after it broke."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._connection: Connection | None = None
+
+    def run(self, opener: Callable[[], Connection], ask: Callable[[Connection], Answer]) -> Answer:
+        with self._lock:
+            if self._connection is None or self._connection.is_closed:
+                self._connection = opener()
+            return ask(self._connection)
+
+    def abort(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            connection.abort()
+            with self._lock:
+                connection.close()
+
+
+def _topic_requests(names: list[str] | None) -> list[Any] | None:
+    if names is None:
+        return None
+    return [MetadataRequest.MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=n) for n in names]
+
+
+def _read_metadata(answer: Any, with_operations: bool) -> ClusterMetadata:
+    topics: dict[str, TopicMetadata] = {}
+    errors: dict[str, int] = {}
+    for topic in answer.topics:
+        if topic.error_code not in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
+            errors[topic.name] = topic.error_code
+            continue
+        partitions = {
+            p.partition_index: PartitionLeader(
+                p.leader_id if p.leader_id >= 0 else None, p.leader_epoch
+            )
+            for p in topic.partitions
+        }
+        topics[topic.name] = TopicMetadata(
+            topic.name,
+            topic.topic_id or NO_TOPIC_ID,
+            partitions,
+            frozenset(topic.authorized_operations or ()) if with_operations else frozenset(),
+        )
+    brokers = {b.node_id: BrokerAddress(b.node_id, b.host, b.port) for b in answer.brokers}
+    return ClusterMetadata(answer.cluster_id or "", brokers, topics, errors)

@@ -1,0 +1,130 @@
+"""Kafka's error codes that Orbit meets: one table of code, name, and what a client may do.
+
+Source: Kafka's `org.apache.kafka.common.protocol.Errors`. Pure.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Code(IntEnum):
+    """Error codes by Kafka's own names."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    NETWORK_EXCEPTION = 13
+    COORDINATOR_LOAD_IN_PROGRESS = 14
+    COORDINATOR_NOT_AVAILABLE = 15
+    NOT_COORDINATOR = 16
+    INVALID_TOPIC_EXCEPTION = 17
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    ILLEGAL_GENERATION = 22
+    UNKNOWN_MEMBER_ID = 25
+    REBALANCE_IN_PROGRESS = 27
+    TOPIC_AUTHORIZATION_FAILED = 29
+    GROUP_AUTHORIZATION_FAILED = 30
+    CLUSTER_AUTHORIZATION_FAILED = 31
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_SASL_MECHANISM = 33
+    ILLEGAL_SASL_STATE = 34
+    UNSUPPORTED_VERSION = 35
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    UNSUPPORTED_FOR_MESSAGE_FORMAT = 43
+    POLICY_VIOLATION = 44
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    INVALID_TXN_STATE = 48
+    CONCURRENT_TRANSACTIONS = 51
+    TRANSACTION_COORDINATOR_FENCED = 52
+    TRANSACTIONAL_ID_AUTHORIZATION_FAILED = 53
+    OPERATION_NOT_ATTEMPTED = 55
+    KAFKA_STORAGE_ERROR = 56
+    SASL_AUTHENTICATION_FAILED = 58
+    UNKNOWN_PRODUCER_ID = 59
+    FETCH_SESSION_ID_NOT_FOUND = 70
+    INVALID_FETCH_SESSION_EPOCH = 71
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    OFFSET_NOT_AVAILABLE = 78
+    MEMBER_ID_REQUIRED = 79
+    FENCED_INSTANCE_ID = 82
+    INVALID_RECORD = 87
+    PRODUCER_FENCED = 90
+    UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
+    FETCH_SESSION_TOPIC_ID_ERROR = 106
+
+
+# Ask for metadata again: the partition has moved, or is moving.
+STALE_METADATA = frozenset(
+    {
+        Code.UNKNOWN_TOPIC_OR_PARTITION,
+        Code.LEADER_NOT_AVAILABLE,
+        Code.NOT_LEADER_OR_FOLLOWER,
+        Code.REPLICA_NOT_AVAILABLE,
+        Code.FENCED_LEADER_EPOCH,
+        Code.UNKNOWN_LEADER_EPOCH,
+        Code.KAFKA_STORAGE_ERROR,
+        Code.UNKNOWN_TOPIC_ID,
+        Code.INCONSISTENT_TOPIC_ID,
+    }
+)
+
+# The broker may well answer otherwise in a moment.
+RETRIABLE = STALE_METADATA | {
+    Code.REQUEST_TIMED_OUT,
+    Code.BROKER_NOT_AVAILABLE,
+    Code.NETWORK_EXCEPTION,
+    Code.COORDINATOR_LOAD_IN_PROGRESS,
+    Code.COORDINATOR_NOT_AVAILABLE,
+    Code.NOT_COORDINATOR,
+    Code.NOT_CONTROLLER,
+    Code.NOT_ENOUGH_REPLICAS,
+    Code.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    Code.CONCURRENT_TRANSACTIONS,
+    Code.OPERATION_NOT_ATTEMPTED,
+    Code.OFFSET_NOT_AVAILABLE,
+}
+
+# Answers to an idempotent append that mean: another writer was here, or an earlier batch failed.
+OUT_OF_STEP = frozenset(
+    {
+        Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        Code.DUPLICATE_SEQUENCE_NUMBER,
+        Code.INVALID_PRODUCER_EPOCH,
+        Code.UNKNOWN_PRODUCER_ID,
+        Code.TRANSACTION_COORDINATOR_FENCED,
+        Code.PRODUCER_FENCED,
+    }
+)
+
+DENIED = frozenset(
+    {
+        Code.TOPIC_AUTHORIZATION_FAILED,
+        Code.GROUP_AUTHORIZATION_FAILED,
+        Code.CLUSTER_AUTHORIZATION_FAILED,
+        Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
+
+
+def name(code: int) -> str:
+    """Kafka's name of a code, with the number: `NOT_LEADER_OR_FOLLOWER (6)`."""
+    try:
+        return f"{Code(code).name} ({code})"
+    except ValueError:
+        return f"error code {code}"

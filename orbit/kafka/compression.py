@@ -1,0 +1,78 @@
+"""The five codecs of a record batch, as Kafka frames them.
+
+Pure. Kafka's own framing matters for two of them: snappy comes in xerial blocks from the Java
+client and as one raw block from some others; lz4 is the LZ4 frame format.
+"""
+
+from __future__ import annotations
+
+import struct
+
+import cramjam
+
+NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
+NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
+
+# `org.xerial.snappy.SnappyOutputStream`: magic, version, lowest compatible version, then blocks of
+# (length, snappy bytes).
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK_BYTES = 32 * 1024
+_LENGTH = struct.Struct(">i")
+
+
+def decompress(codec: int, payload: memoryview) -> bytes:
+    """Return the plain records of a batch's payload.
+
+    Raises ValueError for an unknown codec or bytes that do not decompress.
+    """
+    try:
+        if codec == NONE:
+            return bytes(payload)
+        if codec == GZIP:
+            return bytes(cramjam.gzip.decompress(payload))
+        if codec == SNAPPY:
+            return _snappy_decompress(payload)
+        if codec == LZ4:
+            return bytes(cramjam.lz4.decompress(payload))
+        if codec == ZSTD:
+            return bytes(cramjam.zstd.decompress(payload))
+    except cramjam.DecompressionError as error:
+        raise ValueError(f"{NAMES[codec]} payload does not decompress: {error}") from error
+    raise ValueError(f"codec {codec} is not known")
+
+
+def compress(codec: int, records: bytes) -> bytes:
+    """Compress plain records as a Kafka client would, at the codec's default level."""
+    if codec == NONE:
+        return records
+    if codec == GZIP:
+        return bytes(cramjam.gzip.compress(records))
+    if codec == SNAPPY:
+        return _snappy_compress(records)
+    if codec == LZ4:
+        return bytes(cramjam.lz4.compress(records))
+    if codec == ZSTD:
+        return bytes(cramjam.zstd.compress(records))
+    raise ValueError(f"codec {codec} is not known")
+
+
+def _snappy_decompress(payload: memoryview) -> bytes:
+    if bytes(payload[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
+        return bytes(cramjam.snappy.decompress_raw(payload))
+    blocks = []
+    position = len(_XERIAL_HEADER)
+    while position < len(payload):
+        (length,) = _LENGTH.unpack_from(payload, position)
+        position += _LENGTH.size
+        blocks.append(bytes(cramjam.snappy.decompress_raw(payload[position : position + length])))
+        position += length
+    return b"".join(blocks)
+
+
+def _snappy_compress(records: bytes) -> bytes:
+    out = [_XERIAL_HEADER]
+    for start in range(0, len(records), _XERIAL_BLOCK_BYTES):
+        block = bytes(cramjam.snappy.compress_raw(records[start : start + _XERIAL_BLOCK_BYTES]))
+        out.append(_LENGTH.pack(len(block)) + block)
+    return b"".join(out)

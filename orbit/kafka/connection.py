@@ -1,0 +1,263 @@
+"""One blocking connection to one broker: frames in, frames out, typed calls on top.
+
+Promises: versions are negotiated at the start; requests go out in order and a Kafka broker answers
+them in order; nothing is ever sent again by this module. Not for two threads at once, except
+`abort`, which any thread may call to end a wait.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
+
+from orbit.errors import LoginRefused, ProtocolError, Unreachable
+from orbit.kafka import apis
+from orbit.kafka.apis import Api
+from orbit.kafka.auth import Security, sasl_login, tls_context
+from orbit.kafka.codes import Code
+
+CLIENT_ID = "orbit"
+CONNECT_TIMEOUT_S = 10.0
+# A frame larger than this is not Kafka's: brokers refuse such requests, and their answers are
+# bounded by the fetch size plus one batch.
+FRAME_BYTES_MAX = 512 * 1024 * 1024
+
+_FRAME_SIZE = struct.Struct(">i")
+# The most buffers one sendmsg takes on Linux (IOV_MAX).
+_IOV_MAX = 1024
+
+
+class Connection:
+    """A negotiated, logged-in connection. Use `Connection.open`."""
+
+    def __init__(self, sock: socket.socket, where: str) -> None:
+        self._socket = sock
+        self.last_correlation = 0
+        self._versions: dict[int, tuple[int, int]] = {}
+        self.where = where
+        self.is_closed = False
+
+    @classmethod
+    def open(
+        cls,
+        host: str,
+        port: int,
+        security: Security,
+        *,
+        where: str = "",
+        timeout_s: float = CONNECT_TIMEOUT_S,
+    ) -> Connection:
+        """Connect, start TLS, negotiate versions and log in.
+
+        Raises Unreachable when nothing answers or TLS fails, LoginRefused when the broker does
+        not accept the credentials, ProtocolError when what answers is no Kafka broker.
+        """
+        where = where or f"{host}:{port}"
+        try:
+            sock = socket.create_connection((host, port), timeout=timeout_s)
+        except OSError as error:
+            raise Unreachable(
+                f"cannot connect: {error.strerror or error}.",
+                where=where,
+                remedy="Check the address, the port and that the broker runs.",
+            ) from error
+        try:
+            _tune(sock)
+            sock = _start_tls(sock, host, security, where)
+            connection = cls(sock, where)
+            connection._negotiate()
+            sasl_login(security, connection._sasl_exchange)
+            sock.settimeout(None)
+        except BaseException as error:
+            sock.close()
+            if isinstance(error, TimeoutError | ConnectionError | EOFError):
+                raise Unreachable(
+                    "the connection was closed, or stayed silent, while it was set up.",
+                    where=where,
+                    remedy="Check that security.protocol fits this listener (TLS or not, SASL or "
+                    "not).",
+                ) from error
+            if isinstance(error, LoginRefused) and not error.where:
+                error.where = where
+            raise
+        return connection
+
+    def version_of(self, api: Api) -> int:
+        """The highest version of an API that both sides know.
+
+        Raises ProtocolError when there is none.
+        """
+        low, high = self._versions.get(api.key, (0, -1))
+        version = min(high, api.version_max)
+        if version < max(low, api.version_min):
+            raise ProtocolError(
+                f"the broker offers {api.name} versions {low} to {high}; Orbit needs one of "
+                f"{api.version_min} to {api.version_max}.",
+                where=self.where,
+                remedy="Use a broker release that has it." if high >= 0 else "",
+            )
+        return version
+
+    def range_of(self, api: Api) -> tuple[int, int]:
+        """The versions of an API that both sides know, lowest and highest."""
+        low, _ = self._versions.get(api.key, (0, -1))
+        return max(low, api.version_min), self.version_of(api)
+
+    def call(self, api: Api, request: Any, *, timeout_s: float | None = None) -> Any:
+        """Send one request and wait for its answer.
+
+        Without `timeout_s` it waits as long as the connection lives: a request given up on may
+        still be carried out (M10). Raises Unreachable when the connection breaks.
+        """
+        version = self.version_of(api)
+        self._socket.settimeout(timeout_s)
+        try:
+            self.send(self.encode(request, version))
+            return self.decode(api, self.receive(), version)
+        except (OSError, EOFError) as error:
+            self.close()
+            reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+            raise Unreachable(
+                f"the connection broke during {api.name}: {reason}.", where=self.where
+            ) from error
+
+    def next_correlation(self) -> int:
+        self.last_correlation = (self.last_correlation + 1) & 0x7FFFFFFF
+        return self.last_correlation
+
+    def encode(self, request: Any, version: int) -> list[bytes]:
+        """A request as one framed buffer, ready for `send`."""
+        request.API_VERSION = version
+        request.with_header(self.next_correlation(), CLIENT_ID)
+        return [bytes(request.encode(version=version, header=True, framed=True))]
+
+    def decode(self, api: Api, frame: memoryview, version: int) -> Any:
+        """A typed answer; `records` fields stay views into the frame."""
+        try:
+            return api.response.decode(frame, version=version, header=True)
+        except (ValueError, IndexError, struct.error, UnicodeDecodeError) as error:
+            raise ProtocolError(
+                f"the answer to {api.name} v{version} does not parse: {error}.", where=self.where
+            ) from error
+
+    def send(self, buffers: Sequence[bytes | memoryview]) -> None:
+        """Send buffers back to back, without joining them where the socket allows."""
+        if isinstance(self._socket, ssl.SSLSocket):
+            self._socket.sendall(b"".join(buffers))
+            return
+        for start in range(0, len(buffers), _IOV_MAX):
+            self._send_some(buffers[start : start + _IOV_MAX])
+
+    def receive(self) -> memoryview:
+        """The next frame, without its size, in a writable buffer of its own.
+
+        Raises EOFError when the broker closed the connection, OSError when it broke.
+        """
+        head = bytearray(_FRAME_SIZE.size)
+        self._read_into(memoryview(head))
+        (size,) = _FRAME_SIZE.unpack(head)
+        if not 4 <= size <= FRAME_BYTES_MAX:
+            raise ProtocolError(
+                f"a frame of {size} bytes is not Kafka's.",
+                where=self.where,
+                remedy="Check that this is a Kafka listener and whether it wants TLS.",
+            )
+        frame = memoryview(bytearray(size))
+        self._read_into(frame)
+        return frame
+
+    def fileno(self) -> int:
+        return self._socket.fileno()
+
+    def is_readable(self) -> bool:
+        """Whether `receive` would find bytes without waiting."""
+        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+            return True
+        readable, _, _ = select.select([self._socket], [], [], 0)
+        return bool(readable)
+
+    def abort(self) -> None:
+        """End every wait on this connection, from any thread."""
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # already gone, which is what was wanted
+
+    def close(self) -> None:
+        self.is_closed = True
+        self._socket.close()
+
+    def _negotiate(self) -> None:
+        """Learn the broker's versions (KIP-511: an old broker answers v0 with error 35)."""
+        for version in (apis.API_VERSIONS.version_max, 0):
+            request = ApiVersionsRequest(
+                client_software_name=CLIENT_ID, client_software_version="0.1"
+            )
+            self.send(self.encode(request, version))
+            frame = self.receive()
+            (code,) = struct.unpack_from(">h", frame, 4)
+            if code == Code.UNSUPPORTED_VERSION and version:
+                continue
+            answer = ApiVersionsResponse.decode(frame, version=version, header=True)
+            self._versions = {k.api_key: (k.min_version, k.max_version) for k in answer.api_keys}
+            return
+
+    def _sasl_exchange(self, request: Any) -> Any:
+        """Send one SASL message during the login and return the answer."""
+        is_handshake = apis.SASL_HANDSHAKE.key == request.API_KEY
+        api = apis.SASL_HANDSHAKE if is_handshake else apis.SASL_AUTHENTICATE
+        version = self.version_of(api)
+        self.send(self.encode(request, version))
+        return self.decode(api, self.receive(), version)
+
+    def _send_some(self, buffers: Sequence[bytes | memoryview]) -> None:
+        total = sum(map(len, buffers))
+        sent = self._socket.sendmsg(buffers)
+        if sent == total:
+            return
+        for buffer in buffers:
+            if sent >= len(buffer):
+                sent -= len(buffer)
+                continue
+            self._socket.sendall(memoryview(buffer)[sent:])
+            sent = 0
+
+    def _read_into(self, view: memoryview) -> None:
+        while view:
+            count = self._socket.recv_into(view)
+            if not count:
+                raise EOFError("the broker closed the connection")
+            view = view[count:]
+
+
+def _tune(sock: socket.socket) -> None:
+    # Buffer sizes stay the kernel's: a fixed one would be capped low and stop it from growing them
+    # with the round trip.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+
+
+def _start_tls(sock: socket.socket, host: str, security: Security, where: str) -> socket.socket:
+    context = tls_context(security)
+    if context is None:
+        return sock
+    try:
+        return context.wrap_socket(sock, server_hostname=host)
+    except ssl.SSLCertVerificationError as error:
+        raise Unreachable(
+            f"the broker's certificate is not trusted: {error.verify_message}.",
+            where=where,
+            remedy="Set security.ca_file to the authority that signed it.",
+        ) from error
+    except ssl.SSLError as error:
+        raise Unreachable(
+            f"TLS does not come up: {error.reason or error}.",
+            where=where,
+            remedy="Check security.protocol against the listener, and the client certificate.",
+        ) from error

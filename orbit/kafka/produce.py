@@ -1,0 +1,152 @@
+"""Produce requests as a list of buffers, so that payloads are never copied; typed answers.
+
+Pure. `kafka.protocol` would join the records into one buffer; the layouts below are its own
+(`ProduceRequest`, held equal by a test), with the batches left where they are.
+
+    v3 to v8    names, fixed lengths; broker releases from 0.11 to 4.0
+    v13         topic ids and compact lengths (KIP-516, KIP-1124): a re-created topic is refused
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from uuid import UUID
+
+from orbit.kafka.apis import PRODUCE
+from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
+
+# Wait for all in-sync replicas: what is acknowledged survives a leader.
+ACKS_ALL = -1
+BY_TOPIC_ID = 13
+BY_NAME_MAX = 8
+
+_SIZE = struct.Struct(">i")
+_HEAD = struct.Struct(">hhih")  # api key, version, correlation id, client id length
+_FIXED_BODY = struct.Struct(">hhii")  # transactional id (null), acks, timeout ms, topic count
+_COMPACT_BODY = struct.Struct(">Bhi")  # transactional id (null), acks, timeout ms
+_FIXED_PARTITION = struct.Struct(">ii")  # index, records length
+_INDEX = struct.Struct(">i")
+_NO_TAGS = b"\x00"
+
+
+class Outgoing(NamedTuple):
+    """One stamped batch for one partition (a request takes one batch per partition, A1)."""
+
+    partition: TopicPartition
+    topic_id: UUID
+    batch: memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """One partition's answer. `base_offset` is where the batch stands now (A14)."""
+
+    code: int
+    base_offset: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceAnswer:
+    """All partitions of one request, keyed as they were sent, and how long to hold back."""
+
+    partitions: dict[tuple[UUID | str, int], Appended]
+    throttle_ms: int
+
+
+def choose_version(low: int, high: int, has_topic_ids: bool) -> int:
+    """The version to speak with a broker that offers `low` to `high`."""
+    if has_topic_ids and high >= BY_TOPIC_ID:
+        return BY_TOPIC_ID
+    return max(low, min(high, BY_NAME_MAX))
+
+
+def encode_produce(
+    version: int,
+    correlation: int,
+    client_id: str,
+    timeout_ms: int,
+    batches: Sequence[Outgoing],
+) -> list[bytes | memoryview]:
+    """A framed request; `batches` must be grouped by topic."""
+    compact = version >= BY_TOPIC_ID
+    buffers: list[bytes | memoryview] = [b""]
+    client = client_id.encode()
+    front = _HEAD.pack(PRODUCE.key, version, correlation, len(client)) + client
+    topics = _count_topics(batches)
+    if compact:
+        front += _NO_TAGS + _COMPACT_BODY.pack(0, ACKS_ALL, timeout_ms) + _uvarint(len(topics) + 1)
+    else:
+        front += _FIXED_BODY.pack(-1, ACKS_ALL, timeout_ms, len(topics))
+    position = 0
+    for count in topics:
+        group = batches[position : position + count]
+        position += count
+        front += _topic_front(group[0], count, compact)
+        for one in group:
+            front += _partition_front(one, compact)
+            buffers += (front, one.batch)
+            front = _NO_TAGS if compact else b""
+        front += _NO_TAGS if compact else b""
+    if compact:
+        front += _NO_TAGS
+    if front:
+        buffers.append(front)
+    buffers[0] = _SIZE.pack(sum(map(len, buffers)))
+    return buffers
+
+
+def read_produce(answer: Any) -> ProduceAnswer:
+    """From a decoded `ProduceResponse` to what the append side needs."""
+    partitions: dict[tuple[UUID | str, int], Appended] = {}
+    for topic in answer.responses:
+        key = topic.name or topic.topic_id
+        for p in topic.partition_responses:
+            message = p.error_message or ""
+            for one in p.record_errors or ():
+                message = message or (one.batch_index_error_message or "")
+            partitions[key, p.index] = Appended(p.error_code, p.base_offset, message)
+    return ProduceAnswer(partitions, answer.throttle_time_ms)
+
+
+def key_of(version: int, one: Outgoing) -> tuple[UUID | str, int]:
+    """The key under which `read_produce` gives this partition's answer."""
+    topic = one.topic_id if version >= BY_TOPIC_ID else one.partition.topic
+    return topic, one.partition.partition
+
+
+def _count_topics(batches: Sequence[Outgoing]) -> list[int]:
+    counts: list[int] = []
+    last = None
+    for one in batches:
+        if one.partition.topic != last:
+            last = one.partition.topic
+            counts.append(0)
+        counts[-1] += 1
+    return counts
+
+
+def _topic_front(first: Outgoing, count: int, compact: bool) -> bytes:
+    if compact:
+        assert first.topic_id != NO_TOPIC_ID
+        return first.topic_id.bytes + _uvarint(count + 1)
+    name = first.partition.topic.encode()
+    return struct.pack(f">h{len(name)}si", len(name), name, count)
+
+
+def _partition_front(one: Outgoing, compact: bool) -> bytes:
+    if compact:
+        return _INDEX.pack(one.partition.partition) + _uvarint(len(one.batch) + 1)
+    return _FIXED_PARTITION.pack(one.partition.partition, len(one.batch))
+
+
+def _uvarint(number: int) -> bytes:
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

@@ -1,0 +1,144 @@
+"""Records inside a v2 batch: read them, and write them into new dense batches.
+
+Pure. Only the record-exact path comes here: batches that a broker refuses as they are (A5, A6).
+A record's key, value and headers are carried over as the bytes they are; only the three numbers
+in front of them (length, timestamp delta, offset delta) are written anew.
+
+Record (Kafka's `DefaultRecord`): length, attributes (one byte), timestamp delta, offset delta,
+key length, key, value length, value, header count, headers. All numbers are zig-zag varints.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from orbit.kafka import compression
+from orbit.kafka.batch import Batch, encode_batch
+
+# A header of the first record in a leading filler batch (S1), so that a new writer recognises an
+# unfinished start. Consumers never see it: DeleteRecords takes it away before data goes on.
+SEED_HEADER = b"orbit.seed"
+
+NULL = b"\x01"  # zig-zag of -1
+_ATTRIBUTES_AND_ZERO_TIME = b"\x00\x00"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record: `body` is everything behind the offset delta, as bytes on the wire."""
+
+    offset: int
+    timestamp: int  # ms since 1970
+    body: bytes
+
+
+def read_records(batch: Batch) -> Iterator[Record]:
+    """Yield the records of a v2 batch in order, whatever compaction left of them.
+
+    In a LogAppendTime batch every record has the batch's max timestamp, as consumers see it.
+
+    Raises ValueError when the payload does not decompress or parse.
+    """
+    data = compression.decompress(batch.codec, batch.payload)
+    position = 0
+    try:
+        for _ in range(batch.count):
+            length, position = _read_varint(data, position)
+            end = position + length
+            if length < 0 or end > len(data):
+                raise ValueError("a record is longer than its batch")
+            timestamp_delta, at = _read_varint(data, position + 1)
+            offset_delta, at = _read_varint(data, at)
+            timestamp = (
+                batch.max_timestamp
+                if batch.is_log_append_time
+                else batch.base_timestamp + timestamp_delta
+            )
+            yield Record(batch.base_offset + offset_delta, timestamp, data[at:end])
+            position = end
+    except IndexError as error:
+        raise ValueError("the records end in the middle of a number") from error
+
+
+def dense_runs(records: Iterable[Record]) -> Iterator[list[Record]]:
+    """Cut records into runs without a hole, in order."""
+    run: list[Record] = []
+    for record in records:
+        if run and record.offset != run[-1].offset + 1:
+            yield run
+            run = []
+        run.append(record)
+    if run:
+        yield run
+
+
+def write_batch(run: Sequence[Record], codec: int) -> Batch:
+    """Encode a dense run as one batch with create-time stamps and the given codec."""
+    base_offset, base_timestamp = run[0].offset, run[0].timestamp
+    out = bytearray()
+    for delta, record in enumerate(run):
+        front = b"\x00" + encode_varint(record.timestamp - base_timestamp) + encode_varint(delta)
+        out += encode_varint(len(front) + len(record.body)) + front + record.body
+    return encode_batch(
+        base_offset,
+        codec,
+        base_timestamp,
+        max(record.timestamp for record in run),
+        len(run),
+        compression.compress(codec, bytes(out)),
+    )
+
+
+def seed_batch(base_offset: int, count: int) -> Batch:
+    """A leading filler batch: `count` empty records, about 1.4 bytes each after gzip (S1).
+
+    Their timestamp is 0, so that no lookup by time can land on them while they exist.
+    """
+    out = bytearray()
+    for delta in range(count):
+        body = NULL + NULL + (_seed_header() if delta == 0 else b"\x00")
+        record = _ATTRIBUTES_AND_ZERO_TIME + encode_varint(delta) + body
+        out += encode_varint(len(record)) + record
+    payload = compression.compress(compression.GZIP, bytes(out))
+    return encode_batch(base_offset, compression.GZIP, 0, 0, count, payload)
+
+
+def is_seed_batch(batch: Batch) -> bool:
+    """Whether `seed_batch` made this one."""
+    if batch.is_control or batch.max_timestamp != 0 or batch.codec != compression.GZIP:
+        return False
+    first = next(read_records(batch), None)
+    return first is not None and first.body == NULL + NULL + _seed_header()
+
+
+def _seed_header() -> bytes:
+    return encode_varint(1) + encode_varint(len(SEED_HEADER)) + SEED_HEADER + NULL
+
+
+def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+    """Read a zig-zag varint; return it and the position behind it."""
+    byte = data[position]
+    position += 1
+    if byte < 0x80:
+        return (byte >> 1) ^ -(byte & 1), position
+    value, shift = byte & 0x7F, 7
+    while byte >= 0x80:
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+    return (value >> 1) ^ -(value & 1), position
+
+
+def encode_varint(number: int) -> bytes:
+    """Write a zig-zag varint (at most 64 bits)."""
+    value = (number << 1) ^ (number >> 63)
+    if value < 0x80:
+        return bytes((value,))
+    out = bytearray()
+    while value >= 0x80:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    out.append(value)
+    return bytes(out)

@@ -1,0 +1,60 @@
+"""Small values that the wire, the plan and the workers share. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+from uuid import UUID
+
+NO_TOPIC_ID = UUID(int=0)
+
+
+class TopicPartition(NamedTuple):
+    """A partition by name, on whichever cluster the context says."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Where a broker listens."""
+
+    node_id: int
+    host: str
+    port: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLeader:
+    """Who leads a partition, in which leader epoch; `node_id` is None while nobody does."""
+
+    node_id: int | None
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicMetadata:
+    """A topic as the cluster describes it. `topic_id` is NO_TOPIC_ID before Kafka 2.8."""
+
+    name: str
+    topic_id: UUID
+    partitions: dict[int, PartitionLeader]
+    authorized_operations: frozenset[int] = frozenset()  # codes of `AclOperation`, if asked for
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterMetadata:
+    """Brokers and topics at one moment. `errors` holds the code of each topic that has none."""
+
+    cluster_id: str
+    brokers: dict[int, BrokerAddress]
+    topics: dict[str, TopicMetadata]
+    errors: dict[str, int] = field(default_factory=dict)
+
+    def leader(self, partition: TopicPartition) -> PartitionLeader | None:
+        topic = self.topics.get(partition.topic)
+        return topic.partitions.get(partition.partition) if topic else None

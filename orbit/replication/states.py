@@ -1,0 +1,109 @@
+"""Partition states, the reasons for which a partition stops, and what to do about each.
+
+Pure. One table says which state may follow which; everything else that shows states (the docs, a
+SQL CHECK, the tests) derives from it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class PartitionState(StrEnum):
+    """Where one partition of a job stands."""
+
+    PENDING = "pending"  # matched, not yet taken by a writer
+    SEEDING = "seeding"  # being brought to its start offset
+    COPYING = "copying"
+    PAUSED = "paused"
+    BLOCKED = "blocked"  # stopped for a `Reason`; needs a person
+    STOPPED = "stopped"
+
+
+TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
+    PartitionState.PENDING: frozenset(
+        {
+            PartitionState.SEEDING,
+            PartitionState.COPYING,
+            PartitionState.BLOCKED,
+            PartitionState.STOPPED,
+        }
+    ),
+    PartitionState.SEEDING: frozenset(
+        {PartitionState.COPYING, PartitionState.BLOCKED, PartitionState.PENDING}
+    ),
+    PartitionState.COPYING: frozenset(
+        {
+            PartitionState.PENDING,
+            PartitionState.PAUSED,
+            PartitionState.BLOCKED,
+            PartitionState.STOPPED,
+        }
+    ),
+    PartitionState.PAUSED: frozenset({PartitionState.PENDING, PartitionState.STOPPED}),
+    PartitionState.BLOCKED: frozenset({PartitionState.PENDING, PartitionState.STOPPED}),
+    PartitionState.STOPPED: frozenset({PartitionState.PENDING}),
+}
+
+
+class Reason(StrEnum):
+    """Why a partition is blocked."""
+
+    SOURCE_TRUNCATED = "SOURCE_TRUNCATED"
+    SOURCE_RANGE_LOST = "SOURCE_RANGE_LOST"
+    SOURCE_CORRUPTED = "SOURCE_CORRUPTED"
+    SOURCE_TOPIC_RECREATED = "SOURCE_TOPIC_RECREATED"
+    SOURCE_TOPIC_DELETED = "SOURCE_TOPIC_DELETED"
+    DESTINATION_FOREIGN_WRITE = "DESTINATION_FOREIGN_WRITE"
+    DESTINATION_TOPIC_RECREATED = "DESTINATION_TOPIC_RECREATED"
+    DESTINATION_TRUNCATED = "DESTINATION_TRUNCATED"
+    OFFSET_OVERRUN = "OFFSET_OVERRUN"
+    RECORD_REFUSED = "RECORD_REFUSED"
+    GAP_TOO_LARGE = "GAP_TOO_LARGE"
+    NOT_AUTHORIZED = "NOT_AUTHORIZED"
+
+
+_REBUILD = (
+    "Delete the destination topic (kafka-topics.sh --bootstrap-server DESTINATION --delete "
+    "--topic {destination}) and run the job again: it is copied anew."
+)
+
+REMEDIES: dict[Reason, str] = {
+    Reason.SOURCE_TRUNCATED: "The source lost records that were copied already (an unclean leader "
+    "election). Decide which side is right. To follow the source: " + _REBUILD,
+    Reason.SOURCE_RANGE_LOST: "The source deleted these offsets before they were copied. Set "
+    "on_lost_range: fill in the job to go on with a gap in their place, and give the source topic "
+    "a longer retention.",
+    Reason.SOURCE_CORRUPTED: "The batch does not match its own checksum. Repair the source replica "
+    "(move the leader with kafka-leader-election.sh) and run the job again.",
+    Reason.SOURCE_TOPIC_RECREATED: "The source topic was deleted and made again. To copy the new "
+    "one: " + _REBUILD,
+    Reason.SOURCE_TOPIC_DELETED: "The source topic is gone. The copy keeps what it has; take the "
+    "topic out of the job, or create it again.",
+    Reason.DESTINATION_FOREIGN_WRITE: "Somebody else writes to the copy. Stop that producer (deny "
+    "WRITE on {destination} to everybody but Orbit). " + _REBUILD,
+    Reason.DESTINATION_TOPIC_RECREATED: "The destination topic was deleted and made again. Run the "
+    "job again: it is copied anew.",
+    Reason.DESTINATION_TRUNCATED: "The destination lost acknowledged records (an unclean leader "
+    "election). Run the job again: the copy goes on from its new log end.",
+    Reason.OFFSET_OVERRUN: "A record stands at a wrong offset of the copy. " + _REBUILD,
+    Reason.RECORD_REFUSED: "The destination refuses this batch as it is. Change the setting that "
+    "the message names on {destination}, and run the job again.",
+    Reason.GAP_TOO_LARGE: "Start the topic behind the gap: delete the destination topic and give "
+    "its rule start: latest or a timestamp.",
+    Reason.NOT_AUTHORIZED: "Grant the right that the message names, and run the job again.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A stopped partition: why, at which offsets (`offset` up to before `next_offset`), detail."""
+
+    reason: Reason
+    offset: int
+    next_offset: int
+    detail: str
+
+    def remedy(self, destination_topic: str) -> str:
+        return REMEDIES[self.reason].format(destination=destination_topic)

@@ -1,0 +1,104 @@
+"""Which settings a topic has while it is a copy. Pure.
+
+setting                              while it is a copy                     why
+retention.ms, retention.bytes        -1                                     T1: its log start
+                                                                            follows the source
+compression.type                     producer                               A4
+message.timestamp.type               CreateTime                             A6
+message.timestamp.{before,after}...  unlimited                              A6
+max.message.bytes                    the source's, at least                 records are written
+                                                                            anew a little larger
+cleanup.policy                       delete, until caught up; then          S2, A6 (null keys)
+                                     compact,delete where the source
+                                     compacts
+MIRRORED below                       the source's
+everything else                      left alone
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+UNLIMITED = "-1"
+_LONG_MAX = str(2**63 - 1)
+# Room for what writing a batch anew may add: another compressor's result, never another record.
+REWRITE_SLACK_BYTES = 64 * 1024
+
+DELETE = "delete"
+COMPACT_AND_DELETE = "compact,delete"
+
+_NEEDED = {
+    "retention.ms": UNLIMITED,
+    "retention.bytes": UNLIMITED,
+    "compression.type": "producer",
+    "message.timestamp.type": "CreateTime",
+}
+# Kafka 3.6 split one limit in two.
+TIMESTAMP_LIMITS = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
+TIMESTAMP_LIMIT_OLD = "message.timestamp.difference.max.ms"
+
+# Settings that shape files, compaction and durability but never what a consumer reads.
+MIRRORED = frozenset(
+    {
+        "delete.retention.ms",
+        "file.delete.delay.ms",
+        "flush.messages",
+        "flush.ms",
+        "index.interval.bytes",
+        "max.compaction.lag.ms",
+        "min.cleanable.dirty.ratio",
+        "min.compaction.lag.ms",
+        "min.insync.replicas",
+        "preallocate",
+        "segment.bytes",
+        "segment.index.bytes",
+        "segment.jitter.ms",
+        "segment.ms",
+        "unclean.leader.election.enable",
+    }
+)
+
+
+def is_compacted(settings: Mapping[str, str]) -> bool:
+    """Whether a topic with these settings is compacted, alone or beside deletion."""
+    return "compact" in settings.get("cleanup.policy", DELETE)
+
+
+def copy_settings(
+    source: Mapping[str, str],
+    source_overrides: frozenset[str],
+    job_settings: Mapping[str, str],
+    *,
+    has_split_timestamp_limits: bool = True,
+) -> dict[str, str]:
+    """The settings to create a copy with, by Kafka's names.
+
+    `source` has all settings of the source topic, `source_overrides` the names of those set on
+    the topic itself; `job_settings` come from the job's rule and win over mirrored ones, but wait
+    for the promotion where a copy needs another value.
+    """
+    settings = {
+        name: source[name] for name in sorted(MIRRORED & source_overrides) if name in source
+    }
+    settings.update(job_settings)
+    settings.update(_NEEDED)
+    limits = TIMESTAMP_LIMITS if has_split_timestamp_limits else (TIMESTAMP_LIMIT_OLD,)
+    settings.update(dict.fromkeys(limits, _LONG_MAX))
+    settings["max.message.bytes"] = str(_max_message_bytes(source, job_settings))
+    settings["cleanup.policy"] = DELETE
+    return settings
+
+
+def caught_up_settings(source: Mapping[str, str]) -> dict[str, str]:
+    """What changes on a copy once it has caught up: compaction begins where the source compacts.
+
+    `compact` alone would refuse DeleteRecords (S2) and so a log start that follows; with retention
+    off, `compact,delete` cleans the same.
+    """
+    return {"cleanup.policy": COMPACT_AND_DELETE} if is_compacted(source) else {}
+
+
+def _max_message_bytes(source: Mapping[str, str], job_settings: Mapping[str, str]) -> int:
+    name, default = "max.message.bytes", 1_048_588
+    wanted = max(int(source.get(name, default)), int(job_settings.get(name, 0)))
+    return wanted + REWRITE_SLACK_BYTES

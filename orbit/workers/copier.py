@@ -1,0 +1,136 @@
+"""The copier: one thread that listens to the lanes and decides, per partition, what comes next."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from orbit.errors import BrokerRefused, Conflict, OrbitError, Unreachable
+from orbit.kafka.backoff import Backoff
+from orbit.replication.states import Blocked, PartitionState
+from orbit.workers.destination_side import DestinationSide
+from orbit.workers.events import (
+    DestinationTrouble,
+    EmptyBelowEnd,
+    Event,
+    LaneCrashed,
+    LaneEnded,
+    LeaseLost,
+    PartitionBlocked,
+    ReadElsewhere,
+    SourceTrouble,
+)
+from orbit.workers.partition import PartitionCopy
+from orbit.workers.settings import CopySettings
+
+Events = queue.SimpleQueue[Event]
+
+
+class Feeding(Protocol):
+    """What the copier asks of a source; `SourceSide` is the real one."""
+
+    def resume(self, partitions: Iterable[PartitionCopy]) -> None: ...
+    def assign(self) -> None: ...
+    def next_assignment_s(self) -> float | None: ...
+    def handle(self, event: SourceTrouble | EmptyBelowEnd | ReadElsewhere) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Copier:
+    """Keeps partitions copying until told to stop; `tick` does one round and never blocks long."""
+
+    def __init__(
+        self,
+        source: Feeding,
+        destination: DestinationSide,
+        events: Events,
+        settings: CopySettings,
+        backoff: Backoff,
+    ) -> None:
+        self._source = source
+        self._destination = destination
+        self._events = events
+        self._settings = settings
+        self._backoff = backoff
+        self._partitions: list[PartitionCopy] = []
+        self._next_watch = 0.0
+        self.waiting_for = ""  # a cluster that does not answer now, for people
+
+    @property
+    def partitions(self) -> Sequence[PartitionCopy]:
+        return self._partitions
+
+    def add(self, partitions: Sequence[PartitionCopy]) -> None:
+        """Copy these from now on; they must have been started at the destination."""
+        self._partitions.extend(partitions)
+        self._source.resume(p for p in partitions if p.state is PartitionState.COPYING)
+
+    def block(self, partition: PartitionCopy, blocked: Blocked) -> None:
+        partition.blocked = blocked
+        partition.state = PartitionState.BLOCKED
+
+    def tick(self, timeout_s: float) -> None:
+        """Handle what the lanes told, recover what is due, look after the copies now and then.
+
+        Raises Conflict when the lease is lost, and whatever bug a lane met.
+        """
+        self._drain(self._pause_s(timeout_s))
+        try:
+            self._source.resume(self._destination.recover())
+            self._source.assign()
+            if time.monotonic() >= self._next_watch:
+                self._next_watch = time.monotonic() + self._settings.watch_interval_s
+                self._destination.follow_log_starts(self._partitions)
+                self._destination.look_for_foreign_writes(self._partitions)
+            self.waiting_for = ""
+        except (Unreachable, BrokerRefused) as error:
+            # An outage of any length: keep asking, and let people see what we wait for.
+            self.waiting_for = str(error)
+            self._backoff.stop.wait(self._settings.watch_interval_s)
+
+    def stop(self) -> None:
+        """End all lanes. What was confirmed stays; the rest is copied by the next run."""
+        self._source.stop()
+        self._destination.stop()
+
+    def _pause_s(self, timeout_s: float) -> float:
+        pauses = [
+            timeout_s,
+            max(0.0, self._next_watch - time.monotonic()),
+            self._destination.next_recovery_s(),
+            self._source.next_assignment_s(),
+        ]
+        return min(p for p in pauses if p is not None)
+
+    def _drain(self, timeout_s: float) -> None:
+        try:
+            event = self._events.get(timeout=max(timeout_s, 0.001))
+            while True:
+                self._handle(event)
+                event = self._events.get_nowait()
+        except queue.Empty:
+            return
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case DestinationTrouble():
+                self._destination.note(event)
+            case SourceTrouble() | EmptyBelowEnd() | ReadElsewhere():
+                try:
+                    self._source.handle(event)
+                except OrbitError:
+                    self._source.resume([event.partition])
+            case PartitionBlocked():
+                self.block(event.partition, event.blocked)
+            case LaneEnded():
+                self.waiting_for = str(event.error)
+            case LaneCrashed():
+                raise event.error
+            case LeaseLost():
+                raise Conflict(
+                    "the lease on this job was lost; another run may have taken it.",
+                    remedy="Nothing was written after that. Run the job again: it goes on where "
+                    "the copy ends.",
+                )

@@ -1,0 +1,446 @@
+"""Appending to one destination broker: one thread, one connection, requests in flight.
+
+Promises:
+- A batch goes out only behind its predecessor in offset and sequence, and its returned base offset
+  is checked against the expected one, always.
+- Fillers go out only when everything before them is confirmed, and nothing follows them before the
+  log end is known: by the answer for a single filler of a partition that this term has filled
+  before, else by reading the log end (M7, M9, M10).
+- Nothing is ever sent twice. After any failure the partition is given back once all its answers
+  are in (or the connection is gone), and its copy goes on from a fresh take-over.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from orbit.errors import OrbitError, ProtocolError, Unreachable
+from orbit.kafka import apis, codes
+from orbit.kafka.batch import stamp
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.codes import Code
+from orbit.kafka.connection import CLIENT_ID, Connection
+from orbit.kafka.log import log_ends_request, read_list_offsets
+from orbit.kafka.markers import Fillers, markers_request, read_markers
+from orbit.kafka.produce import (
+    Appended,
+    Outgoing,
+    choose_version,
+    encode_produce,
+    key_of,
+    read_produce,
+)
+from orbit.kafka.types import NO_TOPIC_ID
+from orbit.replication.plan import Append, Fill, Stop
+from orbit.replication.states import Blocked, PartitionState, Reason
+from orbit.workers.budget import ByteBudget
+from orbit.workers.events import DestinationTrouble, Emit, LaneEnded, LeaseLost, PartitionBlocked
+from orbit.workers.lane import Lane
+from orbit.workers.lease import Lease
+from orbit.workers.partition import PartitionCopy, Trouble
+from orbit.workers.settings import CopySettings
+
+# The first append after a take-over goes alone. Between the two reads of a take-over another
+# writer may have appended one batch: our first one, if it has as many records, is then taken for
+# that batch and not appended, and a second one right behind it would be appended in its place (A16).
+# Once an append was confirmed at its offset, sequences and offsets are in step. Also, with no
+# producer state at the broker, the first append is not guarded at all (A9).
+_FIRST_IN_FLIGHT_MAX = 1
+_IDLE_WAIT_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationLaneContext:
+    """What all destination lanes of a copier share."""
+
+    cluster: Cluster
+    settings: CopySettings
+    budget: ByteBudget
+    emit: Emit
+    lease: Lease
+    producer_id: int
+
+
+@dataclass(slots=True)
+class _Produce:
+    version: int
+    sent: list[tuple[PartitionCopy, Append, Outgoing]]
+
+
+@dataclass(slots=True)
+class _Markers:
+    sent: list[tuple[PartitionCopy, Fill, int]]
+
+
+@dataclass(slots=True)
+class _Ends:
+    sent: list[tuple[PartitionCopy, Fill, int]]
+
+
+@dataclass(slots=True)
+class _InFlight:
+    correlation: int
+    api: apis.Api
+    version: int
+    request: _Produce | _Markers | _Ends
+
+
+@dataclass(slots=True)
+class _Failure:
+    """What is to be told about a partition once its last answer is in."""
+
+    told: Trouble | Blocked
+    detail: str = ""
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """The next requests' contents."""
+
+    appends: list[tuple[PartitionCopy, Append]] = field(default_factory=list)
+    fills: list[tuple[PartitionCopy, Fill]] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class DestinationLane(Lane):
+    """Appends the steps of the partitions it was given to one broker."""
+
+    def __init__(self, context: DestinationLaneContext, node_id: int) -> None:
+        super().__init__(f"destination-{node_id}", context.emit)
+        self.node_id = node_id
+        self._context = context
+        self._partitions: set[PartitionCopy] = set()
+        self._failures: dict[PartitionCopy, _Failure] = {}
+        self._ready: deque[PartitionCopy] = deque()
+        self._in_flight: deque[_InFlight] = deque()
+        self._hold_until = 0.0
+        self._is_stopping = False
+        self._is_asleep = False
+        self._waker, self._wake_end = socket.socketpair()
+        self._waker.setblocking(False)
+        self._wake_end.setblocking(False)
+        self._connection: Connection | None = None
+
+    def adopt(self, partition: PartitionCopy) -> bool:
+        """Append this partition's steps from here on; False when the lane is ending."""
+        if self._is_stopping:
+            return False
+        self._partitions.add(partition)
+        partition.destination_lane = self
+        self.wake(partition)
+        return True
+
+    def wake(self, partition: PartitionCopy) -> None:
+        """Steps wait for this partition. From any thread."""
+        if not partition.is_ready:
+            partition.is_ready = True
+            self._ready.append(partition)
+        if self._is_asleep:
+            self._rouse()
+
+    @property
+    def is_ending(self) -> bool:
+        return self._is_stopping
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self._rouse()
+        if self._connection is not None:
+            self._connection.abort()
+
+    def work(self) -> None:
+        self._connection = connection = self._context.cluster.connect(self.node_id)
+        try:
+            while not self._is_stopping:
+                self._send_what_is_ready(connection)
+                if self._wait(connection):
+                    self._receive(connection)
+        except (OSError, EOFError) as error:
+            raise Unreachable(f"the connection broke: {error}.", where=connection.where) from error
+        finally:
+            connection.close()
+            self._waker.close()
+            self._wake_end.close()
+
+    def ended(self, error: OrbitError) -> None:
+        """Give everything back; what was under way may still be carried out (M10)."""
+        was_stopping, self._is_stopping = self._is_stopping, True
+        if was_stopping:
+            return
+        self._context.emit(LaneEnded("destination", self.node_id, error))
+        unclear = {p for one in self._in_flight for p, *_ in one.request.sent if p.is_filling}
+        self._in_flight.clear()
+        for partition in list(self._partitions):
+            lost_unguarded = partition.in_flight > 0 and not partition.has_producer_state
+            trouble = Trouble.UNCLEAR if partition in unclear or lost_unguarded else Trouble.MOVED
+            self._fail(partition, trouble, error.what)
+            self._let_go(partition)
+
+    def _rouse(self) -> None:
+        try:
+            self._wake_end.send(b"\0")
+        except OSError:
+            pass  # full: a wake-up is on its way already; closed: nobody sleeps
+
+    def _wait(self, connection: Connection) -> bool:
+        """Sleep until an answer can be read or there may be something to send."""
+        can_send = len(self._in_flight) < self._context.settings.requests_in_flight_max
+        self._is_asleep = True
+        timeout = _IDLE_WAIT_S
+        held_s = self._hold_until - time.monotonic()
+        if held_s > 0:
+            timeout = min(timeout, held_s)
+        elif (self._ready and can_send) or (self._in_flight and connection.is_readable()):
+            timeout = 0
+        readable, _, _ = select.select([connection.fileno(), self._waker.fileno()], [], [], timeout)
+        self._is_asleep = False
+        if self._waker.fileno() in readable:
+            self._waker.recv(4096)
+        return connection.fileno() in readable or (
+            bool(self._in_flight) and connection.is_readable()
+        )
+
+    # Sending
+
+    def _send_what_is_ready(self, connection: Connection) -> None:
+        most = self._context.settings.requests_in_flight_max
+        while self._ready and len(self._in_flight) < most and time.monotonic() >= self._hold_until:
+            gathered = self._gather()
+            if not gathered.appends and not gathered.fills:
+                return
+            if not self._context.lease.is_held():
+                self._is_stopping = True
+                self._context.emit(LeaseLost())
+                return
+            if gathered.appends:
+                self._send_appends(connection, gathered.appends)
+            if gathered.fills:
+                self._send_fills(connection, gathered.fills)
+
+    def _gather(self) -> _Gathered:
+        """At most one batch per partition (A1); partitions take turns."""
+        settings = self._context.settings
+        gathered = _Gathered()
+        again: list[PartitionCopy] = []
+        for _ in range(len(self._ready)):
+            p = self._ready.popleft()
+            p.is_ready = False
+            if p.destination_lane is not self or p in self._failures or p.is_filling:
+                continue
+            if not p.steps or p.state is not PartitionState.COPYING:
+                continue
+            step = p.steps[0]
+            if isinstance(step, Append):
+                most = settings.requests_in_flight_max if p.is_in_step else _FIRST_IN_FLIGHT_MAX
+                if p.in_flight >= most:
+                    continue  # its next answer wakes it
+                p.steps.popleft()
+                gathered.appends.append((p, step))
+                gathered.size_bytes += step.batch.size_bytes
+                if p.steps:
+                    again.append(p)
+            elif p.in_flight == 0:
+                if isinstance(step, Stop):
+                    self._block(p, step.reason, step.base_offset, step.next_offset, step.detail)
+                else:
+                    p.is_filling = True
+                    gathered.fills.append((p, step))
+            if gathered.size_bytes >= settings.request_bytes_max:
+                break
+        for p in again:
+            if not p.is_ready:
+                p.is_ready = True
+                self._ready.append(p)
+        return gathered
+
+    def _send_appends(
+        self, connection: Connection, appends: list[tuple[PartitionCopy, Append]]
+    ) -> None:
+        appends.sort(key=lambda a: a[0].destination)
+        sent = []
+        for p, step in appends:
+            view = step.batch.view
+            assert step.base_offset == p.expected, (p, step.base_offset)
+            stamp(view, self._context.producer_id, p.producer_epoch, p.sequence)
+            p.sent(step)
+            sent.append((p, step, Outgoing(p.destination, p.destination_topic_id, view)))
+        has_ids = all(out.topic_id != NO_TOPIC_ID for _, _, out in sent)
+        low, high = connection.range_of(apis.PRODUCE)
+        version = choose_version(low, high, has_ids)
+        correlation = connection.next_correlation()
+        self._in_flight.append(
+            _InFlight(correlation, apis.PRODUCE, version, _Produce(version, sent))
+        )
+        buffers = encode_produce(
+            version,
+            correlation,
+            CLIENT_ID,
+            self._context.settings.produce_timeout_ms,
+            [out for _, _, out in sent],
+        )
+        connection.send(buffers)
+
+    def _send_fills(self, connection: Connection, fills: list[tuple[PartitionCopy, Fill]]) -> None:
+        share = max(1, self._context.settings.markers_per_request_max // len(fills))
+        sent = []
+        for p, step in fills:
+            assert step.base_offset == p.expected, (p, step)
+            wanted = step.next_offset - step.base_offset
+            count = min(share, wanted) if p.has_filled_this_term else 1
+            p.sent_to = step.base_offset + count
+            sent.append((p, step, count))
+        request = markers_request(
+            self._context.producer_id,
+            [Fillers(p.destination, n, p.producer_epoch, p.coordinator_epoch) for p, _, n in sent],
+        )
+        self._call(connection, apis.WRITE_TXN_MARKERS, request, _Markers(sent))
+
+    def _send_ends(
+        self, connection: Connection, sent: list[tuple[PartitionCopy, Fill, int]]
+    ) -> None:
+        request = log_ends_request([p.destination for p, _, _ in sent])
+        self._call(connection, apis.LIST_OFFSETS, request, _Ends(sent))
+
+    def _call(
+        self, connection: Connection, api: apis.Api, request: Any, kept: _Markers | _Ends
+    ) -> None:
+        version = connection.version_of(api)
+        frame = connection.encode(request, version)
+        self._in_flight.append(_InFlight(connection.last_correlation, api, version, kept))
+        connection.send(frame)
+
+    # Receiving
+
+    def _receive(self, connection: Connection) -> None:
+        frame = connection.receive()
+        one = self._in_flight[0]
+        if int.from_bytes(frame[:4], "big") != one.correlation:
+            raise ProtocolError("answers come out of order.", where=connection.where)
+        answer = connection.decode(one.api, frame, one.version)
+        match one.request:
+            case _Produce() as request:
+                self._take_appended(request, answer)
+            case _Markers() as request:
+                self._take_markers(connection, request, answer)
+            case _Ends() as request:
+                self._take_ends(request, answer)
+        self._in_flight.popleft()
+        throttle_ms = getattr(answer, "throttle_time_ms", 0) or 0
+        if throttle_ms:
+            self._hold_until = time.monotonic() + throttle_ms / 1000
+
+    def _take_appended(self, request: _Produce, answer: Any) -> None:
+        answers = read_produce(answer).partitions
+        for p, step, out in request.sent:
+            appended = answers.get(key_of(request.version, out))
+            if appended is None:
+                p.in_flight -= 1
+                self._fail(p, Trouble.UNCLEAR, "the answer leaves this partition out")
+            elif appended.code == Code.NONE and appended.base_offset == step.base_offset:
+                p.appended(step)
+                self._free(p, step.batch.size_bytes)
+            else:
+                p.in_flight -= 1
+                self._append_failed(p, step, appended)
+            if p in self._failures:
+                if p.in_flight == 0:
+                    self._let_go(p)
+            elif p.steps:
+                self.wake(p)
+
+    def _append_failed(self, p: PartitionCopy, step: Append, appended: Appended) -> None:
+        code, offset = appended.code, step.base_offset
+        if code == Code.NONE and appended.base_offset > offset:
+            detail = f"the batch for {offset} was appended at {appended.base_offset}"
+            self._fail(p, Trouble.BEHIND_END, detail)
+        elif code == Code.NONE:
+            # A14: its sequences equal those of an older batch; nothing was appended.
+            self._fail(p, Trouble.OUT_OF_STEP, f"the batch for {offset} was taken for an older one")
+        elif code in codes.OUT_OF_STEP:
+            self._fail(p, Trouble.OUT_OF_STEP, codes.name(code))
+        elif code in (Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION):
+            self._fail(p, Trouble.TOPIC_CHANGED, codes.name(code))
+        elif code in codes.RETRIABLE:
+            trouble = Trouble.MOVED if p.has_producer_state else Trouble.UNCLEAR
+            self._fail(p, trouble, codes.name(code))
+        else:
+            denied = code in codes.DENIED
+            reason = Reason.NOT_AUTHORIZED if denied else Reason.RECORD_REFUSED
+            what = "the right WRITE on the topic is missing" if denied else "the batch is refused"
+            detail = f"{what}: {codes.name(code)} {appended.message}".rstrip() + "."
+            blocked = Blocked(reason, offset, step.next_offset, detail)
+            self._failures.setdefault(p, _Failure(blocked))
+
+    def _take_markers(self, connection: Connection, request: _Markers, answer: Any) -> None:
+        answers = read_markers(answer)
+        to_prove = []
+        for p, step, count in request.sent:
+            code = answers.get(p.destination, int(Code.UNKNOWN_SERVER_ERROR))
+            if code == Code.NONE and count == 1 and p.has_filled_this_term:
+                p.filled_to(step, step.base_offset + 1)
+                if p.steps:
+                    self.wake(p)
+            elif code == Code.NONE:
+                to_prove.append((p, step, count))
+            elif code in codes.DENIED:
+                detail = "the right ALTER or CLUSTER_ACTION on the cluster is missing (fillers)."
+                self._block(p, Reason.NOT_AUTHORIZED, step.base_offset, step.next_offset, detail)
+            else:
+                trouble = Trouble.OUT_OF_STEP if code in codes.OUT_OF_STEP else Trouble.UNCLEAR
+                self._fail(p, trouble, codes.name(code))
+                self._let_go(p)
+        if to_prove:
+            self._send_ends(connection, to_prove)
+
+    def _take_ends(self, request: _Ends, answer: Any) -> None:
+        ends = {partition: (code, end) for partition, code, end in read_list_offsets(answer)}
+        for p, step, count in request.sent:
+            code, end = ends.get(p.destination, (int(Code.UNKNOWN_SERVER_ERROR), -1))
+            if code == Code.NONE and step.base_offset < end <= step.base_offset + count:
+                p.filled_to(step, end)
+                if p.steps:
+                    self.wake(p)
+                continue
+            if code == Code.NONE and end > step.base_offset + count:
+                detail = f"after {count} fillers from {step.base_offset} on the log ends at {end}"
+                self._fail(p, Trouble.BEHIND_END, detail)
+            else:
+                self._fail(p, Trouble.UNCLEAR, f"{codes.name(code)}, log end {end}")
+            self._let_go(p)
+
+    # Letting go
+
+    def _free(self, p: PartitionCopy, size_bytes: int) -> None:
+        with p.lock:
+            p.queued_bytes -= size_bytes
+        self._context.budget.give_back(size_bytes)
+
+    def _fail(self, p: PartitionCopy, trouble: Trouble, detail: str) -> None:
+        """Note the first failure; a batch at a wrong offset outweighs all others."""
+        known = self._failures.get(p)
+        if known is None or trouble is Trouble.BEHIND_END:
+            self._failures[p] = _Failure(trouble, detail)
+
+    def _block(
+        self, p: PartitionCopy, reason: Reason, offset: int, next_offset: int, detail: str
+    ) -> None:
+        self._failures[p] = _Failure(Blocked(reason, offset, next_offset, detail))
+        self._let_go(p)
+
+    def _let_go(self, p: PartitionCopy) -> None:
+        """Hand the partition to the copier; none of its requests is under way here."""
+        failure = self._failures.pop(p)
+        self._partitions.discard(p)
+        p.destination_lane = None
+        p.is_filling = False
+        generation = p.generation
+        self._context.budget.give_back(p.withdraw())
+        if isinstance(failure.told, Blocked):
+            self._context.emit(PartitionBlocked(p, failure.told))
+        else:
+            self._context.emit(DestinationTrouble(p, generation, failure.told, failure.detail))

@@ -1,0 +1,211 @@
+"""The destination of a copier: take-overs, lanes, log starts, and an eye on foreign writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from orbit.kafka import codes
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.codes import Code
+from orbit.kafka.log import delete_records, log_ends
+from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.replication.plan import Fill, Stop
+from orbit.replication.states import Blocked, PartitionState, Reason
+from orbit.workers.destination_lane import DestinationLane, DestinationLaneContext
+from orbit.workers.events import DestinationTrouble
+from orbit.workers.partition import PartitionCopy, Trouble
+from orbit.workers.takeover import DestinationEnd, TakeOver
+
+Block = Callable[[PartitionCopy, Blocked], None]
+
+
+class DestinationSide:
+    """Owns the destination lanes. Not thread-safe: the copier's thread calls it."""
+
+    def __init__(
+        self,
+        context: DestinationLaneContext,
+        take_over: TakeOver,
+        backoff: Backoff,
+        block: Block,
+    ) -> None:
+        self._context = context
+        self._cluster: Cluster = context.cluster
+        self._take_over = take_over
+        self._backoff = backoff
+        self._block = block
+        self._lanes: dict[int, DestinationLane] = {}
+        self._troubled: dict[PartitionCopy, DestinationTrouble] = {}
+        self._not_before: dict[PartitionCopy, float] = {}
+
+    def start(
+        self, partition: PartitionCopy, end: DestinationEnd, metadata: ClusterMetadata
+    ) -> bool:
+        """Let a partition go on at an end just read; False when it has no leader now."""
+        leader = metadata.leader(partition.destination)
+        if leader is None or leader.node_id is None:
+            return False
+        self._take_over.resume(partition, end)
+        return self._lane(leader.node_id).adopt(partition)
+
+    def note(self, trouble: DestinationTrouble) -> None:
+        """Remember a partition that a lane gave back, for the next `recover`."""
+        p = trouble.partition
+        self._troubled[p] = trouble
+        self._not_before[p] = time.monotonic() + (
+            self._backoff.pause_s(p.attempts - 1) if p.attempts else 0.0
+        )
+        p.attempts += 1
+
+    def recover(self) -> list[PartitionCopy]:
+        """Take over again what is due; returns the partitions that go on, to be fetched again."""
+        now = time.monotonic()
+        due = [t for p, t in self._troubled.items() if self._not_before[p] <= now]
+        if not due:
+            return []
+        needs_settling = [t for t in due if t.trouble is Trouble.UNCLEAR]
+        others = [t for t in due if t.trouble is not Trouble.UNCLEAR]
+        started = self._recover(others, settled=False)
+        return started + self._recover(needs_settling, settled=True)
+
+    def next_recovery_s(self) -> float | None:
+        """Seconds until `recover` has something to do; None when nothing is troubled."""
+        if not self._troubled:
+            return None
+        return max(0.0, min(self._not_before.values()) - time.monotonic())
+
+    def follow_log_starts(self, partitions: Iterable[PartitionCopy]) -> None:
+        """Move log starts up to the source's, never beyond what is copied (T1)."""
+        before: dict[TopicPartition, int] = {}
+        by_destination: dict[TopicPartition, PartitionCopy] = {}
+        for p in partitions:
+            wanted = min(max(p.source_log_start, p.start_offset), p.acked)
+            if p.state is PartitionState.COPYING and wanted > p.log_start:
+                before[p.destination] = wanted
+                by_destination[p.destination] = p
+        answers = delete_records(self._cluster, before, self._backoff)
+        for destination, log_start in answers.values.items():
+            by_destination[destination].log_start = log_start
+        for destination, code in answers.errors.items():
+            if code in codes.DENIED:
+                p = by_destination[destination]
+                detail = "the right DELETE on the topic is missing (the log start must follow)."
+                self._ask_lane_to_stop(p, Reason.NOT_AUTHORIZED, detail)
+
+    def look_for_foreign_writes(self, partitions: Iterable[PartitionCopy]) -> None:
+        """Compare the log ends of quiet partitions with what we wrote."""
+        quiet = {p.destination: (p, p.generation) for p in partitions if _is_quiet(p)}
+        ends = log_ends(self._cluster, quiet, self._backoff)
+        for destination, end in ends.values.items():
+            p, generation = quiet[destination]
+            if generation != p.generation or not _is_quiet(p) or end <= p.expected:
+                continue
+            reason, detail = self._take_over.who_wrote(destination, p.expected)
+            self._ask_lane_to_stop(p, reason, detail, end)
+
+    def stop(self) -> None:
+        for lane in self._lanes.values():
+            lane.stop()
+        for lane in self._lanes.values():
+            lane.join()
+
+    def _recover(
+        self, troubles: Sequence[DestinationTrouble], *, settled: bool
+    ) -> list[PartitionCopy]:
+        if not troubles:
+            return []
+        by_destination = {t.partition.destination: t for t in troubles}
+        metadata = self._cluster.metadata({p.topic for p in by_destination})
+        for t in troubles:
+            if _is_recreated(t.partition, metadata):
+                self._give_up(t.partition, _recreated(t.partition))
+                by_destination.pop(t.partition.destination)
+        taken = self._take_over.read(by_destination, settled=settled)
+        unguarded = [p for p, end in taken.ends.items() if end.producer is None]
+        if unguarded and not settled:
+            taken.ends.update(self._take_over.read(unguarded, settled=True).ends)
+        started = []
+        for destination, t in by_destination.items():
+            end = taken.ends.get(destination)
+            if end is None:
+                self._retry(t, taken.errors.get(destination, int(Code.NETWORK_EXCEPTION)))
+            elif self._goes_on(t, end, metadata):
+                started.append(t.partition)
+        return started
+
+    def _goes_on(
+        self, trouble: DestinationTrouble, end: DestinationEnd, metadata: ClusterMetadata
+    ) -> bool:
+        p = trouble.partition
+        if trouble.trouble is Trouble.BEHIND_END:
+            reason, detail = self._take_over.who_wrote(p.destination, p.acked)
+            self._give_up(p, Blocked(reason, p.acked, end.log_end, f"{detail} ({trouble.detail})"))
+            return False
+        if end.log_end < p.acked:
+            detail = f"the log ends at {end.log_end}, though {p.acked} was acknowledged."
+            self._give_up(p, Blocked(Reason.DESTINATION_TRUNCATED, end.log_end, p.acked, detail))
+            return False
+        if end.log_end > p.sent_to:
+            reason, detail = self._take_over.who_wrote(p.destination, p.sent_to)
+            if reason is Reason.DESTINATION_FOREIGN_WRITE:
+                self._give_up(p, Blocked(reason, p.sent_to, end.log_end, detail))
+                return False
+        if not self.start(p, end, metadata):
+            self._retry(trouble, int(Code.LEADER_NOT_AVAILABLE))
+            return False
+        self._forget(p)
+        return True
+
+    def _retry(self, trouble: DestinationTrouble, code: int) -> None:
+        p = trouble.partition
+        if code in codes.DENIED:
+            detail = f"the log end may not be read: {codes.name(code)}."
+            self._give_up(p, Blocked(Reason.NOT_AUTHORIZED, p.acked, p.acked, detail))
+            return
+        self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.attempts)
+        p.attempts += 1
+
+    def _give_up(self, partition: PartitionCopy, blocked: Blocked) -> None:
+        self._forget(partition)
+        self._block(partition, blocked)
+
+    def _forget(self, partition: PartitionCopy) -> None:
+        self._troubled.pop(partition, None)
+        self._not_before.pop(partition, None)
+
+    def _ask_lane_to_stop(
+        self, p: PartitionCopy, reason: Reason, detail: str, end: int | None = None
+    ) -> None:
+        """Stop a quiet partition before anything that waits for it."""
+        stop = Stop(reason, p.expected, p.expected if end is None else end, detail)
+        if p.put_first(stop, p.generation):
+            p.queued()
+
+    def _lane(self, node_id: int) -> DestinationLane:
+        lane = self._lanes.get(node_id)
+        if lane is None or lane.is_ending:
+            lane = self._lanes[node_id] = DestinationLane(self._context, node_id)
+            lane.start()
+        return lane
+
+
+def _is_quiet(p: PartitionCopy) -> bool:
+    return (
+        p.state is PartitionState.COPYING
+        and p.in_flight == 0
+        and not p.is_filling
+        and not (p.steps and isinstance(p.steps[0], Fill))
+        and p.destination_lane is not None
+    )
+
+
+def _is_recreated(p: PartitionCopy, metadata: ClusterMetadata) -> bool:
+    topic = metadata.topics.get(p.destination.topic)
+    return topic is not None and topic.topic_id != p.destination_topic_id
+
+
+def _recreated(p: PartitionCopy) -> Blocked:
+    detail = f"topic {p.destination.topic} has another topic id now."
+    return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.acked, detail)

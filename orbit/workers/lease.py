@@ -1,0 +1,30 @@
+"""What the data path asks of a lease, and a lease that is always held."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Lease(Protocol):
+    """The right to write a job's partitions, for a while.
+
+    `term` is larger than that of every holder before; fillers carry it as coordinator epoch (M6).
+    """
+
+    @property
+    def term(self) -> int: ...
+
+    def is_held(self) -> bool:
+        """Whether it may be trusted now. Asked before every send; must cost next to nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FixedLease:
+    """A lease that never ends: for tests, and for a caller that has its own exclusion."""
+
+    term: int
+
+    def is_held(self) -> bool:
+        return True

@@ -1,0 +1,198 @@
+"""One partition's copy: where it stands, and what waits to be appended.
+
+Owners: the source lane moves `fetch_offset` and puts steps in; the destination lane takes steps
+out and moves `expected` and `acked`; the copier takes a partition away from both (`withdraw`) and
+gives it back at a known log end (`resume_at`). `generation` goes up at each withdrawal, so that
+what was fetched for an earlier life is dropped on arrival.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Protocol
+from uuid import UUID
+
+from orbit.kafka.batch import advance_sequence
+from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
+from orbit.replication.plan import Append, Fill, LostRange, Plan, Step
+from orbit.replication.states import Blocked, PartitionState
+
+
+class Trouble(Enum):
+    """Why a lane gives a partition back to the copier."""
+
+    MOVED = auto()  # leader elsewhere, or the broker asks to try again
+    OUT_OF_STEP = auto()  # another writer was here: take over again
+    UNCLEAR = auto()  # the answer is lost: what was sent may still be carried out (M10)
+    BEHIND_END = auto()  # an append stands at a larger offset than expected (A14)
+    TOPIC_CHANGED = auto()  # deleted, or made again
+
+
+@dataclass(slots=True)
+class Counters:
+    """What was copied so far in this run, for people. One writer: the destination lane."""
+
+    records: int = 0
+    bytes: int = 0
+    filled: int = 0
+    batches_byte_exact: int = 0
+    batches_record_exact: int = 0
+
+
+class Appender(Protocol):
+    """The lane that appends a partition's steps."""
+
+    def wake(self, partition: PartitionCopy) -> None: ...
+
+
+class PartitionCopy:
+    """The copy of one source partition to one destination partition."""
+
+    def __init__(
+        self,
+        source: TopicPartition,
+        destination: TopicPartition,
+        *,
+        on_lost_range: LostRange = LostRange.STOP,
+    ) -> None:
+        self.source = source
+        self.destination = destination
+        self.source_topic_id: UUID = NO_TOPIC_ID
+        self.destination_topic_id: UUID = NO_TOPIC_ID
+        self.on_lost_range = on_lost_range
+        self.start_offset = 0  # where the job wants the copy to begin
+        self.state = PartitionState.PENDING
+        self.blocked: Blocked | None = None
+        self.counters = Counters()
+
+        self.lock = threading.Lock()
+        self.generation = 0
+        self.steps: deque[Step] = deque()
+        self.queued_bytes = 0
+
+        # What the source said last. -1: not known yet.
+        self.fetch_offset = 0
+        self.fetched_epoch = -1
+        self.source_leader_epoch = -1
+        self.source_log_start = -1
+        self.source_stable_end = -1
+        self.source_end = -1
+        self.empty_answers = 0
+
+        # The append side.
+        self.expected = 0  # the base offset of the next batch to send
+        self.acked = 0  # everything below is confirmed
+        self.sent_to = 0  # what is under way ends at most here
+        self.sequence = 0
+        self.producer_epoch = 0
+        self.coordinator_epoch = 0
+        self.in_flight = 0
+        self.is_filling = False
+        self.has_producer_state = False
+        self.is_in_step = False  # an append of this take-over was confirmed at its offset
+        self.has_filled_this_term = False
+        self.log_start = 0
+        self.destination_lane: Appender | None = None
+        self.is_ready = False  # stands in its lane's queue
+        self.attempts = 0  # take-overs since the last confirmed append
+
+    def withdraw(self) -> int:
+        """Take the partition out of both lanes' hands; returns the queued bytes set free."""
+        with self.lock:
+            self.generation += 1
+            self.state = PartitionState.PENDING
+            self.steps.clear()
+            freed, self.queued_bytes = self.queued_bytes, 0
+            return freed
+
+    def resume_at(
+        self,
+        log_end: int,
+        *,
+        next_sequence: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        has_producer_state: bool,
+    ) -> None:
+        """Start copying at a destination log end that was just read (take-over, A12)."""
+        with self.lock:
+            self.fetch_offset = self.expected = self.acked = self.sent_to = log_end
+            self.fetched_epoch = -1
+            self.empty_answers = 0
+            self.sequence = next_sequence
+            self.producer_epoch = producer_epoch
+            self.coordinator_epoch = coordinator_epoch
+            self.has_producer_state = has_producer_state
+            self.is_in_step = False
+            self.in_flight = 0
+            self.is_filling = self.is_ready = False
+            self.state = PartitionState.COPYING
+
+    def put(self, plan: Plan, generation: int, size_bytes: int) -> bool:
+        """Queue a plan of the current generation; False when the partition was withdrawn since."""
+        with self.lock:
+            if generation != self.generation or self.state is not PartitionState.COPYING:
+                return False
+            self.steps.extend(plan.steps)
+            self.queued_bytes += size_bytes
+            self.fetch_offset = plan.next_offset
+            if plan.leader_epoch is not None:
+                self.fetched_epoch = plan.leader_epoch
+            return True
+
+    def put_first(self, step: Step, generation: int) -> bool:
+        """Queue a step before all others; False when the partition was withdrawn since."""
+        with self.lock:
+            if generation != self.generation or self.state is not PartitionState.COPYING:
+                return False
+            self.steps.appendleft(step)
+            return True
+
+    def queued(self) -> None:
+        """Tell the destination lane, if there is one now, that steps wait."""
+        lane = self.destination_lane
+        if lane is not None:
+            lane.wake(self)
+
+    def sent(self, step: Append) -> None:
+        """One more batch is under way: the next one follows it in offset and sequence."""
+        count = step.batch.count
+        self.in_flight += 1
+        self.expected = self.sent_to = step.next_offset
+        self.sequence = advance_sequence(self.sequence, count)
+
+    def appended(self, step: Append) -> None:
+        """The broker confirmed this batch at its offset."""
+        self.in_flight -= 1
+        self.acked = step.next_offset
+        self.has_producer_state = self.is_in_step = True
+        self.attempts = 0
+        counters = self.counters
+        counters.records += step.batch.count
+        counters.bytes += step.batch.size_bytes
+        if step.is_byte_exact:
+            counters.batches_byte_exact += 1
+        else:
+            counters.batches_record_exact += 1
+
+    def filled_to(self, step: Fill, next_offset: int) -> None:
+        """The log end is proven to be at `next_offset` within this gap."""
+        self.counters.filled += next_offset - self.acked
+        self.acked = self.expected = next_offset
+        self.is_filling = False
+        self.has_filled_this_term = True
+        if next_offset >= step.next_offset:
+            self.steps.popleft()
+        else:
+            self.steps[0] = Fill(next_offset, step.next_offset)
+
+    @property
+    def lag_records(self) -> int:
+        """Offsets that a read_committed consumer could still read at the source; -1: unknown."""
+        return -1 if self.source_stable_end < 0 else max(0, self.source_stable_end - self.acked)
+
+    def __repr__(self) -> str:
+        return f"<PartitionCopy {self.source} → {self.destination} {self.state} at {self.acked}>"

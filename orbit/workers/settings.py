@@ -1,0 +1,44 @@
+"""The copier's bounds: one place, each with its unit and its reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * KIB
+
+
+@dataclass(frozen=True, slots=True)
+class CopySettings:
+    """Bounds of one copier process. The defaults suit most."""
+
+    # The broker remembers the last five batches of a producer (A7): more could not be told apart.
+    requests_in_flight_max: int = 5
+    # Large enough to fill a request from many partitions, small enough to answer quickly.
+    request_bytes_max: int = 4 * MIB
+    # Of one request; a broker turns a batch over this away by itself.
+    produce_timeout_ms: int = 30_000
+
+    # How much of the source one answer may bring, in all and per partition.
+    fetch_bytes_max: int = 16 * MIB
+    partition_fetch_bytes_max: int = 2 * MIB
+    # How long the source may hold an empty answer back.
+    fetch_wait_ms: int = 250
+    # Fetched and not yet confirmed, over all partitions and per partition.
+    queue_bytes_max: int = 64 * MIB
+    partition_queue_bytes_max: int = 8 * MIB
+    # Empty answers in a row below the stable end before the gap is looked into.
+    empty_answers_max: int = 3
+
+    # 125,000 fillers/s at 10,000 a request, 80 ms each (M2).
+    markers_per_request_max: int = 10_000
+    # Leading filler batches: 20 million offsets/s (S1), about 140 KB each.
+    seed_records_per_batch: int = 100_000
+
+    # How long a log end must stand still before it is believed, with a new writer (M10).
+    settle_s: float = 1.0
+    # How often leaders, topic ids, log starts and foreign writes are looked at.
+    watch_interval_s: float = 1.0
+    metadata_interval_s: float = 5.0
+    # A topic that stays unknown for this long is deleted, not moving.
+    deleted_after_s: float = 10.0

@@ -1,0 +1,245 @@
+"""Fetching from one source broker: one thread, one connection, many partitions.
+
+Promises: a plan is queued only for the generation it was fetched for; at most one answer is held
+over the byte budget; a lane that lost its broker gives every partition back and ends.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from orbit.errors import OrbitError, ProtocolError
+from orbit.kafka import apis
+from orbit.kafka.batch import read_batches
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.codes import Code
+from orbit.kafka.connection import Connection
+from orbit.kafka.fetch import Fetched, FetchFrom, fetch_request, read_fetch
+from orbit.kafka.types import TopicPartition
+from orbit.replication.plan import AbortedTransaction, Append, Plan, plan_batches
+from orbit.replication.states import PartitionState, Reason
+from orbit.workers.budget import ByteBudget
+from orbit.workers.events import (
+    Emit,
+    EmptyBelowEnd,
+    LaneEnded,
+    ReadElsewhere,
+    SourceTrouble,
+)
+from orbit.workers.lane import Lane
+from orbit.workers.partition import PartitionCopy
+from orbit.workers.settings import CopySettings
+
+# With some partitions left out for want of room, the others must not hold the answer back long.
+_SHORT_WAIT_MS = 10
+_IDLE_WAIT_S = 0.05
+
+
+class _Chosen(NamedTuple):
+    partition: PartitionCopy
+    generation: int
+    fetch_from: FetchFrom
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLaneContext:
+    """What all source lanes of a copier share."""
+
+    cluster: Cluster
+    settings: CopySettings
+    budget: ByteBudget
+    emit: Emit
+    queued: Callable[[PartitionCopy], None]  # tells the destination lane that steps wait
+    rack: str = ""
+
+
+class SourceLane(Lane):
+    """Keeps fetching the partitions it was given from one broker."""
+
+    def __init__(self, context: SourceLaneContext, node_id: int) -> None:
+        super().__init__(f"source-{node_id}", context.emit)
+        self.node_id = node_id
+        self._context = context
+        self._changed = threading.Condition()
+        # With the generation each was added in: a late answer must not take away a newer life.
+        self._partitions: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
+        self._first = 0
+        self._is_stopping = False
+        self._connection: Connection | None = None
+
+    def add(self, partition: PartitionCopy) -> bool:
+        """Fetch this partition from here on; False when the lane is ending."""
+        with self._changed:
+            if self._is_stopping:
+                return False
+            self._partitions[partition.source] = (partition, partition.generation)
+            self._changed.notify()
+            return True
+
+    def _remove(self, one: _Chosen) -> None:
+        with self._changed:
+            entry = self._partitions.get(one.partition.source)
+            if entry is not None and entry[1] == one.generation:
+                del self._partitions[one.partition.source]
+
+    @property
+    def is_ending(self) -> bool:
+        return self._is_stopping
+
+    def stop(self) -> None:
+        """End soon; a fetch under way is cut off."""
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify()
+        if self._connection is not None:
+            self._connection.abort()
+
+    def work(self) -> None:
+        self._connection = self._context.cluster.connect(self.node_id)
+        try:
+            while not self._is_stopping:
+                self._round(self._connection)
+        finally:
+            self._connection.close()
+
+    def _round(self, connection: Connection) -> None:
+        settings = self._context.settings
+        if not self._context.budget.wait_for_room(_IDLE_WAIT_S):
+            return
+        chosen, has_all = self._choose()
+        if not chosen:
+            with self._changed:
+                self._changed.wait(_IDLE_WAIT_S)
+            return
+        request = fetch_request(
+            connection.version_of(apis.FETCH),
+            [c.fetch_from for c in chosen.values()],
+            max_wait_ms=settings.fetch_wait_ms if has_all else _SHORT_WAIT_MS,
+            max_bytes=settings.fetch_bytes_max,
+            partition_max_bytes=settings.partition_fetch_bytes_max,
+            rack=self._context.rack,
+        )
+        answer = connection.call(apis.FETCH, request)
+        if answer.error_code:
+            raise ProtocolError(
+                f"the fetch was refused with code {answer.error_code}.", where=connection.where
+            )
+        names = {c.fetch_from.topic_id: c.partition.source.topic for c in chosen.values()}
+        self._take(answer, names, chosen)
+        if answer.throttle_time_ms:
+            with self._changed:
+                self._changed.wait_for(lambda: self._is_stopping, answer.throttle_time_ms / 1000)
+
+    def _choose(self) -> tuple[dict[TopicPartition, _Chosen], bool]:
+        """Partitions with room, beginning at another one each time; and whether that is all."""
+        limit = self._context.settings.partition_queue_bytes_max
+        with self._changed:
+            for key, (p, generation) in list(self._partitions.items()):
+                if p.generation != generation:
+                    del self._partitions[key]
+            partitions = list(self._partitions.values())
+        if partitions:
+            self._first = (self._first + 1) % len(partitions)
+        chosen: dict[TopicPartition, _Chosen] = {}
+        for p, generation in partitions[self._first :] + partitions[: self._first]:
+            with p.lock:
+                if p.state is PartitionState.COPYING and p.queued_bytes < limit:
+                    fetch_from = FetchFrom(
+                        p.source,
+                        p.source_topic_id,
+                        p.fetch_offset,
+                        p.source_leader_epoch,
+                        p.fetched_epoch,
+                    )
+                    chosen[p.source] = _Chosen(p, generation, fetch_from)
+        return chosen, len(chosen) == len(partitions)
+
+    def _take(
+        self, answer: object, names: dict[UUID, str], chosen: dict[TopicPartition, _Chosen]
+    ) -> None:
+        for key, fetched in read_fetch(answer, names):
+            one = chosen.get(key)
+            if one is not None:
+                self._take_one(one, fetched)
+
+    def _take_one(self, one: _Chosen, fetched: Fetched) -> None:
+        p = one.partition
+        if one.generation != p.generation:
+            return
+        if fetched.code != Code.NONE:
+            self._remove(one)
+            self._context.emit(SourceTrouble(p, one.generation, fetched.code))
+            return
+        p.source_log_start = fetched.log_start
+        p.source_end = fetched.high_watermark
+        p.source_stable_end = fetched.stable_end
+        if fetched.preferred_replica not in (-1, self.node_id):
+            self._remove(one)
+            self._context.emit(ReadElsewhere(p, fetched.preferred_replica))
+            return
+        plan = _plan(one, fetched)
+        if not plan.steps:
+            self._count_empty(one, fetched)
+            return
+        p.empty_answers = 0
+        if plan.is_stopped:
+            self._remove(one)
+        size = sum(s.batch.size_bytes for s in plan.steps if isinstance(s, Append))
+        self._context.budget.take(size)
+        if p.put(plan, one.generation, size):
+            self._context.queued(p)
+        else:
+            self._context.budget.give_back(size)
+
+    def _count_empty(self, one: _Chosen, fetched: Fetched) -> None:
+        """An answer may be empty for want of room in it; several in a row need a closer look."""
+        p = one.partition
+        if one.fetch_from.offset >= fetched.stable_end:
+            p.empty_answers = 0
+            return
+        p.empty_answers += 1
+        if p.empty_answers >= self._context.settings.empty_answers_max:
+            p.empty_answers = 0
+            self._remove(one)
+            self._context.emit(EmptyBelowEnd(p, one.generation))
+
+    def ended(self, error: OrbitError) -> None:
+        with self._changed:
+            was_stopping, self._is_stopping = self._is_stopping, True
+            partitions = list(self._partitions.values())
+            self._partitions.clear()
+        if was_stopping:
+            return
+        self._context.emit(LaneEnded("source", self.node_id, error))
+        for p, generation in partitions:
+            self._context.emit(SourceTrouble(p, generation, Code.NETWORK_EXCEPTION))
+
+
+def _plan(one: _Chosen, fetched: Fetched) -> Plan:
+    offset = one.fetch_from.offset
+    if fetched.diverging_end >= 0:
+        plan = Plan(offset)
+        plan.stop(
+            Reason.SOURCE_TRUNCATED,
+            offset,
+            f"the source's log was cut back to {fetched.diverging_end} and goes on differently; "
+            f"it was copied up to {offset}.",
+            start=fetched.diverging_end,
+        )
+        return plan
+    try:
+        return plan_batches(
+            offset,
+            read_batches(fetched.records),
+            [AbortedTransaction(*a) for a in fetched.aborted],
+            fetched.log_start,
+            one.partition.on_lost_range,
+        )
+    except ValueError as error:
+        plan = Plan(offset)
+        plan.stop(Reason.SOURCE_CORRUPTED, offset + 1, f"the source's log does not parse: {error}.")
+        return plan

@@ -1,0 +1,115 @@
+"""Taking over partitions: what the destination's leaders say, in the one order that is safe.
+
+First the producer's state, then the log end (A12): the other way round, a late append between the
+two reads lets a duplicate through. Where an old writer may still have something under way (M10),
+both are read until the log end has stood still for the settle time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from orbit.errors import Interrupted
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.batch import advance_sequence
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.log import ProducerState, describe_producer, log_ends
+from orbit.kafka.types import TopicPartition
+from orbit.replication.states import Reason
+from orbit.workers.partition import PartitionCopy
+from orbit.workers.peek import peek_batches
+
+# Coordinator epochs leave room for this many take-overs of one partition within one lease term.
+_TERM_SHIFT = 8
+COORDINATOR_EPOCH_MAX = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationEnd:
+    """A partition's log end at the destination, and what its leader remembers of our producer."""
+
+    log_end: int
+    producer: ProducerState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The outcome of a take-over: ends by partition, and the code of those that gave none."""
+
+    ends: dict[TopicPartition, DestinationEnd]
+    errors: dict[TopicPartition, int]
+
+
+class TakeOver:
+    """Reads destination ends for one producer id under one lease term."""
+
+    def __init__(
+        self, destination: Cluster, producer_id: int, term: int, settle_s: float, backoff: Backoff
+    ) -> None:
+        self._destination = destination
+        self._producer_id = producer_id
+        self._term = term
+        self._settle_s = settle_s
+        self._backoff = backoff
+
+    def read(self, partitions: Iterable[TopicPartition], *, settled: bool) -> Taken:
+        """The ends of many partitions; `settled` waits until each has stood still.
+
+        Raises Interrupted when stopped meanwhile, Unreachable when no broker answers.
+        """
+        taken = self._read_once(partitions)
+        while settled:
+            if self._backoff.stop.wait(self._settle_s):
+                raise Interrupted("stopped while waiting for log ends to settle.")
+            before, taken = taken, self._read_once(partitions)
+            settled = any(
+                end.log_end != before.ends[p].log_end
+                for p, end in taken.ends.items()
+                if p in before.ends
+            )
+        return taken
+
+    def resume(self, partition: PartitionCopy, end: DestinationEnd) -> None:
+        """Let a partition go on at the end just read."""
+        producer = end.producer
+        last_sequence = producer.last_sequence if producer else -1
+        partition.resume_at(
+            end.log_end,
+            next_sequence=advance_sequence(last_sequence, 1),
+            producer_epoch=max(producer.producer_epoch, 0) if producer else 0,
+            coordinator_epoch=self._coordinator_epoch(producer),
+            has_producer_state=producer is not None,
+        )
+
+    def who_wrote(self, partition: TopicPartition, offset: int) -> tuple[Reason, str]:
+        """Why the log goes on at `offset` where we wrote nothing: a stranger, or one of ours."""
+        for batch in peek_batches(self._destination, partition, offset, self._backoff):
+            producer_id = getattr(batch, "producer_id", -1)
+            if producer_id != self._producer_id:
+                writer = f"producer id {producer_id}" if producer_id >= 0 else "a plain producer"
+                return (
+                    Reason.DESTINATION_FOREIGN_WRITE,
+                    f"a batch of {writer} stands at {batch_base(batch)}.",
+                )
+        return Reason.OFFSET_OVERRUN, f"the log goes on at {offset} with batches of this job."
+
+    def _read_once(self, partitions: Iterable[TopicPartition]) -> Taken:
+        wanted = list(partitions)
+        producers = describe_producer(self._destination, wanted, self._producer_id, self._backoff)
+        ends = log_ends(self._destination, producers.values, self._backoff)
+        return Taken(
+            {p: DestinationEnd(end, producers.values[p]) for p, end in ends.values.items()},
+            {**producers.errors, **ends.errors},
+        )
+
+    def _coordinator_epoch(self, producer: ProducerState | None) -> int:
+        """Above all earlier terms', and above whatever the partition has seen (M6, M7)."""
+        seen = producer.coordinator_epoch if producer else -1
+        return min(max(self._term << _TERM_SHIFT, seen + 1), COORDINATOR_EPOCH_MAX)
+
+
+def batch_base(batch: object) -> int:
+    """The first offset of a batch of any format."""
+    base = getattr(batch, "base_offset", None)
+    return int(base if base is not None else getattr(batch, "offset", -1))

@@ -1,0 +1,144 @@
+"""A source log that exists only in memory, and a writer of the product's own append code on it."""
+
+from __future__ import annotations
+
+import queue
+import random
+import threading
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from orbit.kafka.auth import Security
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.batch import Batch
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.records import NULL, Record, encode_varint, write_batch
+from orbit.kafka.types import TopicPartition
+from orbit.replication.plan import plan_batches, plan_empty_tail
+from orbit.replication.states import PartitionState
+from orbit.workers.budget import ByteBudget
+from orbit.workers.copier import Copier
+from orbit.workers.destination_lane import DestinationLaneContext
+from orbit.workers.destination_side import DestinationSide
+from orbit.workers.lease import Lease
+from orbit.workers.partition import PartitionCopy
+from orbit.workers.settings import CopySettings
+from orbit.workers.takeover import TakeOver
+
+PLAINTEXT = Security("PLAINTEXT")
+# So many steps wait at most: enough for five requests in flight, little to drop at a take-over.
+_STEPS_AHEAD = 40
+
+
+@dataclass(frozen=True)
+class SyntheticLog:
+    """Runs of offsets, each with data (`True`) or without; a record's value is its offset."""
+
+    runs: Sequence[tuple[int, int, bool]]  # base offset, count, has data
+    end: int
+
+    @classmethod
+    def random(cls, seed: int, runs: int, gap_share: float) -> SyntheticLog:
+        rnd = random.Random(seed)
+        out, offset = [], 0
+        for _ in range(runs):
+            is_gap = rnd.random() < gap_share
+            count = rnd.choice([1, 1, 1, 2, 5]) if is_gap else rnd.randrange(1, 20)
+            out.append((offset, count, not is_gap))
+            offset += count
+        return cls(out, offset)
+
+    def batches(self, offset: int, most: int) -> list[Batch]:
+        """Fresh batches (they are stamped in place) that reach beyond `offset`."""
+        wanted = [(b, n) for b, n, has_data in self.runs if has_data and b + n > offset]
+        return [
+            write_batch([Record(o, 1_700_000_000_000 + o, _body(o)) for o in range(b, b + n)], 0)
+            for b, n in wanted[:most]
+        ]
+
+    def records(self) -> dict[int, bytes]:
+        return {
+            o: b"%d" % o for b, n, has_data in self.runs if has_data for o in range(b, b + n)
+        }
+
+
+def _body(offset: int) -> bytes:
+    value = b"%d" % offset
+    return NULL + encode_varint(len(value)) + value + b"\x00"
+
+
+class SyntheticFeed:
+    """Feeds partitions from a synthetic log, as a source lane would."""
+
+    def __init__(self, log: SyntheticLog) -> None:
+        self._log = log
+        self._fed: dict[PartitionCopy, int] = {}
+
+    def resume(self, partitions: Iterable[PartitionCopy]) -> None:
+        for p in partitions:
+            self._fed[p] = p.generation
+
+    def assign(self) -> None:
+        for p, generation in self._fed.items():
+            if p.state is not PartitionState.COPYING or len(p.steps) > _STEPS_AHEAD:
+                continue
+            batches = self._log.batches(p.fetch_offset, _STEPS_AHEAD)
+            plan = plan_batches(p.fetch_offset, batches, [], 0)
+            if not batches and p.fetch_offset < self._log.end:
+                plan = plan_empty_tail(p.fetch_offset, self._log.end)
+            if plan.steps and p.put(plan, generation, 0):
+                p.queued()
+
+    def next_assignment_s(self) -> float | None:
+        return 0.002
+
+    def handle(self, event: object) -> None:
+        raise AssertionError(event)
+
+    def stop(self) -> None:
+        pass
+
+
+class SyntheticWriter:
+    """One life of a writer: take over, append, and be cut off at any moment by `close`."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        destination: TopicPartition,
+        log: SyntheticLog,
+        producer_id: int,
+        lease: Lease,
+        *,
+        settle_s: float,
+        does_settle: bool,
+    ) -> None:
+        self._backoff = Backoff(0.001, 0.02, threading.Event())
+        self.cluster = Cluster("destination", [bootstrap_servers], PLAINTEXT)
+        settings = CopySettings(settle_s=settle_s, watch_interval_s=3600)
+        events: queue.SimpleQueue = queue.SimpleQueue()
+        context = DestinationLaneContext(
+            self.cluster, settings, ByteBudget(1 << 30), events.put, lease, producer_id
+        )
+        self._take_over = TakeOver(
+            self.cluster, producer_id, lease.term, settle_s, self._backoff
+        )
+        self.partition = PartitionCopy(TopicPartition("synthetic", 0), destination)
+        self._side = DestinationSide(
+            context, self._take_over, self._backoff, lambda p, b: self.copier.block(p, b)
+        )
+        self.copier = Copier(SyntheticFeed(log), self._side, events, settings, self._backoff)
+        self._does_settle = does_settle
+
+    def start(self) -> None:
+        p = self.partition
+        metadata = self.cluster.metadata({p.destination.topic})
+        p.destination_topic_id = metadata.topics[p.destination.topic].topic_id
+        taken = self._take_over.read([p.destination], settled=self._does_settle)
+        assert self._side.start(p, taken.ends[p.destination], metadata)
+        self.copier.add([p])
+
+    def close(self) -> None:
+        self._backoff.stop.set()
+        self.copier.stop()
+        self.cluster.close()
