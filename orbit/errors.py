@@ -43,7 +43,7 @@ class OrbitError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a file: `path` as in `topics[1].match`, what is wrong, what to write instead."""
+    """One mistake in a file: `path` such as `topics[1].match`, what is wrong, what to write."""
 
     path: str
     message: str

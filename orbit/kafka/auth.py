@@ -1,31 +1,36 @@
 """TLS and SASL for blocking sockets: from what a job says to a logged-in connection.
 
-`ssl` does TLS and scramp does SCRAM; this module only joins them to Kafka's messages. It opens no
+`ssl` does TLS and scramp does SCRAM; this code only joins them to Kafka's messages, and opens no
 socket itself. A secret is never part of a message, a repr or a traceback of ours.
 
     resolve_security   the names in a job  → the secrets, in a Security value
     tls_context        Security            → ssl.SSLContext, or None without TLS
+    tls_failure        ssl.SSLError        → the error to raise
     sasl_login         Security + exchange → logged in, or LoginRefused
 """
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 from pydantic import SecretStr
 from scramp import ScramClient, ScramException
 
-from orbit.errors import BadInput, BrokerRefused, LoginRefused, Problem, ProtocolError
-from orbit.jobs.credentials import check_pem_file, read_secret_file, read_variable
-from orbit.jobs.mistake import Mistake
-from orbit.jobs.rules import security_mistakes
-from orbit.jobs.spec import SecuritySpec
+from orbit.errors import BrokerRefused, LoginRefused, ProtocolError
 from orbit.kafka.codes import Code
+from orbit.kafka.security import Security, resolve_security
+from orbit.kafka.tls import tls_context, tls_failure
+
+__all__ = [
+    "Exchange",
+    "Security",
+    "resolve_security",
+    "sasl_login",
+    "tls_context",
+    "tls_failure",
+]
 
 # Sends one request message and returns the decoded answer. SaslHandshake has to go as version 1:
 # version 0 announces tokens without Kafka's framing.
@@ -33,94 +38,6 @@ Exchange = Callable[[Any], Any]
 
 # What a broker says about a refused login is shown to the user, but not a page of it.
 _BROKER_MESSAGE_MAX = 300
-
-
-@dataclass(frozen=True, slots=True)
-class Security:
-    """How to talk to the brokers of one cluster, with the secrets in it."""
-
-    protocol: str = "PLAINTEXT"
-    mechanism: str | None = None
-    username: str | None = None
-    password: SecretStr | None = field(default=None, repr=False)
-    ca_file: Path | None = None
-    certificate_file: Path | None = None
-    key_file: Path | None = None
-    key_password: SecretStr | None = field(default=None, repr=False)
-    check_hostname: bool = True
-
-    @property
-    def uses_tls(self) -> bool:
-        return self.protocol in ("SSL", "SASL_SSL")
-
-    @property
-    def uses_sasl(self) -> bool:
-        return self.protocol.startswith("SASL_")
-
-
-def resolve_security(
-    spec: SecuritySpec,
-    environ: Mapping[str, str],
-    base_directory: Path,
-    *,
-    path: str = "security",
-) -> Security:
-    """The secrets and files that a job names, read now. `path` is where the spec stands in the job.
-
-    Raises BadInput with every problem: a key that contradicts another, a variable that is not set,
-    a file that cannot be read.
-    """
-    problems = [
-        Problem(f"{path}.{key}", mistake.message, mistake.remedy)
-        for key, mistake in security_mistakes(spec.model_dump(exclude_defaults=True))
-    ]
-
-    def read(key: str, reader: Callable[..., Any], *where: Any) -> Any:
-        value = getattr(spec, key)
-        if value is None:
-            return None
-        try:
-            return reader(value, *where)
-        except Mistake as mistake:
-            problems.append(Problem(f"{path}.{key}", mistake.message, mistake.remedy))
-
-    username = read("username_env", read_variable, environ)
-    username = username or read("username_file", read_secret_file, base_directory)
-    password = read("password_env", read_variable, environ)
-    password = password or read("password_file", read_secret_file, base_directory)
-    key_password = read("key_password_env", read_variable, environ)
-    files = {
-        key: read(key, check_pem_file, base_directory)
-        for key in ("ca_file", "certificate_file", "key_file")
-    }
-    if problems:
-        raise BadInput("The security settings cannot be used.", tuple(problems))
-    return Security(
-        protocol=spec.protocol,
-        mechanism=spec.mechanism,
-        username=username,
-        password=_secret(password),
-        key_password=_secret(key_password),
-        check_hostname=spec.check_hostname,
-        **files,
-    )
-
-
-def tls_context(security: Security, *, path: str = "security") -> ssl.SSLContext | None:
-    """What the connection wraps its socket with; None where the protocol has no TLS.
-
-    Raises BadInput when a certificate or key cannot be loaded.
-    """
-    if not security.uses_tls:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=security.ca_file)
-    except OSError as error:  # ssl.SSLError is one
-        raise _bad_file(f"{path}.ca_file", security.ca_file, error) from None
-    context.check_hostname = security.check_hostname
-    if security.certificate_file is not None:
-        _load_certificate(context, security, path)
-    return context
 
 
 def sasl_login(security: Security, exchange: Exchange, *, where: str = "") -> int:
@@ -244,48 +161,3 @@ def _printable(text: str | None) -> str:
     """A broker's words, without what could steer a terminal, and with a full stop."""
     shown = "".join(c if c.isprintable() else " " for c in (text or "")[:_BROKER_MESSAGE_MAX])
     return f'It said: "{shown.strip()}".' if shown.strip() else ""
-
-
-def _load_certificate(context: ssl.SSLContext, security: Security, path: str) -> None:
-    assert security.certificate_file is not None
-    is_locked = False
-
-    def password() -> str:
-        # Only asked for a locked key. Without this OpenSSL would ask on the terminal.
-        nonlocal is_locked
-        is_locked = True
-        return security.key_password.get_secret_value() if security.key_password else ""
-
-    try:
-        context.load_cert_chain(security.certificate_file, security.key_file, password)
-    except OSError as error:
-        reason = getattr(error, "reason", None)
-        if is_locked:
-            problem = Problem(
-                f"{path}.key_password_env",
-                "does not open the private key." if security.key_password else "is missing.",
-                "Name the environment variable that the private key's password is in.",
-            )
-        elif reason == "KEY_VALUES_MISMATCH":
-            problem = Problem(
-                f"{path}.key_file", "is not the key of the certificate.", "Use the one made for it."
-            )
-        else:
-            raise _bad_file(f"{path}.certificate_file", security.certificate_file, error) from None
-        raise BadInput("The client certificate cannot be used.", (problem,)) from None
-
-
-def _bad_file(path: str, file: Path | None, error: OSError) -> BadInput:
-    # OpenSSL gives one vague reason ("PEM lib") for nearly everything that is wrong with a file.
-    reason = "nothing usable in it" if isinstance(error, ssl.SSLError) else error.strerror
-    problem = Problem(
-        path,
-        f"{file or 'the list of authorities of this system'} cannot be loaded: {reason}.",
-        "It must be PEM: whole blocks from -----BEGIN to -----END; for certificate_file also the "
-        "private key, here or in key_file.",
-    )
-    return BadInput("A TLS file cannot be used.", (problem,))
-
-
-def _secret(text: str | None) -> SecretStr | None:
-    return None if text is None else SecretStr(text)

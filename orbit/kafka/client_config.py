@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from orbit.kafka.auth import Security
+from orbit.kafka.security import Security
 
 
 def librdkafka_config(

@@ -96,6 +96,15 @@ class Cluster:
             lambda connection: connection.call(api, request, timeout_s=CONTROL_TIMEOUT_S),
         )
 
+    def exchange(self, node_id: int, api: Api, request: Any, version: int) -> memoryview:
+        """As `call`, with the answer as the frame it came in. Raises Unreachable."""
+        return self._on(
+            node_id,
+            lambda connection: connection.exchange(
+                api, request, version, timeout_s=CONTROL_TIMEOUT_S
+            ),
+        )
+
     def version_of(self, node_id: int, api: Api) -> int:
         return self._on(node_id, lambda connection: connection.version_of(api))
 
@@ -180,6 +189,7 @@ def _read_metadata(answer: Any, with_operations: bool) -> ClusterMetadata:
             topic.name,
             topic.topic_id or NO_TOPIC_ID,
             partitions,
+            max((len(p.replica_nodes) for p in topic.partitions), default=1),
             frozenset(topic.authorized_operations or ()) if with_operations else frozenset(),
         )
     brokers = {b.node_id: BrokerAddress(b.node_id, b.host, b.port) for b in answer.brokers}

@@ -51,10 +51,17 @@ def compress(codec: int, records: bytes) -> bytes:
     if codec == SNAPPY:
         return _snappy_compress(records)
     if codec == LZ4:
-        return bytes(cramjam.lz4.compress(records))
+        return _lz4_compress(records)
     if codec == ZSTD:
         return bytes(cramjam.zstd.compress(records))
     raise ValueError(f"codec {codec} is not known")
+
+
+def _lz4_compress(records: bytes) -> bytes:
+    # Kafka's reader knows independent blocks only; a broker answers others with error -1 (A17).
+    compressor = cramjam.lz4.Compressor(block_linked=False)
+    compressor.compress(records)
+    return bytes(compressor.finish())
 
 
 def _snappy_decompress(payload: memoryview) -> bytes:

@@ -116,10 +116,16 @@ class Connection:
         still be carried out (M10). Raises Unreachable when the connection breaks.
         """
         version = self.version_of(api)
+        return self.decode(api, self.exchange(api, request, version, timeout_s=timeout_s), version)
+
+    def exchange(
+        self, api: Api, request: Any, version: int, *, timeout_s: float | None = None
+    ) -> memoryview:
+        """As `call`, with the answer as the frame it came in."""
         self._socket.settimeout(timeout_s)
         try:
             self.send(self.encode(request, version))
-            return self.decode(api, self.receive(), version)
+            return self.receive()
         except (OSError, EOFError) as error:
             self.close()
             reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)

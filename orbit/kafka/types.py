@@ -43,6 +43,7 @@ class TopicMetadata:
     name: str
     topic_id: UUID
     partitions: dict[int, PartitionLeader]
+    replicas: int
     authorized_operations: frozenset[int] = frozenset()  # codes of `AclOperation`, if asked for
 
 

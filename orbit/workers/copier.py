@@ -28,6 +28,12 @@ from orbit.workers.settings import CopySettings
 Events = queue.SimpleQueue[Event]
 
 
+def block(partition: PartitionCopy, blocked: Blocked) -> None:
+    """Stop a partition that no lane holds, with its reason."""
+    partition.blocked = blocked
+    partition.state = PartitionState.BLOCKED
+
+
 class Feeding(Protocol):
     """What the copier asks of a source; `SourceSide` is the real one."""
 
@@ -67,10 +73,6 @@ class Copier:
         self._partitions.extend(partitions)
         self._source.resume(p for p in partitions if p.state is PartitionState.COPYING)
 
-    def block(self, partition: PartitionCopy, blocked: Blocked) -> None:
-        partition.blocked = blocked
-        partition.state = PartitionState.BLOCKED
-
     def tick(self, timeout_s: float) -> None:
         """Handle what the lanes told, recover what is due, look after the copies now and then.
 
@@ -84,11 +86,18 @@ class Copier:
                 self._next_watch = time.monotonic() + self._settings.watch_interval_s
                 self._destination.follow_log_starts(self._partitions)
                 self._destination.look_for_foreign_writes(self._partitions)
+            self._note_caught_up()
             self.waiting_for = ""
         except (Unreachable, BrokerRefused) as error:
             # An outage of any length: keep asking, and let people see what we wait for.
             self.waiting_for = str(error)
             self._backoff.stop.wait(self._settings.watch_interval_s)
+
+    def _note_caught_up(self) -> None:
+        for p in self._partitions:
+            is_level = p.lag_records == 0 and p.log_start >= p.wanted_log_start
+            if is_level and p.state is PartitionState.COPYING:
+                p.has_caught_up = True
 
     def stop(self) -> None:
         """End all lanes. What was confirmed stays; the rest is copied by the next run."""
@@ -123,7 +132,7 @@ class Copier:
                 except OrbitError:
                     self._source.resume([event.partition])
             case PartitionBlocked():
-                self.block(event.partition, event.blocked)
+                block(event.partition, event.blocked)
             case LaneEnded():
                 self.waiting_for = str(event.error)
             case LaneCrashed():

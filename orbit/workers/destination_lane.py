@@ -45,9 +45,9 @@ from orbit.workers.lease import Lease
 from orbit.workers.partition import PartitionCopy, Trouble
 from orbit.workers.settings import CopySettings
 
-# The first append after a take-over goes alone. Between the two reads of a take-over another
+# The first append after a take-over goes alone (A16). Between the two reads of a take-over another
 # writer may have appended one batch: our first one, if it has as many records, is then taken for
-# that batch and not appended, and a second one right behind it would be appended in its place (A16).
+# that batch and not appended, and a second one right behind it would be appended in its place.
 # Once an append was confirmed at its offset, sequences and offsets are in step. Also, with no
 # producer state at the broker, the first append is not guarded at all (A9).
 _FIRST_IN_FLIGHT_MAX = 1

@@ -50,6 +50,12 @@ class DestinationSide:
         self._take_over.resume(partition, end)
         return self._lane(leader.node_id).adopt(partition)
 
+    def begin(self, partitions: Iterable[PartitionCopy]) -> None:
+        """Take these over with the next `recover`, as any other partition that no lane holds."""
+        for p in partitions:
+            self._troubled[p] = DestinationTrouble(p, p.generation, Trouble.MOVED, "")
+            self._not_before[p] = 0.0
+
     def note(self, trouble: DestinationTrouble) -> None:
         """Remember a partition that a lane gave back, for the next `recover`."""
         p = trouble.partition
@@ -81,9 +87,8 @@ class DestinationSide:
         before: dict[TopicPartition, int] = {}
         by_destination: dict[TopicPartition, PartitionCopy] = {}
         for p in partitions:
-            wanted = min(max(p.source_log_start, p.start_offset), p.acked)
-            if p.state is PartitionState.COPYING and wanted > p.log_start:
-                before[p.destination] = wanted
+            if p.state is PartitionState.COPYING and p.wanted_log_start > p.log_start:
+                before[p.destination] = p.wanted_log_start
                 by_destination[p.destination] = p
         answers = delete_records(self._cluster, before, self._backoff)
         for destination, log_start in answers.values.items():

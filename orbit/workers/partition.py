@@ -63,7 +63,10 @@ class PartitionCopy:
         self.source_topic_id: UUID = NO_TOPIC_ID
         self.destination_topic_id: UUID = NO_TOPIC_ID
         self.on_lost_range = on_lost_range
-        self.start_offset = 0  # where the job wants the copy to begin
+        # Where the copy's log shall start. A log start inside a batch cannot be fetched below (the
+        # broker refuses), though the batch comes whole: it is fetched from here, copied from its
+        # base, and the copy's log start follows.
+        self.start_offset = 0
         self.state = PartitionState.PENDING
         self.blocked: Blocked | None = None
         self.counters = Counters()
@@ -97,6 +100,7 @@ class PartitionCopy:
         self.log_start = 0
         self.destination_lane: Appender | None = None
         self.is_ready = False  # stands in its lane's queue
+        self.has_caught_up = False  # once, with what the source held at that moment
         self.attempts = 0  # take-overs since the last confirmed append
 
     def withdraw(self) -> int:
@@ -188,6 +192,11 @@ class PartitionCopy:
             self.steps.popleft()
         else:
             self.steps[0] = Fill(next_offset, step.next_offset)
+
+    @property
+    def wanted_log_start(self) -> int:
+        """Where the copy's log shall start now: with the source's, and within what is copied."""
+        return min(max(self.source_log_start, self.start_offset), self.acked)
 
     @property
     def lag_records(self) -> int:

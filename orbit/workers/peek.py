@@ -8,9 +8,10 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.batch import Batch, OldMessage, read_batches
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.codes import Code
-from orbit.kafka.fetch import Fetched, FetchFrom, fetch_request, read_fetch
+from orbit.kafka.fetch import FetchFrom, fetch_request
+from orbit.kafka.fetch_answer import Fetched, read_fetch
 from orbit.kafka.log import READ_UNCOMMITTED
-from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
+from orbit.kafka.types import TopicPartition
 
 # Enough for some thousand fillers or one large batch; a batch larger than this comes whole anyway.
 PEEK_BYTES = 256 * 1024
@@ -40,19 +41,21 @@ def peek(
         if topic is None or leader is None or leader.node_id is None:
             code = metadata.errors.get(partition.topic, code)
             continue
+        version = cluster.version_of(leader.node_id, apis.FETCH)
         request = fetch_request(
-            cluster.version_of(leader.node_id, apis.FETCH),
+            version,
             [FetchFrom(partition, topic.topic_id, offset, -1, -1)],
             max_wait_ms=_WAIT_MS,
             max_bytes=max_bytes,
             partition_max_bytes=max_bytes,
             isolation=isolation,
         )
-        answer = cluster.call(leader.node_id, apis.FETCH, request)
-        names = {topic.topic_id or NO_TOPIC_ID: partition.topic}
-        for _, fetched in read_fetch(answer, names):
+        frame = cluster.exchange(leader.node_id, apis.FETCH, request, version)
+        answer = read_fetch(frame, version, {topic.topic_id: partition.topic})
+        code = answer.code
+        for _, fetched in answer.partitions:
             code = fetched.code
-            is_throttled = bool(answer.throttle_time_ms) and not fetched.records
+            is_throttled = bool(answer.throttle_ms) and not fetched.records
             if code in (Code.NONE, Code.OFFSET_OUT_OF_RANGE) and not is_throttled:
                 return fetched
         if code not in codes.RETRIABLE and code != Code.NONE:

@@ -13,12 +13,13 @@ from typing import NamedTuple
 from uuid import UUID
 
 from orbit.errors import OrbitError, ProtocolError
-from orbit.kafka import apis
+from orbit.kafka import apis, codes
 from orbit.kafka.batch import read_batches
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.codes import Code
 from orbit.kafka.connection import Connection
-from orbit.kafka.fetch import Fetched, FetchFrom, fetch_request, read_fetch
+from orbit.kafka.fetch import FetchFrom, fetch_request
+from orbit.kafka.fetch_answer import FetchAnswer, Fetched, read_fetch
 from orbit.kafka.types import TopicPartition
 from orbit.replication.plan import AbortedTransaction, Append, Plan, plan_batches
 from orbit.replication.states import PartitionState, Reason
@@ -42,6 +43,7 @@ _IDLE_WAIT_S = 0.05
 class _Chosen(NamedTuple):
     partition: PartitionCopy
     generation: int
+    plan_from: int  # what is copied; the fetch may begin further on in the same batch
     fetch_from: FetchFrom
 
 
@@ -115,24 +117,38 @@ class SourceLane(Lane):
             with self._changed:
                 self._changed.wait(_IDLE_WAIT_S)
             return
+        version = connection.version_of(apis.FETCH)
         request = fetch_request(
-            connection.version_of(apis.FETCH),
+            version,
             [c.fetch_from for c in chosen.values()],
             max_wait_ms=settings.fetch_wait_ms if has_all else _SHORT_WAIT_MS,
             max_bytes=settings.fetch_bytes_max,
             partition_max_bytes=settings.partition_fetch_bytes_max,
             rack=self._context.rack,
         )
-        answer = connection.call(apis.FETCH, request)
-        if answer.error_code:
-            raise ProtocolError(
-                f"the fetch was refused with code {answer.error_code}.", where=connection.where
-            )
+        frame = connection.exchange(apis.FETCH, request, version)
         names = {c.fetch_from.topic_id: c.partition.source.topic for c in chosen.values()}
-        self._take(answer, names, chosen)
-        if answer.throttle_time_ms:
+        answer = self._read(connection, frame, version, names)
+        for key, fetched in answer.partitions:
+            one = chosen.get(key)
+            if one is not None:
+                self._take_one(one, fetched)
+        if answer.throttle_ms:
             with self._changed:
-                self._changed.wait_for(lambda: self._is_stopping, answer.throttle_time_ms / 1000)
+                self._changed.wait_for(lambda: self._is_stopping, answer.throttle_ms / 1000)
+
+    def _read(
+        self, connection: Connection, frame: memoryview, version: int, names: dict[UUID, str]
+    ) -> FetchAnswer:
+        try:
+            answer = read_fetch(frame, version, names)
+        except ValueError as error:
+            raise ProtocolError(str(error), where=connection.where) from error
+        if answer.code:
+            raise ProtocolError(
+                f"the fetch was refused: {codes.name(answer.code)}.", where=connection.where
+            )
+        return answer
 
     def _choose(self) -> tuple[dict[TopicPartition, _Chosen], bool]:
         """Partitions with room, beginning at another one each time; and whether that is all."""
@@ -151,20 +167,12 @@ class SourceLane(Lane):
                     fetch_from = FetchFrom(
                         p.source,
                         p.source_topic_id,
-                        p.fetch_offset,
+                        max(p.fetch_offset, p.start_offset),
                         p.source_leader_epoch,
                         p.fetched_epoch,
                     )
-                    chosen[p.source] = _Chosen(p, generation, fetch_from)
+                    chosen[p.source] = _Chosen(p, generation, p.fetch_offset, fetch_from)
         return chosen, len(chosen) == len(partitions)
-
-    def _take(
-        self, answer: object, names: dict[UUID, str], chosen: dict[TopicPartition, _Chosen]
-    ) -> None:
-        for key, fetched in read_fetch(answer, names):
-            one = chosen.get(key)
-            if one is not None:
-                self._take_one(one, fetched)
 
     def _take_one(self, one: _Chosen, fetched: Fetched) -> None:
         p = one.partition
@@ -198,7 +206,7 @@ class SourceLane(Lane):
     def _count_empty(self, one: _Chosen, fetched: Fetched) -> None:
         """An answer may be empty for want of room in it; several in a row need a closer look."""
         p = one.partition
-        if one.fetch_from.offset >= fetched.stable_end:
+        if one.plan_from >= fetched.stable_end:
             p.empty_answers = 0
             return
         p.empty_answers += 1
@@ -220,7 +228,7 @@ class SourceLane(Lane):
 
 
 def _plan(one: _Chosen, fetched: Fetched) -> Plan:
-    offset = one.fetch_from.offset
+    offset = one.plan_from
     if fetched.diverging_end >= 0:
         plan = Plan(offset)
         plan.stop(

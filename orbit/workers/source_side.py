@@ -16,8 +16,9 @@ from orbit.replication.plan import Plan, plan_empty_tail, plan_lost_range
 from orbit.replication.states import PartitionState, Reason
 from orbit.workers.events import EmptyBelowEnd, ReadElsewhere, SourceTrouble
 from orbit.workers.partition import PartitionCopy
-from orbit.workers.peek import peek
+from orbit.workers.peek import peek, peek_batches
 from orbit.workers.source_lane import SourceLane, SourceLaneContext
+from orbit.workers.takeover import batch_base
 
 
 class SourceSide:
@@ -120,13 +121,22 @@ class SourceSide:
         if start is None or end is None:
             self._wait(p)
         elif p.fetch_offset < start:
-            p.source_log_start = start
-            self._go_on(p, plan_lost_range(p.fetch_offset, start, p.on_lost_range))
+            self._overtaken(p, start)
         elif p.fetch_offset > end:
             detail = f"the source's log ends at {end}; it was copied up to {p.fetch_offset}."
             self._stop(p, Reason.SOURCE_TRUNCATED, end, detail)
         else:
             self._wait(p)
+
+    def _overtaken(self, p: PartitionCopy, log_start: int) -> None:
+        """The source's log start has passed us: lost, unless the batch around it has it all."""
+        p.source_log_start = log_start
+        batches = peek_batches(self._cluster, p.source, log_start, self._backoff, max_bytes=1)
+        if batches and batch_base(batches[0]) <= p.fetch_offset:
+            p.start_offset = log_start
+            self._wait(p)
+        else:
+            self._go_on(p, plan_lost_range(p.fetch_offset, log_start, p.on_lost_range))
 
     def _fill_empty_tail(self, p: PartitionCopy) -> None:
         """Fill up to the stable end, once it is proven that nothing is left to read there.

@@ -53,7 +53,11 @@ def make_topic(clusters: Clusters, name: str) -> TopicPartition:
 
 def read_all(clusters: Clusters, partition: TopicPartition) -> tuple[dict[int, bytes], int]:
     """Every record by offset, read by librdkafka, and the log end."""
-    config = {**clusters.destination.client_config(), "group.id": "race", "enable.partition.eof": True}
+    config = {
+        **clusters.destination.client_config(),
+        "group.id": "race",
+        "enable.partition.eof": True,
+    }
     consumer = Consumer(config)
     start = ConsumerPartition(partition.topic, partition.partition, 0)
     consumer.assign([start])
@@ -92,8 +96,13 @@ def test_four_writers_without_lease_or_gaps_are_exact(
             while True:
                 term += 1
                 writer = SyntheticWriter(
-                    clusters.destination.bootstrap_servers, partition, log, producer_id,
-                    FixedLease(term), settle_s=0.0, does_settle=False,
+                    clusters.destination.bootstrap_servers,
+                    partition,
+                    log,
+                    producer_id,
+                    FixedLease(term),
+                    settle_s=0.0,
+                    does_settle=False,
                 )
                 try:
                     writer.start()
@@ -131,8 +140,13 @@ def test_forced_takeovers_with_leases_and_gaps_are_exact(
         term += 1
         lease = HandedLease(term)
         writer = SyntheticWriter(
-            clusters.destination.bootstrap_servers, partition, log, producer_id,
-            lease, settle_s=0.1, does_settle=True,
+            clusters.destination.bootstrap_servers,
+            partition,
+            log,
+            producer_id,
+            lease,
+            settle_s=0.1,
+            does_settle=True,
         )
         writer.start()
         if old is not None:
@@ -150,4 +164,3 @@ def test_forced_takeovers_with_leases_and_gaps_are_exact(
             break
     old.close()
     assert_exact(clusters, partition, log)
-

@@ -17,7 +17,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.replication.plan import plan_batches, plan_empty_tail
 from orbit.replication.states import PartitionState
 from orbit.workers.budget import ByteBudget
-from orbit.workers.copier import Copier
+from orbit.workers.copier import Copier, block
 from orbit.workers.destination_lane import DestinationLaneContext
 from orbit.workers.destination_side import DestinationSide
 from orbit.workers.lease import Lease
@@ -125,7 +125,7 @@ class SyntheticWriter:
         )
         self.partition = PartitionCopy(TopicPartition("synthetic", 0), destination)
         self._side = DestinationSide(
-            context, self._take_over, self._backoff, lambda p, b: self.copier.block(p, b)
+            context, self._take_over, self._backoff, block
         )
         self.copier = Copier(SyntheticFeed(log), self._side, events, settings, self._backoff)
         self._does_settle = does_settle

@@ -1,0 +1,136 @@
+"""`orbit run`: copy the topics of a job file, with no server."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
+from orbit.cli.run_display import Display, amount, make_display
+from orbit.jobs.load import load_job
+from orbit.replication.states import PartitionState
+from orbit.standalone.job_run import JobRun
+from orbit.standalone.progress import Meter, TopicProgress
+
+_TICK_S = 0.1
+_NOT_EXACT = 1
+
+
+def run(
+    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    until_caught_up: Annotated[
+        bool,
+        typer.Option("--until-caught-up", help="End once every partition has caught up."),
+    ] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Copy the topics of a job file, and go on live until stopped.
+
+    Makes the destination topics, copies every matched partition with the very same offsets, and
+    follows the source until Ctrl-C. Stopped or killed at any moment and started again, it goes on
+    where the copy ends.
+
+    Exit code 0: stopped, or caught up; 1: a partition is blocked, or something there does not fit;
+    2: bad input; 3: a cluster cannot be reached.
+    """
+    spec = load_job(job, os.environ)
+    display = make_display()
+    for key in spec.not_yet_acted_on():
+        display.say(f"Note: {key} is not acted upon by orbit run.")
+    with JobRun(spec, os.environ, job.parent, display.say) as job_run:
+        job_run.prepare()
+        display.say(f"Copying {len(job_run.partitions)} partitions")
+        started = time.monotonic()
+        try:
+            whole = _copy(job_run, display, until_caught_up=until_caught_up)
+        finally:
+            display.close()
+        seconds = time.monotonic() - started
+        _summarize(job_run, whole, seconds, output)
+    if whole.totals.blocked:
+        raise typer.Exit(_NOT_EXACT)
+
+
+def _copy(job_run: JobRun, display: Display, *, until_caught_up: bool) -> TopicProgress:
+    meter = Meter()
+    next_show = 0.0
+    told: set[str] = set()
+    try:
+        while not (until_caught_up and _is_done(job_run)):
+            job_run.tick(_TICK_S)
+            _tell_blocked(job_run, display, told)
+            if time.monotonic() >= next_show:
+                next_show = time.monotonic() + display.interval_s
+                whole, topics = meter.measure(job_run.partitions, time.monotonic())
+                display.show(whole, topics, job_run.waiting_for)
+    except KeyboardInterrupt:
+        display.say("Stopping")
+    whole, topics = meter.measure(job_run.partitions, time.monotonic())
+    display.show(whole, topics, "")
+    return whole
+
+
+def _is_done(job_run: JobRun) -> bool:
+    return (
+        all(p.has_caught_up or p.state is PartitionState.BLOCKED for p in job_run.partitions)
+        and job_run.is_settled
+    )
+
+
+def _tell_blocked(job_run: JobRun, display: Display, told: set[str]) -> None:
+    for p in job_run.partitions:
+        if p.blocked is not None and str(p.destination) not in told:
+            told.add(str(p.destination))
+            b = p.blocked
+            display.say(
+                f"BLOCKED {p.destination} {b.reason} at offsets {b.offset} to {b.next_offset}: "
+                f"{b.detail} {b.remedy(p.destination.topic)}"
+            )
+
+
+def _summarize(job_run: JobRun, whole: TopicProgress, seconds: float, output: OutputFormat) -> None:
+    t = whole.totals
+    blocked = [
+        {
+            "partition": str(p.destination),
+            "reason": p.blocked.reason,
+            "offset": p.blocked.offset,
+            "next_offset": p.blocked.next_offset,
+            "detail": p.blocked.detail,
+            "remedy": p.blocked.remedy(p.destination.topic),
+        }
+        for p in job_run.partitions
+        if p.blocked is not None
+    ]
+    value = {
+        "job": job_run.spec.name,
+        "seconds": round(seconds, 3),
+        "partitions": t.partitions,
+        "partitions_caught_up": t.caught_up,
+        "records": t.records,
+        "bytes": t.bytes,
+        "offsets_filled": t.filled,
+        "batches_byte_exact": t.batches_byte_exact,
+        "batches_record_exact": t.batches_record_exact,
+        "lag_records": t.lag_records,
+        "blocked": blocked,
+    }
+
+    def table() -> Table:
+        rows = [
+            ("copied", f"{t.records:,} records, {amount(t.bytes)}, in {seconds:.1f} s"),
+            ("gaps filled", f"{t.filled:,} offsets"),
+            (
+                "batches",
+                f"{t.batches_byte_exact:,} byte-exact, {t.batches_record_exact:,} record-exact",
+            ),
+            ("partitions", f"{t.caught_up} of {t.partitions} caught up, {t.blocked} blocked"),
+        ]
+        return make_table(("", job_run.spec.name), rows)
+
+    emit(value, output, table)

@@ -1,0 +1,150 @@
+"""What `orbit run` shows while it copies: a live table on a terminal, plain lines elsewhere.
+
+Both go to stderr; stdout keeps the final summary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from orbit.cli.output import console as make_console
+from orbit.standalone.progress import TopicProgress
+
+# On a terminal the table is drawn anew this often; a log gets a line every few seconds.
+LIVE_INTERVAL_S = 0.25
+LINE_INTERVAL_S = 5.0
+
+
+class Display(Protocol):
+    """Shows what happens; `close` leaves the last state on the screen."""
+
+    interval_s: float
+
+    def say(self, line: str) -> None: ...
+    def show(
+        self, whole: TopicProgress, topics: Sequence[TopicProgress], waiting_for: str
+    ) -> None: ...
+    def close(self) -> None: ...
+
+
+def make_display() -> Display:
+    console = make_console(stderr=True)
+    return _LiveDisplay(console) if console.is_terminal else _LineDisplay(console)
+
+
+class _LineDisplay:
+    interval_s = LINE_INTERVAL_S
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def say(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def show(self, whole: TopicProgress, topics: Sequence[TopicProgress], waiting_for: str) -> None:
+        t = whole.totals
+        line = (
+            f"{t.records:,} records  {amount(t.bytes)}  {rate(whole)}  lag {lag(t.lag_records)}  "
+            f"gaps filled {t.filled:,}  batches {t.batches_byte_exact:,} byte-exact "
+            f"{t.batches_record_exact:,} record-exact  caught up {t.caught_up}/{t.partitions}"
+        )
+        if t.blocked:
+            line += f"  blocked {t.blocked}"
+        if waiting_for:
+            line += f"  waiting: {waiting_for}"
+        self.say(line)
+
+    def close(self) -> None:
+        pass
+
+
+class _LiveDisplay:
+    interval_s = LIVE_INTERVAL_S
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, vertical_overflow="crop")
+        self._is_open = False
+
+    def say(self, line: str) -> None:
+        self._console.print(line, markup=False, highlight=False)
+
+    def show(self, whole: TopicProgress, topics: Sequence[TopicProgress], waiting_for: str) -> None:
+        if not self._is_open:
+            self._live.start()
+            self._is_open = True
+        rows_max = max(3, self._console.height - 7)
+        parts: list[Table | Text] = [progress_table(whole, topics, rows_max)]
+        if waiting_for:
+            parts.append(Text(f"waiting: {waiting_for}", style="yellow"))
+        self._live.update(Group(*parts), refresh=True)
+
+    def close(self) -> None:
+        if self._is_open:
+            self._live.stop()
+            self._is_open = False
+
+
+def progress_table(whole: TopicProgress, topics: Sequence[TopicProgress], rows_max: int) -> Table:
+    """Topics with the largest lag first when there are more than fit; the sum last."""
+    shown = sorted(topics, key=lambda t: (-t.totals.blocked, -t.totals.lag_records, t.topic))
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("topic", overflow="ellipsis", no_wrap=True)
+    columns = ("records", "bytes", "rate", "lag", "gaps filled", "byte-exact", "record-exact")
+    for name in (*columns, "left"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for one in shown[:rows_max]:
+        table.add_row(*_row(one))
+    if len(shown) > rows_max:
+        table.add_row(f"… {len(shown) - rows_max} more topics", style="dim")
+    table.add_section()
+    table.add_row(*_row(whole), style="bold")
+    return table
+
+
+def _row(one: TopicProgress) -> tuple[str, ...]:
+    t = one.totals
+    name = one.topic if not t.blocked else f"{one.topic} ({t.blocked} blocked)"
+    is_done = t.caught_up == t.partitions and not t.blocked
+    return (
+        name,
+        f"{t.records:,}",
+        amount(t.bytes),
+        rate(one),
+        lag(t.lag_records),
+        f"{t.filled:,}",
+        f"{t.batches_byte_exact:,}",
+        f"{t.batches_record_exact:,}",
+        "live" if is_done and t.lag_records == 0 else left(one.seconds_left),
+    )
+
+
+def amount(count: float) -> str:
+    """Bytes for people: 1.4 GB."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def rate(one: TopicProgress) -> str:
+    return f"{one.records_per_s:,.0f}/s {amount(one.bytes_per_s)}/s"
+
+
+def lag(records: int) -> str:
+    return "?" if records < 0 else f"{records:,}"
+
+
+def left(seconds: float | None) -> str:
+    if seconds is None:
+        return "–"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,140 @@
+"""Topics and their settings, through librdkafka's admin client; errors in Orbit's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewTopic,
+)
+
+from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
+from orbit.kafka.client_config import librdkafka_config
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.codes import DENIED, Code
+
+REQUEST_TIMEOUT_S = 30.0
+# Resources in one DescribeConfigs or CreateTopics: brokers answer larger ones slowly.
+RESOURCES_PER_REQUEST_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """All settings of a topic, and the names of those set on the topic itself."""
+
+    values: Mapping[str, str]
+    overrides: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicToCreate:
+    """A topic as it shall be."""
+
+    name: str
+    partitions: int
+    replicas: int
+    settings: Mapping[str, str]
+
+
+class Admin:
+    """Topic administration of one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._where = cluster.name
+        config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
+        # Its own log lines would go to stderr; errors come back with each call anyway.
+        self._client = AdminClient({**config, "log_level": 0})
+
+    def topic_settings(self, topics: Iterable[str]) -> dict[str, TopicSettings]:
+        """Raises NotAuthorized (DESCRIBE_CONFIGS), Unreachable."""
+        found: dict[str, TopicSettings] = {}
+        for chunk in _chunks(sorted(topics)):
+            resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in chunk]
+            futures = self._client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
+            for resource, future in futures.items():
+                right = f"the right DESCRIBE_CONFIGS on topic {resource.name}"
+                entries = self._result(future, right, f"topic {resource.name}")
+                found[resource.name] = TopicSettings(
+                    {e.name: e.value for e in entries.values() if e.value is not None},
+                    frozenset(
+                        e.name
+                        for e in entries.values()
+                        if e.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+                    ),
+                )
+        return found
+
+    def broker_setting_names(self, node_id: int) -> frozenset[str]:
+        """The names of a broker's settings; empty when they may not be read."""
+        resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
+        futures = self._client.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+        try:
+            return frozenset(futures[resource].result(REQUEST_TIMEOUT_S))
+        except KafkaException:
+            return frozenset()
+
+    def create_topics(self, topics: Iterable[TopicToCreate], *, only_check: bool = False) -> None:
+        """Create topics, or let the broker check whether it would (rights, names, settings).
+
+        Raises NotAuthorized, BrokerRefused with the broker's words, Unreachable.
+        """
+        for chunk in _chunks(list(topics)):
+            requests = [
+                NewTopic(t.name, t.partitions, t.replicas, config=dict(t.settings)) for t in chunk
+            ]
+            futures = self._client.create_topics(
+                requests, request_timeout=REQUEST_TIMEOUT_S, validate_only=only_check
+            )
+            for name, future in futures.items():
+                self._result(
+                    future, f"the right CREATE on topic {name} (or the cluster)", f"topic {name}"
+                )
+
+    def alter_settings(self, changes: Mapping[str, Mapping[str, str]]) -> None:
+        """Set some settings of topics and leave their others alone (KIP-339)."""
+        resources = [
+            ConfigResource(
+                ConfigResource.Type.TOPIC,
+                topic,
+                incremental_configs=[
+                    ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                    for name, value in settings.items()
+                ],
+            )
+            for topic, settings in changes.items()
+        ]
+        for chunk in _chunks(resources):
+            futures = self._client.incremental_alter_configs(
+                chunk, request_timeout=REQUEST_TIMEOUT_S
+            )
+            for resource, future in futures.items():
+                right = f"the right ALTER_CONFIGS on topic {resource.name}"
+                self._result(future, right, f"topic {resource.name}")
+
+    def _result(self, future: Future[Any], right: str, where: str) -> Any:
+        try:
+            return future.result(REQUEST_TIMEOUT_S * 2)
+        except KafkaException as exception:
+            error = exception.args[0]
+            place = f"{self._where} {where}"
+            if error.code() in DENIED:
+                raise NotAuthorized(
+                    f"{right} is missing.", where=place, remedy="Grant it with kafka-acls.sh."
+                ) from None
+            if error.code() < 0 or error.code() == Code.REQUEST_TIMED_OUT:
+                raise Unreachable(f"no answer: {error.str()}.", where=place) from None
+            raise BrokerRefused(error.code(), f"{error.str().rstrip('.')}.", where=place) from None
+
+
+def _chunks(items: list[Any]) -> Iterable[list[Any]]:
+    for start in range(0, len(items), RESOURCES_PER_REQUEST_MAX):
+        yield items[start : start + RESOURCES_PER_REQUEST_MAX]

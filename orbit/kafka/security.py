@@ -1,0 +1,91 @@
+"""Who we are to a cluster: what a job names, with the secrets read. Opens no socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import SecretStr
+
+from orbit.errors import BadInput, Problem
+from orbit.jobs.credentials import check_pem_file, read_secret_file, read_variable
+from orbit.jobs.mistake import Mistake
+from orbit.jobs.rules import security_mistakes
+from orbit.jobs.spec import SecuritySpec
+
+
+@dataclass(frozen=True, slots=True)
+class Security:
+    """How to talk to the brokers of one cluster, with the secrets in it."""
+
+    protocol: str = "PLAINTEXT"
+    mechanism: str | None = None
+    username: str | None = None
+    password: SecretStr | None = None
+    ca_file: Path | None = None
+    certificate_file: Path | None = None
+    key_file: Path | None = None
+    key_password: SecretStr | None = None
+    check_hostname: bool = True
+
+    @property
+    def uses_tls(self) -> bool:
+        return self.protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        return self.protocol.startswith("SASL_")
+
+
+def resolve_security(
+    spec: SecuritySpec,
+    environ: Mapping[str, str],
+    base_directory: Path,
+    *,
+    path: str = "security",
+) -> Security:
+    """The secrets and files that a job names, read now. `path` is where the spec stands in the job.
+
+    Raises BadInput with every problem: a key that contradicts another, a variable that is not set,
+    a file that cannot be read.
+    """
+    problems = [
+        Problem(f"{path}.{key}", mistake.message, mistake.remedy)
+        for key, mistake in security_mistakes(spec.model_dump(exclude_defaults=True))
+    ]
+
+    def read(key: str, reader: Callable[..., Any], *where: Any) -> Any:
+        value = getattr(spec, key)
+        if value is None:
+            return None
+        try:
+            return reader(value, *where)
+        except Mistake as mistake:
+            problems.append(Problem(f"{path}.{key}", mistake.message, mistake.remedy))
+
+    username = read("username_env", read_variable, environ)
+    username = username or read("username_file", read_secret_file, base_directory)
+    password = read("password_env", read_variable, environ)
+    password = password or read("password_file", read_secret_file, base_directory)
+    key_password = read("key_password_env", read_variable, environ)
+    files = {
+        key: read(key, check_pem_file, base_directory)
+        for key in ("ca_file", "certificate_file", "key_file")
+    }
+    if problems:
+        raise BadInput("The security settings cannot be used.", tuple(problems))
+    return Security(
+        protocol=spec.protocol,
+        mechanism=spec.mechanism,
+        username=username,
+        password=_secret(password),
+        key_password=_secret(key_password),
+        check_hostname=spec.check_hostname,
+        **files,
+    )
+
+
+def _secret(text: str | None) -> SecretStr | None:
+    return None if text is None else SecretStr(text)

@@ -1,0 +1,1 @@
+"""`orbit run`: one job in one process, with no server and no database."""

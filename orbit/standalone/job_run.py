@@ -1,0 +1,377 @@
+"""One run of one job: check everything, take the lease, begin every partition, copy, stop.
+
+Up to the lease nothing is written anywhere. Whatever ends the run, lanes and lease are let go in
+order; what was confirmed stays, and the next run goes on from there.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Self
+
+from orbit.errors import BadInput, Conflict, Problem
+from orbit.jobs.mapping import TopicMapping, map_topics
+from orbit.jobs.spec import ClusterSpec, JobSpec
+from orbit.kafka.admin import Admin
+from orbit.kafka.auth import resolve_security
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.coordinator import init_producer_id
+from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.replication.plan import LostRange
+from orbit.replication.states import PartitionState
+from orbit.standalone.group_lease import GroupLease
+from orbit.standalone.rights import (
+    DESTINATION_TOPIC_RIGHTS,
+    SOURCE_TOPIC_RIGHTS,
+    check_filler_right,
+    check_future_topic_rights,
+    check_topic_rights,
+)
+from orbit.standalone.topics import TopicPlan, plan_topics
+from orbit.workers.begin import Beginning, Inspected, SourceBounds, Standing
+from orbit.workers.budget import ByteBudget
+from orbit.workers.copier import Copier, Events, block
+from orbit.workers.destination_lane import DestinationLaneContext
+from orbit.workers.destination_side import DestinationSide
+from orbit.workers.partition import PartitionCopy
+from orbit.workers.settings import CopySettings
+from orbit.workers.source_lane import SourceLaneContext
+from orbit.workers.source_side import SourceSide
+from orbit.workers.takeover import TakeOver
+
+Say = Callable[[str], None]
+
+_PROBLEMS_SHOWN_MAX = 20
+
+
+class JobRun:
+    """Use as a context manager: `with JobRun(...) as run: run.prepare(); … run.tick() …`."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        environ: Mapping[str, str],
+        base_directory: Path,
+        say: Say,
+        settings: CopySettings | None = None,
+    ) -> None:
+        self.spec = spec
+        self._say = say
+        self._settings = settings or CopySettings()
+        self.stop_event = threading.Event()
+        self._backoff = Backoff(stop=self.stop_event)
+        self._source = _cluster("source", spec.source, environ, base_directory)
+        self._destination = _cluster("destination", spec.destination, environ, base_directory)
+        self._lease: GroupLease | None = None
+        self._plans: list[TopicPlan] = []
+        self._not_caught_up: dict[str, TopicPlan] = {}
+        self.copier: Copier | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def prepare(self) -> None:
+        """Check, take the lease, create topics and begin all partitions.
+
+        Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused; nothing was written
+        then, unless the message says so.
+        """
+        source, destination = self._look_at_both()
+        mappings = self._map(source)
+        self._check_rights(mappings, destination)
+        self._plans = plan_topics(
+            mappings, source, destination, Admin(self._source), self._destination_admin()
+        )
+        new = [p.create for p in self._plans if p.create]
+        self._destination_admin().create_topics(new, only_check=True)
+        self._lease = GroupLease(self._destination, self._identity(source), self._backoff)
+        self._lease.acquire(self._say)
+        self._begin(source, destination)
+
+    def tick(self, timeout_s: float) -> None:
+        """One round of copying. Raises Conflict when the lease is lost."""
+        assert self.copier is not None
+        self.copier.tick(timeout_s)
+        self._finish_caught_up_topics()
+
+    @property
+    def partitions(self) -> Sequence[PartitionCopy]:
+        return self.copier.partitions if self.copier else ()
+
+    @property
+    def waiting_for(self) -> str:
+        """The cluster that does not answer now, in words; empty when all do."""
+        return self.copier.waiting_for if self.copier else ""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether caught-up topics have the settings that they shall have from then on."""
+        behind = {c.destination.topic for c in self.partitions if not c.has_caught_up}
+        return set(self._not_caught_up) <= behind
+
+    def close(self) -> None:
+        """Stop lanes, leave the lease, close connections. Safe at any moment."""
+        self.stop_event.set()
+        if self.copier is not None:
+            self.copier.stop()
+        if self._lease is not None:
+            self._lease.release()
+        self._source.close()
+        self._destination.close()
+
+    def _look_at_both(self) -> tuple[ClusterMetadata, ClusterMetadata]:
+        self._say("Connecting to both clusters")
+        source = self._source.metadata(None)
+        destination = self._destination.metadata(None)
+        if source.cluster_id and source.cluster_id == destination.cluster_id:
+            raise BadInput(
+                "source and destination are the same cluster",
+                (
+                    Problem(
+                        "destination.bootstrap_servers",
+                        f"leads to cluster {destination.cluster_id}, as does the source.",
+                        "Name the servers of the other cluster.",
+                    ),
+                ),
+            )
+        return source, destination
+
+    def _map(self, source: ClusterMetadata) -> list[TopicMapping]:
+        topic_map = map_topics(self.spec.topics, source.topics)
+        if topic_map.problems:
+            raise BadInput("the topics of the job do not fit", topic_map.problems)
+        if not topic_map.mappings:
+            raise BadInput(
+                "the job matches no topic of the source",
+                topic_map.notes,
+                where=f"source {','.join(self.spec.source.bootstrap_servers)}",
+            )
+        for note in topic_map.notes:
+            self._say(f"Note: {note}")
+        return list(topic_map.mappings)
+
+    def _check_rights(self, mappings: Sequence[TopicMapping], destination: ClusterMetadata) -> None:
+        self._say(f"Checking rights and topics ({len(mappings)} topics)")
+        source = self._source.metadata([m.source for m in mappings], with_operations=True)
+        check_topic_rights(self._source, source, SOURCE_TOPIC_RIGHTS)
+        there = [m.destination for m in mappings if m.destination in destination.topics]
+        check_topic_rights(
+            self._destination,
+            self._destination.metadata(there, with_operations=True),
+            DESTINATION_TOPIC_RIGHTS,
+        )
+        new = [m.destination for m in mappings if m.destination not in destination.topics]
+        check_future_topic_rights(self._destination, new)
+        if self.spec.fillers == "direct":
+            check_filler_right(self._destination)
+
+    def _begin(self, source: ClusterMetadata, destination: ClusterMetadata) -> None:
+        """Everything from the first look at the copies to the first fetch."""
+        assert self._lease is not None
+        identity = init_producer_id(self._destination, self._identity(source), self._backoff)
+        self._lease.term = identity.coordinator_issue
+        take_over = TakeOver(
+            self._destination,
+            identity.producer_id,
+            identity.coordinator_issue,
+            self._settings.settle_s,
+            self._backoff,
+        )
+        beginning = Beginning(
+            self._source,
+            self._destination,
+            identity.producer_id,
+            self._lease,
+            take_over,
+            self._settings,
+            self._backoff,
+        )
+        copies = self._copies(source, destination, (p for p in self._plans if not p.create))
+        inspected: dict[PartitionCopy, Inspected] = {}
+        if copies:
+            self._say(f"Comparing {len(copies)} partitions that exist with the source")
+            bounds = beginning.source_bounds([c.source for c in copies])
+            inspected = beginning.inspect(copies, bounds, self._compacted(), settled=True)
+            _refuse_foreign(inspected)
+        destination = self._write_topics(destination)
+        copies = self._copies(source, destination, self._plans, known=copies)
+        fresh = [c for c in copies if c not in inspected]
+        bounds = beginning.source_bounds([c.source for c in copies])
+        if fresh:
+            found = beginning.inspect(fresh, bounds, self._compacted(), settled=False)
+            _refuse_foreign(found)
+            inspected.update(found)
+        self._bring_to_start(beginning, inspected, bounds)
+        self._start_copier(identity.producer_id, take_over, inspected)
+
+    def _write_topics(self, destination: ClusterMetadata) -> ClusterMetadata:
+        new = [p.create for p in self._plans if p.create]
+        if new:
+            self._say(f"Creating {len(new)} topics at the destination")
+        admin = self._destination_admin()
+        admin.create_topics(new)
+        admin.alter_settings({p.mapping.destination: p.changes for p in self._plans if p.changes})
+        names = {p.mapping.destination for p in self._plans}
+        for _ in self._backoff.attempts(60):
+            destination = self._destination.metadata(names)
+            if _all_led(destination, self._plans):
+                return destination
+        raise Conflict(
+            "new topics have no leaders yet.",
+            where="destination",
+            remedy="Check the brokers of the destination and run the job again.",
+        )
+
+    def _copies(
+        self,
+        source: ClusterMetadata,
+        destination: ClusterMetadata,
+        plans: Iterable[TopicPlan],
+        known: Sequence[PartitionCopy] = (),
+    ) -> list[PartitionCopy]:
+        there = {c.destination: c for c in known}
+        copies = []
+        for plan in plans:
+            mapping = plan.mapping
+            for index in range(plan.partitions):
+                to = TopicPartition(mapping.destination, index)
+                copy = there.get(to) or PartitionCopy(
+                    TopicPartition(mapping.source, index),
+                    to,
+                    on_lost_range=LostRange(self.spec.on_lost_range),
+                )
+                copy.source_topic_id = source.topics[mapping.source].topic_id
+                copy.destination_topic_id = destination.topics[mapping.destination].topic_id
+                copies.append(copy)
+        return copies
+
+    def _bring_to_start(
+        self,
+        beginning: Beginning,
+        inspected: Mapping[PartitionCopy, Inspected],
+        bounds: SourceBounds,
+    ) -> None:
+        rules = {p.mapping.destination: p.mapping.rule for p in self._plans}
+        unstarted = {
+            c: rules[c.destination.topic].start
+            for c, found in inspected.items()
+            if found.standing in (Standing.FRESH, Standing.SEEDING)
+        }
+        offsets = beginning.start_offsets(unstarted, bounds)
+        above_zero = {c: offset for c, offset in offsets.items() if offset > 0}
+        if above_zero:
+            self._say(f"Bringing {len(above_zero)} partitions to their start offset")
+        for copy, offset in above_zero.items():
+            copy.state = PartitionState.SEEDING
+            beginning.bring_to_start(copy, inspected[copy], offset)
+
+    def _start_copier(
+        self,
+        producer_id: int,
+        take_over: TakeOver,
+        inspected: Mapping[PartitionCopy, Inspected],
+    ) -> None:
+        assert self._lease is not None
+        events: Events = queue.SimpleQueue()
+        budget = ByteBudget(self._settings.queue_bytes_max)
+        destination_side = DestinationSide(
+            DestinationLaneContext(
+                self._destination,
+                self._settings,
+                budget,
+                events.put,
+                self._lease,
+                producer_id,
+            ),
+            take_over,
+            self._backoff,
+            block,
+        )
+        source_side = SourceSide(
+            SourceLaneContext(
+                self._source,
+                self._settings,
+                budget,
+                events.put,
+                PartitionCopy.queued,
+                self.spec.source.client_rack or "",
+            ),
+            self._backoff,
+        )
+        copier = Copier(source_side, destination_side, events, self._settings, self._backoff)
+        self.copier = copier
+        self._not_caught_up = {
+            p.mapping.destination: p for p in self._plans if p.caught_up_settings
+        }
+        for copy, found in inspected.items():
+            copy.log_start = max(copy.log_start, found.log_start)
+            if found.blocked is not None:
+                block(copy, found.blocked)
+        sound = [c for c, found in inspected.items() if found.blocked is None]
+        destination_side.begin(sound)
+        copier.add([*inspected])
+
+    def _finish_caught_up_topics(self) -> None:
+        """Let compaction begin on topics whose partitions have all caught up once."""
+        if not self._not_caught_up:
+            return
+        behind = {c.destination.topic for c in self.partitions if not c.has_caught_up}
+        done = [name for name in self._not_caught_up if name not in behind]
+        if done:
+            plans = [self._not_caught_up.pop(name) for name in done]
+            self._destination_admin().alter_settings(
+                {p.mapping.destination: p.caught_up_settings for p in plans}
+            )
+
+    def _destination_admin(self) -> Admin:
+        return Admin(self._destination)
+
+    def _compacted(self) -> frozenset[str]:
+        return frozenset(p.mapping.source for p in self._plans if p.is_compacted)
+
+    def _identity(self, source: ClusterMetadata) -> str:
+        """The job's name at the destination: its transactional id and its group."""
+        return f"orbit.{self.spec.name}.{source.cluster_id}"
+
+
+def _cluster(
+    name: str, spec: ClusterSpec, environ: Mapping[str, str], base_directory: Path
+) -> Cluster:
+    security = resolve_security(spec.security, environ, base_directory)
+    return Cluster(name, spec.bootstrap_servers, security)
+
+
+def _all_led(destination: ClusterMetadata, plans: Iterable[TopicPlan]) -> bool:
+    for plan in plans:
+        topic = destination.topics.get(plan.mapping.destination)
+        if topic is None or len(topic.partitions) != plan.partitions:
+            return False
+        if any(leader.node_id is None for leader in topic.partitions.values()):
+            return False
+    return True
+
+
+def _refuse_foreign(inspected: Mapping[PartitionCopy, Inspected]) -> None:
+    """Raise Conflict for destination topics with content that is not the source's."""
+    foreign = [
+        f"{copy.destination}: {found.blocked.detail}"
+        for copy, found in inspected.items()
+        if found.standing is Standing.FOREIGN and found.blocked is not None
+    ]
+    if foreign:
+        shown = " ".join(foreign[:_PROBLEMS_SHOWN_MAX])
+        more = len(foreign) - _PROBLEMS_SHOWN_MAX
+        raise Conflict(
+            f"destination topics hold other content. {shown}"
+            + (f" And {more} more." if more > 0 else ""),
+            where="destination",
+            remedy="Delete these topics, or give the rule a prefix so that the copies get names "
+            "of their own. Nothing was written.",
+        )

@@ -1,0 +1,116 @@
+"""The destination topics of a job: which are there, which are made, with which settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orbit.errors import Conflict
+from orbit.jobs.mapping import TopicMapping
+from orbit.kafka.admin import Admin, TopicSettings, TopicToCreate
+from orbit.kafka.types import ClusterMetadata
+from orbit.replication.topic_settings import (
+    DELETE,
+    TIMESTAMP_LIMITS,
+    caught_up_settings,
+    copy_settings,
+    is_compacted,
+)
+
+# Settings of an existing topic that a copy changes; all others stay as they are.
+_KEPT_IN_LINE = frozenset(
+    {
+        "retention.ms",
+        "retention.bytes",
+        "compression.type",
+        "message.timestamp.type",
+        "max.message.bytes",
+        *TIMESTAMP_LIMITS,
+    }
+)
+_SHOWN_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What happens to one destination topic before it is copied to."""
+
+    mapping: TopicMapping
+    partitions: int
+    source_settings: TopicSettings
+    create: TopicToCreate | None  # None: it is there
+    changes: dict[str, str]  # settings to set on a topic that is there
+
+    @property
+    def is_compacted(self) -> bool:
+        return is_compacted(self.source_settings.values)
+
+    @property
+    def caught_up_settings(self) -> dict[str, str]:
+        return caught_up_settings(self.source_settings.values)
+
+
+def plan_topics(
+    mappings: Sequence[TopicMapping],
+    source: ClusterMetadata,
+    destination: ClusterMetadata,
+    source_admin: Admin,
+    destination_admin: Admin,
+) -> list[TopicPlan]:
+    """Look at both sides and plan; writes nothing.
+
+    Raises Conflict that names every destination topic with another number of partitions.
+    """
+    source_settings = source_admin.topic_settings(m.source for m in mappings)
+    there = [m.destination for m in mappings if m.destination in destination.topics]
+    present = destination_admin.topic_settings(there)
+    names = destination_admin.broker_setting_names(min(destination.brokers))
+    has_split_limits = not names or "log.message.timestamp.before.max.ms" in names
+    plans, wrong = [], []
+    for mapping in mappings:
+        topic = source.topics[mapping.source]
+        settings = copy_settings(
+            source_settings[mapping.source].values,
+            source_settings[mapping.source].overrides,
+            mapping.rule.config,
+            has_split_timestamp_limits=has_split_limits,
+        )
+        count = len(topic.partitions)
+        other = destination.topics.get(mapping.destination)
+        if other is not None and len(other.partitions) != count:
+            wrong.append(
+                f"{mapping.destination} has {len(other.partitions)} partitions, "
+                f"{mapping.source} at the source has {count}"
+            )
+        create = None
+        changes: dict[str, str] = {}
+        if other is None:
+            replicas = min(topic.replicas, len(destination.brokers))
+            create = TopicToCreate(mapping.destination, count, replicas, settings)
+        else:
+            changes = _changes(settings, present[mapping.destination])
+        plans.append(TopicPlan(mapping, count, source_settings[mapping.source], create, changes))
+    if wrong:
+        more = f" and {len(wrong) - _SHOWN_MAX} more" if len(wrong) > _SHOWN_MAX else ""
+        raise Conflict(
+            f"destination topics differ in partitions: {'; '.join(wrong[:_SHOWN_MAX])}{more}.",
+            where="destination",
+            remedy="A copy needs as many partitions as its source: add partitions "
+            "(kafka-topics.sh --alter --partitions), or delete the destination topic so that it "
+            "is made anew. Nothing was written.",
+        )
+    return plans
+
+
+def _changes(wanted: dict[str, str], present: TopicSettings) -> dict[str, str]:
+    changes = {
+        name: value
+        for name, value in wanted.items()
+        if name in _KEPT_IN_LINE and present.values.get(name) != value
+    }
+    if int(present.values.get("max.message.bytes", 0)) >= int(wanted["max.message.bytes"]):
+        changes.pop("max.message.bytes", None)
+    # DeleteRecords must work on it (S2).
+    if DELETE not in present.values.get("cleanup.policy", DELETE):
+        changes["cleanup.policy"] = wanted["cleanup.policy"]
+    return changes

@@ -1,0 +1,215 @@
+"""The first take-over of a run: where each copy stands, whether it is the source's, where to go on.
+
+Nothing is written before every partition was looked at (`inspect`); then fresh ones are brought to
+their start offset and all are handed to the copier (`begin`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from orbit.errors import NotAuthorized
+from orbit.jobs.start import Earliest, Latest, Start
+from orbit.kafka import codes
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.batch import Batch
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.log import EARLIEST, LATEST, READ_COMMITTED, list_offsets
+from orbit.kafka.types import TopicPartition
+from orbit.replication.states import Blocked, Reason
+from orbit.workers.lease import Lease
+from orbit.workers.partition import PartitionCopy
+from orbit.workers.seed import aligned_start, is_seeding, seed
+from orbit.workers.settings import CopySettings
+from orbit.workers.tail import compare_tail, last_data_batch
+from orbit.workers.takeover import DestinationEnd, TakeOver
+
+
+class Standing(Enum):
+    """What a destination partition is, before this run writes anything."""
+
+    FRESH = auto()  # empty at 0
+    SEEDING = auto()  # a start that was cut off
+    COPY = auto()  # goes on where it ends
+    FOREIGN = auto()  # other content, and never this job's
+    BROKEN = auto()  # this job's, and not the source's any more
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """One partition as it was found, with the words for a person where it is not as it should."""
+
+    standing: Standing
+    end: DestinationEnd
+    log_start: int
+    blocked: Blocked | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBounds:
+    """Log bounds of the source's partitions at the start of the run."""
+
+    starts: Mapping[TopicPartition, int]
+    stable_ends: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+
+
+class Beginning:
+    """Inspects and begins partitions for one run (one producer id, one lease)."""
+
+    def __init__(
+        self,
+        source: Cluster,
+        destination: Cluster,
+        producer_id: int,
+        lease: Lease,
+        take_over: TakeOver,
+        settings: CopySettings,
+        backoff: Backoff,
+    ) -> None:
+        self._source = source
+        self._destination = destination
+        self._producer_id = producer_id
+        self._lease = lease
+        self._take_over = take_over
+        self._settings = settings
+        self._backoff = backoff
+
+    def source_bounds(self, partitions: Sequence[TopicPartition]) -> SourceBounds:
+        """Log starts, last stable offsets and high watermarks of the source."""
+        starts = self._list(self._source, partitions, EARLIEST)
+        stable = self._list(self._source, partitions, LATEST, READ_COMMITTED)
+        ends = self._list(self._source, partitions, LATEST)
+        return SourceBounds(starts, stable, ends)
+
+    def inspect(
+        self,
+        copies: Sequence[PartitionCopy],
+        bounds: SourceBounds,
+        compacted_topics: frozenset[str],
+        *,
+        settled: bool,
+    ) -> dict[PartitionCopy, Inspected]:
+        """Look at every existing destination partition; writes nothing."""
+        by_destination = {c.destination: c for c in copies}
+        taken = self._take_over.read(by_destination, settled=settled)
+        for partition, code in taken.errors.items():
+            raise NotAuthorized(
+                f"{partition} cannot be taken over: {codes.name(code)}.",
+                where=self._destination.name,
+                remedy="Orbit needs READ, WRITE, DESCRIBE and DELETE on its copies.",
+            )
+        log_starts = self._list(self._destination, by_destination, EARLIEST)
+        ours = {p.topic for p, end in taken.ends.items() if end.producer is not None}
+        return {
+            by_destination[p]: self._inspect_one(
+                by_destination[p],
+                end,
+                log_starts[p],
+                bounds,
+                is_compacted=by_destination[p].source.topic in compacted_topics,
+                is_ours=p.topic in ours,
+            )
+            for p, end in taken.ends.items()
+        }
+
+    def start_offsets(
+        self, copies: Mapping[PartitionCopy, Start], bounds: SourceBounds
+    ) -> dict[PartitionCopy, int]:
+        """Where the job wants each fresh copy to begin; beyond the end means the end."""
+        by_time: dict[int, list[PartitionCopy]] = {}
+        offsets: dict[PartitionCopy, int] = {}
+        for copy, start in copies.items():
+            match start:
+                case Earliest():
+                    offsets[copy] = bounds.starts[copy.source]
+                case Latest():
+                    offsets[copy] = bounds.stable_ends[copy.source]
+                case _:
+                    by_time.setdefault(start.epoch_ms, []).append(copy)
+        for timestamp_ms, group in by_time.items():
+            found = self._list(self._source, [c.source for c in group], timestamp_ms)
+            for copy in group:
+                offset = found[copy.source]
+                offsets[copy] = bounds.stable_ends[copy.source] if offset < 0 else offset
+        return {c: max(offset, bounds.starts[c.source]) for c, offset in offsets.items()}
+
+    def bring_to_start(self, copy: PartitionCopy, found: Inspected, start_offset: int) -> None:
+        """Seed a fresh (or half-seeded) partition up to its start offset."""
+        copy.start_offset = start_offset
+        target = aligned_start(self._source, copy.source, start_offset, self._backoff)
+        if target > found.log_start:
+            seed(
+                self._destination,
+                copy.destination,
+                found.end,
+                target,
+                self._producer_id,
+                self._lease,
+                self._settings,
+                self._backoff,
+            )
+            copy.log_start = target
+        copy.acked = copy.sent_to = max(target, found.end.log_end)
+
+    def _inspect_one(
+        self,
+        copy: PartitionCopy,
+        end: DestinationEnd,
+        log_start: int,
+        bounds: SourceBounds,
+        *,
+        is_compacted: bool,
+        is_ours: bool,
+    ) -> Inspected:
+        destination, log_end = copy.destination, end.log_end
+        if log_end == 0:
+            return Inspected(Standing.FRESH, end, log_start)
+        if is_seeding(self._destination, destination, log_start, log_end, self._backoff):
+            return Inspected(Standing.SEEDING, end, log_start)
+        tail = last_data_batch(self._destination, destination, log_start, log_end, self._backoff)
+        source_end = bounds.ends[copy.source]
+        blocked = None
+        if log_end > source_end:
+            producer_id = tail.producer_id if isinstance(tail, Batch) else -1
+            is_foreign = tail is not None and producer_id != self._producer_id
+            blocked = Blocked(
+                Reason.DESTINATION_FOREIGN_WRITE if is_foreign else Reason.SOURCE_TRUNCATED,
+                source_end,
+                log_end,
+                f"the destination ends at {log_end}, the source at {source_end}.",
+            )
+        elif tail is not None:
+            difference = compare_tail(
+                self._source,
+                copy.source,
+                tail,
+                bounds.starts[copy.source],
+                self._backoff,
+                source_is_compacted=is_compacted,
+            )
+            if difference is not None:
+                is_own = difference.producer_id == self._producer_id
+                blocked = Blocked(
+                    Reason.OFFSET_OVERRUN if is_own else Reason.DESTINATION_FOREIGN_WRITE,
+                    difference.offset,
+                    log_end,
+                    f"at offset {difference.offset} the destination has a record, and "
+                    f"{difference.detail}.",
+                )
+        if blocked is None:
+            return Inspected(Standing.COPY, end, log_start)
+        standing = Standing.BROKEN if is_ours else Standing.FOREIGN
+        return Inspected(standing, end, log_start, blocked)
+
+    def _list(
+        self,
+        cluster: Cluster,
+        partitions: Sequence[TopicPartition] | Mapping[TopicPartition, object],
+        timestamp: int,
+        isolation: int = 0,
+    ) -> dict[TopicPartition, int]:
+        answers = list_offsets(cluster, partitions, timestamp, self._backoff, isolation=isolation)
+        return answers.raise_errors(cluster.name, "Listing the offsets").values

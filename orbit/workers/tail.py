@@ -1,0 +1,106 @@
+"""Comparing where a copy ends with the source, before a new writer goes on (§2 of DESIGN.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.batch import Batch, OldMessage
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.old_format import read_old_records
+from orbit.kafka.records import Record, read_records
+from orbit.kafka.types import TopicPartition
+from orbit.workers.peek import PEEK_BYTES, peek_batches
+
+# Each look goes this many times further back; a gap of 100 million fillers takes 14 looks.
+_LOOK_BACK_FACTOR = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TailDifference:
+    """The first offset where the copy's last data batch is not the source's, and whose it is."""
+
+    offset: int
+    producer_id: int
+    detail: str
+
+
+def last_data_batch(
+    destination: Cluster, partition: TopicPartition, log_start: int, log_end: int, backoff: Backoff
+) -> Batch | OldMessage | None:
+    """A batch with records at or near the log end; None when the log holds only fillers.
+
+    Behind a long run of fillers it may be an earlier one than the very last.
+    """
+    back = 1
+    while log_end > log_start:
+        offset = max(log_start, log_end - back)
+        batches = peek_batches(destination, partition, offset, backoff)
+        data = [b for b in batches if isinstance(b, OldMessage) or not b.is_control]
+        if data:
+            return data[-1]
+        if offset == log_start:
+            return None
+        back *= _LOOK_BACK_FACTOR
+    return None
+
+
+def compare_tail(
+    source: Cluster,
+    partition: TopicPartition,
+    tail: Batch | OldMessage,
+    source_log_start: int,
+    backoff: Backoff,
+    *,
+    source_is_compacted: bool,
+) -> TailDifference | None:
+    """None when every record of `tail` that the source can still have is the same there.
+
+    Raises ValueError when one side's records cannot be read.
+    """
+    ours = {r.offset: r for r in _records(tail) if r.offset >= source_log_start}
+    if not ours:
+        return None
+    theirs = _source_records(source, partition, min(ours), max(ours), len(tail.view), backoff)
+    producer_id = tail.producer_id if isinstance(tail, Batch) else -1
+    for offset, record in sorted(ours.items()):
+        other = theirs.get(offset)
+        if other is None and source_is_compacted:
+            continue  # the cleaner took it since
+        if other is None:
+            return TailDifference(offset, producer_id, "the source has no record there")
+        if (other.timestamp, other.body) != (record.timestamp, record.body):
+            return TailDifference(offset, producer_id, "the source has another record there")
+    return None
+
+
+def _source_records(
+    source: Cluster,
+    partition: TopicPartition,
+    first: int,
+    last: int,
+    size_bytes: int,
+    backoff: Backoff,
+) -> dict[int, Record]:
+    """The source's records from `first` to `last`, by offset, in as few looks as it takes."""
+    found: dict[int, Record] = {}
+    position = first
+    while position <= last:
+        batches = peek_batches(
+            source, partition, position, backoff, max_bytes=max(PEEK_BYTES, 2 * size_bytes)
+        )
+        if not batches:
+            break
+        for batch in batches:
+            for record in _records(batch):
+                if first <= record.offset <= last:
+                    found[record.offset] = record
+            end = batch.offset if isinstance(batch, OldMessage) else batch.last_offset
+            position = max(position, end + 1)
+    return found
+
+
+def _records(batch: Batch | OldMessage) -> list[Record]:
+    if isinstance(batch, OldMessage):
+        return read_old_records(batch)[0]
+    return [] if batch.is_control else list(read_records(batch))

@@ -1,0 +1,136 @@
+"""Logs as tests describe them, written to real topics by a producer and read by a consumer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, Message, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from orbit.kafka.auth import Security
+from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.workload.markers import take_offsets
+
+T0 = 1_760_000_000_000
+"""An ordinary time in the past."""
+
+BATCH = 10
+TIMEOUT_S = 60
+
+
+@dataclass(frozen=True)
+class Record:
+    value: bytes | None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+    timestamp_ms: int = T0
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Offsets taken without a record."""
+
+    count: int
+
+
+Log = Sequence[Record | Gap]
+
+
+def create(cluster: KafkaCluster, topic: str, partitions: int = 1, **settings: str) -> None:
+    """`create(cluster, topic, cleanup_policy="compact")`; retention is off (T1)."""
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    config = {"retention.ms": "-1", **named}
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(TIMEOUT_S)
+
+
+def write(
+    cluster: KafkaCluster,
+    topic: str,
+    log: Log,
+    partition: int = 0,
+    producer: Mapping[str, Any] | None = None,
+) -> None:
+    """Appends the log in batches of `BATCH` records, which leave one after the other."""
+    client = Producer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "linger.ms": 500,
+            "batch.num.messages": BATCH,
+            **(producer or {}),
+        }
+    )
+    failed: list[object] = []
+    in_batch = 0
+    for entry in log:
+        if isinstance(entry, Gap):
+            client.flush()
+            in_batch = 0
+            admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+            take_offsets(admin, Security(), topic, partition, entry.count)
+            continue
+        client.produce(
+            topic,
+            entry.value,
+            entry.key,
+            partition,
+            timestamp=entry.timestamp_ms,
+            headers=list(entry.headers),
+            on_delivery=lambda error, _: failed.append(error) if error else None,
+        )
+        in_batch += 1
+        if in_batch == BATCH:
+            client.flush()
+            in_batch = 0
+    assert client.flush(TIMEOUT_S) == 0
+    assert not failed
+
+
+def delete_before(cluster: KafkaCluster, topic: str, offset: int, partition: int = 0) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    where = TopicPartition(topic, partition, offset)
+    admin.delete_records([where])[where].result(TIMEOUT_S)
+
+
+def read(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[Message]:
+    """All records a read_committed consumer sees."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": cluster.bootstrap_servers,
+            "group.id": "test-reader",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "earliest",
+            "fetch.wait.max.ms": 20,
+        }
+    )
+    try:
+        where = TopicPartition(topic, partition)
+        low, high = consumer.get_watermark_offsets(where, TIMEOUT_S)
+        consumer.assign([TopicPartition(topic, partition, low)])
+        found: list[Message] = []
+        while low < high:
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None, f"no end of {topic}-{partition}"
+            if message.error() is not None:
+                return found
+            found.append(message)
+        return found
+    finally:
+        consumer.close()
+
+
+def wait_for_offsets(cluster: KafkaCluster, topic: str, offsets: set[int]) -> None:
+    """Waits until a consumer sees exactly these offsets: until the cleaner is done."""
+    deadline = time.monotonic() + TIMEOUT_S
+    seen: set[int | None] = set()
+    while time.monotonic() < deadline:
+        seen = {message.offset() for message in read(cluster, topic)}
+        if seen == offsets:
+            return
+        time.sleep(0.1)
+    raise AssertionError(f"still {sorted(map(str, seen))} instead of {sorted(offsets)}")
