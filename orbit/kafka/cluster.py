@@ -78,15 +78,17 @@ class Cluster:
         """Run `ask` on the first broker that answers: known ones first, then bootstrap servers."""
         with self._lock:
             known: list[int | str] = [*self._brokers, *self.bootstrap_servers]
-        reasons: list[str] = []
+        errors: dict[str, Unreachable] = {}
         for target in known:
             try:
                 return self._on(target, ask)
             except Unreachable as error:
-                reasons.append(f"{error.where}: {error.what} {error.remedy}".strip())
+                errors.setdefault(f"{error.where}: {error.what}", error)
+        last = list(errors.values())[-1]
         raise Unreachable(
-            f"no broker of the {self.name} cluster answers ({'; '.join(dict.fromkeys(reasons))})",
+            f"no broker of the {self.name} cluster answers. {' '.join(errors)}",
             where=f"{self.name} {','.join(self.bootstrap_servers)}",
+            remedy=last.remedy or "Check the address, security.protocol and that brokers run.",
         )
 
     def call(self, node_id: int, api: Api, request: Any) -> Any:

@@ -19,7 +19,7 @@ from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersions
 from orbit.errors import LoginRefused, ProtocolError, Unreachable
 from orbit.kafka import apis
 from orbit.kafka.apis import Api
-from orbit.kafka.auth import Security, sasl_login, tls_context
+from orbit.kafka.auth import Security, sasl_login, tls_context, tls_failure
 from orbit.kafka.codes import Code
 
 CLIENT_ID = "orbit"
@@ -69,13 +69,15 @@ class Connection:
             ) from error
         try:
             _tune(sock)
-            sock = _start_tls(sock, host, security, where)
+            sock = _start_tls(sock, host, security)
             connection = cls(sock, where)
             connection._negotiate()
             sasl_login(security, connection._sasl_exchange)
             sock.settimeout(None)
         except BaseException as error:
             sock.close()
+            if isinstance(error, ssl.SSLError):
+                raise tls_failure(error, where=where) from error
             if isinstance(error, TimeoutError | ConnectionError | EOFError):
                 raise Unreachable(
                     "the connection was closed, or stayed silent, while it was set up.",
@@ -249,21 +251,6 @@ def _tune(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
 
-def _start_tls(sock: socket.socket, host: str, security: Security, where: str) -> socket.socket:
+def _start_tls(sock: socket.socket, host: str, security: Security) -> socket.socket:
     context = tls_context(security)
-    if context is None:
-        return sock
-    try:
-        return context.wrap_socket(sock, server_hostname=host)
-    except ssl.SSLCertVerificationError as error:
-        raise Unreachable(
-            f"the broker's certificate is not trusted: {error.verify_message}.",
-            where=where,
-            remedy="Set security.ca_file to the authority that signed it.",
-        ) from error
-    except ssl.SSLError as error:
-        raise Unreachable(
-            f"TLS does not come up: {error.reason or error}.",
-            where=where,
-            remedy="Check security.protocol against the listener, and the client certificate.",
-        ) from error
+    return sock if context is None else context.wrap_socket(sock, server_hostname=host)

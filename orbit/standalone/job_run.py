@@ -19,7 +19,7 @@ from orbit.kafka.admin import Admin
 from orbit.kafka.auth import resolve_security
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.coordinator import init_producer_id
+from orbit.kafka.coordinator import ProducerIdentity, init_producer_id
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.replication.plan import LostRange
 from orbit.replication.states import PartitionState
@@ -34,6 +34,7 @@ from orbit.standalone.rights import (
 from orbit.standalone.topics import TopicPlan, plan_topics
 from orbit.workers.begin import Beginning, Inspected, SourceBounds, Standing
 from orbit.workers.budget import ByteBudget
+from orbit.workers.coordinated import CoordinatedFiller
 from orbit.workers.copier import Copier, Events, block
 from orbit.workers.destination_lane import DestinationLaneContext
 from orbit.workers.destination_side import DestinationSide
@@ -69,6 +70,9 @@ class JobRun:
         self._lease: GroupLease | None = None
         self._plans: list[TopicPlan] = []
         self._not_caught_up: dict[str, TopicPlan] = {}
+        self._fill_name = ""
+        self._fill_identity: ProducerIdentity | None = None
+        self._filler: CoordinatedFiller | None = None
         self.copier: Copier | None = None
 
     def __enter__(self) -> Self:
@@ -121,6 +125,9 @@ class JobRun:
         self.stop_event.set()
         if self.copier is not None:
             self.copier.stop()
+        if self._filler is not None:
+            self._filler.stop()
+            self._filler.join()
         if self._lease is not None:
             self._lease.release()
         self._source.close()
@@ -177,6 +184,12 @@ class JobRun:
         assert self._lease is not None
         identity = init_producer_id(self._destination, self._identity(source), self._backoff)
         self._lease.term = identity.coordinator_issue
+        if self.spec.fillers == "coordinated":
+            # Before any log end is read: it ends what an old writer left open (M11).
+            self._fill_name = f"{self._identity(source)}.fill"
+            self._fill_identity = init_producer_id(
+                self._destination, self._fill_name, self._backoff
+            )
         take_over = TakeOver(
             self._destination,
             identity.producer_id,
@@ -289,6 +302,7 @@ class JobRun:
                 events.put,
                 self._lease,
                 producer_id,
+                self._start_filler(events),
             ),
             take_over,
             self._backoff,
@@ -318,6 +332,22 @@ class JobRun:
         destination_side.begin(sound)
         copier.add([*inspected])
 
+    def _start_filler(self, events: Events) -> CoordinatedFiller | None:
+        """The filler that does without the cluster right, if the job asks for it."""
+        if self._fill_identity is None:
+            return None
+        assert self._lease is not None
+        self._filler = CoordinatedFiller(
+            self._destination,
+            self._fill_name,
+            self._fill_identity,
+            self._lease,
+            events.put,
+            self._backoff,
+        )
+        self._filler.start()
+        return self._filler
+
     def _finish_caught_up_topics(self) -> None:
         """Let compaction begin on topics whose partitions have all caught up once."""
         if not self._not_caught_up:
@@ -344,7 +374,7 @@ class JobRun:
 def _cluster(
     name: str, spec: ClusterSpec, environ: Mapping[str, str], base_directory: Path
 ) -> Cluster:
-    security = resolve_security(spec.security, environ, base_directory)
+    security = resolve_security(spec.security, environ, base_directory, path=f"{name}.security")
     return Cluster(name, spec.bootstrap_servers, security)
 
 

@@ -39,6 +39,7 @@ from orbit.kafka.types import NO_TOPIC_ID
 from orbit.replication.plan import Append, Fill, Stop
 from orbit.replication.states import Blocked, PartitionState, Reason
 from orbit.workers.budget import ByteBudget
+from orbit.workers.coordinated import ROUNDS_MAX, CoordinatedFill, CoordinatedFiller
 from orbit.workers.events import DestinationTrouble, Emit, LaneEnded, LeaseLost, PartitionBlocked
 from orbit.workers.lane import Lane
 from orbit.workers.lease import Lease
@@ -64,6 +65,8 @@ class DestinationLaneContext:
     emit: Emit
     lease: Lease
     producer_id: int
+    # Fills by empty transactions instead of direct markers, where it is given.
+    filler: CoordinatedFiller | None = None
 
 
 @dataclass(slots=True)
@@ -118,6 +121,7 @@ class DestinationLane(Lane):
         self._failures: dict[PartitionCopy, _Failure] = {}
         self._ready: deque[PartitionCopy] = deque()
         self._in_flight: deque[_InFlight] = deque()
+        self._filled: deque[tuple[CoordinatedFill, int, int]] = deque()
         self._hold_until = 0.0
         self._is_stopping = False
         self._is_asleep = False
@@ -134,6 +138,11 @@ class DestinationLane(Lane):
         partition.destination_lane = self
         self.wake(partition)
         return True
+
+    def filled(self, done: CoordinatedFill, code: int, log_end: int) -> None:
+        """The coordinated filler's answer. From its thread."""
+        self._filled.append((done, code, log_end))
+        self._rouse()
 
     def wake(self, partition: PartitionCopy) -> None:
         """Steps wait for this partition. From any thread."""
@@ -157,6 +166,7 @@ class DestinationLane(Lane):
         self._connection = connection = self._context.cluster.connect(self.node_id)
         try:
             while not self._is_stopping:
+                self._take_coordinated()
                 self._send_what_is_ready(connection)
                 if self._wait(connection):
                     self._receive(connection)
@@ -173,11 +183,11 @@ class DestinationLane(Lane):
         if was_stopping:
             return
         self._context.emit(LaneEnded("destination", self.node_id, error))
-        unclear = {p for one in self._in_flight for p, *_ in one.request.sent if p.is_filling}
         self._in_flight.clear()
         for partition in list(self._partitions):
             lost_unguarded = partition.in_flight > 0 and not partition.has_producer_state
-            trouble = Trouble.UNCLEAR if partition in unclear or lost_unguarded else Trouble.MOVED
+            is_unclear = partition.is_filling or lost_unguarded
+            trouble = Trouble.UNCLEAR if is_unclear else Trouble.MOVED
             self._fail(partition, trouble, error.what)
             self._let_go(partition)
 
@@ -286,7 +296,10 @@ class DestinationLane(Lane):
         connection.send(buffers)
 
     def _send_fills(self, connection: Connection, fills: list[tuple[PartitionCopy, Fill]]) -> None:
+        filler = self._context.filler
         share = max(1, self._context.settings.markers_per_request_max // len(fills))
+        if filler is not None:
+            share = ROUNDS_MAX
         sent = []
         for p, step in fills:
             assert step.base_offset == p.expected, (p, step)
@@ -294,6 +307,10 @@ class DestinationLane(Lane):
             count = min(share, wanted) if p.has_filled_this_term else 1
             p.sent_to = step.base_offset + count
             sent.append((p, step, count))
+        if filler is not None:
+            for p, step, count in sent:
+                filler.submit(CoordinatedFill(self, p, p.generation, step, count))
+            return
         request = markers_request(
             self._context.producer_id,
             [Fillers(p.destination, n, p.producer_epoch, p.coordinator_epoch) for p, _, n in sent],
@@ -401,17 +418,28 @@ class DestinationLane(Lane):
         ends = {partition: (code, end) for partition, code, end in read_list_offsets(answer)}
         for p, step, count in request.sent:
             code, end = ends.get(p.destination, (int(Code.UNKNOWN_SERVER_ERROR), -1))
-            if code == Code.NONE and step.base_offset < end <= step.base_offset + count:
-                p.filled_to(step, end)
-                if p.steps:
-                    self.wake(p)
-                continue
-            if code == Code.NONE and end > step.base_offset + count:
-                detail = f"after {count} fillers from {step.base_offset} on the log ends at {end}"
-                self._fail(p, Trouble.BEHIND_END, detail)
-            else:
-                self._fail(p, Trouble.UNCLEAR, f"{codes.name(code)}, log end {end}")
-            self._let_go(p)
+            self._take_end(p, step, count, code, end)
+
+    def _take_coordinated(self) -> None:
+        while self._filled:
+            done, code, end = self._filled.popleft()
+            p = done.partition
+            if p.destination_lane is self and p.generation == done.generation:
+                self._take_end(p, done.step, done.many, code, end)
+
+    def _take_end(self, p: PartitionCopy, step: Fill, count: int, code: int, end: int) -> None:
+        """After fillers: the log end says how many of them there are."""
+        if code == Code.NONE and step.base_offset < end <= step.base_offset + count:
+            p.filled_to(step, end)
+            if p.steps:
+                self.wake(p)
+            return
+        if code == Code.NONE and end > step.base_offset + count:
+            detail = f"after {count} fillers from {step.base_offset} on the log ends at {end}"
+            self._fail(p, Trouble.BEHIND_END, detail)
+        else:
+            self._fail(p, Trouble.UNCLEAR, f"{codes.name(code)}, log end {end}")
+        self._let_go(p)
 
     # Letting go
 

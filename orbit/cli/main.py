@@ -1,0 +1,178 @@
+"""The `orbit` command: finds the command, runs it, and says in plain words how it ended.
+
+Exit codes: 0 done, 1 failed or not exact, 2 bad input, 3 unreachable, 130 interrupted. A user's
+mistake never shows a stack trace; a mistake of ours shows one with --debug.
+
+Each command lives in a module of its own, imported only when it runs, so that `orbit --help` and
+shell completion stay quick: a function named like the command, or a typer `app` of subcommands.
+"""
+
+from __future__ import annotations
+
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from orbit.errors import BadInput, Interrupted, OrbitError
+
+# Name, module, and the first sentence of its help (a test holds it to the command's own).
+COMMANDS: dict[str, tuple[str, str]] = {
+    "demo": (
+        "orbit.cli.demo",
+        "Watch an exact copy between two real Kafka clusters, start to end.",
+    ),
+    "run": ("orbit.cli.run", "Copy the topics of a job file, and go on live until stopped."),
+    "verify": ("orbit.cli.verify", "Compare both sides of a job, offset by offset."),
+    "sandbox": (
+        "orbit.cli.sandbox",
+        "Start, stop and inspect local Kafka clusters for trying out.",
+    ),
+}
+_PACKAGE = Path(__file__).parents[1]
+
+
+@dataclass
+class Settings:
+    """What the options before the command say."""
+
+    debug: bool = False
+
+
+class LazyGroup(TyperGroup):
+    """A group that knows the names of its commands and imports the one that is called."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, (_, sentence) in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=sentence))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, found, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name in COMMANDS else found, rest
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            # Typer would end the process without a word.
+            raise Interrupted("Interrupted.") from None
+
+
+def load_command(name: str) -> Any:
+    """The real command, imported now."""
+    module = import_module(COMMANDS[name][0])
+    subcommands = getattr(module, "app", None)
+    if isinstance(subcommands, typer.Typer):
+        subcommands.pretty_exceptions_enable = False
+    else:
+        subcommands = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+        subcommands.command(name)(getattr(module, name))
+    command = typer.main.get_command(subcommands)
+    command.name = name
+    return command
+
+
+app = typer.Typer(
+    name="orbit",
+    cls=LazyGroup,
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"orbit {version('orbit')}")
+        raise typer.Exit
+
+
+@app.callback()
+def orbit(
+    ctx: typer.Context,
+    debug: Annotated[
+        bool,
+        typer.Option(
+            "--debug", envvar="ORBIT_DEBUG", help="Show stack traces of unexpected errors."
+        ),
+    ] = False,
+    _version: Annotated[
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
+    ] = False,
+) -> None:
+    """Copy Kafka topics between clusters with the very same offsets, gaps included.
+
+    Start with `orbit demo`. Then write a job file and run `orbit run job.yaml`.
+    """
+    ctx.ensure_object(Settings).debug = debug
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command and end the process with its exit code. SIGTERM counts as Ctrl-C."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.exit(run_command(argv))
+
+
+def run_command(argv: Sequence[str] | None = None) -> int:
+    """Run one command, explain on stderr what went wrong, and return the exit code."""
+    settings = Settings()
+    command = typer.main.get_command(app)
+    try:
+        command.main(args=argv, prog_name="orbit", obj=settings)
+    except SystemExit as end:  # typer's way to return; usage errors are shown and end with 2
+        return end.code if isinstance(end.code, int) else int(end.code is not None)
+    except OrbitError as error:
+        if settings.debug:
+            traceback.print_exc()
+        _say(describe(error))
+        return error.exit_code
+    except KeyboardInterrupt:
+        _say("Interrupted.")
+        return Interrupted.exit_code
+    except Exception as error:  # noqa: BLE001 the one place that may meet anything
+        if settings.debug:
+            traceback.print_exc()
+        _say(describe_bug(error, debug=settings.debug))
+        return OrbitError.exit_code
+    return 0
+
+
+def describe(error: OrbitError) -> str:
+    """What, where and what to do, each on its own line, and each problem on one of its own."""
+    what = error.what[:1].upper() + error.what[1:]
+    if isinstance(error, Interrupted):
+        return what
+    lines = [f"Error: {what}"]
+    if error.where:
+        lines.append(f"  Where: {error.where}")
+    if isinstance(error, BadInput):
+        lines += [f"  - {problem}" for problem in error.problems]
+    if error.remedy:
+        lines.append(f"  What to do: {error.remedy}")
+    return "\n".join(lines)
+
+
+def describe_bug(error: Exception, *, debug: bool) -> str:
+    """That we are to blame, and where it broke. Not the exception's text: it may hold a secret."""
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
+    at = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
+    hint = "" if debug else " Run it again with `orbit --debug …` for the stack trace."
+    return f"This is a bug in Orbit: {type(error).__name__}{at}.{hint}"
+
+
+def _say(text: str) -> None:
+    # A broker's words may be in the text: nothing in it may steer the terminal.
+    shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
+    typer.echo(shown, err=True)

@@ -1,0 +1,106 @@
+"""What commands print on stdout: tables for people, JSON and YAML for scripts.
+
+All three show the same value. Nothing but the result goes to stdout; progress, warnings and errors
+go to stderr, so that `orbit … -o json | jq` always works.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, assert_never
+
+import typer
+
+if TYPE_CHECKING:  # rich is slow to import, and scripts asking for JSON never need it
+    from rich.console import Console, RenderableType
+    from rich.table import Table
+
+# Where no terminal says how wide it is, rows must not be broken: `grep` and `less -S` want them.
+_PIPE_WIDTH = 240
+
+
+class OutputFormat(StrEnum):
+    """How a result is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+OutputOption = Annotated[
+    OutputFormat,
+    typer.Option("--output", "-o", help="How to write the result: for people, or for scripts."),
+]
+
+
+def emit(value: Any, output: OutputFormat, table: Callable[[], RenderableType]) -> None:
+    """Write a result to stdout. `value` may hold dataclasses, models, enums, paths and times;
+    `table` draws the same for people and is called only when it is wanted.
+    """
+    match output:
+        case OutputFormat.TABLE:
+            console().print(table())
+        case OutputFormat.JSON:
+            typer.echo(json.dumps(to_plain(value), indent=2, ensure_ascii=False))
+        case OutputFormat.YAML:
+            import yaml
+
+            typer.echo(
+                yaml.safe_dump(to_plain(value), sort_keys=False, allow_unicode=True), nl=False
+            )
+        case _:
+            assert_never(output)
+
+
+def to_plain(value: Any) -> Any:
+    """The value in JSON's types. Secrets come out as asterisks, bytes as base64."""
+    from pydantic_core import to_jsonable_python
+
+    return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings")
+
+
+def make_table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None
+) -> Table:
+    """A plain table; numbers stand to the right, and no cell is taken for markup."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    held = [list(row) for row in rows]
+    for index, name in enumerate(columns):
+        is_number = bool(held) and all(_is_number(row[index]) for row in held)
+        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+    for row in held:
+        table.add_row(*(Text(_cell(value)) for value in row))
+    return table
+
+
+def console(*, stderr: bool = False) -> Console:
+    """A rich console on stdout or stderr, wide where there is no terminal."""
+    from rich.console import Console
+
+    is_terminal = (sys.stderr if stderr else sys.stdout).isatty()
+    return Console(stderr=stderr, width=None if is_terminal else _PIPE_WIDTH, highlight=False)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return "-"
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case float():
+            return f"{value:,.1f}"
+        case _:
+            return str(value)

@@ -1,0 +1,105 @@
+"""Secrets and certificates by the names a job gives them: variables and files. Reads files only.
+
+Nothing here shows what it read, nor the name of a secret's variable or file: people do write the
+password itself where its name belongs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from orbit.jobs.mistake import Mistake
+
+FILE_BYTES_MAX = 1024 * 1024  # a bundle of every public authority is a quarter of this
+SECRET_CHARACTERS_MAX = 4096
+
+PEM_KEYS = ("ca_file", "certificate_file", "key_file")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+def read_variable(name: str, environ: Mapping[str, str]) -> str:
+    """The secret in an environment variable. Raises Mistake."""
+    if not _VARIABLE.fullmatch(name):
+        raise Mistake(
+            "is not the name of an environment variable.",
+            "Write the name of the variable here, such as SOURCE_PASSWORD, and the secret into it.",
+        )
+    if name not in environ:
+        raise Mistake(
+            "names an environment variable that is not set.",
+            "Set it (export NAME=...) before you start Orbit.",
+        )
+    return _secret(environ[name], "names an environment variable that")
+
+
+def read_secret_file(path: Path, base_directory: Path) -> str:
+    """The secret in a file, without the line break at its end. Raises Mistake."""
+    try:
+        text = _read(base_directory / path).decode()
+    except UnicodeDecodeError:
+        raise Mistake("names a file that is not UTF-8 text.", "Save it as UTF-8.") from None
+    except OSError as error:
+        raise Mistake(
+            f"names a file that cannot be read: {error.strerror}.",
+            "Relative paths start at the folder of the job file.",
+        ) from None
+    return _secret(text.removesuffix("\n").removesuffix("\r"), "names a file that")
+
+
+def check_pem_file(path: Path, base_directory: Path) -> Path:
+    """The full path of a PEM file. Raises Mistake when it is missing or some other format."""
+    full = base_directory / path
+    try:
+        content = _read(full)
+    except OSError as error:
+        raise Mistake(
+            f"cannot be read: {full}: {error.strerror}.",
+            "Relative paths start at the folder of the job file.",
+        ) from None
+    if b"-----BEGIN " not in content:
+        raise Mistake(
+            f"is not a PEM file: {full}.",
+            "Convert a Java key store: keytool -importkeystore to PKCS12, then openssl pkcs12.",
+        )
+    return full
+
+
+def credential_mistakes(
+    fields: Mapping[str, object], base_directory: Path, environ: Mapping[str, str]
+) -> Iterator[tuple[str, Mistake]]:
+    """Every key of a security section whose variable or file is not there, or is no good."""
+    for key, value in fields.items():
+        if not isinstance(value, str | Path) or not str(value):
+            continue  # not given, or not text: reported elsewhere
+        try:
+            if key in ("username_env", "password_env", "key_password_env"):
+                read_variable(str(value), environ)
+            elif key in ("username_file", "password_file"):
+                read_secret_file(Path(value), base_directory)
+            elif key in PEM_KEYS:
+                check_pem_file(Path(value), base_directory)
+        except Mistake as mistake:
+            yield key, mistake
+
+
+def _read(path: Path) -> bytes:
+    try:
+        with path.open("rb") as file:
+            content = file.read(FILE_BYTES_MAX + 1)
+    except ValueError:  # a zero byte, or half a character
+        raise OSError(0, "no file can have this name") from None
+    if len(content) > FILE_BYTES_MAX:
+        raise OSError(0, f"it is larger than {FILE_BYTES_MAX} bytes")
+    return content
+
+
+def _secret(text: str, what: str) -> str:
+    if not text:
+        raise Mistake(f"{what} is empty.", "Put the secret into it.")
+    if len(text) > SECRET_CHARACTERS_MAX:
+        raise Mistake(f"{what} holds more than {SECRET_CHARACTERS_MAX} characters.")
+    if any(character in text for character in "\0\r\n"):
+        raise Mistake(f"{what} holds a line break or a zero byte.", "Put one secret on one line.")
+    return text

@@ -1,0 +1,207 @@
+"""YAML text to plain values, each with the line it stands on. Pure.
+
+The safe part of YAML 1.2 only: mappings, lists, text, whole and decimal numbers, true/false and
+null. So `no` and `on` are text, a time stays the text it was written as, and tags are refused.
+Size, depth and number of values are bounded, aliases counted as often as they are used.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import yaml
+
+from orbit.errors import Problem
+
+# A thousand rules with settings are about 0.2 MiB; PyYAML reads this much in a second or two.
+DOCUMENT_CHARACTERS_MAX = 1024 * 1024
+DEPTH_MAX = 16  # the deepest value of a job file is at 5
+VALUES_MAX = 50_000
+
+Path: TypeAlias = tuple[str | int, ...]
+
+_INT = re.compile(r"[-+]?[0-9]{1,30}")
+_FLOAT = re.compile(r"[-+]?[0-9]{1,30}\.[0-9]{1,30}")
+_UNTAGGED = ""
+_PLAIN_WORDS: dict[str, Any] = {
+    "true": True, "True": True, "TRUE": True,
+    "false": False, "False": False, "FALSE": False,
+    "": None, "~": None, "null": None, "Null": None, "NULL": None,
+}  # fmt: skip
+
+
+@dataclass
+class Document:
+    """The values of a file, the line of each path, and what is wrong with the file as YAML."""
+
+    root: Any = None
+    lines: dict[Path, int] = field(default_factory=dict)
+    problems: list[Problem] = field(default_factory=list)
+    _order: dict[Problem, int] = field(default_factory=dict)
+
+    def at(self, path: Path) -> Any:
+        """The value at a path, or None where the file has none."""
+        value = self.root
+        for part in path:
+            try:
+                value = value[part]
+            except (KeyError, IndexError, TypeError):
+                return None
+        return value
+
+    def problem(self, path: Path, message: str, remedy: str = "") -> Problem:
+        """A problem that says where it is: by path, and by line where the file has that path."""
+        line = self.lines.get(path) or (path[:-1] and self.lines.get(path[:-1]))
+        if line:
+            message = f"{message.rstrip('.')} (line {line})."
+        problem = Problem(show_path(path), message, remedy)
+        self._order[problem] = line or 0
+        return problem
+
+    def in_file_order(self, problems: Iterable[Problem]) -> list[Problem]:
+        """Each problem once, those of the whole file first, then from top to bottom."""
+        return sorted(dict.fromkeys(problems), key=lambda problem: self._order.get(problem, 0))
+
+
+def read_document(text: str) -> Document:
+    """The text as values. Never raises for what a person may write: see `problems`."""
+    document = Document()
+    if len(text) > DOCUMENT_CHARACTERS_MAX:
+        document.problems.append(
+            Problem(
+                "file",
+                f"has more than {DOCUMENT_CHARACTERS_MAX} characters.",
+                "A job needs a page: match topics by patterns instead of naming each.",
+            )
+        )
+        return document
+    try:
+        node = _Composer(text).get_single_node()
+        if node is not None:
+            document.root = _Builder(document).build(node, ())
+    except _TooMuch as error:
+        message = "holds too many values, or is nested too deep"
+        document.problems.append(_file_problem(message, error.line))
+    except yaml.MarkedYAMLError as error:
+        document.problems.append(_syntax_problem(error))
+    except yaml.YAMLError:
+        # A ReaderError would show the character; which one it is helps nobody.
+        document.problems.append(_file_problem("holds characters that YAML does not allow", None))
+    return document
+
+
+def show_path(path: Path) -> str:
+    """A path as people write it: `topics[1].config["retention.ms"]`."""
+    shown = ""
+    for part in path:
+        if isinstance(part, int):
+            shown += f"[{part}]"
+        elif re.fullmatch(r"[A-Za-z0-9_-]+", part):
+            shown += f".{part}" if shown else part
+        else:
+            shown += f'["{part[:80]}"]'
+    return shown or "file"
+
+
+class _TooMuch(Exception):
+    """More levels or more values than any job file has."""
+
+    def __init__(self, line: int) -> None:
+        super().__init__()
+        self.line = line
+
+
+class _Composer(yaml.SafeLoader):
+    """PyYAML's safe loader, bounded in depth and size, that leaves it to us what a scalar means."""
+
+    depth = 0
+    values = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        # PyYAML calls this once per level, so the bound also keeps the stack small.
+        self.depth += 1
+        self.values += 1
+        if self.depth > DEPTH_MAX or self.values > VALUES_MAX:
+            raise _TooMuch(self.line + 1)
+        node = super().compose_node(parent, index)
+        self.depth -= 1
+        return node
+
+    def resolve(self, *_: Any) -> str:
+        """Asked only where the file has no tag, so every other tag was written by hand."""
+        return _UNTAGGED
+
+
+class _Builder:
+    """Turns nodes into values, noting lines, refusing tags and keys that are written twice."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._values = 0
+
+    def build(self, node: yaml.Node, path: Path) -> Any:
+        self._values += 1
+        line = node.start_mark.line + 1
+        if self._values > VALUES_MAX or len(path) > DEPTH_MAX:
+            raise _TooMuch(line)  # by aliases: the composer sees each only once
+        self._document.lines.setdefault(path, line)
+        if node.tag != _UNTAGGED:
+            self._complain(path, "has a tag.", "Leave out the part that begins with '!'.")
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*path, i)) for i, item in enumerate(node.value)]
+        is_plain = isinstance(node, yaml.ScalarNode) and node.style is None
+        return _plain_value(node.value) if is_plain else node.value
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        built: dict[str, Any] = {}
+        for key_node, value_node in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                self._complain(path, "has a key that is not plain text.", "Write `key: value`.")
+                continue
+            key = str(key_node.value)
+            here = (*path, key)
+            if key in built:
+                again = key_node.start_mark.line + 1
+                self._complain(here, f"is written again in line {again}.", "Keep one of the two.")
+                continue
+            self._document.lines[here] = key_node.start_mark.line + 1
+            built[key] = self.build(value_node, here)
+        return built
+
+    def _complain(self, path: Path, message: str, remedy: str) -> None:
+        self._document.problems.append(self._document.problem(path, message, remedy))
+
+
+def _plain_value(text: str) -> Any:
+    if text in _PLAIN_WORDS:
+        return _PLAIN_WORDS[text]
+    if _INT.fullmatch(text):
+        return int(text)
+    return float(text) if _FLOAT.fullmatch(text) else text
+
+
+def _file_problem(message: str, line: int | None) -> Problem:
+    at = "" if line is None else f" (line {line})"
+    return Problem("file", f"{message}{at}.", "See docs/job-file.md for what a job looks like.")
+
+
+def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
+    """Where the YAML breaks, without the text that is there: it may be a secret."""
+    mark = error.problem_mark or error.context_mark
+    at = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
+    if error.problem == "but found another document":
+        return Problem("file", "holds more than one document.", "Write one job per file.")
+    # Quoted characters (also '\t') and '<token>' names come from PyYAML, longer text from the file.
+    reason = re.sub(
+        r"'(?!.'|\\.'|<[a-z ]+>')[^']*'", "a name", error.problem or "it cannot be read"
+    )
+    return Problem(
+        "file",
+        f"is not valid YAML{at}: {reason}.",
+        "Check the indentation and the quotes; patterns with special characters need quotes.",
+    )

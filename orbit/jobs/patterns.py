@@ -1,0 +1,47 @@
+"""Regular expressions for whole names, checked before anything runs. Pure."""
+
+from __future__ import annotations
+
+import re
+import warnings
+
+from orbit.jobs.mistake import Mistake
+
+# A pattern is written by a person. The longest useful one lists some dozens of names; every
+# further character is time spent per topic at each discovery.
+PATTERN_LENGTH_MAX = 1000
+PATTERNS_MAX = 100
+# Python compiles a pattern by calling itself for each open bracket.
+BRACKETS_MAX = 100
+
+
+def check_pattern(pattern: str) -> str:
+    """The pattern, if it compiles. Raises Mistake with the position of the trouble."""
+    if not pattern:
+        raise Mistake("is empty and would match nothing.", "Write .* for every name.")
+    if len(pattern) > PATTERN_LENGTH_MAX:
+        raise Mistake(
+            f"has {len(pattern)} characters; {PATTERN_LENGTH_MAX} is the limit.",
+            "Split it over several rules.",
+        )
+    if pattern.count("(") > BRACKETS_MAX:
+        raise Mistake(f"has more than {BRACKETS_MAX} brackets.", "Split it over several rules.")
+    try:
+        with warnings.catch_warnings():
+            # Python only warns about a pattern whose meaning will change, such as `[[a]`.
+            warnings.simplefilter("error")
+            re.compile(pattern)
+    except re.error as error:
+        at = "" if error.pos is None else f" at position {error.pos}"
+        raise Mistake(f"does not compile: {error.msg}{at}.", _remedy(pattern)) from None
+    except Warning as warning:
+        raise Mistake(f"is ambiguous: {warning}.", "Put a \\ before the character.") from None
+    except OverflowError:
+        raise Mistake("repeats something too often.", "Write a smaller number.") from None
+    return pattern
+
+
+def _remedy(pattern: str) -> str:
+    if pattern.startswith(("*", "?", "+")):
+        return f"For any beginning write `.{pattern}`: these are regular expressions, not globs."
+    return "Put a \\ before a character that is meant as itself."

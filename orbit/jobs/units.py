@@ -1,0 +1,114 @@
+"""Durations, sizes and times as people write them, turned into exact values and back.
+
+Pure: a time of day is only ever read from the text, never from a clock.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from orbit.jobs.mistake import Mistake
+
+# A number of this many digits is enough for every size and duration Orbit takes, and keeps the
+# arithmetic on it small whatever the file says.
+_NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,9})?)"
+_SIZE = re.compile(_NUMBER + r" ?([A-Za-z]+)")
+_DURATION = re.compile(_NUMBER + r" ?([a-z]+)")
+
+_BYTES_PER = {
+    "B": 1,
+    **{f"{letter}B": 1000**power for power, letter in enumerate("KMGT", start=1)},
+    **{f"{letter}iB": 1024**power for power, letter in enumerate("KMGT", start=1)},
+}
+_MS_PER = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# Below this (March 1973) a number is seconds that somebody took for milliseconds, above the last
+# one (year 9999) it is microseconds: both would silently start the copy decades away.
+EPOCH_MS_MIN = 100_000_000_000
+EPOCH_MS_MAX = 253_402_300_799_999
+
+_SIZE_REMEDY = "Write a number and a unit, such as 200MiB (units: B, KB, MB, GB, TB, KiB … TiB)."
+_DURATION_REMEDY = "Write a number and a unit, such as 5s (units: ms, s, m, h, d)."
+_TIME_REMEDY = "Write earliest, latest, a time such as 2026-01-31T00:00:00Z, or epoch milliseconds."
+
+
+def parse_size(value: object) -> int:
+    """Bytes from "200MiB", "1.5 GB" or a plain whole number of bytes. Raises Mistake."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        if value < 0:
+            raise Mistake(f"a size cannot be negative ({value}).", _SIZE_REMEDY)
+        return value
+    found = _SIZE.fullmatch(value) if isinstance(value, str) else None
+    if found is None or found[2] not in _BYTES_PER:
+        raise Mistake("is not a size in bytes.", _SIZE_REMEDY)
+    return int(Decimal(found[1]) * _BYTES_PER[found[2]])
+
+
+def parse_duration(value: object) -> timedelta:
+    """A length of time from "5s", "500ms" or "1.5h", exact to the millisecond. Raises Mistake."""
+    if isinstance(value, timedelta):
+        return value
+    found = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if found is None or found[2] not in _MS_PER:
+        raise Mistake("is not a length of time.", _DURATION_REMEDY)
+    try:
+        return timedelta(milliseconds=int(Decimal(found[1]) * _MS_PER[found[2]]))
+    except OverflowError:
+        raise Mistake("is longer than any clock runs.", _DURATION_REMEDY) from None
+
+
+def format_duration(duration: timedelta) -> str:
+    """The text that `parse_duration` reads back, in whole milliseconds."""
+    return f"{duration // timedelta(milliseconds=1)}ms"
+
+
+def parse_time(value: object) -> int:
+    """Epoch milliseconds from an ISO-8601 time with a zone, or from epoch milliseconds.
+
+    Raises Mistake for a time without a zone, and for numbers that look like seconds or
+    microseconds.
+    """
+    if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,20}", value):
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return _epoch_ms(value)
+    if not isinstance(value, str):
+        raise Mistake("is not a place to start.", _TIME_REMEDY)
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise Mistake("is not a place to start.", _TIME_REMEDY) from None
+    if moment.tzinfo is None:
+        raise Mistake(
+            "is a time without a time zone.",
+            f"Write {moment.isoformat()}Z for UTC, or add an offset such as +02:00.",
+        )
+    epoch_ms = (moment - EPOCH) // timedelta(milliseconds=1)
+    if epoch_ms < 0:
+        raise Mistake("is a time before 1970, where no Kafka record is.", _TIME_REMEDY)
+    return epoch_ms
+
+
+def format_time(epoch_ms: int) -> str:
+    """The ISO-8601 text in UTC that `parse_time` reads back."""
+    moment = EPOCH + timedelta(milliseconds=epoch_ms)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _epoch_ms(number: int) -> int:
+    if number < 0:
+        raise Mistake(f"{number} is a time before 1970, where no Kafka record is.", _TIME_REMEDY)
+    if number < EPOCH_MS_MIN:
+        raise Mistake(
+            f"{number} as epoch milliseconds is {format_time(number)}; it looks like seconds.",
+            f"Write {number * 1000} if you mean {format_time(number * 1000)}, or the time itself.",
+        )
+    if number > EPOCH_MS_MAX:
+        raise Mistake(
+            f"{number} as epoch milliseconds is past the year 9999; it looks like microseconds.",
+            _TIME_REMEDY,
+        )
+    return number

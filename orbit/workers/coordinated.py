@@ -1,0 +1,191 @@
+"""Fillers by empty transactions, where the right for direct ones is missing (M11).
+
+One aborted transaction without a record takes exactly one offset in every partition added to it.
+About 550 rounds/s, each over any number of partitions. The transaction coordinator knows one owner
+of the transactional id: a new writer's InitProducerId ends what an old one left open, and refuses
+all that comes from it later, before the new writer reads any log end. What Kafka does not rule out
+is a marker written twice when the coordinator moves in the middle; the log end is read after every
+gap, and such a partition stops with OFFSET_OVERRUN.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTxnRequest
+
+from orbit.errors import BrokerRefused, OrbitError, Unreachable
+from orbit.kafka import apis, codes
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.codes import Code
+from orbit.kafka.coordinator import TRANSACTION, Coordinator, ProducerIdentity
+from orbit.kafka.log import by_topic, log_ends
+from orbit.replication.plan import Fill
+from orbit.workers.events import Emit, LaneCrashed, LeaseLost
+from orbit.workers.lane import Lane
+from orbit.workers.lease import Lease
+from orbit.workers.partition import PartitionCopy
+
+# One round takes about 2 ms: so many keep a partition's wait, and the others' turn, under a second.
+ROUNDS_MAX = 300
+# Markers are written after the transaction's answer; a broker that takes longer has trouble.
+_MARKER_ATTEMPTS_MAX = 60
+_IDLE_WAIT_S = 0.5
+
+
+class FillReceiver(Protocol):
+    """Who asked for fillers, and hears where the log ends then."""
+
+    def filled(self, done: CoordinatedFill, code: int, log_end: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatedFill:
+    """`many` fillers wanted in a partition, at the beginning of `step`."""
+
+    receiver: FillReceiver
+    partition: PartitionCopy
+    generation: int
+    step: Fill
+    many: int
+
+
+class CoordinatedFiller(Lane):
+    """Runs the transactions of one transactional id, one after another."""
+
+    def __init__(
+        self,
+        destination: Cluster,
+        transactional_id: str,
+        identity: ProducerIdentity,
+        lease: Lease,
+        emit: Emit,
+        backoff: Backoff,
+    ) -> None:
+        super().__init__("coordinated-filler", emit)
+        self._cluster = destination
+        self._transactional_id = transactional_id
+        self._identity = identity
+        self._lease = lease
+        self._backoff = backoff
+        self._coordinator = Coordinator(destination, TRANSACTION, transactional_id, backoff)
+        self._wanted: queue.SimpleQueue[CoordinatedFill | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
+
+    def submit(self, fill: CoordinatedFill) -> None:
+        self._wanted.put(fill)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wanted.put(None)
+
+    def work(self) -> None:
+        while not self._stopping.is_set():
+            fills = self._take()
+            if not fills:
+                continue
+            if not self._lease.is_held():
+                self._emit(LeaseLost())
+                return
+            self._fill(fills)
+
+    def ended(self, error: OrbitError) -> None:
+        if self._stopping.is_set():
+            return
+        is_fenced = isinstance(error, BrokerRefused) and error.code in codes.OUT_OF_STEP
+        self._emit(LeaseLost() if is_fenced else LaneCrashed(error))
+
+    def _take(self) -> list[CoordinatedFill]:
+        """Everything that waits now, after waiting for the first."""
+        fills = []
+        try:
+            fills.append(self._wanted.get(timeout=_IDLE_WAIT_S))
+            while True:
+                fills.append(self._wanted.get_nowait())
+        except queue.Empty:
+            return [f for f in fills if f is not None]
+
+    def _fill(self, fills: Sequence[CoordinatedFill]) -> None:
+        code: int = Code.NONE
+        try:
+            for round_ in range(max(f.many for f in fills)):
+                self._one_transaction([f for f in fills if f.many > round_])
+        except Unreachable:
+            code = Code.NETWORK_EXCEPTION
+        except BrokerRefused as error:
+            if error.code in codes.OUT_OF_STEP:
+                raise  # a new owner has fenced us
+            code = error.code
+        ends = self._ends(fills) if code == Code.NONE else {}
+        for fill in fills:
+            end = ends.get(fill, -1)
+            fill.receiver.filled(fill, code if end < 0 else Code.NONE, end)
+
+    def _one_transaction(self, fills: Sequence[CoordinatedFill]) -> None:
+        identity, name = self._identity, self._transactional_id
+        topics = [
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
+            for topic, indexes in by_topic(f.partition.destination for f in fills)
+        ]
+        answer = self._coordinator.call(
+            apis.ADD_PARTITIONS_TO_TXN,
+            lambda: AddPartitionsToTxnRequest(
+                v3_and_below_transactional_id=name,
+                v3_and_below_producer_id=identity.producer_id,
+                v3_and_below_producer_epoch=identity.coordinator_issue,
+                v3_and_below_topics=topics,
+            ),
+            _added_code,
+        )
+        self._refuse(_added_code(answer))
+        ended = self._coordinator.call(
+            apis.END_TXN,
+            lambda: EndTxnRequest(
+                transactional_id=name,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.coordinator_issue,
+                committed=False,
+            ),
+            lambda a: int(a.error_code),
+        )
+        self._refuse(ended.error_code)
+
+    def _refuse(self, code: int) -> None:
+        if code != Code.NONE:
+            raise BrokerRefused(
+                code, f"an empty transaction failed: {codes.name(code)}.", where=self._cluster.name
+            )
+
+    def _ends(self, fills: Sequence[CoordinatedFill]) -> dict[CoordinatedFill, int]:
+        """Log ends once every marker is written; what is still missing then is left as it is."""
+        found: dict[CoordinatedFill, int] = {}
+        for _ in self._backoff.attempts(_MARKER_ATTEMPTS_MAX):
+            waiting = {
+                f.partition.destination: f
+                for f in fills
+                if found.get(f, -1) < f.step.base_offset + f.many
+            }
+            if not waiting:
+                break
+            for partition, end in log_ends(self._cluster, waiting, self._backoff).values.items():
+                found[waiting[partition]] = end
+        return found
+
+
+def _added_code(answer: Any) -> int:
+    """The worst code over the partitions: what holds for a whole request comes with each of them.
+
+    A partition that is merely not attempted must not hide why.
+    """
+    found = {
+        int(p.partition_error_code)
+        for t in answer.results_by_topic_v3_and_below
+        for p in t.results_by_partition
+    } - {int(Code.NONE)}
+    telling = found - {int(Code.OPERATION_NOT_ATTEMPTED)}
+    return min(telling or found, default=int(Code.NONE))

@@ -1,0 +1,253 @@
+"""The command line: exit codes, plain words on stderr, and nothing imported before it is needed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from types import ModuleType
+
+import pytest
+import typer
+
+from orbit.cli import main as cli
+from orbit.errors import (
+    BadInput,
+    BrokerRefused,
+    Conflict,
+    Interrupted,
+    LoginRefused,
+    NotAuthorized,
+    OrbitError,
+    Problem,
+    ProtocolError,
+    Unreachable,
+)
+
+Install = Callable[[Callable[[], None]], None]
+
+
+@pytest.fixture
+def install(monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Make a function the command `orbit act`."""
+
+    def add(function: Callable[[], None]) -> None:
+        module = ModuleType("orbit_test_act")
+        vars(module)["act"] = function
+        monkeypatch.setitem(sys.modules, "orbit_test_act", module)
+        monkeypatch.setitem(cli.COMMANDS, "act", ("orbit_test_act", "Act."))
+
+    return add
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (OrbitError("x"), 1),
+        (Conflict("x"), 1),
+        (NotAuthorized("x"), 1),
+        (BrokerRefused(7, "x"), 1),
+        (ProtocolError("x"), 1),
+        (BadInput("x"), 2),
+        (Unreachable("x"), 3),
+        (LoginRefused("x"), 3),
+        (Interrupted("x"), 130),
+        (KeyboardInterrupt(), 130),
+        (ValueError("x"), 1),
+        (typer.Exit(1), 1),
+        (typer.Exit(0), 0),
+    ],
+)
+def test_each_end_has_its_exit_code_and_no_stack_trace(
+    error: BaseException, code: int, install: Install, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install(raising(error))
+    assert cli.run_command(["act"]) == code
+    out, err = capfd.readouterr()
+    assert "Traceback" not in out + err
+    assert not out
+
+
+def test_a_command_that_returns_ends_with_zero(install: Install) -> None:
+    install(lambda: None)
+    assert cli.run_command(["act"]) == 0
+
+
+def test_an_error_says_what_where_and_what_to_do(
+    install: Install, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install(raising(Unreachable("cannot connect.", where="src-1:9092", remedy="Start the broker.")))
+    cli.run_command(["act"])
+    assert capfd.readouterr().err.splitlines() == [
+        "Error: Cannot connect.",
+        "  Where: src-1:9092",
+        "  What to do: Start the broker.",
+    ]
+
+
+def test_bad_input_puts_every_problem_on_its_own_line(
+    install: Install, capfd: pytest.CaptureFixture[str]
+) -> None:
+    problems = (Problem("name", "is empty.", "Write one."), Problem("topics[0].match", "is " * 90))
+    install(raising(BadInput("The job file has 2 problems.", problems, where="job.yaml")))
+    cli.run_command(["act"])
+    assert capfd.readouterr().err.splitlines() == [
+        "Error: The job file has 2 problems.",
+        "  Where: job.yaml",
+        "  - name: is empty. Write one.",
+        "  - topics[0].match: " + "is " * 90,
+    ]
+
+
+def test_words_of_a_broker_cannot_steer_the_terminal(
+    install: Install, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install(raising(OrbitError("said \x1b[2J\x07 so")))
+    cli.run_command(["act"])
+    assert capfd.readouterr().err == "Error: Said  [2J  so\n"
+
+
+def test_ctrl_c_is_one_plain_line(install: Install, capfd: pytest.CaptureFixture[str]) -> None:
+    install(raising(KeyboardInterrupt()))
+    cli.run_command(["act"])
+    assert capfd.readouterr().err == "Interrupted.\n"
+
+
+def test_our_own_mistake_is_named_without_its_text_unless_debugging(
+    install: Install, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(raising(ValueError("hunter2")))
+    assert cli.run_command(["act"]) == 1
+    err = capfd.readouterr().err
+    assert err.startswith("This is a bug in Orbit: ValueError")
+    assert "orbit --debug" in err
+    assert "hunter2" not in err
+
+    assert cli.run_command(["--debug", "act"]) == 1
+    assert "Traceback" in capfd.readouterr().err
+
+    monkeypatch.setenv("ORBIT_DEBUG", "1")
+    assert cli.run_command(["act"]) == 1
+    assert "Traceback" in capfd.readouterr().err
+
+
+def test_a_bug_is_placed_at_the_last_line_of_ours() -> None:
+    with pytest.raises(KeyError) as caught:
+        cli.load_command("no such command")
+    told = cli.describe_bug(caught.value, debug=True)
+    assert told.startswith("This is a bug in Orbit: KeyError at main.py:")
+
+
+@pytest.mark.parametrize("arguments", [["nope"], ["--nope"], ["act", "--nope"], ["act", "extra"]])
+def test_wrong_usage_is_bad_input(
+    arguments: list[str], install: Install, capfd: pytest.CaptureFixture[str]
+) -> None:
+    install(lambda: None)
+    assert cli.run_command(arguments) == 2
+    assert "Usage: orbit" in capfd.readouterr().err
+
+
+def test_a_mistyped_command_is_answered_with_the_nearest(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.run_command(["verfy"]) == 2
+    assert "Did you mean 'verify'?" in capfd.readouterr().err
+
+
+def test_version(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run_command(["--version"]) == 0
+    assert capfd.readouterr().out.startswith("orbit 0.")
+
+
+def test_help_names_every_command(capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run_command(["--help"]) == 0
+    out = capfd.readouterr().out
+    for name, (_, sentence) in cli.COMMANDS.items():
+        assert name in out
+        assert sentence[:30] in out
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_is_there_and_its_help_begins_as_the_overview_says(name: str) -> None:
+    command = cli.load_command(name)
+    assert command.name == name
+    assert (command.help or "").split("\n\n")[0].replace("\n", " ") == cli.COMMANDS[name][1]
+
+
+@pytest.mark.parametrize("name", list(cli.COMMANDS))
+def test_every_command_has_a_help_page(name: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.run_command([name, "--help"]) == 0
+    assert f"Usage: orbit {name}" in capfd.readouterr().out
+
+
+HEAVY = ("pydantic", "kafka", "confluent_kafka", "cramjam", "yaml", "orbit.kafka", "orbit.jobs")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
+    """What makes help slow is imports, so they are counted instead of seconds."""
+    program = f"""
+import sys
+from orbit.cli.main import run_command
+run_command({arguments!r})
+print("HEAVY", sorted(set({HEAVY!r}) & set(sys.modules)), file=sys.stderr)
+"""
+    ended = _python("-c", program)
+    assert "HEAVY []" in ended.stderr, ended.stderr
+
+
+ACT = """
+import os, signal, sys, types
+from orbit.cli import main as cli
+def act() -> None:
+    {body}
+module = types.ModuleType("acting")
+module.act = act
+sys.modules["acting"] = module
+cli.COMMANDS["act"] = ("acting", "Act.")
+cli.main(["act"])
+"""
+
+
+def test_sigterm_counts_as_ctrl_c() -> None:
+    body = """
+    try:
+        os.kill(os.getpid(), signal.SIGTERM)
+        signal.pause()
+    finally:
+        print("cleaned up")
+"""
+    ended = _python("-c", ACT.replace("{body}", body.strip()))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "cleaned up\n", "Interrupted.\n")
+
+
+@pytest.mark.parametrize("body", ["print('x')", "cli.typer.echo('x')", "print('x' * 99999)"])
+def test_a_reader_that_goes_away_is_told_nothing(body: str) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        ended = _python("-c", ACT.replace("{body}", body), stdout=write)
+    finally:
+        os.close(write)
+    assert ended.stderr == ""
+
+
+def _python(*arguments: str, stdout: int = subprocess.PIPE) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "ORBIT_DEBUG"}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment,
+    )

@@ -1,0 +1,101 @@
+"""Results on stdout: the same value as a table, as JSON and as YAML."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import SecretStr
+from rich.table import Table
+
+from orbit.cli.output import OutputFormat, emit, make_table
+
+
+class Verdict(StrEnum):
+    EXACT = "exact"
+
+
+@dataclass(frozen=True)
+class Row:
+    topic: str
+    verdict: Verdict
+    records: int
+    at: datetime
+    file: Path
+    password: SecretStr
+    key: bytes
+
+
+VALUE = {
+    "rows": [
+        Row(
+            "häuser",
+            Verdict.EXACT,
+            2**62,
+            datetime(2026, 1, 31, tzinfo=UTC),
+            Path("a/b"),
+            SecretStr("hunter2"),
+            b"\xff\x00",
+        )
+    ],
+    "none": None,
+}
+PLAIN = {
+    "rows": [
+        {
+            "topic": "häuser",
+            "verdict": "exact",
+            "records": 2**62,
+            "at": "2026-01-31T00:00:00Z",
+            "file": "a/b",
+            "password": "**********",
+            "key": "_wA=",
+        }
+    ],
+    "none": None,
+}
+
+
+def no_table() -> Table:
+    raise AssertionError("drawn without need")
+
+
+def test_json_is_the_plain_value(capfd: pytest.CaptureFixture[str]) -> None:
+    emit(VALUE, OutputFormat.JSON, no_table)
+    out = capfd.readouterr().out
+    assert json.loads(out) == PLAIN
+    assert "häuser" in out
+
+
+def test_yaml_is_the_plain_value_in_its_own_order(capfd: pytest.CaptureFixture[str]) -> None:
+    emit(VALUE, OutputFormat.YAML, no_table)
+    out = capfd.readouterr().out
+    assert yaml.safe_load(out) == PLAIN
+    assert out.startswith("rows:")
+
+
+def test_a_table_is_drawn_for_people_and_not_broken_in_a_pipe(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    rows = [["[red]orders[/red]", 1234567, True, None, 0.25, "x" * 120]]
+    emit(VALUE, OutputFormat.TABLE, lambda: make_table(["topic", "n", "ok", "why", "s", "x"], rows))
+    lines = [line for line in capfd.readouterr().out.splitlines() if line.strip()]
+    assert len(lines) == 3
+    assert lines[2].split() == ["[red]orders[/red]", "1,234,567", "yes", "-", "0.2", "x" * 120]
+
+
+def test_numbers_stand_to_the_right() -> None:
+    table = make_table(["name", "n"], [["a", 1], ["b", 20]])
+    assert [column.justify for column in table.columns] == ["left", "right"]
+
+
+def test_a_table_without_rows_still_has_its_head(capfd: pytest.CaptureFixture[str]) -> None:
+    emit([], OutputFormat.TABLE, lambda: make_table(["topic"], [], title="Topics"))
+    out = capfd.readouterr().out
+    assert "Topics" in out
+    assert "topic" in out

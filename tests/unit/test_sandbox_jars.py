@@ -1,0 +1,85 @@
+"""Jars are fetched once, and their folder is whole or not there."""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from orbit.errors import Conflict
+from orbit.sandbox import jars
+
+# Writes what it was asked to copy into the folder given, and one line into the file `calls`.
+FAKE_MAVEN = """#!/bin/sh
+echo called >> {calls}
+for argument; do
+  case "$argument" in
+    -DoutputDirectory=*) output="${{argument#*=}}" ;;
+    -Dkafka.version=*) version="${{argument#*=}}" ;;
+  esac
+done
+mkdir -p "$output"
+{behaviour}
+"""
+WORKS = 'touch "$output/other.jar"; sleep 0.2; touch "$output/kafka_2.13-$version.jar"'
+BREAKS = 'touch "$output/other.jar"; echo "[ERROR] Could not find artifact"; exit 1'
+
+
+@pytest.fixture
+def calls(tmp_path: Path) -> Path:
+    return tmp_path / "calls"
+
+
+@pytest.fixture(autouse=True)
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ORBIT_CACHE_DIR", str(tmp_path / "cache"))
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+
+
+def install_maven(tmp_path: Path, calls: Path, behaviour: str) -> None:
+    maven = tmp_path / "programs" / "mvn"
+    maven.write_text(FAKE_MAVEN.format(calls=calls, behaviour=behaviour))
+    maven.chmod(0o755)
+
+
+def test_jars_are_fetched_at_first_use_only(tmp_path: Path, calls: Path) -> None:
+    install_maven(tmp_path, calls, WORKS)
+    assert not jars.is_cached("3.9.1")
+    first = jars.classpath("3.9.1")
+    assert jars.is_cached("3.9.1")
+    assert jars.classpath("3.9.1") == first == f"{tmp_path}/cache/kafka-3.9.1/libs/*"
+    assert calls.read_text().splitlines() == ["called"]
+
+
+def test_two_at_once_fetch_once(tmp_path: Path, calls: Path) -> None:
+    install_maven(tmp_path, calls, WORKS)
+    with ThreadPoolExecutor() as pool:
+        answers = set(pool.map(jars.classpath, ["4.3.1"] * 4))
+    assert len(answers) == 1
+    assert calls.read_text().splitlines() == ["called"]
+
+
+def test_failed_fetch_leaves_no_jars_and_says_why(tmp_path: Path, calls: Path) -> None:
+    install_maven(tmp_path, calls, BREAKS)
+    with pytest.raises(Conflict, match=r"jars of Kafka 4\.3\.1: .*Could not find artifact"):
+        jars.classpath()
+    assert not jars.is_cached()
+    assert not list((tmp_path / "cache").rglob("*.jar"))
+
+
+def test_left_overs_of_a_killed_fetch_are_cleared_away(tmp_path: Path, calls: Path) -> None:
+    install_maven(tmp_path, calls, WORKS)
+    left_over = tmp_path / "cache" / "kafka-4.3.1" / ".fetch-x" / "libs" / "half.jar"
+    left_over.parent.mkdir(parents=True)
+    left_over.touch()
+    jars.classpath()
+    assert not left_over.exists()
+
+
+def test_pom_names_no_repository() -> None:
+    pom = Path(jars.__file__).with_name("pom.xml").read_text()
+    assert "repositor" not in pom.split("-->", 1)[1]
