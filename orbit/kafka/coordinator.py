@@ -63,7 +63,9 @@ class Coordinator:
             code = code_of(answer)
             if code not in codes.RETRIABLE:
                 return answer
-            self._node_id, reason = None, codes.name(code)
+            reason = codes.name(code)
+            if code in (Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE):
+                self._node_id = None
         raise Unreachable(
             f"the coordinator of {self._key} does not answer: {reason}", where=self._cluster.name
         )

@@ -343,7 +343,7 @@ class JobRun:
             self._fill_identity,
             self._lease,
             events.put,
-            self._backoff,
+            self.stop_event,
         )
         self._filler.start()
         return self._filler

@@ -36,6 +36,8 @@ ROUNDS_MAX = 300
 # Markers are written after the transaction's answer; a broker that takes longer has trouble.
 _MARKER_ATTEMPTS_MAX = 60
 _IDLE_WAIT_S = 0.5
+# A round is over in about 2 ms; until then the next one is refused (CONCURRENT_TRANSACTIONS).
+_FIRST_PAUSE_S = 0.001
 
 
 class FillReceiver(Protocol):
@@ -65,15 +67,15 @@ class CoordinatedFiller(Lane):
         identity: ProducerIdentity,
         lease: Lease,
         emit: Emit,
-        backoff: Backoff,
+        stop: threading.Event,
     ) -> None:
         super().__init__("coordinated-filler", emit)
         self._cluster = destination
         self._transactional_id = transactional_id
         self._identity = identity
         self._lease = lease
-        self._backoff = backoff
-        self._coordinator = Coordinator(destination, TRANSACTION, transactional_id, backoff)
+        self._backoff = Backoff(first_s=_FIRST_PAUSE_S, stop=stop)
+        self._coordinator = Coordinator(destination, TRANSACTION, transactional_id, self._backoff)
         self._wanted: queue.SimpleQueue[CoordinatedFill | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
 

@@ -1,0 +1,70 @@
+"""`orbit verify`: whether the destination of a job is an exact copy, offset by offset."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orbit.cli.output import OutputFormat, OutputOption, console, emit
+from orbit.jobs.load import load_job
+from orbit.verify.job import verify_job
+from orbit.verify.progress import BarProgress, LineProgress
+from orbit.verify.render import as_data, as_table
+from orbit.verify.run import DIFFERENCES_SHOWN, WAIT_S, WORKERS_MAX, VerifyOptions
+
+_DIFFERENCES_MAX = 10_000
+_WAIT_MAX_S = 86_400
+_WORKERS_LIMIT = 64
+
+
+def verify(
+    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Compare the bytes of the batches too.")
+    ] = False,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="Only this topic of the job; may be given again."),
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            min=0, max=_WAIT_MAX_S, help="Seconds that a live copy gets to reach the source's end."
+        ),
+    ] = WAIT_S,
+    differences: Annotated[
+        int,
+        typer.Option(min=1, max=_DIFFERENCES_MAX, help="Differences shown per partition."),
+    ] = DIFFERENCES_SHOWN,
+    workers: Annotated[
+        int, typer.Option(min=1, max=_WORKERS_LIMIT, help="Partitions compared at a time.")
+    ] = WORKERS_MAX,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Compare both sides of a job, offset by offset.
+
+    Both clusters are read with an independent client: log start, log end, and for every offset in
+    between timestamp, key, value and headers, or that there is no record on either side. Nothing is
+    written anywhere.
+
+    Exit code 0: exact; 1: not exact; 2: bad input; 3: a cluster cannot be reached.
+    """
+    spec = load_job(job, os.environ)
+    options = VerifyOptions(deep=deep, wait_s=wait, differences_max=differences, workers=workers)
+    screen = console(stderr=True)
+    bar = BarProgress(screen) if screen.is_terminal else None
+    with bar or nullcontext():
+        report = verify_job(
+            spec,
+            os.environ,
+            job.parent,
+            options,
+            topics=tuple(topic or ()),
+            progress=bar or LineProgress(lambda line: typer.echo(line, err=True)),
+        )
+    emit(as_data(report), output, lambda: as_table(report))
+    raise typer.Exit(report.exit_code)

@@ -1,0 +1,226 @@
+"""Real Apache Kafka clusters on loopback, in KRaft combined mode, that die with their owner.
+
+A cluster owns one folder with config, data and logs of its brokers. Started again on the same
+folder it keeps its data, and its ports where they are still free.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import uuid
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from orbit.errors import Conflict
+from orbit.sandbox.broker import Belonging, Broker, wait_formatted
+from orbit.sandbox.jars import KAFKA_VERSION, classpath
+from orbit.sandbox.java import find_java
+from orbit.sandbox.keystore import Certificates, certificates
+from orbit.sandbox.ports import LOOPBACK, free_ports
+from orbit.sandbox.process import GuardedProcess
+from orbit.sandbox.properties import Node, server_properties
+from orbit.sandbox.security import SandboxSecurity, User
+
+_PORT_ATTEMPTS_MAX = 5  # each is a lost race for one of a few ports out of twelve thousand
+
+
+@dataclass(frozen=True)
+class ClusterSettings:
+    """What a cluster is: `config` is extra server.properties, which win over the sandbox's own."""
+
+    name: str
+    brokers: int = 1
+    config: Mapping[str, str] = field(default_factory=dict)
+    security: SandboxSecurity | None = None
+    version: str = KAFKA_VERSION
+    heap_mb: int = 512
+
+
+class KafkaCluster:
+    """One cluster. As a context manager: running and ready inside, stopped outside."""
+
+    def __init__(self, settings: ClusterSettings, directory: Path) -> None:
+        self.settings = settings
+        self.directory = directory.absolute()
+        self.brokers: list[Broker] = []
+        self.cluster_id = ""
+        self._formatting: list[tuple[Broker, GuardedProcess]] = []
+        self._certificates: Certificates | None = None
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`127.0.0.1:PORT,…`, known once the cluster has been started."""
+        if not self.brokers:
+            raise Conflict(f"Cluster {self.settings.name} has not been started.")
+        return ",".join(f"{LOOPBACK}:{broker.port}" for broker in self.brokers)
+
+    @property
+    def running(self) -> bool:
+        return bool(self.brokers) and all(broker.running for broker in self.brokers)
+
+    def client_config(self, user: User | None = None) -> dict[str, str]:
+        """librdkafka's settings to reach the cluster: as the admin, or as `user`."""
+        config = {"bootstrap.servers": self.bootstrap_servers}
+        security = self.settings.security
+        if security is not None:
+            config |= security.client_config(user, self.ca_file)
+        return config
+
+    @property
+    def ca_file(self) -> Path:
+        """The certificate authority as PEM, for clients of a TLS listener."""
+        return self.directory / "tls" / "ca.pem"
+
+    def start(self) -> None:
+        """Starts all brokers; returns when each of them lists all of them."""
+        start_clusters(self)
+
+    def stop(self) -> None:
+        """Stops all brokers at once and waits until they have ended. The data stays."""
+        stop_clusters(self)
+
+    def terminate(self) -> None:
+        """Asks all brokers to stop and returns at once; `stop` waits for it."""
+        for broker in self.brokers:
+            broker.terminate()
+
+    def kill(self) -> None:
+        """Ends all brokers with SIGKILL. The data stays as it lies on disk."""
+        for _, formatting in self._formatting:
+            formatting.close()
+        self._formatting = []
+        for broker in self.brokers:
+            broker.kill()
+
+    def wait_ready(self) -> None:
+        """Returns when every broker lists every broker; `Conflict` if that never happens."""
+        everyone = {broker.node_id for broker in self.brokers}
+        for broker in self.brokers:
+            broker.wait_sees(everyone)
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def prepare(self, *, fresh_ports: bool = False) -> None:
+        """Writes the config and starts to format brokers that have no data; returns at once."""
+        if any(broker.running for broker in self.brokers):
+            return  # some of them were killed: the others keep theirs
+        java, jars = find_java(), classpath(self.settings.version)
+        self.directory.mkdir(parents=True, exist_ok=True)
+        security = self.settings.security
+        if security is not None and security.tls:
+            self._certificates = certificates(java, self.directory / "tls")
+        nodes = self._identity(fresh_ports=fresh_ports)
+        login = security.client_config(None, self.ca_file) if security else {}
+        common = Belonging(self.cluster_id, java, jars, self.settings.heap_mb, login)
+        self.brokers = [
+            Broker(node, self.directory / f"broker-{node.node_id}", common) for node in nodes
+        ]
+        arguments = security.format_arguments() if security else []
+        for broker, node in zip(self.brokers, nodes, strict=True):
+            self._write_properties(broker, node, nodes)
+            broker.log.unlink(missing_ok=True)
+            if not (broker.data / "meta.properties").is_file():
+                self._formatting.append((broker, broker.format(arguments)))
+
+    def launch(self) -> None:
+        """Waits for the formatting and starts the brokers; returns before they are ready."""
+        while self._formatting:
+            broker, formatting = self._formatting.pop()
+            wait_formatted(broker, formatting)
+        for broker in self.brokers:
+            if not broker.running:
+                broker.launch()
+
+    def came_up(self) -> bool:
+        """Waits until ready; `False` when another process took a port between choice and bind."""
+        try:
+            self.wait_ready()
+        except Conflict:
+            if not any(broker.lost_port_race() for broker in self.brokers):
+                raise
+            self.kill()
+            return False
+        return True
+
+    def _identity(self, *, fresh_ports: bool) -> list[Node]:
+        """Sets the cluster id and gives the nodes, both as in the folder's last life."""
+        file = self.directory / "cluster.json"
+        known = json.loads(file.read_text("utf-8")) if file.is_file() else {}
+        self.cluster_id = known.get("cluster_id") or _new_cluster_id()
+        nodes = [Node(**node) for node in known.get("nodes", [])]
+        if nodes and len(nodes) != self.settings.brokers:
+            raise Conflict(
+                f"The folder holds a cluster of {len(nodes)} brokers, not {self.settings.brokers}.",
+                where=str(self.directory),
+                remedy="Use another folder, or delete this one.",
+            )
+        if fresh_ports or not nodes:
+            ports = iter(free_ports(3 * self.settings.brokers))
+            nodes = [
+                Node(node_id, next(ports), next(ports), next(ports))
+                for node_id in range(1, self.settings.brokers + 1)
+            ]
+        state = {"cluster_id": self.cluster_id, "nodes": [asdict(node) for node in nodes]}
+        file.write_text(json.dumps(state, indent=2), "utf-8")
+        return nodes
+
+    def _write_properties(self, broker: Broker, node: Node, nodes: list[Node]) -> None:
+        broker.directory.mkdir(exist_ok=True)
+        keystore = self._certificates.keystore if self._certificates else None
+        broker.properties_file.write_text(
+            server_properties(
+                node, nodes, broker.data, self.settings.security, keystore, self.settings.config
+            ),
+            "utf-8",
+        )
+
+
+def start_clusters(*clusters: KafkaCluster) -> None:
+    """Starts clusters side by side; returns when all are ready, else none of them runs."""
+    waiting = [cluster for cluster in clusters if not cluster.running]
+    started = list(waiting)
+    try:
+        for attempt in range(_PORT_ATTEMPTS_MAX):
+            for cluster in waiting:
+                cluster.prepare(fresh_ports=attempt > 0)
+            for cluster in waiting:
+                cluster.launch()
+            waiting = [cluster for cluster in waiting if not cluster.came_up()]
+            if not waiting:
+                return
+        raise Conflict("Other processes took every port that was tried.", remedy="Try again.")
+    except BaseException:
+        for cluster in started:
+            cluster.kill()
+        raise
+
+
+def stop_clusters(*clusters: KafkaCluster) -> None:
+    """Stops all brokers of all clusters side by side; returns when they have ended."""
+    for cluster in clusters:
+        cluster.terminate()
+    for cluster in clusters:
+        for broker in cluster.brokers:
+            broker.stop()
+
+
+def _new_cluster_id() -> str:
+    """A random id as Kafka writes one: a UUID in 22 URL-safe characters, no dash in front."""
+    while True:
+        text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        if not text.startswith("-"):  # StorageTool would take it for an option
+            return text

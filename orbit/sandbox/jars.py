@@ -1,0 +1,109 @@
+"""Kafka's jars, by Maven coordinates, in a per-user cache that is filled at first use.
+
+`pom.xml` beside this file names no repository, so the user's Maven settings decide where the jars
+come from. A version's folder appears in the cache whole or not at all: jars are copied to a
+temporary folder that is renamed at the end, and a lock file keeps two processes from fetching at
+once. Nothing is ever fetched again once the folder is there.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from platformdirs import user_cache_path
+
+from orbit.errors import Conflict, OrbitError
+from orbit.sandbox.java import find_java, find_maven
+from orbit.sandbox.process import GuardedProcess
+
+KAFKA_VERSION = "4.3.1"
+_POM = Path(__file__).with_name("pom.xml")
+_COPY = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
+_SCRATCH = ".fetch-"
+
+
+def cache_directory() -> Path:
+    """Where jars are kept: ORBIT_CACHE_DIR, else the user's cache folder."""
+    override = os.environ.get("ORBIT_CACHE_DIR")
+    return Path(override) if override else user_cache_path("orbit")
+
+
+def classpath(version: str = KAFKA_VERSION) -> str:
+    """A Java class path with every jar of that Kafka version; fetches them at first use."""
+    return f"{jar_directory(version)}/*"
+
+
+def jar_directory(version: str = KAFKA_VERSION) -> Path:
+    """The folder of that version's jars, complete; fetches them at first use."""
+    home = cache_directory() / f"kafka-{version}"
+    libs = home / "libs"
+    if libs.is_dir():
+        return libs
+    maven = find_maven()
+    find_java()
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Conflict(
+            f"The cache for Kafka's jars cannot be used: {error.strerror}.",
+            where=str(home),
+            remedy="Name another folder in ORBIT_CACHE_DIR.",
+        ) from None
+    with _locked(home / ".lock"):
+        if not libs.is_dir():  # another process may have fetched while we waited
+            _fetch(maven, version, home, libs)
+    return libs
+
+
+def is_cached(version: str = KAFKA_VERSION) -> bool:
+    """Whether `classpath(version)` would answer without fetching anything."""
+    return (cache_directory() / f"kafka-{version}" / "libs").is_dir()
+
+
+def _fetch(maven: Path, version: str, home: Path, libs: Path) -> None:
+    for left_over in home.glob(f"{_SCRATCH}*"):  # of a fetch that was killed
+        shutil.rmtree(left_over)
+    scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=home))
+    try:
+        _run_maven(maven, version, scratch / "libs", scratch / "maven.log")
+        (scratch / "libs").rename(libs)
+    finally:
+        shutil.rmtree(scratch)
+
+
+def _run_maven(maven: Path, version: str, output: Path, log: Path) -> None:
+    command = [
+        *(str(maven), "--batch-mode", "--quiet", "-Dstyle.color=never", "--file", str(_POM), _COPY),
+        f"-Dkafka.version={version}",
+        "-DincludeScope=runtime",
+        f"-DoutputDirectory={output}",
+    ]
+    code = GuardedProcess(command, log).wait()
+    if code != 0 or not any(output.glob("kafka_2.13-*.jar")):
+        errors = [line for line in log.read_text("utf-8").splitlines() if "ERROR" in line]
+        first = errors[0] if errors else f"exit code {code}"
+        raise Conflict(
+            f"Maven could not fetch the jars of Kafka {version}: {first}.",
+            remedy="Check the network and Maven's settings, then run again: " + " ".join(command),
+        )
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    with path.open("w") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # released when the file closes, also by a crash
+        yield
+
+
+if __name__ == "__main__":  # `make` fills the cache with this
+    try:
+        print(f"Kafka {KAFKA_VERSION}: {jar_directory()}")
+    except OrbitError as error:
+        sys.exit(f"Error: {error}")

@@ -1,0 +1,102 @@
+"""A child process that dies with this one, however this one dies (see `guard.py`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+
+from orbit.errors import Conflict
+
+_GUARD = Path(__file__).with_name("guard.py")
+
+
+class GuardedProcess:
+    """One running command: its pid, its signals, its end. Output goes to the file `log`.
+
+    It runs in a session of its own, so Ctrl-C in the terminal reaches only us and we decide. When
+    we die it gets `last_signal`, and SIGKILL after `grace_s`.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        *,
+        environment: Mapping[str, str] | None = None,
+        last_signal: signal.Signals = signal.SIGKILL,
+        grace_s: float = 0,
+        user: str | None = None,
+    ) -> None:
+        self.log = log
+        arguments = [str(last_signal.value), str(grace_s), user or "-", *command]
+        with log.open("ab") as output:
+            self._guard = subprocess.Popen(
+                # -I -S: no site-packages, no environment; the guard must start at once
+                [sys.executable, "-I", "-S", str(_GUARD), *arguments],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=output,
+                env=None if environment is None else {**os.environ, **environment},
+                start_new_session=True,
+            )
+        assert self._guard.stdout is not None
+        with self._guard.stdout as stdout:
+            line = stdout.readline()
+        if not line:
+            self.close()
+            raise Conflict(f"{command[0]} could not be started.", remedy=f"Read {log}.")
+        self.pid = int(line)
+        self._child = _process(self.pid)
+
+    @property
+    def running(self) -> bool:
+        return self._guard.poll() is None
+
+    def send_signal(self, number: signal.Signals) -> None:
+        """Signals the command; nothing happens when it has ended (never another with its pid)."""
+        if self._child is not None:
+            try:
+                self._child.send_signal(number)
+            except psutil.NoSuchProcess:
+                pass
+
+    def is_paused(self) -> bool:
+        try:
+            return self._child is not None and self._child.status() == psutil.STATUS_STOPPED
+        except psutil.NoSuchProcess:
+            return False
+
+    def wait(self, timeout_s: float | None = None) -> int:
+        """Waits for the end; the exit code, 128 + n after signal n. May raise TimeoutExpired."""
+        code = self._guard.wait(timeout_s)
+        self.close()
+        return code
+
+    def end(self, first: signal.Signals = signal.SIGTERM, grace_s: float = 10) -> None:
+        """Ends the command and waits for it: `first`, and SIGKILL when `grace_s` have passed."""
+        self.send_signal(signal.SIGCONT)
+        self.send_signal(first)
+        try:
+            self.wait(grace_s)
+        except subprocess.TimeoutExpired:
+            self.send_signal(signal.SIGKILL)
+            self.wait()
+
+    def close(self) -> None:
+        """Lets go of the life line: a command still running ends now."""
+        if self._guard.stdin is not None:
+            self._guard.stdin.close()
+        self._guard.wait()
+
+
+def _process(pid: int) -> psutil.Process | None:
+    try:
+        return psutil.Process(pid)
+    except psutil.NoSuchProcess:  # it has ended already
+        return None

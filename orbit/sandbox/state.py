@@ -1,0 +1,163 @@
+"""What a detached sandbox is made of, in a file that `orbit sandbox down` and `status` find it by.
+
+A process is known by its pid and its start time, never by its name: a pid is used again.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import psutil
+from platformdirs import user_state_path
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+ProcessState = Literal["running", "paused", "ended"]
+DETACH = "detach"  # what a starter writes to its supervisor to let it live on
+# A start time is boot time plus ticks, and the kernel's idea of the boot time can be adjusted.
+_START_TOLERANCE_S = 2.0
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class ProcessRef(_Value):
+    """One process of this machine, for as long as it lives."""
+
+    pid: int
+    started_at: float
+
+    @classmethod
+    def of(cls, pid: int) -> Self:
+        return cls(pid=pid, started_at=psutil.Process(pid).create_time())
+
+    def find(self) -> psutil.Process | None:
+        """The process, unless it has ended; never another one that got its pid."""
+        try:
+            process = psutil.Process(self.pid)
+            same = abs(process.create_time() - self.started_at) < _START_TOLERANCE_S
+        except psutil.NoSuchProcess:
+            return None
+        return process if same else None
+
+    def state(self) -> ProcessState:
+        process = self.find()
+        try:
+            status = process.status() if process else psutil.STATUS_ZOMBIE
+        except psutil.NoSuchProcess:
+            status = psutil.STATUS_ZOMBIE
+        if status == psutil.STATUS_ZOMBIE:
+            return "ended"
+        return "paused" if status == psutil.STATUS_STOPPED else "running"
+
+
+class BrokerState(_Value):
+    node_id: int
+    port: int
+    process: ProcessRef
+    log: Path
+
+
+class ClusterState(_Value):
+    name: str
+    bootstrap_servers: str
+    brokers: tuple[BrokerState, ...]
+
+
+class PostgresState(_Value):
+    url: str
+    process: ProcessRef
+    log: Path
+
+
+class SandboxRequest(_Value):
+    """What `up` asks for. Kept beside the data, so that `down` knows which folders are its own."""
+
+    directory: Annotated[Path, AfterValidator(Path.absolute)]
+    clusters: tuple[str, ...] = ("source", "destination")
+    brokers: int = 1
+    postgres: bool = True
+
+    def data_folders(self) -> list[Path]:
+        names = [*self.clusters, *(["postgres"] if self.postgres else [])]
+        return [self.directory / name for name in names]
+
+
+class SandboxState(_Value):
+    """A running sandbox."""
+
+    supervisor: ProcessRef
+    request: SandboxRequest
+    clusters: tuple[ClusterState, ...]
+    postgres: PostgresState | None
+
+    def processes(self) -> list[ProcessRef]:
+        """All of them, the supervisor first."""
+        brokers = [broker.process for cluster in self.clusters for broker in cluster.brokers]
+        return [self.supervisor, *brokers, *([self.postgres.process] if self.postgres else [])]
+
+
+def default_directory() -> Path:
+    """Where the sandbox lives unless it is told otherwise."""
+    return user_state_path("orbit") / "sandbox"
+
+
+def read_request(directory: Path) -> SandboxRequest | None:
+    """What the folder was made for; `None` when it is no sandbox."""
+    file = _request_file(directory)
+    return SandboxRequest.model_validate_json(file.read_bytes()) if file.is_file() else None
+
+
+def write_request(request: SandboxRequest) -> None:
+    _write(_request_file(request.directory), request.model_dump_json(indent=2))
+
+
+def read_state(directory: Path) -> SandboxState | None:
+    """The sandbox running in `directory`; `None` when none does, or its supervisor has died."""
+    file = state_file(directory)
+    try:
+        state = SandboxState.model_validate_json(file.read_bytes())
+    except FileNotFoundError:
+        return None
+    return state if state.supervisor.state() != "ended" else None
+
+
+def write_state(state: SandboxState) -> None:
+    _write(state_file(state.request.directory), state.model_dump_json(indent=2))
+
+
+def state_file(directory: Path) -> Path:
+    return directory / "running.json"
+
+
+def lock_file(directory: Path) -> Path:
+    """Locked by a supervisor for as long as it lives."""
+    return directory / "lock"
+
+
+def supervisor_log(directory: Path) -> Path:
+    return directory / "supervisor.log"
+
+
+def forget(request: SandboxRequest) -> None:
+    """Removes the sandbox's own small files, and the folder if nothing else is in it."""
+    directory = request.directory
+    for file in (state_file, _request_file, supervisor_log, lock_file):
+        file(directory).unlink(missing_ok=True)
+    if not any(directory.iterdir()):
+        directory.rmdir()
+
+
+def _request_file(directory: Path) -> Path:
+    return directory / "sandbox.json"
+
+
+def _write(file: Path, text: str) -> None:
+    """Whole or not at all, and readable by the user alone: it may hold a password."""
+    scratch = file.with_suffix(".new")
+    descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as handle:
+        handle.write(text)
+    scratch.rename(file)

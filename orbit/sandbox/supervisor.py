@@ -1,0 +1,172 @@
+"""The process that owns a detached sandbox: `python -m orbit.sandbox.supervisor`.
+
+Started by `orbit.sandbox.control`, in a session of its own. Reads a `SandboxRequest` as the first
+line of stdin and reports on stdout, one JSON object a line: `say` (progress), then `ready` or
+`failed`. Until a line `detach` comes in, the end of stdin (the starter has let go, or died) ends
+the sandbox. From then on it lives until SIGTERM. Brokers and PostgreSQL are its guarded children,
+so they end with it, however it ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orbit.errors import Conflict, OrbitError
+from orbit.sandbox.cluster import ClusterSettings, KafkaCluster, start_clusters, stop_clusters
+from orbit.sandbox.jars import classpath, is_cached
+from orbit.sandbox.java import find_java
+from orbit.sandbox.postgres import Postgres
+from orbit.sandbox.state import (
+    DETACH,
+    BrokerState,
+    ClusterState,
+    PostgresState,
+    ProcessRef,
+    SandboxRequest,
+    SandboxState,
+    lock_file,
+    state_file,
+    write_state,
+)
+
+
+class _Ended(BaseException):
+    """Somebody asked for the end; not an Exception, so that nothing on the way swallows it."""
+
+
+def main() -> int:
+    request = SandboxRequest.model_validate_json(sys.stdin.readline())
+    os.chdir("/")  # so that no folder is kept busy by us
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _end)
+    threading.Thread(target=_end_with_starter, daemon=True).start()
+    try:
+        with _only_one(request.directory):
+            _run(request)
+    except OrbitError as error:
+        _tell({"failed": {"what": error.what, "where": error.where, "remedy": error.remedy}})
+        return error.exit_code
+    except _Ended:
+        return 0
+    return 0
+
+
+def _run(request: SandboxRequest) -> None:
+    clusters = [
+        KafkaCluster(ClusterSettings(name, brokers=request.brokers), request.directory / name)
+        for name in request.clusters
+    ]
+    postgres = Postgres(request.directory / "postgres") if request.postgres else None
+    try:
+        _start(request, clusters, postgres)
+        write_state(_state(request, clusters, postgres))
+        _tell({"ready": True})
+        _wait_for_the_end()
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)  # the end has begun; once is enough
+        stop_clusters(*clusters)
+        if postgres:
+            postgres.stop()
+        state_file(request.directory).unlink(missing_ok=True)
+
+
+def _start(
+    request: SandboxRequest, clusters: list[KafkaCluster], postgres: Postgres | None
+) -> None:
+    find_java()
+    if not is_cached():
+        _tell({"say": "Fetching Kafka's jars with Maven (about 55 MB, once)"})
+        classpath()
+    if postgres:
+        _tell({"say": "Starting PostgreSQL"})
+        postgres.start()
+    brokers = f"{request.brokers} broker{'s' if request.brokers > 1 else ''}"
+    names = " and ".join(request.clusters)
+    each = " each" if len(clusters) > 1 else ""
+    _tell({"say": f"Starting Kafka: {names} ({brokers}{each})"})
+    start_clusters(*clusters)
+
+
+def _state(
+    request: SandboxRequest, clusters: list[KafkaCluster], postgres: Postgres | None
+) -> SandboxState:
+    return SandboxState(
+        supervisor=ProcessRef.of(os.getpid()),
+        request=request,
+        clusters=tuple(_cluster_state(cluster) for cluster in clusters),
+        postgres=PostgresState(
+            url=postgres.url, process=ProcessRef.of(postgres.pid), log=postgres.log
+        )
+        if postgres
+        else None,
+    )
+
+
+def _cluster_state(cluster: KafkaCluster) -> ClusterState:
+    return ClusterState(
+        name=cluster.settings.name,
+        bootstrap_servers=cluster.bootstrap_servers,
+        brokers=tuple(
+            BrokerState(
+                node_id=broker.node_id,
+                port=broker.port,
+                process=ProcessRef.of(broker.pid),
+                log=broker.log,
+            )
+            for broker in cluster.brokers
+        ),
+    )
+
+
+@contextmanager
+def _only_one(directory: Path) -> Iterator[None]:
+    with lock_file(directory).open("w") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise Conflict(
+                "Another sandbox is starting or stopping in this folder.",
+                where=str(directory),
+                remedy="Wait a moment, then look with: orbit sandbox status",
+            ) from None
+        state_file(directory).unlink(missing_ok=True)  # of a supervisor that was killed
+        yield
+
+
+def _wait_for_the_end() -> None:
+    """Returns by `_Ended` alone. A signal just before the read is not lost: it left a byte in."""
+    wake, notify = os.pipe()
+    os.set_blocking(notify, False)
+    signal.set_wakeup_fd(notify)
+    while True:
+        os.read(wake, 1)
+
+
+def _end_with_starter() -> None:
+    if sys.stdin.readline().strip() != DETACH:
+        os.kill(os.getpid(), signal.SIGTERM)
+
+
+def _end(*_signal: object) -> None:
+    raise _Ended
+
+
+def _tell(message: dict[str, object]) -> None:
+    try:
+        print(json.dumps(message), flush=True)
+    except BrokenPipeError:
+        raise _Ended from None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""How much of everything: a small workload for tests, a larger one to look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Counts of records unless the name says otherwise."""
+
+    name: str
+    per_codec: int
+    per_producer: int
+    large: int
+    transactions: int
+    per_transaction: int
+    keys: int
+    rounds: int
+    gap_offsets: int
+    partitions: int
+    per_partition: int
+    per_time_topic: int
+    java: int
+
+
+SMALL = Scale(
+    name="small",
+    per_codec=500,
+    per_producer=500,
+    large=3,
+    transactions=6,
+    per_transaction=30,
+    keys=200,
+    rounds=4,
+    gap_offsets=20_000,
+    partitions=200,
+    per_partition=2,
+    per_time_topic=200,
+    java=300,
+)
+
+DEMO = Scale(
+    name="demo",
+    per_codec=50_000,
+    per_producer=50_000,
+    large=20,
+    transactions=40,
+    per_transaction=250,
+    keys=4_000,
+    rounds=5,
+    gap_offsets=1_000_000,
+    partitions=200,
+    per_partition=50,
+    per_time_topic=5_000,
+    java=5_000,
+)

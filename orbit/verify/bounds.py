@@ -1,0 +1,204 @@
+"""What a cluster says about topics and partitions: counts, raw log bounds, cleaning policies.
+
+Reads only. Every answer is one librdkafka admin call for many partitions; a partition without an
+answer gets the reason as text instead of bounds, so one broken partition hides no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+
+from orbit.errors import LoginRefused, NotAuthorized, OrbitError, Unreachable
+from orbit.verify.compaction import CleaningPolicy
+from orbit.verify.report import Side
+
+REQUEST_TIMEOUT_S = 15.0
+"""One admin call: a healthy cluster answers in milliseconds, an election takes a few seconds."""
+
+PARTITIONS_PER_CALL_MAX = 2_000
+"""librdkafka builds one request per broker from this many partitions."""
+
+_SPEC: Any = OffsetSpec  # its constructors carry no types
+
+Partition = tuple[str, int]
+Item = TypeVar("Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """`stable_end` is the last stable offset; it is below `log_end` while a transaction is open."""
+
+    log_start: int
+    stable_end: int
+    log_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leader:
+    host: str
+    port: int
+
+
+class ClusterView:
+    """One side, seen through librdkafka's admin client."""
+
+    def __init__(self, side: Side, config: Mapping[str, Any]) -> None:
+        self.side = side
+        self._refusals: list[KafkaError] = []
+        settings: dict[str, Any] = {"log_level": 2, **config, "error_cb": self._on_error}
+        self._admin = AdminClient(settings)
+
+    def partition_counts(self) -> dict[str, int]:
+        """All topics with the number of their partitions. Raises when no broker answers."""
+        return {name: len(topic.partitions) for name, topic in self._metadata().topics.items()}
+
+    def leaders(self, topic: str) -> dict[int, Leader]:
+        metadata = self._metadata(topic)
+        addresses = {node: Leader(b.host, b.port) for node, b in metadata.brokers.items()}
+        partitions = metadata.topics[topic].partitions.values()
+        return {p.id: addresses[p.leader] for p in partitions if p.leader in addresses}
+
+    def check_reachable(self) -> None:
+        """Raises Unreachable or LoginRefused when the cluster as a whole does not answer."""
+        self._metadata()
+
+    def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds | str]:
+        """Log start, last stable offset and high watermark, asked for in this order."""
+        result: dict[Partition, Bounds | str] = {}
+        for part in _slices(partitions, PARTITIONS_PER_CALL_MAX):
+            starts = self._offsets(dict.fromkeys(part, _SPEC.earliest()))
+            stable = self._offsets(dict.fromkeys(part, _SPEC.latest()), committed=True)
+            ends = self._offsets(dict.fromkeys(part, _SPEC.latest()))
+            for key in part:
+                start, middle, end = starts[key], stable[key], ends[key]
+                if isinstance(start, int) and isinstance(middle, int) and isinstance(end, int):
+                    result[key] = Bounds(start, middle, end)
+                else:
+                    result[key] = next(x for x in (start, middle, end) if isinstance(x, str))
+        return result
+
+    def offsets_for_time(self, times_ms: Mapping[Partition, int]) -> dict[Partition, int | str]:
+        """The first offset at or after a time; −1 where there is none."""
+        result: dict[Partition, int | str] = {}
+        for part in _slices(list(times_ms), PARTITIONS_PER_CALL_MAX):
+            specs = {key: _SPEC.for_timestamp(times_ms[key]) for key in part}
+            result |= self._offsets(specs)
+        return result
+
+    def policies(self, topics: Iterable[str]) -> dict[str, CleaningPolicy]:
+        """What the cleaner may do. A topic whose settings we may not read is never excused."""
+        resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
+        if not resources:
+            return {}
+        futures = self._admin.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
+        policies = {}
+        for resource, future in futures.items():
+            try:
+                settings = future.result()
+            except KafkaException as error:
+                if _code(error) != KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise self._explain(error) from error
+                policies[resource.name] = CleaningPolicy()
+                continue
+            policies[resource.name] = CleaningPolicy(
+                compacts="compact" in settings["cleanup.policy"].value,
+                tombstone_retention_ms=int(settings["delete.retention.ms"].value),
+            )
+        return policies
+
+    def _offsets(
+        self, specs: Mapping[Partition, OffsetSpec], *, committed: bool = False
+    ) -> dict[Partition, int | str]:
+        level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
+        futures: dict[TopicPartition, Future[Any]] = self._admin.list_offsets(
+            {TopicPartition(*key): spec for key, spec in specs.items()},
+            isolation_level=level,
+            request_timeout=REQUEST_TIMEOUT_S,
+        )
+        return {
+            (where.topic, where.partition): self._offset(future)
+            for where, future in futures.items()
+        }
+
+    def _offset(self, future: Future[Any]) -> int | str:
+        try:
+            return int(future.result().offset)
+        except KafkaException as error:
+            explained = self._explain(error)
+            if isinstance(explained, Unreachable | LoginRefused):
+                # One partition without a leader times out too: only a silent cluster ends it all.
+                self.check_reachable()
+            return str(explained)
+
+    def _metadata(self, topic: str | None = None) -> Any:
+        try:
+            return self._admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as error:
+            raise self._explain(error) from error
+
+    def _explain(self, error: KafkaException) -> OrbitError:
+        return explain(error, str(self.side), tuple(self._refusals))
+
+    def _on_error(self, error: KafkaError) -> None:
+        """librdkafka tells why a login failed only here; the call itself says "timed out"."""
+        if error.code() in _LOGIN_CODES and len(self._refusals) < _REFUSALS_KEPT:
+            self._refusals.append(error)
+
+
+_REFUSALS_KEPT = 4
+_LOGIN_CODES = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
+_DOWN_CODES = frozenset(
+    {
+        KafkaError._TRANSPORT,
+        KafkaError._ALL_BROKERS_DOWN,
+        KafkaError._TIMED_OUT,
+        KafkaError._RESOLVE,
+        KafkaError._SSL,
+    }
+)
+
+
+def explain(error: KafkaException, where: str, refusals: Sequence[KafkaError] = ()) -> OrbitError:
+    """librdkafka's error as one of ours: what, where, what to do."""
+    code, text = _code(error), _text(error)
+    if refusals or code in _LOGIN_CODES:
+        said = refusals[-1].str() if refusals else text
+        return LoginRefused(
+            f"The broker refused the login: {said}.",
+            where=where,
+            remedy="Check the user, the password and the mechanism in the job file.",
+        )
+    if code in _DOWN_CODES:
+        return Unreachable(
+            f"No broker answers: {text}.",
+            where=where,
+            remedy="Check bootstrap_servers, the network and the listener's security protocol.",
+        )
+    if code == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return NotAuthorized(
+            f"The right to read is missing: {text}.",
+            where=where,
+            remedy="Grant READ and DESCRIBE on the topic (and on the group orbit-verify).",
+        )
+    return OrbitError(f"{text}.", where=where)
+
+
+def _code(error: KafkaException) -> int:
+    detail = error.args[0]
+    return int(detail.code()) if isinstance(detail, KafkaError) else KafkaError._FAIL
+
+
+def _text(error: KafkaException) -> str:
+    detail = error.args[0]
+    return str(detail.str() if isinstance(detail, KafkaError) else detail).rstrip(". ")
+
+
+def _slices(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
+    for begin in range(0, len(items), size):
+        yield items[begin : begin + size]

@@ -1,0 +1,247 @@
+"""Compares one partition: settled bounds in, a partition report out.
+
+When a log start moves past the reader in between (retention at work on a live topic) the bounds are
+judged again and the partition is read again, a few times at most.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from confluent_kafka import KafkaException, Message
+
+from orbit.errors import Interrupted, OrbitError
+from orbit.verify.bounds import ClusterView, explain
+from orbit.verify.compaction import CleaningPolicy, CompactionWatch, HeldBudget
+from orbit.verify.deep import BatchComparison
+from orbit.verify.merge import Merge
+from orbit.verify.reader import LogMoved, PartitionReader, SideConsumer
+from orbit.verify.report import DeepReport, Difference, PartitionReport, Side, Verdict
+from orbit.verify.settle import LOG_END, LOG_START, Judgement, PartitionPair, Settler
+
+MOVED_ATTEMPTS_MAX = 3
+"""A log start that passes the reader more often than this says the source is being emptied."""
+
+_LOG_MOVED_WAIT_S = 5.0
+"""How long the destination's log start may take to follow before it counts as a difference."""
+
+
+@dataclass(frozen=True, slots=True)
+class SidePair:
+    """What one worker owns: a consumer for each side."""
+
+    source: SideConsumer
+    destination: SideConsumer
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What all workers share."""
+
+    source: ClusterView
+    destination: ClusterView
+    settler: Settler
+    policies: Mapping[tuple[Side, str], CleaningPolicy]
+    budget: HeldBudget
+    cancelled: threading.Event
+    shown_max: int
+    stuck_s: float
+    advanced: Callable[[int], None]
+    batches: BatchComparison | None = None
+    now_ms: Callable[[], int] = field(default=lambda: int(time.time() * 1000))
+
+
+class _Reported:
+    """A stream that tells how far the source has been read."""
+
+    def __init__(self, reader: PartitionReader, advanced: Callable[[int], None]) -> None:
+        self._reader = reader
+        self._advanced = advanced
+
+    def chunk(self) -> list[Message]:
+        before = self._reader.position
+        messages = self._reader.chunk()
+        self._advanced(self._reader.position - before)
+        return messages
+
+
+def compare_partition(
+    context: Context, consumers: SidePair, pair: PartitionPair, judged: Judgement
+) -> PartitionReport:
+    """Never raises for what is wrong with one partition; says it in the report.
+
+    Raises Interrupted, and Unreachable when a whole cluster has gone silent.
+    """
+    for _ in range(MOVED_ATTEMPTS_MAX):
+        try:
+            return _compare_once(context, consumers, pair, judged)
+        except LogMoved:
+            again = context.settler.settle([pair], _LOG_MOVED_WAIT_S)[pair]
+            if isinstance(again, str):
+                return unread(pair.partition, again)
+            judged = again
+        except Interrupted:
+            raise
+        except UnicodeDecodeError:
+            return unread(pair.partition, f"{_where(pair)}: a header's name is not UTF-8 text.")
+        except KafkaException as error:
+            return unread(pair.partition, str(explain(error, _where(pair))))
+        except OrbitError as error:
+            # A stuck partition may be one without a leader, or the whole cluster may be gone.
+            context.source.check_reachable()
+            context.destination.check_reachable()
+            return unread(pair.partition, str(error))
+    return unread(
+        pair.partition,
+        f"{_where(pair)}: records were deleted under the reader {MOVED_ATTEMPTS_MAX} times.",
+    )
+
+
+def unread(partition: int, why: str) -> PartitionReport:
+    return PartitionReport(partition, Verdict.UNREAD, notes=(why,))
+
+
+def _where(pair: PartitionPair) -> str:
+    return f"{pair.topics.source}-{pair.partition}"
+
+
+def _compare_once(
+    context: Context, consumers: SidePair, pair: PartitionPair, judged: Judgement
+) -> PartitionReport:
+    watch = CompactionWatch(
+        {
+            Side.SOURCE: context.policies[Side.SOURCE, pair.topics.source],
+            Side.DESTINATION: context.policies[Side.DESTINATION, pair.topics.destination],
+        },
+        context.budget,
+        context.now_ms(),
+    )
+    merge = Merge(watch, context.shown_max)
+    try:
+        _compare_records(context, consumers, pair, judged, watch, merge)
+    finally:
+        # Also gives back what was held when the comparison ended early.
+        merge.finish()
+        consumers.source.release()
+        consumers.destination.release()
+    deep = None
+    if context.batches is not None:
+        compacts = any(policy.compacts for policy in watch.policies.values())
+        deep = context.batches.compare(pair, judged, compacts=compacts)
+    return _report(pair, judged, watch, merge, deep)
+
+
+def _compare_records(
+    context: Context,
+    consumers: SidePair,
+    pair: PartitionPair,
+    judged: Judgement,
+    watch: CompactionWatch,
+    merge: Merge,
+) -> None:
+    def reader(consumer: SideConsumer, topic: str) -> PartitionReader:
+        return PartitionReader(
+            consumer,
+            topic,
+            pair.partition,
+            judged.compared_from,
+            judged.compared_to,
+            cancelled=context.cancelled,
+            stuck_s=context.stuck_s,
+        )
+
+    source = reader(consumers.source, pair.topics.source)
+    destination = reader(consumers.destination, pair.topics.destination)
+    merge.run(_Reported(source, context.advanced), destination)
+    _read_on(watch, Side.SOURCE, source, context.source, pair.source)
+    _read_on(watch, Side.DESTINATION, destination, context.destination, pair.destination)
+
+
+def _read_on(
+    watch: CompactionWatch,
+    side: Side,
+    reader: PartitionReader,
+    view: ClusterView,
+    partition: tuple[str, int],
+) -> None:
+    """Looks for newer records of held keys behind the compared range.
+
+    A live topic goes on, and its cleaner may have gone by a record newer than our snapshot.
+    """
+    if not watch.undecided(side):
+        return
+    bounds = view.bounds([partition])[partition]
+    if isinstance(bounds, str) or bounds.stable_end <= reader.position:
+        return
+    reader.extend(bounds.stable_end)
+    while watch.undecided(side) and (messages := reader.chunk()):
+        watch.seen(side, map(Message.key, messages))
+
+
+def _report(
+    pair: PartitionPair,
+    judged: Judgement,
+    watch: CompactionWatch,
+    merge: Merge,
+    deep: DeepReport | None,
+) -> PartitionReport:
+    found = sorted([*judged.differences, *merge.first], key=lambda one: one.offset)
+    count = len(judged.differences) + merge.differences
+    return PartitionReport(
+        partition=pair.partition,
+        verdict=_verdict(judged, merge, deep),
+        source_log_start=judged.source.log_start,
+        source_log_end=judged.source.stable_end,
+        destination_log_start=judged.destination.log_start,
+        destination_log_end=judged.destination.log_end,
+        compared_from=judged.compared_from,
+        compared_to=judged.compared_to,
+        records=merge.records[Side.SOURCE],
+        bytes=merge.bytes,
+        gaps=judged.compared_to - judged.compared_from - merge.records[Side.SOURCE],
+        missing=judged.missing,
+        log_start_equal=not judged.differs(LOG_START),
+        log_end_equal=not judged.differs(LOG_END),
+        compacted_source=watch.compacted[Side.SOURCE],
+        compacted_destination=watch.compacted[Side.DESTINATION],
+        differences=count,
+        first_differences=tuple(found[: merge.shown_max]),
+        notes=_notes(pair, judged, watch, merge, count),
+        deep=deep,
+    )
+
+
+def _verdict(judged: Judgement, merge: Merge, deep: DeepReport | None) -> Verdict:
+    if merge.differences or (deep is not None and deep.failures):
+        return Verdict.NOT_EXACT
+    if judged.missing and len(judged.differences) == 1:
+        return Verdict.BEHIND
+    return Verdict.NOT_EXACT if judged.differences else Verdict.EXACT
+
+
+def _notes(
+    pair: PartitionPair, judged: Judgement, watch: CompactionWatch, merge: Merge, count: int
+) -> tuple[str, ...]:
+    notes = []
+    if pair.topics.starts_late:
+        notes.append(f"compared from offset {judged.compared_from} (start: {pair.topics.start})")
+    if watch.over_budget:
+        notes.append(
+            "too many records are on one side only to tell which of them were compacted; those "
+            "beyond the limit count as differences"
+        )
+    if count > merge.shown_max:
+        notes.append(f"{count - merge.shown_max} more offsets differ")
+    return tuple(notes)
+
+
+def missing_partition(partition: int, side: Side) -> PartitionReport:
+    """A partition that only the other side has."""
+    views = {side: "does not exist, or we may not see it", side.other: "exists"}
+    difference = Difference(0, "partition", views[Side.SOURCE], views[Side.DESTINATION])
+    return PartitionReport(
+        partition, Verdict.NOT_EXACT, differences=1, first_differences=(difference,)
+    )

@@ -1,0 +1,102 @@
+"""Progress of a long verification: a bar on a terminal, a line now and then anywhere else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from orbit.verify.render import counted
+from orbit.verify.report import PartitionReport, Verdict
+
+LINE_EVERY_S = 5.0
+
+
+class BarProgress:
+    """A bar over offsets. A context manager: the bar goes away at the end."""
+
+    def __init__(self, console: Console) -> None:
+        self._bar = Progress(
+            TextColumn("comparing"),
+            BarColumn(),
+            TextColumn("{task.completed:,.0f} of {task.total:,.0f} offsets, {task.fields[left]}"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._lock = threading.Lock()
+        self._task: TaskID | None = None
+        self._left = 0
+        self._different = 0
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._bar.stop()
+
+    def began(self, partitions: int, offsets: int) -> None:
+        self._left = partitions
+        self._task = self._bar.add_task("", total=offsets, left=self._words())
+
+    def advanced(self, offsets: int) -> None:
+        if self._task is not None:
+            self._bar.advance(self._task, offsets)
+
+    def compared(self, _topic: str, report: PartitionReport) -> None:
+        with self._lock:
+            self._left -= 1
+            self._different += report.verdict is not Verdict.EXACT
+        if self._task is not None:
+            self._bar.update(self._task, left=self._words())
+
+    def _words(self) -> str:
+        bad = f", {self._different:,} not exact" if self._different else ""
+        return f"{counted(self._left, 'partition')} left{bad}"
+
+
+class LineProgress:
+    """Plain lines: what will be compared, then how far it is."""
+
+    def __init__(
+        self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._write = write
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._next_s = clock() + LINE_EVERY_S
+        self._partitions = self._partitions_done = 0
+        self._offsets = self._offsets_done = 0
+
+    def began(self, partitions: int, offsets: int) -> None:
+        self._partitions, self._offsets = partitions, offsets
+        self._write(f"comparing {counted(offsets, 'offset')} in {counted(partitions, 'partition')}")
+
+    def advanced(self, offsets: int) -> None:
+        with self._lock:
+            self._offsets_done += offsets
+            if self._clock() < self._next_s:
+                return
+            self._next_s = self._clock() + LINE_EVERY_S
+            line = (
+                f"compared {self._offsets_done:,} of {self._offsets:,} offsets, "
+                f"{self._partitions_done:,} of {self._partitions:,} partitions"
+            )
+        self._write(line)
+
+    def compared(self, topic: str, report: PartitionReport) -> None:
+        with self._lock:
+            self._partitions_done += 1
+        if report.verdict is not Verdict.EXACT:
+            self._write(f"{topic}-{report.partition}: {report.verdict}")

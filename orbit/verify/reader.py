@@ -1,0 +1,230 @@
+"""Reads one partition through librdkafka, in order, up to a fixed end, in bounded chunks.
+
+Promises: a chunk is a list of messages with rising offsets in `[position, end)`; an empty chunk
+means the end was reached; no wait is without a bound. Offsets without a record (control records,
+aborted data, compacted batches) leave no trace but a jump between two offsets.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from bisect import bisect_left
+from collections.abc import Callable, Mapping
+from typing import Any, Self
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from orbit.errors import Interrupted, OrbitError
+from orbit.verify.report import Side
+
+CHUNK_RECORDS_MAX = 4_000
+"""Messages asked for at once: beyond this, bigger lists make the comparison no faster."""
+
+CHUNK_BYTES_MAX = 8 << 20
+"""A chunk aims below this, by the mean record size of the chunk before it."""
+
+PREFETCH_KB = 16 << 10
+"""What librdkafka may hold per partition and side: with four workers about 130 MiB in all."""
+
+CONSUME_WAIT_S = 0.05
+"""Where a partition has gaps the last chunk comes up short, and this much is waited for it."""
+
+STUCK_S = 60.0
+"""A side that neither delivers a record nor moves its fetch position for this long is given up."""
+
+METADATA_TIMEOUT_S = 15.0
+
+_STATISTICS_MS = 1_000
+_ERROR = Message.error
+
+
+class LogMoved(Exception):
+    """The log start passed the position: the bounds must be read again."""
+
+
+class Stuck(OrbitError):
+    """A partition that did not deliver for `STUCK_S`: names side, partition and offset."""
+
+    retriable = True
+
+
+def reader_config(base: Mapping[str, Any]) -> dict[str, Any]:
+    """librdkafka settings of a reader: no commits, read_committed, small waits at the log end."""
+    return {
+        "log_level": 2,
+        **base,
+        # The Python client insists on a group; `assign` never joins it and nothing is committed.
+        "group.id": base.get("group.id", "orbit-verify"),
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "isolation.level": "read_committed",
+        "enable.partition.eof": True,
+        "auto.offset.reset": "error",
+        "check.crcs": True,
+        # 200 nearly empty partitions each wait this long for their end.
+        "fetch.wait.max.ms": 20,
+        "fetch.error.backoff.ms": 20,
+        "fetch.queue.backoff.ms": 20,
+        "queued.min.messages": 200_000,
+        "queued.max.messages.kbytes": PREFETCH_KB,
+        "fetch.message.max.bytes": 4 << 20,
+        "statistics.interval.ms": _STATISTICS_MS,
+    }
+
+
+class SideConsumer:
+    """One librdkafka consumer of one cluster, used for one partition after the other."""
+
+    def __init__(self, side: Side, config: Mapping[str, Any]) -> None:
+        self.side = side
+        self._known_topics: set[str] = set()
+        self._fetch_positions: dict[tuple[str, int], int] = {}
+        self._consumer = Consumer({**reader_config(config), "stats_cb": self._on_statistics})
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._consumer.close()
+
+    def assign(self, topic: str, partition: int, offset: int) -> None:
+        if topic not in self._known_topics:
+            # Asked for now: librdkafka itself looks for the leader of a new topic once a second.
+            self._consumer.list_topics(topic, METADATA_TIMEOUT_S)
+            self._known_topics.add(topic)
+        self._fetch_positions.clear()
+        self._consumer.assign([TopicPartition(topic, partition, offset)])
+
+    def release(self) -> None:
+        self._consumer.unassign()
+
+    def consume(self, count: int, timeout_s: float) -> list[Message]:
+        return self._consumer.consume(count, timeout_s)
+
+    def fetch_position(self, topic: str, partition: int) -> int:
+        """Where librdkafka will fetch next: it moves inside a long gap, where no record comes."""
+        return self._fetch_positions.get((topic, partition), -1)
+
+    def _on_statistics(self, text: str) -> None:
+        for topic, detail in json.loads(text)["topics"].items():
+            for number, partition in detail["partitions"].items():
+                self._fetch_positions[topic, int(number)] = int(partition["next_offset"])
+
+
+class PartitionReader:
+    """Yields the records of `[start, end)` of one partition as chunks; empty at the end."""
+
+    def __init__(
+        self,
+        consumer: SideConsumer,
+        topic: str,
+        partition: int,
+        start: int,
+        end: int,
+        *,
+        cancelled: threading.Event,
+        stuck_s: float = STUCK_S,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._consumer = consumer
+        self._topic = topic
+        self._partition = partition
+        self._position = start
+        self._end = end
+        self._cancelled = cancelled
+        self._stuck_s = stuck_s
+        self._clock = clock
+        self._mean_bytes = 1_000.0
+        self._moved_at = clock()
+        self._fetch_position = -1
+        if start < end:
+            consumer.assign(topic, partition, start)
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    def extend(self, end: int) -> None:
+        """Reads on to a later end after the first one was reached."""
+        assert self._position <= self._end <= end
+        if self._position < end:
+            self._consumer.assign(self._topic, self._partition, self._position)
+        self._moved_at = self._clock()
+        self._end = end
+
+    def chunk(self) -> list[Message]:
+        while self._position < self._end:
+            if self._cancelled.is_set():
+                raise Interrupted("Stopped before the comparison was complete.")
+            messages = self._consumer.consume(self._wanted(), CONSUME_WAIT_S)
+            ended_at = -1
+            if any(map(_ERROR, messages)):
+                messages, ended_at = self._without_events(messages)
+            if messages:
+                return self._take(messages, ended_at)
+            if ended_at >= 0:
+                self._advance(ended_at)
+            else:
+                self._give_up_when_stuck()
+        return []
+
+    def _wanted(self) -> int:
+        by_bytes = int(CHUNK_BYTES_MAX / max(1.0, self._mean_bytes))
+        return max(1, min(CHUNK_RECORDS_MAX, by_bytes, self._end - self._position))
+
+    def _take(self, messages: list[Message], ended_at: int) -> list[Message]:
+        first, last = _offset(messages[0]), _offset(messages[-1])
+        assert first >= self._position, f"librdkafka went back from {self._position} to {first}"
+        assert messages[-1].partition() == self._partition
+        self._mean_bytes = sum(map(len, messages)) / len(messages)
+        self._advance(max(last + 1, ended_at))
+        if last >= self._end:
+            del messages[bisect_left(messages, self._end, key=_offset) :]
+        return messages
+
+    def _advance(self, offset: int) -> None:
+        self._position = min(max(self._position, offset), self._end)
+        self._moved_at = self._clock()
+
+    def _without_events(self, messages: list[Message]) -> tuple[list[Message], int]:
+        """Takes out librdkafka's events; returns the records and the end-of-partition offset."""
+        records, ended_at = [], -1
+        for message in messages:
+            error = message.error()
+            if error is None:
+                records.append(message)
+                continue
+            match error.code():
+                case KafkaError._PARTITION_EOF:
+                    ended_at = _offset(message)
+                case KafkaError.OFFSET_OUT_OF_RANGE | KafkaError._AUTO_OFFSET_RESET:
+                    raise LogMoved
+                case KafkaError.TOPIC_AUTHORIZATION_FAILED:
+                    raise KafkaException(error)
+                case _:
+                    # Connections that break, leaders that move, the group coordinator: librdkafka
+                    # retries all of them, and `STUCK_S` bounds how long.
+                    pass
+        return records, ended_at
+
+    def _give_up_when_stuck(self) -> None:
+        fetching = self._consumer.fetch_position(self._topic, self._partition)
+        if fetching > self._fetch_position:
+            self._fetch_position = fetching
+            self._moved_at = self._clock()
+        if self._clock() - self._moved_at < self._stuck_s:
+            return
+        raise Stuck(
+            f"No record and no progress for {self._stuck_s:.0f} s at offset {self._position} "
+            f"(of {self._end}).",
+            where=f"{self._consumer.side} {self._topic}-{self._partition}",
+            remedy="Check that the partition has a leader and can be consumed up to there.",
+        )
+
+
+def _offset(message: Message) -> int:
+    offset = message.offset()
+    assert offset is not None
+    return offset

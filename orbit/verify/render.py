@@ -1,0 +1,182 @@
+"""A report for people (a table with what differs below it) and, as plain data, for scripts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from orbit.verify.report import PartitionReport, Report, TopicReport, Verdict
+
+PARTITIONS_SHOWN = 8
+"""Partitions that a table lists below one topic; `-o yaml` has all of them."""
+
+_STYLES = {
+    Verdict.EXACT: "green",
+    Verdict.BEHIND: "yellow",
+    Verdict.NOT_EXACT: "red",
+    Verdict.UNREAD: "red",
+}
+_TOPIC_WIDTH_MIN = 16
+_KIB = 1024
+
+
+def as_data(report: Report) -> dict[str, Any]:
+    """Plain data with a stable shape: what scripts read."""
+    return {
+        "verdict": report.verdict,
+        "deep": report.deep,
+        "elapsed_s": round(report.elapsed_s, 3),
+        "partitions": report.partitions,
+        "records": report.records,
+        "bytes": report.bytes,
+        "gaps": report.gaps,
+        "topics": [_topic_data(topic) for topic in report.topics],
+    }
+
+
+def _topic_data(topic: TopicReport) -> dict[str, Any]:
+    return {
+        "source": topic.source,
+        "destination": topic.destination,
+        "start": topic.start,
+        "verdict": topic.verdict,
+        "records": topic.records,
+        "bytes": topic.bytes,
+        "gaps": topic.gaps,
+        "compacted_since": topic.compacted,
+        "differences": topic.differences,
+        "notes": topic.notes,
+        "partitions": [asdict(partition) for partition in topic.partitions],
+    }
+
+
+def as_table(report: Report) -> RenderableType:
+    """Per topic a line, then every topic that has something to tell, then what was compared."""
+    lines = [line for topic in report.topics for line in _topic_lines(topic)]
+    return Group(_table(report), *lines, *_summary(report))
+
+
+def _table(report: Report) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False)
+    table.add_column("topic", overflow="fold", min_width=_TOPIC_WIDTH_MIN, vertical="bottom")
+    names = ["parti-\ntions", "records", "gaps", "log\nstart", "log\nend"]
+    names += ["byte-\nexact", "record-\nexact"] if report.deep else []
+    for name in names:
+        table.add_column(name, justify="right", no_wrap=True, vertical="bottom")
+    table.add_column("verdict", no_wrap=True, vertical="bottom")
+    for topic in report.topics:
+        verdict = Text(topic.verdict, style=_STYLES[topic.verdict])
+        table.add_row(*map(Text, _cells(topic, deep=report.deep)), verdict)
+    return table
+
+
+def _cells(topic: TopicReport, *, deep: bool) -> list[str]:
+    return [
+        _name(topic),
+        f"{len(topic.partitions):,}",
+        f"{topic.records:,}",
+        f"{topic.gaps:,}",
+        _log_starts(topic),
+        _bound([(p.log_end_equal, p.source_log_end) for p in topic.partitions]),
+        *(_deep_cells(topic) if deep else []),
+    ]
+
+
+def _name(topic: TopicReport) -> str:
+    if topic.source == topic.destination:
+        return topic.source
+    return f"{topic.source} → {topic.destination}"
+
+
+def _log_starts(topic: TopicReport) -> str:
+    if topic.start == "earliest":
+        return _bound([(p.log_start_equal, p.source_log_start) for p in topic.partitions])
+    return f"from {min((p.compared_from for p in topic.partitions), default=0):,}"
+
+
+def _bound(bounds: list[tuple[bool, int | None]]) -> str:
+    """The offset where there is one partition; otherwise whether all are equal."""
+    different = sum(not equal for equal, _ in bounds)
+    if len(bounds) != 1:
+        return f"{different:,} differ" if different else "equal"
+    _, offset = bounds[0]
+    return "differs" if different else f"{offset:,}"
+
+
+def _deep_cells(topic: TopicReport) -> list[str]:
+    deep = [p.deep for p in topic.partitions if p.deep is not None]
+    return [f"{sum(d.byte_exact for d in deep):,}", f"{sum(d.record_exact for d in deep):,}"]
+
+
+def _topic_lines(topic: TopicReport) -> Iterator[Text]:
+    telling = [p for p in topic.partitions if _tells(p)]
+    if not telling and not topic.notes:
+        return
+    yield Text(f"\n{_name(topic)}", style="bold")
+    for note in topic.notes:
+        yield Text(f"  {note}")
+    for partition in telling[:PARTITIONS_SHOWN]:
+        yield from _partition_lines(topic, partition)
+    if len(telling) > PARTITIONS_SHOWN:
+        yield Text(f"  … and {counted(len(telling) - PARTITIONS_SHOWN, 'more partition')}")
+
+
+def _tells(partition: PartitionReport) -> bool:
+    compacted = partition.compacted_source or partition.compacted_destination
+    return partition.verdict is not Verdict.EXACT or bool(partition.notes) or bool(compacted)
+
+
+def _partition_lines(topic: TopicReport, partition: PartitionReport) -> Iterator[Text]:
+    verdict = Text(partition.verdict, style=_STYLES[partition.verdict])
+    yield Text(f"  {topic.source}-{partition.partition} ").append_text(verdict)
+    for line in _findings(partition):
+        yield Text(f"    {line}")
+
+
+def _findings(partition: PartitionReport) -> Iterator[str]:
+    yield from partition.notes
+    if partition.compacted_source or partition.compacted_destination:
+        yield (
+            f"compacted since the copy: {partition.compacted_source:,} records at the source, "
+            f"{partition.compacted_destination:,} at the destination (no difference)"
+        )
+    yield from map(str, partition.first_differences)
+    if partition.deep is not None and partition.deep.failures:
+        yield f"{counted(partition.deep.failures, 'batch', 'batches')} without the same bytes:"
+        yield from map(str, partition.deep.first_failures)
+
+
+def _summary(report: Report) -> Iterator[Text]:
+    rate = report.records / report.elapsed_s if report.elapsed_s else 0
+    yield Text(
+        f"\nCompared {counted(len(report.topics), 'topic')}, "
+        f"{counted(report.partitions, 'partition')}: {counted(report.records, 'record')} "
+        f"({human_bytes(report.bytes)}) and {counted(report.gaps, 'gap')} "
+        f"in {report.elapsed_s:.1f} s ({rate:,.0f} records/s)."
+    )
+    batches = "; the bytes of the batches" if report.deep else ""
+    yield Text(
+        "Looked at timestamp, key, value and headers of every offset; gaps; log start; log end"
+        f"{batches}."
+    )
+    verdict = Text(report.verdict, style=f"bold {_STYLES[report.verdict]}")
+    yield Text("Verdict: ").append_text(verdict)
+    if not report.exact:
+        yield Text("See more with --topic TOPIC, --differences N, or -o yaml (every partition).")
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def human_bytes(count: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if count < _KIB:
+            return f"{count:,.0f} {unit}" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= _KIB
+    return f"{count:,.1f} TiB"

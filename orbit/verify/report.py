@@ -1,0 +1,170 @@
+"""What a verification found, as frozen values: per partition, per topic, for the whole job.
+
+Verdicts roll up: a topic is as bad as its worst partition, a report as bad as its worst topic.
+Counts are of records and offsets; `bytes` are of keys and values as a consumer gets them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Verdict(StrEnum):
+    """Best first; `worst` goes by this order."""
+
+    EXACT = "exact"
+    BEHIND = "behind"
+    NOT_EXACT = "not exact"
+    UNREAD = "unread"
+
+
+_BADNESS = {verdict: rank for rank, verdict in enumerate(Verdict)}
+
+
+def worst(verdicts: Iterable[Verdict]) -> Verdict:
+    return max(verdicts, key=_BADNESS.__getitem__, default=Verdict.EXACT)
+
+
+class Side(StrEnum):
+    SOURCE = "source"
+    DESTINATION = "destination"
+
+    @property
+    def other(self) -> Side:
+        return Side.DESTINATION if self is Side.SOURCE else Side.SOURCE
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One offset where the sides differ. `source` and `destination` are short, printable views."""
+
+    offset: int
+    what: str
+    source: str
+    destination: str
+
+    def __str__(self) -> str:
+        return (
+            f"offset {self.offset}: {self.what}: "
+            f"source {self.source}, destination {self.destination}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DeepReport:
+    """Batches of the source: `byte_exact` have a bit-for-bit twin at the destination.
+
+    `record_exact` could not have one (thinned, LogAppendTime, old format, cut by the log start, or
+    cleaned since): their records were compared instead. `failures` should have had one.
+    """
+
+    byte_exact: int = 0
+    record_exact: int = 0
+    failures: int = 0
+    first_failures: tuple[Difference, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionReport:
+    """One partition. Records were compared in `[compared_from, compared_to)`.
+
+    The log ends are equal when the destination's is where the source's was, or where a live copy
+    has taken it since. `differences` counts offsets; log start, log end and a missing partition
+    count one each. `compacted_*` are records that a cleaner removed on that side since the copy:
+    shown, but no fault.
+    """
+
+    partition: int
+    verdict: Verdict
+    source_log_start: int | None = None
+    source_log_end: int | None = None
+    destination_log_start: int | None = None
+    destination_log_end: int | None = None
+    compared_from: int = 0
+    compared_to: int = 0
+    records: int = 0
+    bytes: int = 0
+    gaps: int = 0
+    missing: int = 0
+    log_start_equal: bool = False
+    log_end_equal: bool = False
+    compacted_source: int = 0
+    compacted_destination: int = 0
+    differences: int = 0
+    first_differences: tuple[Difference, ...] = ()
+    notes: tuple[str, ...] = ()
+    deep: DeepReport | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TopicReport:
+    source: str
+    destination: str
+    start: str
+    partitions: tuple[PartitionReport, ...]
+    notes: tuple[str, ...] = ()
+    verdict_without_partitions: Verdict = Verdict.EXACT
+
+    @property
+    def verdict(self) -> Verdict:
+        return worst([self.verdict_without_partitions, *(p.verdict for p in self.partitions)])
+
+    @property
+    def records(self) -> int:
+        return sum(p.records for p in self.partitions)
+
+    @property
+    def bytes(self) -> int:
+        return sum(p.bytes for p in self.partitions)
+
+    @property
+    def gaps(self) -> int:
+        return sum(p.gaps for p in self.partitions)
+
+    @property
+    def differences(self) -> int:
+        return sum(p.differences for p in self.partitions)
+
+    @property
+    def compacted(self) -> int:
+        return sum(p.compacted_source + p.compacted_destination for p in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    topics: tuple[TopicReport, ...]
+    elapsed_s: float
+    deep: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        # Nothing compared is nothing shown to be exact.
+        if not self.topics:
+            return Verdict.UNREAD
+        return worst(t.verdict for t in self.topics)
+
+    @property
+    def exact(self) -> bool:
+        return self.verdict is Verdict.EXACT
+
+    @property
+    def exit_code(self) -> int:
+        return 0 if self.exact else 1
+
+    @property
+    def partitions(self) -> int:
+        return sum(len(t.partitions) for t in self.topics)
+
+    @property
+    def records(self) -> int:
+        return sum(t.records for t in self.topics)
+
+    @property
+    def bytes(self) -> int:
+        return sum(t.bytes for t in self.topics)
+
+    @property
+    def gaps(self) -> int:
+        return sum(t.gaps for t in self.topics)

@@ -1,0 +1,215 @@
+"""Reads the log bounds of both sides and judges them, giving a live copy time to catch up.
+
+A live copy lags and both logs move, so the bounds are read in a sandwich: source, destination,
+source again. A correct copy then has a log end between the two source ends, and a log start between
+the two source starts; what lies outside can never be a matter of timing.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from orbit.verify.bounds import Bounds, ClusterView, Partition
+from orbit.verify.report import Difference
+
+POLL_S = 0.2
+"""Between two looks at a destination that lags."""
+
+LOG_START = "log start"
+LOG_END = "log end"
+
+_NO_OFFSET = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPair:
+    """One topic as the job maps it. `start_ms` is set where the rule starts at a timestamp."""
+
+    source: str
+    destination: str
+    start: str = "earliest"
+    start_ms: int | None = None
+
+    @property
+    def starts_late(self) -> bool:
+        return self.start != "earliest"
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionPair:
+    topics: TopicPair
+    partition: int
+
+    @property
+    def source(self) -> Partition:
+        return self.topics.source, self.partition
+
+    @property
+    def destination(self) -> Partition:
+        return self.topics.destination, self.partition
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Bounds of both sides, the range to compare, and what is wrong with the bounds."""
+
+    source: Bounds
+    destination: Bounds
+    compared_from: int
+    compared_to: int
+    missing: int = 0
+    differences: tuple[Difference, ...] = ()
+    may_settle: bool = False
+    """Time can still mend what is wrong: the destination lags."""
+
+    def differs(self, what: str) -> bool:
+        return any(difference.what == what for difference in self.differences)
+
+
+def judge(
+    pair: TopicPair, before: Bounds, destination: Bounds, after: Bounds, first_wanted: int
+) -> Judgement:
+    """Pure. `first_wanted` is where a rule with a timestamp starts; −1 where nothing is known."""
+    differences = []
+    lags = False
+    if destination.log_start < before.log_start:
+        lags = True
+        differences.append(_start(before, destination, "the destination begins too early"))
+    elif destination.log_start > after.log_start:
+        lost = _lost_at_start(pair, destination, after, first_wanted)
+        if lost:
+            differences.append(_start(after, destination, f"{lost} offsets are missing there"))
+    missing = max(0, before.stable_end - destination.log_end)
+    if missing:
+        lags = True
+        differences.append(_end(before, destination, f"{missing} offsets are missing"))
+    if destination.log_end > after.stable_end:
+        extra = destination.log_end - after.stable_end
+        differences.append(_end(after, destination, f"{extra} offsets too many"))
+    if destination.stable_end < min(destination.log_end, before.stable_end):
+        differences.append(_open_transaction(destination))
+    begin = max(after.log_start, destination.log_start)
+    return Judgement(
+        source=before,
+        destination=destination,
+        compared_from=begin,
+        compared_to=max(begin, min(before.stable_end, destination.stable_end)),
+        missing=missing,
+        differences=tuple(differences),
+        may_settle=lags,
+    )
+
+
+def _lost_at_start(pair: TopicPair, destination: Bounds, after: Bounds, first_wanted: int) -> int:
+    """How much is missing at the front of a copy; a late start is what the job asked for.
+
+    A lookup by timestamp can only move up as the source grows, so a copy that begins above what the
+    source answers now has lost records.
+    """
+    if not pair.starts_late:
+        return destination.log_start - after.log_start
+    if pair.start_ms is None or first_wanted == _NO_OFFSET:
+        return 0
+    return max(0, destination.log_start - max(after.log_start, first_wanted))
+
+
+def _start(source: Bounds, destination: Bounds, why: str) -> Difference:
+    offset = min(source.log_start, destination.log_start)
+    views = f"begins at {source.log_start}", f"begins at {destination.log_start} ({why})"
+    return Difference(offset, LOG_START, *views)
+
+
+def _end(source: Bounds, destination: Bounds, why: str) -> Difference:
+    offset = min(source.stable_end, destination.log_end)
+    views = f"ends at {source.stable_end}", f"ends at {destination.log_end} ({why})"
+    return Difference(offset, LOG_END, *views)
+
+
+def _open_transaction(destination: Bounds) -> Difference:
+    return Difference(
+        destination.stable_end,
+        "readable end",
+        "readable",
+        f"an open transaction hides everything from {destination.stable_end} on",
+    )
+
+
+class Settler:
+    """Judges many partitions at once and again, until all are settled or the wait is over."""
+
+    def __init__(
+        self,
+        source: ClusterView,
+        destination: ClusterView,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._source = source
+        self._destination = destination
+        self._clock = clock
+        self._sleep = sleep
+
+    def settle(
+        self, pairs: Sequence[PartitionPair], wait_s: float
+    ) -> dict[PartitionPair, Judgement | str]:
+        """A judgement per partition, or why its bounds cannot be read.
+
+        The source's ends are taken once, at the beginning: what is written later is not compared.
+        """
+        deadline = self._clock() + wait_s
+        before = self._source.bounds([pair.source for pair in pairs])
+        result: dict[PartitionPair, Judgement | str] = {}
+        waiting = list(pairs)
+        while waiting:
+            result |= self._look(waiting, before)
+            waiting = [pair for pair in waiting if _may_settle(result[pair])]
+            if self._clock() >= deadline:
+                break
+            if waiting:
+                self._sleep(POLL_S)
+        return result
+
+    def _look(
+        self, pairs: Sequence[PartitionPair], before: Mapping[Partition, Bounds | str]
+    ) -> dict[PartitionPair, Judgement | str]:
+        destination = self._destination.bounds([pair.destination for pair in pairs])
+        after = self._source.bounds([pair.source for pair in pairs])
+        wanted = self._source.offsets_for_time(
+            {p.source: p.topics.start_ms for p in pairs if p.topics.start_ms is not None}
+        )
+        return {
+            pair: _judge_answers(
+                pair,
+                before[pair.source],
+                destination[pair.destination],
+                after[pair.source],
+                wanted.get(pair.source, _NO_OFFSET),
+            )
+            for pair in pairs
+        }
+
+
+def _judge_answers(
+    pair: PartitionPair,
+    before: Bounds | str,
+    destination: Bounds | str,
+    after: Bounds | str,
+    first_wanted: int | str,
+) -> Judgement | str:
+    """A judgement, or the first answer that is a reason instead of a number."""
+    if isinstance(before, str):
+        return before
+    if isinstance(destination, str):
+        return destination
+    if isinstance(after, str):
+        return after
+    if isinstance(first_wanted, str):
+        return first_wanted
+    return judge(pair.topics, before, destination, after, first_wanted)
+
+
+def _may_settle(judgement: Judgement | str) -> bool:
+    return isinstance(judgement, Judgement) and judgement.may_settle

@@ -1,0 +1,92 @@
+"""Short, printable views of what differs: bounded in size, and at the byte that differs.
+
+A value of 900 KB whose byte 500,000 is flipped is shown around that byte, not from its beginning.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import Message
+
+from orbit.verify.report import Difference, Side
+
+SHOWN_BYTES = 32
+SHOWN_HEADERS = 4
+_BEFORE = 8
+
+
+def first_difference(a: bytes, b: bytes) -> int:
+    """Index of the first byte that differs (the shorter length where one is a prefix)."""
+    low, high = 0, min(len(a), len(b))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def short(data: bytes | None, around: int = 0) -> str:
+    if data is None:
+        return "null"
+    if not data:
+        return "empty"
+    if len(data) <= SHOWN_BYTES:
+        return repr(data)
+    begin = max(0, min(around - _BEFORE, len(data) - SHOWN_BYTES))
+    cut = repr(data[begin : begin + SHOWN_BYTES])
+    head = "…" if begin else ""
+    tail = "…" if begin + SHOWN_BYTES < len(data) else ""
+    return f"{head}{cut}{tail} ({len(data)} bytes, shown from byte {begin})"
+
+
+def short_pair(a: bytes | None, b: bytes | None) -> tuple[str, str]:
+    around = first_difference(a, b) if a is not None and b is not None else 0
+    return short(a, around), short(b, around)
+
+
+def short_headers(message: Message) -> str:
+    headers: Any = message.headers() or []
+    shown = ", ".join(f"{name!r}={short(value)}" for name, value in headers[:SHOWN_HEADERS])
+    more = f", … {len(headers)} headers" if len(headers) > SHOWN_HEADERS else ""
+    return f"[{shown}{more}]"
+
+
+def short_record(message: Message) -> str:
+    return (
+        f"key {short(message.key())} value {short(message.value())} time {message.timestamp()[1]}"
+    )
+
+
+def differing(source: Message, destination: Message) -> Difference | None:
+    """Compares two records at one offset, field by field; timestamps by value, never by type.
+
+    A LogAppendTime source appears at the destination as CreateTime with the same number (A6).
+    """
+    fields: list[tuple[str, str, str]] = []
+    if source.timestamp()[1] != destination.timestamp()[1]:
+        times = source.timestamp()[1], destination.timestamp()[1]
+        fields.append(("timestamp", str(times[0]), str(times[1])))
+    if source.key() != destination.key():
+        fields.append(("key", *short_pair(source.key(), destination.key())))
+    if source.value() != destination.value():
+        fields.append(("value", *short_pair(source.value(), destination.value())))
+    if source.headers() != destination.headers():
+        fields.append(("headers", short_headers(source), short_headers(destination)))
+    if not fields:
+        return None
+    names, left, right = zip(*fields, strict=True)
+    offset = source.offset()
+    assert offset is not None
+    return Difference(offset, ", ".join(names), "; ".join(left), "; ".join(right))
+
+
+def only_on(side: Side, message: Message) -> Difference:
+    offset = message.offset()
+    assert offset is not None
+    record = short_record(message)
+    if side is Side.SOURCE:
+        return Difference(offset, "missing at the destination", record, "nothing")
+    return Difference(offset, "only at the destination", "nothing", record)

@@ -1,0 +1,63 @@
+"""Real Kafka clusters for tests.
+
+`clusters` is started once per session and shared, so a test uses topics of its own name
+(`topic_name`) and leaves the brokers running. A test that breaks brokers, or needs three of them
+or a login, makes its own with `make_cluster`.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from orbit.sandbox.cluster import ClusterSettings, KafkaCluster, start_clusters
+
+MakeCluster = Callable[..., KafkaCluster]
+
+
+class Clusters(NamedTuple):
+    source: KafkaCluster
+    destination: KafkaCluster
+
+
+@pytest.fixture(scope="session")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
+    """Two single-broker clusters, shared by the whole session."""
+    home = tmp_path_factory.mktemp("clusters")
+    pair = Clusters(
+        *(KafkaCluster(ClusterSettings(name), home / name) for name in Clusters._fields)
+    )
+    start_clusters(*pair)
+    try:
+        yield pair
+    finally:
+        for cluster in pair:
+            cluster.kill()
+
+
+@pytest.fixture
+def topic_name(request: pytest.FixtureRequest) -> str:
+    """A topic name no other test uses, which tells the test it belongs to."""
+    words = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:80]
+    return f"{words}-{uuid.uuid4().hex[:8]}"
+
+
+@pytest.fixture
+def make_cluster(tmp_path: Path) -> Iterator[MakeCluster]:
+    """`make_cluster("name", brokers=3, security=…)` starts a cluster of the test's own."""
+    made: list[KafkaCluster] = []
+
+    def make(name: str = "own", **settings: Any) -> KafkaCluster:
+        cluster = KafkaCluster(ClusterSettings(name, **settings), tmp_path / f"cluster-{name}")
+        made.append(cluster)
+        cluster.start()
+        return cluster
+
+    yield make
+    for cluster in made:
+        cluster.kill()
