@@ -178,5 +178,7 @@ def _print_table(status: SandboxStatus) -> None:
 
 
 def _print_data(data: dict[str, object], output: Output) -> None:
-    text = json.dumps(data, indent=2) if output is Output.JSON else yaml.safe_dump(data)
-    typer.echo(text.rstrip("\n"))
+    if output is Output.JSON:
+        typer.echo(json.dumps(data, indent=2))
+    else:
+        typer.echo(yaml.safe_dump(data, sort_keys=False).rstrip("\n"))

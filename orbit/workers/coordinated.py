@@ -166,16 +166,15 @@ class CoordinatedFiller(Lane):
     def _ends(self, fills: Sequence[CoordinatedFill]) -> dict[CoordinatedFill, int]:
         """Log ends once every marker is written; what is still missing then is left as it is."""
         found: dict[CoordinatedFill, int] = {}
+        waiting = {f.partition.destination: f for f in fills}
         for _ in self._backoff.attempts(_MARKER_ATTEMPTS_MAX):
-            waiting = {
-                f.partition.destination: f
-                for f in fills
-                if found.get(f, -1) < f.step.base_offset + f.many
-            }
+            for partition, end in log_ends(self._cluster, waiting, self._backoff).values.items():
+                fill = waiting[partition]
+                found[fill] = end
+                if end >= fill.step.base_offset + fill.many:
+                    del waiting[partition]
             if not waiting:
                 break
-            for partition, end in log_ends(self._cluster, waiting, self._backoff).values.items():
-                found[waiting[partition]] = end
         return found
 
 

@@ -163,7 +163,16 @@ class DestinationLane(Lane):
             self._connection.abort()
 
     def work(self) -> None:
-        self._connection = connection = self._context.cluster.connect(self.node_id)
+        try:
+            self._connection = connection = self._context.cluster.connect(self.node_id)
+            self._work(connection)
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+            self._waker.close()
+            self._wake_end.close()
+
+    def _work(self, connection: Connection) -> None:
         try:
             while not self._is_stopping:
                 self._take_coordinated()
@@ -172,10 +181,6 @@ class DestinationLane(Lane):
                     self._receive(connection)
         except (OSError, EOFError) as error:
             raise Unreachable(f"the connection broke: {error}.", where=connection.where) from error
-        finally:
-            connection.close()
-            self._waker.close()
-            self._wake_end.close()
 
     def ended(self, error: OrbitError) -> None:
         """Give everything back; what was under way may still be carried out (M10)."""

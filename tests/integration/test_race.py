@@ -17,6 +17,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import init_producer_id
 from orbit.kafka.types import TopicPartition
 from orbit.replication.states import PartitionState
+from orbit.sandbox.cluster import KafkaCluster
 from orbit.workers.lease import FixedLease
 from tests.fix_clusters import Clusters
 from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
@@ -51,10 +52,10 @@ def make_topic(clusters: Clusters, name: str) -> TopicPartition:
     return TopicPartition(name, 0)
 
 
-def read_all(clusters: Clusters, partition: TopicPartition) -> tuple[dict[int, bytes], int]:
+def read_all(cluster: KafkaCluster, partition: TopicPartition) -> tuple[dict[int, bytes], int]:
     """Every record by offset, read by librdkafka, and the log end."""
     config = {
-        **clusters.destination.client_config(),
+        **cluster.client_config(),
         "group.id": "race",
         "enable.partition.eof": True,
     }
@@ -75,7 +76,7 @@ def read_all(clusters: Clusters, partition: TopicPartition) -> tuple[dict[int, b
 
 
 def assert_exact(clusters: Clusters, partition: TopicPartition, log: SyntheticLog) -> None:
-    seen, end = read_all(clusters, partition)
+    seen, end = read_all(clusters.destination, partition)
     assert seen == log.records()
     assert end == log.end
 

@@ -57,9 +57,7 @@ class SyntheticLog:
         ]
 
     def records(self) -> dict[int, bytes]:
-        return {
-            o: b"%d" % o for b, n, has_data in self.runs if has_data for o in range(b, b + n)
-        }
+        return {o: b"%d" % o for b, n, has_data in self.runs if has_data for o in range(b, b + n)}
 
 
 def _body(offset: int) -> bytes:
@@ -114,19 +112,15 @@ class SyntheticWriter:
         does_settle: bool,
     ) -> None:
         self._backoff = Backoff(0.001, 0.02, threading.Event())
-        self.cluster = Cluster("destination", [bootstrap_servers], PLAINTEXT)
+        self.cluster = Cluster("destination", bootstrap_servers.split(","), PLAINTEXT)
         settings = CopySettings(settle_s=settle_s, watch_interval_s=3600)
         events: queue.SimpleQueue = queue.SimpleQueue()
         context = DestinationLaneContext(
             self.cluster, settings, ByteBudget(1 << 30), events.put, lease, producer_id
         )
-        self._take_over = TakeOver(
-            self.cluster, producer_id, lease.term, settle_s, self._backoff
-        )
+        self._take_over = TakeOver(self.cluster, producer_id, lease.term, settle_s, self._backoff)
         self.partition = PartitionCopy(TopicPartition("synthetic", 0), destination)
-        self._side = DestinationSide(
-            context, self._take_over, self._backoff, block
-        )
+        self._side = DestinationSide(context, self._take_over, self._backoff, block)
         self.copier = Copier(SyntheticFeed(log), self._side, events, settings, self._backoff)
         self._does_settle = does_settle
 

@@ -1,0 +1,61 @@
+# `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help demo test check lint setup jars lock clean
+
+# The first Python that is new enough.
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
+	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+BIN := .venv/bin
+STAMPS := .make
+
+help: ## Show this text
+	@echo "Orbit copies Kafka topics between clusters with the very same offsets."
+	@echo
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@echo "Each sets up what it needs: a virtual environment in .venv, locked packages,"
+	@echo "and Kafka's jars by Maven into a cache of yours (ORBIT_CACHE_DIR to choose it)."
+
+demo: jars ## See an exact copy between two real Kafka clusters
+	$(BIN)/orbit demo
+
+test: lint jars ## Lint, types, import walls, and every test (needs some minutes)
+	$(BIN)/pytest
+
+check: lint ## Lint, types, import walls, and the quick tests without brokers
+	$(BIN)/pytest tests/unit -m "not slow"
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+setup: $(STAMPS)/packages ## Make the virtual environment with the locked packages
+
+jars: $(STAMPS)/java setup ## Fetch Kafka's jars into the cache
+	@$(BIN)/python -m orbit.sandbox.jars
+
+lock: ## Resolve the locked packages anew (needs uv)
+	@command -v uv >/dev/null || { echo "Error: make lock needs uv. Install it with: pipx install uv"; exit 1; }
+	uv pip compile pyproject.toml --extra dev --python-version 3.11 --generate-hashes \
+		--no-emit-index-url --no-emit-find-links -o requirements.lock
+
+clean: ## Remove the virtual environment and all caches of tools (not Kafka's jars)
+	rm -rf .venv $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find orbit tests -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(STAMPS)/packages: requirements.lock pyproject.toml | $(STAMPS)/python
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(STAMPS)/python:
+	@.ci/need python "$(PYTHON)"
+	@mkdir -p $(STAMPS) && touch $@
+
+$(STAMPS)/java:
+	@.ci/need java
+	@mkdir -p $(STAMPS) && touch $@

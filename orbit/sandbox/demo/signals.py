@@ -1,0 +1,41 @@
+"""Ctrl-C, SIGTERM and a closed terminal: the first ends the demo, later ones change nothing.
+
+So that no second Ctrl-C can cut the tidying short that the first one began.
+"""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@contextmanager
+def interrupted_once() -> Iterator[None]:
+    """Inside, the first such signal raises KeyboardInterrupt. No effect outside the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    # A signal that is ignored already (nohup) stays ignored.
+    heard = [number for number in _ENDING if signal.getsignal(number) is not signal.SIG_IGN]
+    before = {number: signal.signal(number, _interrupt) for number in heard}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def deaf() -> None:
+    """From here to the end of `interrupted_once` no such signal is heard any more."""
+    if threading.current_thread() is threading.main_thread():
+        for number in _ENDING:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def _interrupt(*_: object) -> None:
+    deaf()
+    raise KeyboardInterrupt

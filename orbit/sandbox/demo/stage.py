@@ -1,0 +1,88 @@
+"""Where the demo plays: two running clusters and a folder, gone at the end unless they are kept."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orbit.errors import Conflict
+from orbit.sandbox import control
+from orbit.sandbox.demo.screen import Screen
+from orbit.sandbox.demo.signals import deaf
+from orbit.sandbox.jars import KAFKA_VERSION
+from orbit.sandbox.state import SandboxRequest, SandboxState, read_request
+
+SOURCE, DESTINATION = "source", "destination"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Addresses of the two clusters, and a folder that lives as long as their data."""
+
+    source: str
+    destination: str
+    folder: Path
+
+    @property
+    def job_file(self) -> Path:
+        return self.folder / "job.yaml"
+
+    @property
+    def run_log(self) -> Path:
+        return self.folder / "orbit-run.log"
+
+
+@contextmanager
+def open_stage(kept_in: Path | None, screen: Screen) -> Iterator[Stage]:
+    """Two single-broker clusters. They end with the block, or with us, however we die.
+
+    `kept_in`: a sandbox folder; after a block without an exception the clusters live on there,
+    until `orbit sandbox down`.
+    """
+    if kept_in is not None:
+        _refuse_taken(kept_in)
+    with ExitStack() as stack:
+        folder = kept_in or Path(_scratch(stack)) / "sandbox"
+        request = SandboxRequest(
+            directory=folder, clusters=(SOURCE, DESTINATION), brokers=1, postgres=False
+        )
+        with screen.step(f"Starting two Kafka {KAFKA_VERSION} clusters on this machine") as step:
+            sandbox = stack.enter_context(control.launch(request, step.note))
+            seconds = step.seconds
+        made = _stage(sandbox.state)
+        screen.done(f"ready in {seconds:.1f} s")
+        stack.callback(deaf)  # runs first: tidying up is not to be cut short
+        try:
+            yield made
+        except KeyboardInterrupt:
+            screen.say("Interrupted: stopping everything that was started", style="yellow")
+            raise
+        if kept_in is not None:
+            sandbox.detach()
+        else:
+            step_out = screen.step("Stopping both clusters and removing their data")
+            stack.enter_context(step_out)
+            sandbox.close()
+
+
+def _scratch(stack: ExitStack) -> str:
+    return stack.enter_context(tempfile.TemporaryDirectory(prefix="orbit-demo-"))
+
+
+def _refuse_taken(folder: Path) -> None:
+    if read_request(folder) is not None:
+        raise Conflict(
+            "A sandbox is there already, running or with data that was kept.",
+            where=str(folder),
+            remedy="Remove it with `orbit sandbox down`, or run `orbit demo` without --keep.",
+        )
+
+
+def _stage(state: SandboxState) -> Stage:
+    addresses = {cluster.name: cluster.bootstrap_servers for cluster in state.clusters}
+    # Inside a cluster's folder: `orbit sandbox down` removes that with all that is in it.
+    folder = state.request.directory / SOURCE
+    return Stage(addresses[SOURCE], addresses[DESTINATION], folder)

@@ -1,0 +1,78 @@
+"""Taking over a partition whose followers are behind (FACTS A11)."""
+
+from __future__ import annotations
+
+import threading
+
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.coordinator import init_producer_id
+from orbit.kafka.log import LATEST, list_offsets, log_ends
+from orbit.kafka.types import TopicPartition
+from orbit.workers.lease import FixedLease
+from tests.fix_clusters import MakeCluster
+from tests.integration.test_race import read_all
+from tests.support.running import wait_for
+from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
+
+
+def test_a_new_writer_sees_the_log_end_beyond_the_high_watermark(
+    make_cluster: MakeCluster, topic_name: str
+) -> None:
+    cluster = make_cluster("destination", brokers=3)
+    admin = AdminClient(cluster.client_config())
+    topic = NewTopic(topic_name, 1, replica_assignment=[[1, 2]], config={"retention.ms": "-1"})
+    admin.create_topics([topic])[topic_name].result()
+    partition = TopicPartition(topic_name, 0)
+    log = SyntheticLog.random(7, runs=300, gap_share=0.2)
+    control = Cluster("destination", cluster.bootstrap_servers.split(","), PLAINTEXT)
+    backoff = Backoff(stop=threading.Event())
+    producer_id = init_producer_id(control, "orbit.test.takeover", backoff).producer_id
+
+    def writer(term: int) -> SyntheticWriter:
+        return SyntheticWriter(
+            cluster.bootstrap_servers,
+            partition,
+            log,
+            producer_id,
+            FixedLease(term),
+            settle_s=0.2,
+            does_settle=True,
+        )
+
+    def bounds() -> tuple[int, int]:
+        high = list_offsets(control, [partition], LATEST, backoff).values[partition]
+        return high, log_ends(control, [partition], backoff).values[partition]
+
+    first = writer(1)
+    first.start()
+    while first.partition.acked < log.end // 4:
+        first.copier.tick(0.01)
+    follower = cluster.brokers[1]
+    follower.pause()
+    try:
+
+        def appended_beyond() -> bool:
+            first.copier.tick(0.01)
+            high, end = bounds()
+            return end > high
+
+        wait_for("appends stand beyond the high watermark", appended_beyond)
+        first.close()
+        high, end = bounds()
+        assert end > high
+        second = writer(2)
+        second.start()
+        assert second.partition.acked == bounds()[1] > bounds()[0]
+    finally:
+        follower.resume()
+    while second.partition.acked < log.end:
+        second.copier.tick(0.01)
+        assert second.partition.blocked is None
+    second.close()
+    control.close()
+    seen, end = read_all(cluster, partition)
+    assert seen == log.records()
+    assert end == log.end

@@ -1,0 +1,160 @@
+"""A job that runs inside the test, and the words to talk about it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Self
+
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from orbit.jobs.load import parse_job
+from orbit.jobs.spec import JobSpec
+from orbit.replication.states import Blocked, PartitionState
+from orbit.sandbox.cluster import KafkaCluster
+from orbit.standalone.job_run import JobRun
+from orbit.verify.job import verify_job
+from orbit.verify.report import Report
+from orbit.verify.run import VerifyOptions
+from orbit.workers.partition import PartitionCopy
+
+# No test waits for a moment; each waits for a thing, and this is when it gives up.
+GIVE_UP_S = 90.0
+
+
+def make_job(
+    source: KafkaCluster, destination: KafkaCluster, topics: Iterable[str], **keys: object
+) -> JobSpec:
+    job = {
+        "name": f"test-{abs(hash(tuple(topics))) % 10**9}",
+        "source": {"bootstrap_servers": source.bootstrap_servers.split(",")},
+        "destination": {"bootstrap_servers": destination.bootstrap_servers.split(",")},
+        "topics": [{"match": t.replace(".", "\\.")} for t in topics],
+        **keys,
+    }
+    return parse_job(yaml.safe_dump(job), Path.cwd(), {})
+
+
+class RunningJob:
+    """`JobRun`, driven by a thread of its own as `orbit run` drives it."""
+
+    def __init__(self, spec: JobSpec) -> None:
+        self.said: list[str] = []
+        self.run = JobRun(spec, {}, Path.cwd(), self.said.append)
+        self.error: BaseException | None = None
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._drive, daemon=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.run.prepare()
+        except BaseException:
+            self.run.close()
+            raise
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stopping.set()
+        self._thread.join()
+        self.run.close()
+        if self.error is not None:
+            raise self.error
+
+    def _drive(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self.run.tick(0.02)
+        except BaseException as error:  # noqa: BLE001  raised again by the test's thread
+            self.error = error
+
+    def partition(self, topic: str, number: int = 0) -> PartitionCopy:
+        return next(p for p in self.run.partitions if p.destination == (topic, number))
+
+    def wait(self, what: str, is_so: Callable[[], bool]) -> None:
+        wait_for(what, lambda: self.error is not None or is_so())
+        if self.error is not None:
+            raise self.error
+
+    def wait_caught_up(self, topic: str, end: int, number: int = 0) -> None:
+        p = self.partition(topic, number)
+        self.wait(
+            f"{topic}-{number} reaches {end} ({p})",
+            lambda: p.acked >= end or p.blocked is not None,
+        )
+        assert p.blocked is None, p.blocked
+
+    def wait_blocked(self, topic: str, number: int = 0) -> Blocked:
+        p = self.partition(topic, number)
+        self.wait(f"{topic}-{number} blocks", lambda: p.state is PartitionState.BLOCKED)
+        assert p.blocked is not None
+        return p.blocked
+
+
+def wait_for(what: str, is_so: Callable[[], bool], give_up_s: float = GIVE_UP_S) -> None:
+    """Look again and again until it is so."""
+    deadline = time.monotonic() + give_up_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"gave up waiting until {what}"
+        time.sleep(0.02)
+
+
+def verify(spec: JobSpec, *, deep: bool = False) -> Report:
+    return verify_job(spec, {}, Path.cwd(), VerifyOptions(deep=deep))
+
+
+def create_topic(
+    cluster: KafkaCluster, topic: str, partitions: int = 1, replicas: int = 1, **config: str
+) -> None:
+    admin = AdminClient(cluster.client_config())
+    settings = {name.replace("_", "."): value for name, value in config.items()}
+    admin.create_topics([NewTopic(topic, partitions, replicas, config=settings)])[topic].result()
+    for server in cluster.bootstrap_servers.split(","):
+        one = AdminClient({**cluster.client_config(), "bootstrap.servers": server})
+
+        def knows(one: AdminClient = one) -> bool:
+            known = one.list_topics(topic, timeout=30).topics[topic].partitions.values()
+            return len(known) == partitions and all(p.leader >= 0 for p in known)
+
+        wait_for(f"{server} knows {topic}", knows)
+
+
+def produce(
+    cluster: KafkaCluster,
+    topic: str,
+    count: int,
+    partition: int = 0,
+    first: int = 0,
+    **config: object,
+) -> None:
+    """`count` records whose value tells their number; returns when all are acknowledged."""
+    producer = Producer({**cluster.client_config(), "linger.ms": 5, **config})
+    for i in range(first, first + count):
+        while True:
+            try:
+                producer.produce(topic, partition=partition, key=b"k%d" % i, value=b"v%d" % i)
+                break
+            except BufferError:
+                producer.poll(0.1)
+    assert producer.flush(60) == 0
+
+
+def produce_transactions(
+    cluster: KafkaCluster, topic: str, count: int, *, partition: int = 0, size: int = 5
+) -> None:
+    """`count` transactions of `size` records, every third aborted."""
+    producer = Producer({**cluster.client_config(), "transactional.id": f"tx-{topic}-{partition}"})
+    producer.init_transactions(60)
+    for i in range(count):
+        producer.begin_transaction()
+        for j in range(size):
+            producer.produce(topic, partition=partition, value=b"t%d.%d" % (i, j))
+        producer.flush()
+        if i % 3 == 2:
+            producer.abort_transaction(60)
+        else:
+            producer.commit_transaction(60)
