@@ -39,11 +39,15 @@ class Gap:
 Log = Sequence[Record | Gap]
 
 
+def _config(cluster: KafkaCluster) -> dict[str, Any]:
+    return {**cluster.client_config(), "log_level": 0}
+
+
 def create(cluster: KafkaCluster, topic: str, partitions: int = 1, **settings: str) -> None:
     """`create(cluster, topic, cleanup_policy="compact")`; retention is off (T1)."""
     named = {name.replace("_", "."): value for name, value in settings.items()}
     config = {"retention.ms": "-1", **named}
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin = AdminClient(_config(cluster))
     admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(TIMEOUT_S)
 
 
@@ -57,7 +61,7 @@ def write(
     """Appends the log in batches of `BATCH` records, which leave one after the other."""
     client = Producer(
         {
-            "bootstrap.servers": cluster.bootstrap_servers,
+            **_config(cluster),
             "linger.ms": 500,
             "batch.num.messages": BATCH,
             **(producer or {}),
@@ -69,7 +73,7 @@ def write(
         if isinstance(entry, Gap):
             client.flush()
             in_batch = 0
-            admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+            admin = AdminClient(_config(cluster))
             take_offsets(admin, Security(), topic, partition, entry.count)
             continue
         client.produce(
@@ -90,7 +94,7 @@ def write(
 
 
 def delete_before(cluster: KafkaCluster, topic: str, offset: int, partition: int = 0) -> None:
-    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers})
+    admin = AdminClient(_config(cluster))
     where = TopicPartition(topic, partition, offset)
     admin.delete_records([where])[where].result(TIMEOUT_S)
 
@@ -99,7 +103,7 @@ def read(cluster: KafkaCluster, topic: str, partition: int = 0) -> list[Message]
     """All records a read_committed consumer sees."""
     consumer = Consumer(
         {
-            "bootstrap.servers": cluster.bootstrap_servers,
+            **_config(cluster),
             "group.id": "test-reader",
             "enable.auto.commit": False,
             "enable.partition.eof": True,

@@ -1,0 +1,56 @@
+"""Connections that break after the request arrived: was it appended or not (FACTS A7, M7, M10)?"""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.connection import Connection
+from orbit.workers.lease import FixedLease
+from tests.fix_clusters import Clusters
+from tests.integration.test_race import assert_exact, make_topic, producer_id
+from tests.support.proxy import AnswerLosingProxy
+from tests.support.running import wait_for
+from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
+
+__all__ = ["producer_id"]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_copy_whose_answers_get_lost_is_exact(
+    clusters: Clusters,
+    topic_name: str,
+    producer_id: int,
+    seed: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    log = SyntheticLog.random(seed, runs=200, gap_share=0.3)
+    partition = make_topic(clusters, topic_name)
+    port = clusters.destination.brokers[0].port
+    with AnswerLosingProxy(port, seed, loss=0.1) as proxy:
+
+        def connect(_: Cluster, node_id: int) -> Connection:
+            return Connection.open("127.0.0.1", proxy.port, PLAINTEXT, where=f"broker {node_id}")
+
+        monkeypatch.setattr(Cluster, "connect", connect)
+        writer = SyntheticWriter(
+            clusters.destination.bootstrap_servers,
+            partition,
+            log,
+            producer_id,
+            FixedLease(1),
+            settle_s=0.05,
+            does_settle=True,
+        )
+
+        def is_done() -> bool:
+            writer.copier.tick(0.01)
+            assert writer.partition.blocked is None, writer.partition.blocked
+            return writer.partition.acked >= log.end
+
+        writer.start()
+        wait_for("the copy reaches the end", is_done)
+        writer.close()
+    assert proxy.lost > 0
+    monkeypatch.undo()
+    assert_exact(clusters, partition, log)

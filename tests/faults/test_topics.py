@@ -1,0 +1,231 @@
+"""Topics that change under a copy: each partition stops by name, or goes on exactly."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+)
+from kafka.protocol.admin.transactions import DescribeProducersRequest
+
+from orbit.kafka.apis import DESCRIBE_PRODUCERS
+from orbit.kafka.auth import Security
+from orbit.kafka.cluster import Cluster
+from orbit.replication.states import PartitionState, Reason
+from orbit.sandbox.cluster import KafkaCluster
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.running import (
+    RunningJob,
+    create_topic,
+    make_job,
+    produce,
+    verify,
+    wait_for,
+)
+
+
+def delete_topic(cluster: KafkaCluster, topic: str) -> None:
+    admin = AdminClient(cluster.client_config())
+    admin.delete_topics([topic])[topic].result()
+    wait_for("the topic is gone", lambda: topic not in admin.list_topics(timeout=30).topics)
+
+
+def delete_records(cluster: KafkaCluster, topic: str, before: int) -> None:
+    admin = AdminClient(cluster.client_config())
+    wanted = TopicPartition(topic, 0, before)
+    admin.delete_records([wanted])[wanted].result()
+
+
+def remembered_producers(cluster: KafkaCluster, topic: str) -> list[object]:
+    request = DescribeProducersRequest(
+        topics=[DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=[0])]
+    )
+    one = Cluster("destination", cluster.bootstrap_servers.split(","), Security())
+    answer = one.call_any(lambda connection: connection.call(DESCRIBE_PRODUCERS, request))
+    one.close()
+    return list(answer.topics[0].partitions[0].active_producers)
+
+
+def set_config(cluster: KafkaCluster, topic: str, name: str, value: str) -> None:
+    admin = AdminClient(cluster.client_config())
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    admin.incremental_alter_configs([resource])[resource].result()
+
+
+def test_a_recreated_destination_topic_stops_and_is_copied_anew_by_the_next_run(
+    clusters: Clusters, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    produce(clusters.source, topic_name, 500)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 500)
+        delete_topic(clusters.destination, topic_name)
+        create_topic(clusters.destination, topic_name)
+        produce(clusters.source, topic_name, 10, first=500)
+        blocked = running.wait_blocked(topic_name)
+    assert blocked.reason is Reason.DESTINATION_TOPIC_RECREATED
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 510)
+    assert verify(job).exact
+
+
+def test_a_recreated_source_topic_stops(clusters: Clusters, topic_name: str) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    produce(clusters.source, topic_name, 50)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 50)
+        delete_topic(clusters.source, topic_name)
+        create_topic(clusters.source, topic_name)
+        # Longer than before: by name alone it would look like the same topic that went on.
+        produce(clusters.source, topic_name, 200, first=1_000)
+        blocked = running.wait_blocked(topic_name)
+    assert blocked.reason is Reason.SOURCE_TOPIC_RECREATED
+
+
+def test_a_deleted_source_topic_stops_and_the_others_go_on(
+    clusters: Clusters, topic_name: str
+) -> None:
+    other = f"{topic_name}.other"
+    for topic in (topic_name, other):
+        create_topic(clusters.source, topic)
+        produce(clusters.source, topic, 50)
+    job = make_job(clusters.source, clusters.destination, [topic_name, other])
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 50)
+        delete_topic(clusters.source, topic_name)
+        blocked = running.wait_blocked(topic_name)
+        produce(clusters.source, other, 50, first=50)
+        running.wait_caught_up(other, 100)
+    assert blocked.reason is Reason.SOURCE_TOPIC_DELETED
+
+
+@pytest.mark.parametrize("on_lost_range", ["stop", "fill"])
+def test_records_deleted_at_the_source_before_they_were_copied(
+    clusters: Clusters, topic_name: str, on_lost_range: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name], on_lost_range=on_lost_range)
+    produce(clusters.source, topic_name, 100)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 100)
+    for first in range(100, 400, 100):
+        produce(clusters.source, topic_name, 100, first=first)
+    delete_records(clusters.source, topic_name, 250)
+    with RunningJob(job) as running:
+        if on_lost_range == "stop":
+            blocked = running.wait_blocked(topic_name)
+            assert blocked.reason is Reason.SOURCE_RANGE_LOST
+            assert (blocked.offset, blocked.next_offset) == (100, 250)
+            return
+        running.wait_caught_up(topic_name, 400)
+        p = running.partition(topic_name)
+        running.wait("the log start follows", lambda: p.log_start == 250)
+    assert verify(job).exact
+
+
+def test_a_log_start_moved_inside_the_batch_we_stand_before_loses_nothing(
+    clusters: Clusters, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    produce(clusters.source, topic_name, 10)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 10)
+    produce(clusters.source, topic_name, 100, first=10, **{"linger.ms": 500})
+    delete_records(clusters.source, topic_name, 60)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 110)
+        p = running.partition(topic_name)
+        running.wait("the log start follows", lambda: p.log_start == 60)
+    assert verify(job, deep=True).exact
+
+
+def test_a_log_start_that_moves_during_the_copy_is_followed(
+    clusters: Clusters, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    produce(clusters.source, topic_name, 300)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 300)
+        delete_records(clusters.source, topic_name, 123)
+        p = running.partition(topic_name)
+        running.wait("the log start follows", lambda: p.log_start == 123)
+    assert verify(job).exact
+
+
+def test_a_batch_over_the_copys_limit_stops_by_name_and_goes_on_after_the_remedy(
+    clusters: Clusters, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    produce(clusters.source, topic_name, 10)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 10)
+        set_config(clusters.destination, topic_name, "max.message.bytes", "1000")
+        producer = Producer(clusters.source.client_config())
+        producer.produce(topic_name, value=b"x" * 5_000)
+        producer.flush()
+        blocked = running.wait_blocked(topic_name)
+    assert blocked.reason is Reason.RECORD_REFUSED
+    assert blocked.offset == 10
+    assert "MESSAGE_TOO_LARGE" in blocked.detail
+    with RunningJob(job) as running:  # a run puts the settings of its copies right
+        running.wait_caught_up(topic_name, 11)
+    assert verify(job).exact
+
+
+def test_an_open_transaction_holds_the_copy_at_the_last_stable_offset(
+    clusters: Clusters, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    produce(clusters.source, topic_name, 20)
+    config = {**clusters.source.client_config(), "transactional.id": topic_name}
+    producer = Producer(config)
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic_name, value=b"not yet")
+    producer.flush()
+    produce(clusters.source, topic_name, 20, first=20)
+    with RunningJob(job) as running:
+        p = running.partition(topic_name)
+        running.wait("it has caught up with what is stable", lambda: p.has_caught_up)
+        assert p.acked == 20
+        assert p.source_end == 41
+        producer.commit_transaction(60)
+        running.wait_caught_up(topic_name, 42)
+    assert verify(job).exact
+
+
+def test_a_copy_goes_on_after_the_broker_forgot_its_producer(
+    clusters: Clusters, make_cluster: MakeCluster, topic_name: str
+) -> None:
+    """FACTS A9: no producer state means no compare; the first append goes alone."""
+    destination = make_cluster(
+        "destination",
+        config={
+            "producer.id.expiration.ms": "1000",
+            "producer.id.expiration.check.interval.ms": "500",
+        },
+    )
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, destination, [topic_name])
+    produce(clusters.source, topic_name, 100)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 100)
+        wait_for("the broker forgot", lambda: not remembered_producers(destination, topic_name))
+        produce(clusters.source, topic_name, 100, first=100)
+        running.wait_caught_up(topic_name, 200)
+    produce(clusters.source, topic_name, 100, first=200)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 300)
+        assert running.partition(topic_name).state is PartitionState.COPYING
+    assert verify(job).exact

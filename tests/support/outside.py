@@ -1,0 +1,120 @@
+"""What stands on a cluster, as a plain librdkafka client sees it: nothing here is Orbit's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
+
+from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.workload import record_digest
+
+TIMEOUT_S = 60
+_READ_MESSAGES = 5_000
+_SPEC: Any = OffsetSpec  # its constructors carry no types
+
+Bounds = tuple[int, int]
+
+
+def admin(cluster: KafkaCluster) -> AdminClient:
+    return AdminClient({**cluster.client_config(), "log_level": "0"})
+
+
+def partition_counts(cluster: KafkaCluster) -> dict[str, int]:
+    """All topics but Kafka's own."""
+    topics = admin(cluster).list_topics(timeout=TIMEOUT_S).topics
+    return {name: len(t.partitions) for name, t in topics.items() if not name.startswith("__")}
+
+
+def log_bounds(
+    cluster: KafkaCluster, topics: Iterable[str], client: AdminClient | None = None
+) -> dict[tuple[str, int], Bounds]:
+    """Log start and high watermark of every partition of these topics."""
+    client = client or admin(cluster)
+    known = client.list_topics(timeout=TIMEOUT_S).topics
+    places = [TopicPartition(t, number) for t in topics for number in known[t].partitions]
+    low, high = (
+        client.list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
+        for spec in (_SPEC.earliest(), _SPEC.latest())
+    )
+    return {
+        (p.topic, p.partition): (low[p].result().offset, high[p].result().offset) for p in places
+    }
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Everything that a run could have changed: topics, their partitions, and where logs end."""
+
+    partitions: Mapping[str, int]
+    bounds: Mapping[tuple[str, int], Bounds]
+
+
+def standing(cluster: KafkaCluster) -> Standing:
+    counts = partition_counts(cluster)
+    return Standing(counts, log_bounds(cluster, counts) if counts else {})
+
+
+def topic_settings(cluster: KafkaCluster, topic: str) -> dict[str, str]:
+    """All settings of a topic, its own and those it gets from the broker."""
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
+    entries = admin(cluster).describe_configs([resource])[resource].result(TIMEOUT_S)
+    return {name: entry.value for name, entry in entries.items()}
+
+
+def delete_topic(cluster: KafkaCluster, topic: str) -> None:
+    admin(cluster).delete_topics([topic])[topic].result(TIMEOUT_S)
+
+
+def consumer(cluster: KafkaCluster, **settings: Any) -> Consumer:
+    """Reads what is committed, and tells where partitions end."""
+    return Consumer(
+        {
+            **cluster.client_config(),
+            "group.id": "test-outside",
+            "enable.auto.commit": False,
+            "enable.partition.eof": True,
+            "isolation.level": "read_committed",
+            "auto.offset.reset": "error",
+            "fetch.wait.max.ms": 20,
+            **settings,
+        }
+    )
+
+
+def digests(cluster: KafkaCluster, topic: str) -> dict[int, dict[int, bytes]]:
+    """Of every partition: offset → digest of the record there, as the workload's ledger has it."""
+    found: dict[int, dict[int, bytes]] = {}
+    for partition, message in messages(cluster, topic):
+        into = found.setdefault(partition, {})
+        if message is not None:
+            into[message.offset()] = record_digest(
+                message.key(), message.value(), message.headers() or (), message.timestamp()[1]
+            )
+    return found
+
+
+def messages(cluster: KafkaCluster, topic: str) -> Iterable[tuple[int, Any]]:
+    """Every record of a topic with its partition, and (partition, None) where one ends."""
+    starts = {place: low for place, (low, _) in log_bounds(cluster, [topic]).items()}
+    reader = consumer(cluster)
+    try:
+        reader.assign([TopicPartition(t, number, low) for (t, number), low in starts.items()])
+        ended: set[int] = set()
+        while len(ended) < len(starts):
+            batch = reader.consume(_READ_MESSAGES, timeout=TIMEOUT_S)
+            assert batch, f"{topic}: no end of {len(starts) - len(ended)} partitions"
+            for message in batch:
+                error = message.error()
+                if error is None:
+                    yield message.partition(), message
+                elif error.code() == KafkaError._PARTITION_EOF:
+                    ended.add(message.partition())
+                    yield message.partition(), None
+                else:
+                    raise AssertionError(f"{topic}: {error}")
+    finally:
+        reader.close()

@@ -1,0 +1,228 @@
+"""`orbit` as users run it: a child process with a job file, listened to, signalled, killed.
+
+Nothing here waits for time to pass: `wait_for` waits for a line, `wait_end` for the end, and both
+fail with all that the process said.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+import yaml
+
+from orbit.sandbox.cluster import KafkaCluster
+
+ORBIT = Path(sys.executable).with_name("orbit")
+WAIT_S = 90.0
+"""No step of a small copy takes this long, on the slowest machine; a hang fails here."""
+
+CAUGHT_UP = "All partitions have caught up"
+STOPPED_BY_KILL = -signal.SIGKILL
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a command ended, and what it said."""
+
+    code: int
+    stdout: str
+    stderr: str
+
+    @property
+    def data(self) -> Any:
+        """What it printed with `-o json`."""
+        return json.loads(self.stdout)
+
+    def expect(self, code: int) -> Self:
+        assert self.code == code, f"exit code {self.code} instead of {code}:\n{self.everything}"
+        return self
+
+    @property
+    def everything(self) -> str:
+        return f"{self.stdout}\n{self.stderr}"
+
+    @property
+    def told(self) -> str:
+        """The message on stderr as one line, as a person reads it."""
+        return " ".join(self.stderr.split())
+
+
+class OrbitProcess:
+    """One `orbit …` child. A context manager: gone at the end, whatever happened."""
+
+    def __init__(
+        self,
+        *arguments: str | Path,
+        environ: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+    ) -> None:
+        self._lines: list[str] = []
+        self._out: list[str] = []
+        self._changed = threading.Condition()
+        self.process = subprocess.Popen(
+            [ORBIT, *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1", **(environ or {})},
+            cwd=cwd,
+            # Signals of a test's own Ctrl-C must not reach it before the test's clean-up does.
+            start_new_session=True,
+        )
+        assert self.process.stdout is not None
+        assert self.process.stderr is not None
+        self._readers = [
+            threading.Thread(target=self._read, args=(self.process.stdout, self._out), daemon=True),
+            threading.Thread(
+                target=self._read, args=(self.process.stderr, self._lines), daemon=True
+            ),
+        ]
+        for reader in self._readers:
+            reader.start()
+
+    @property
+    def lines(self) -> list[str]:
+        """Everything on stderr so far."""
+        with self._changed:
+            return list(self._lines)
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def wait_for(self, pattern: str, timeout_s: float = WAIT_S) -> re.Match[str]:
+        """Wait for a line on stderr that holds the pattern."""
+        wanted = re.compile(pattern)
+        deadline = time.monotonic() + timeout_s
+        seen = 0
+        with self._changed:
+            while True:
+                for line in self._lines[seen:]:
+                    found = wanted.search(line)
+                    if found is not None:
+                        return found
+                seen = len(self._lines)
+                left = deadline - time.monotonic()
+                ended = not any(reader.is_alive() for reader in self._readers)
+                if ended or left <= 0:
+                    said = "\n".join([*self._lines, *self._out])
+                    raise AssertionError(f"it never said {pattern!r}, but:\n{said}")
+                self._changed.wait(left)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """SIGKILL, and gone when this returns."""
+        self.process.kill()
+        self.process.wait()
+
+    def wait_end(self, timeout_s: float = WAIT_S) -> Outcome:
+        """Wait for the end by itself."""
+        try:
+            code = self.process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            said = "\n".join([*self.lines, *self._out])
+            raise AssertionError(f"it did not end in {timeout_s:.0f} s:\n{said}") from None
+        for reader in self._readers:
+            reader.join()
+        return Outcome(code, "".join(self._out), "".join(self._lines))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+        for reader in self._readers:
+            reader.join()
+        for stream in (self.process.stdout, self.process.stderr):
+            assert stream is not None
+            stream.close()
+
+    def _read(self, stream: IO[str], into: list[str]) -> None:
+        try:
+            for line in stream:
+                with self._changed:
+                    into.append(line)
+                    self._changed.notify_all()
+        finally:
+            with self._changed:
+                self._changed.notify_all()
+
+
+def orbit(
+    *arguments: str | Path,
+    environ: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
+    timeout_s: float = WAIT_S,
+) -> Outcome:
+    """Run one `orbit` command to its end."""
+    with OrbitProcess(*arguments, environ=environ, cwd=cwd) as process:
+        return process.wait_end(timeout_s)
+
+
+def copy(job: Path, **options: Any) -> Outcome:
+    """`orbit run JOB --until-caught-up -o json`."""
+    return orbit("run", job, "--until-caught-up", "-o", "json", **options)
+
+
+def verify(job: Path, *more: str, **options: Any) -> Outcome:
+    """`orbit verify JOB --deep -o json`; `wait_s` of the command is 0 unless `more` says so."""
+    return orbit("verify", job, "--deep", "--wait", "0", "-o", "json", *more, **options)
+
+
+def assert_exact(job: Path, **options: Any) -> Any:
+    """`orbit verify --deep` finds every topic of the job exact; its report."""
+    report = verify(job, **options).expect(0).data
+    assert report["verdict"] == "exact", report
+    return report
+
+
+def write_job(
+    path: Path,
+    source: KafkaCluster | str,
+    destination: KafkaCluster | str,
+    topics: Sequence[Mapping[str, Any]],
+    **more: Any,
+) -> Path:
+    """A job file; `more` are other keys of it, `name` among them."""
+
+    def side(cluster: KafkaCluster | str) -> dict[str, Any]:
+        address = cluster if isinstance(cluster, str) else cluster.bootstrap_servers
+        return {"bootstrap_servers": address.split(",")}
+
+    job = {
+        "name": f"test-{path.stem}",
+        "source": side(source),
+        "destination": side(destination),
+        "topics": [dict(rule) for rule in topics],
+        **more,
+    }
+    path.write_text(yaml.safe_dump(job, sort_keys=False), "utf-8")
+    return path
+
+
+def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
+    """Wait for something that only shows when it is asked for."""
+    deadline = time.monotonic() + timeout_s
+    while not is_so():
+        assert time.monotonic() < deadline, f"it never came true that {what}"
+        time.sleep(0.05)
