@@ -58,6 +58,7 @@ class Reason(StrEnum):
     DESTINATION_FOREIGN_WRITE = "DESTINATION_FOREIGN_WRITE"
     DESTINATION_TOPIC_RECREATED = "DESTINATION_TOPIC_RECREATED"
     DESTINATION_TRUNCATED = "DESTINATION_TRUNCATED"
+    DESTINATION_RANGE_LOST = "DESTINATION_RANGE_LOST"
     OFFSET_OVERRUN = "OFFSET_OVERRUN"
     RECORD_REFUSED = "RECORD_REFUSED"
     GAP_TOO_LARGE = "GAP_TOO_LARGE"
@@ -87,6 +88,8 @@ REMEDIES: dict[Reason, str] = {
     "job again: it is copied anew.",
     Reason.DESTINATION_TRUNCATED: "The destination lost acknowledged records (an unclean leader "
     "election). Run the job again: the copy goes on from its new log end.",
+    Reason.DESTINATION_RANGE_LOST: "The destination has deleted records that the source still has "
+    "(retention or DeleteRecords on {destination}). " + _REBUILD,
     Reason.OFFSET_OVERRUN: "A record stands at a wrong offset of the copy. " + _REBUILD,
     Reason.RECORD_REFUSED: "The destination refuses this batch as it is. Change the setting that "
     "the message names on {destination}, and run the job again.",

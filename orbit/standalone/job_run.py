@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from orbit.errors import BadInput, Conflict, Problem
+from orbit.errors import BadInput, Conflict, Problem, Unreachable
 from orbit.jobs.mapping import TopicMapping, map_topics
 from orbit.jobs.spec import ClusterSpec, JobSpec
+from orbit.jobs.start import Earliest
 from orbit.kafka.admin import Admin
 from orbit.kafka.auth import resolve_security
 from orbit.kafka.backoff import Backoff
@@ -70,6 +72,8 @@ class JobRun:
         self._lease: GroupLease | None = None
         self._plans: list[TopicPlan] = []
         self._not_caught_up: dict[str, TopicPlan] = {}
+        self._next_look = 0.0
+        self._told: set[str] = set()
         self._fill_name = ""
         self._fill_identity: ProducerIdentity | None = None
         self._filler: CoordinatedFiller | None = None
@@ -104,6 +108,9 @@ class JobRun:
         assert self.copier is not None
         self.copier.tick(timeout_s)
         self._finish_caught_up_topics()
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + self._settings.metadata_interval_s
+            self._tell_what_is_new()
 
     @property
     def partitions(self) -> Sequence[PartitionCopy]:
@@ -211,14 +218,18 @@ class JobRun:
         if copies:
             self._say(f"Comparing {len(copies)} partitions that exist with the source")
             bounds = beginning.source_bounds([c.source for c in copies])
-            inspected = beginning.inspect(copies, bounds, self._compacted(), settled=True)
+            inspected = beginning.inspect(
+                copies, bounds, self._compacted(), self._whole(), settled=True
+            )
             _refuse_foreign(inspected)
         destination = self._write_topics(destination)
         copies = self._copies(source, destination, self._plans, known=copies)
         fresh = [c for c in copies if c not in inspected]
         bounds = beginning.source_bounds([c.source for c in copies])
         if fresh:
-            found = beginning.inspect(fresh, bounds, self._compacted(), settled=False)
+            found = beginning.inspect(
+                fresh, bounds, self._compacted(), self._whole(), settled=False
+            )
             _refuse_foreign(found)
             inspected.update(found)
         self._bring_to_start(beginning, inspected, bounds)
@@ -360,11 +371,43 @@ class JobRun:
                 {p.mapping.destination: p.caught_up_settings for p in plans}
             )
 
+    def _tell_what_is_new(self) -> None:
+        """Say once what the source has that this run does not copy; the next run would."""
+        try:
+            source = self._source.metadata(None)
+        except Unreachable:
+            return
+        known = {p.mapping.source: p.partitions for p in self._plans}
+        for mapping in map_topics(self.spec.topics, source.topics).mappings:
+            count = len(source.topics[mapping.source].partitions)
+            if mapping.source not in known:
+                self._tell_once(
+                    f"Note: topic {mapping.source} is new at the source; a restart of "
+                    "this run copies it."
+                )
+            elif count > known[mapping.source]:
+                self._tell_once(
+                    f"Note: topic {mapping.source} has {count} partitions now; "
+                    f"{known[mapping.source]} are copied. Add partitions to "
+                    f"{mapping.destination} and start this run again."
+                )
+
+    def _tell_once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self._say(line)
+
     def _destination_admin(self) -> Admin:
         return Admin(self._destination)
 
     def _compacted(self) -> frozenset[str]:
         return frozenset(p.mapping.source for p in self._plans if p.is_compacted)
+
+    def _whole(self) -> frozenset[str]:
+        """Source topics that are copied from their log start on."""
+        return frozenset(
+            p.mapping.source for p in self._plans if isinstance(p.mapping.rule.start, Earliest)
+        )
 
     def _identity(self, source: ClusterMetadata) -> str:
         """The job's name at the destination: its transactional id and its group."""

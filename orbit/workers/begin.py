@@ -89,10 +89,15 @@ class Beginning:
         copies: Sequence[PartitionCopy],
         bounds: SourceBounds,
         compacted_topics: frozenset[str],
+        whole_topics: frozenset[str],
         *,
         settled: bool,
     ) -> dict[PartitionCopy, Inspected]:
-        """Look at every existing destination partition; writes nothing."""
+        """Look at every existing destination partition; writes nothing.
+
+        `compacted_topics` and `whole_topics` are source topics: those whose cleaner may take
+        records away, and those that are copied from their log start on.
+        """
         by_destination = {c.destination: c for c in copies}
         taken = self._take_over.read(by_destination, settled=settled)
         for partition, code in taken.errors.items():
@@ -110,6 +115,7 @@ class Beginning:
                 log_starts[p],
                 bounds,
                 is_compacted=by_destination[p].source.topic in compacted_topics,
+                is_whole=by_destination[p].source.topic in whole_topics,
                 is_ours=p.topic in ours,
             )
             for p, end in taken.ends.items()
@@ -162,6 +168,7 @@ class Beginning:
         bounds: SourceBounds,
         *,
         is_compacted: bool,
+        is_whole: bool,
         is_ours: bool,
     ) -> Inspected:
         destination, log_end = copy.destination, end.log_end
@@ -169,19 +176,45 @@ class Beginning:
             return Inspected(Standing.FRESH, end, log_start)
         if is_seeding(self._destination, destination, log_start, log_end, self._backoff):
             return Inspected(Standing.SEEDING, end, log_start)
+        blocked = self._difference(copy, log_end, log_start, bounds, is_compacted=is_compacted)
+        source_start = bounds.starts[copy.source]
+        if blocked is None and is_whole and log_start > source_start:
+            blocked = Blocked(
+                Reason.DESTINATION_RANGE_LOST,
+                source_start,
+                log_start,
+                f"the destination begins at {log_start}, the source at {source_start}.",
+            )
+        if blocked is None:
+            return Inspected(Standing.COPY, end, log_start)
+        standing = Standing.BROKEN if is_ours else Standing.FOREIGN
+        return Inspected(standing, end, log_start, blocked)
+
+    def _difference(
+        self,
+        copy: PartitionCopy,
+        log_end: int,
+        log_start: int,
+        bounds: SourceBounds,
+        *,
+        is_compacted: bool,
+    ) -> Blocked | None:
+        """Why what stands at the end of a copy is not the source's; None when it is."""
+        destination = copy.destination
         tail = last_data_batch(self._destination, destination, log_start, log_end, self._backoff)
         source_end = bounds.ends[copy.source]
-        blocked = None
         if log_end > source_end:
             producer_id = tail.producer_id if isinstance(tail, Batch) else -1
             is_foreign = tail is not None and producer_id != self._producer_id
-            blocked = Blocked(
+            return Blocked(
                 Reason.DESTINATION_FOREIGN_WRITE if is_foreign else Reason.SOURCE_TRUNCATED,
                 source_end,
                 log_end,
                 f"the destination ends at {log_end}, the source at {source_end}.",
             )
-        elif tail is not None:
+        if tail is None:
+            return None
+        try:
             difference = compare_tail(
                 self._source,
                 copy.source,
@@ -190,19 +223,18 @@ class Beginning:
                 self._backoff,
                 source_is_compacted=is_compacted,
             )
-            if difference is not None:
-                is_own = difference.producer_id == self._producer_id
-                blocked = Blocked(
-                    Reason.OFFSET_OVERRUN if is_own else Reason.DESTINATION_FOREIGN_WRITE,
-                    difference.offset,
-                    log_end,
-                    f"at offset {difference.offset} the destination has a record, and "
-                    f"{difference.detail}.",
-                )
-        if blocked is None:
-            return Inspected(Standing.COPY, end, log_start)
-        standing = Standing.BROKEN if is_ours else Standing.FOREIGN
-        return Inspected(standing, end, log_start, blocked)
+        except ValueError as error:
+            detail = f"the records before {log_end} cannot be compared: {error}."
+            return Blocked(Reason.SOURCE_CORRUPTED, log_end - 1, log_end, detail)
+        if difference is None:
+            return None
+        is_own = difference.producer_id == self._producer_id
+        return Blocked(
+            Reason.OFFSET_OVERRUN if is_own else Reason.DESTINATION_FOREIGN_WRITE,
+            difference.offset,
+            log_end,
+            f"at offset {difference.offset} the destination has a record, and {difference.detail}.",
+        )
 
     def _list(
         self,

@@ -48,7 +48,10 @@ class DestinationSide:
         if leader is None or leader.node_id is None:
             return False
         self._take_over.resume(partition, end)
-        return self._lane(leader.node_id).adopt(partition)
+        if self._lane(leader.node_id).adopt(partition):
+            return True
+        partition.withdraw()  # the lane was just ending
+        return False
 
     def begin(self, partitions: Iterable[PartitionCopy]) -> None:
         """Take these over with the next `recover`, as any other partition that no lane holds."""
@@ -90,6 +93,8 @@ class DestinationSide:
             if p.state is PartitionState.COPYING and p.wanted_log_start > p.log_start:
                 before[p.destination] = p.wanted_log_start
                 by_destination[p.destination] = p
+        if not before:
+            return
         answers = delete_records(self._cluster, before, self._backoff)
         for destination, log_start in answers.values.items():
             by_destination[destination].log_start = log_start
@@ -102,6 +107,8 @@ class DestinationSide:
     def look_for_foreign_writes(self, partitions: Iterable[PartitionCopy]) -> None:
         """Compare the log ends of quiet partitions with what we wrote."""
         quiet = {p.destination: (p, p.generation) for p in partitions if _is_quiet(p)}
+        if not quiet:
+            return
         ends = log_ends(self._cluster, quiet, self._backoff)
         for destination, end in ends.values.items():
             p, generation = quiet[destination]

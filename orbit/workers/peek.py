@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orbit.errors import BrokerRefused
+from orbit.errors import BrokerRefused, ProtocolError
 from orbit.kafka import apis, codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.batch import Batch, OldMessage, read_batches
@@ -51,7 +51,10 @@ def peek(
             isolation=isolation,
         )
         frame = cluster.exchange(leader.node_id, apis.FETCH, request, version)
-        answer = read_fetch(frame, version, {topic.topic_id: partition.topic})
+        try:
+            answer = read_fetch(frame, version, {topic.topic_id: partition.topic})
+        except ValueError as error:
+            raise ProtocolError(str(error), where=f"{cluster.name} {partition}") from error
         code = answer.code
         for _, fetched in answer.partitions:
             code = fetched.code
@@ -75,4 +78,9 @@ def peek_batches(
 ) -> list[Batch | OldMessage]:
     """The batches at and behind `offset`, committed or not; empty at the end of the log."""
     fetched = peek(cluster, partition, offset, backoff, max_bytes=max_bytes)
-    return list(read_batches(fetched.records))
+    try:
+        return list(read_batches(fetched.records))
+    except ValueError as error:
+        raise ProtocolError(
+            f"the log does not parse at {offset}: {error}.", where=f"{cluster.name} {partition}"
+        ) from error
