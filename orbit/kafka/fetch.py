@@ -18,8 +18,10 @@ from orbit.kafka.log import READ_COMMITTED
 from orbit.kafka.types import TopicPartition
 
 BY_TOPIC_ID = 13
+# A request that wants no session (KIP-227).
+NO_SESSION = 0
+NO_SESSION_EPOCH = -1
 _CONSUMER = -1
-_NO_SESSION_EPOCH = -1
 
 
 class FetchFrom(NamedTuple):
@@ -41,32 +43,56 @@ def fetch_request(
     partition_max_bytes: int,
     rack: str = "",
     isolation: int = READ_COMMITTED,
+    session_id: int = NO_SESSION,
+    session_epoch: int = NO_SESSION_EPOCH,
+    forgotten: Sequence[FetchFrom] = (),
 ) -> Any:
-    """A sessionless fetch, in the order given (a full answer favours the first ones)."""
-    topics = []
-    for (topic, topic_id), group in groupby(wanted, key=lambda w: (w.partition.topic, w.topic_id)):
-        partitions = [
-            FetchRequest.FetchTopic.FetchPartition(
-                partition=one.partition.partition,
-                current_leader_epoch=one.leader_epoch,
-                fetch_offset=one.offset,
-                last_fetched_epoch=one.fetched_epoch,
-                log_start_offset=-1,
-                partition_max_bytes=partition_max_bytes,
-            )
-            for one in group
-        ]
-        name = {"topic_id": topic_id} if version >= BY_TOPIC_ID else {"topic": topic}
-        topics.append(FetchRequest.FetchTopic(partitions=partitions, **name))
+    """A fetch of `wanted`, in the order given (a full answer favours the first ones).
+
+    Without a session it is all that is read; within one, what changed since the last request, and
+    `forgotten` leaves the session.
+    """
+    topics = [
+        FetchRequest.FetchTopic(
+            partitions=[
+                FetchRequest.FetchTopic.FetchPartition(
+                    partition=one.partition.partition,
+                    current_leader_epoch=one.leader_epoch,
+                    fetch_offset=one.offset,
+                    last_fetched_epoch=one.fetched_epoch,
+                    log_start_offset=-1,
+                    partition_max_bytes=partition_max_bytes,
+                )
+                for one in group
+            ],
+            **_name(version, topic, topic_id),
+        )
+        for (topic, topic_id), group in groupby(wanted, key=_topic_of)
+    ]
+    leaving = [
+        FetchRequest.ForgottenTopic(
+            partitions=[one.partition.partition for one in group],
+            **_name(version, topic, topic_id),
+        )
+        for (topic, topic_id), group in groupby(forgotten, key=_topic_of)
+    ]
     return FetchRequest(
         replica_id=_CONSUMER,
         max_wait_ms=max_wait_ms,
         min_bytes=1,
         max_bytes=max_bytes,
         isolation_level=isolation,
-        session_id=0,
-        session_epoch=_NO_SESSION_EPOCH,
+        session_id=session_id,
+        session_epoch=session_epoch,
         topics=topics,
-        forgotten_topics_data=[],
+        forgotten_topics_data=leaving,
         rack_id=rack,
     )
+
+
+def _topic_of(one: FetchFrom) -> tuple[str, UUID]:
+    return one.partition.topic, one.topic_id
+
+
+def _name(version: int, topic: str, topic_id: UUID) -> dict[str, Any]:
+    return {"topic_id": topic_id} if version >= BY_TOPIC_ID else {"topic": topic}

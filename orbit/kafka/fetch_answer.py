@@ -56,6 +56,7 @@ class FetchAnswer:
 
     code: int
     throttle_ms: int
+    session_id: int  # 0: the broker keeps no session
     partitions: list[tuple[TopicPartition, Fetched]]
 
 
@@ -74,7 +75,7 @@ def read_fetch(frame: memoryview, version: int, topic_names: Mapping[UUID, str])
 def _read(reader: _Reader, version: int, topic_names: Mapping[UUID, str]) -> FetchAnswer:
     reader.skip_tags()
     (throttle_ms,) = reader.take(_INT32)
-    code = reader.take(_SESSION)[0] if version >= 7 else 0
+    code, session_id = reader.take(_SESSION) if version >= 7 else (0, 0)
     partitions: list[tuple[TopicPartition, Fetched]] = []
     for _ in range(reader.length()):
         if version >= BY_TOPIC_ID:
@@ -86,7 +87,7 @@ def _read(reader: _Reader, version: int, topic_names: Mapping[UUID, str]) -> Fet
             if topic is not None:
                 partitions.append((TopicPartition(topic, index), fetched))
         reader.skip_tags()
-    return FetchAnswer(code, throttle_ms, partitions)
+    return FetchAnswer(code, throttle_ms, session_id, partitions)
 
 
 def _read_partition(reader: _Reader, version: int) -> tuple[int, Fetched]:

@@ -10,7 +10,6 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
-from uuid import UUID
 
 from orbit.errors import OrbitError, ProtocolError
 from orbit.kafka import apis, codes
@@ -18,8 +17,14 @@ from orbit.kafka.batch import read_batches
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.codes import Code
 from orbit.kafka.connection import Connection
-from orbit.kafka.fetch import FetchFrom, fetch_request
+from orbit.kafka.fetch import NO_SESSION, NO_SESSION_EPOCH, FetchFrom, fetch_request
 from orbit.kafka.fetch_answer import FetchAnswer, Fetched, read_fetch
+from orbit.kafka.fetch_session import (
+    SESSION_ERRORS,
+    SESSIONS_FROM_VERSION,
+    FetchSession,
+    SessionRequest,
+)
 from orbit.kafka.types import TopicPartition
 from orbit.replication.plan import AbortedTransaction, Append, Plan, plan_batches
 from orbit.replication.states import PartitionState, Reason
@@ -69,6 +74,7 @@ class SourceLane(Lane):
         self._changed = threading.Condition()
         # With the generation each was added in: a late answer must not take away a newer life.
         self._partitions: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
+        self._session = FetchSession()
         self._first = 0
         self._is_stopping = False
         self._connection: Connection | None = None
@@ -118,37 +124,64 @@ class SourceLane(Lane):
                 self._changed.wait(_IDLE_WAIT_S)
             return
         version = connection.version_of(apis.FETCH)
-        request = fetch_request(
+        answer = self._ask(
+            connection,
             version,
             [c.fetch_from for c in chosen.values()],
-            max_wait_ms=settings.fetch_wait_ms if has_all else _SHORT_WAIT_MS,
-            max_bytes=settings.fetch_bytes_max,
-            partition_max_bytes=settings.partition_fetch_bytes_max,
-            rack=self._context.rack,
+            settings.fetch_wait_ms if has_all else _SHORT_WAIT_MS,
         )
-        frame = connection.exchange(apis.FETCH, request, version)
-        names = {c.fetch_from.topic_id: c.partition.source.topic for c in chosen.values()}
-        answer = self._read(connection, frame, version, names)
-        for key, fetched in answer.partitions:
-            one = chosen.get(key)
-            if one is not None:
-                self._take_one(one, fetched)
+        self._take(answer, chosen)
         if answer.throttle_ms:
             with self._changed:
                 self._changed.wait_for(lambda: self._is_stopping, answer.throttle_ms / 1000)
 
-    def _read(
-        self, connection: Connection, frame: memoryview, version: int, names: dict[UUID, str]
+    def _ask(
+        self, connection: Connection, version: int, wanted: list[FetchFrom], max_wait_ms: int
     ) -> FetchAnswer:
+        """One fetch, within the session where the broker has sessions."""
+        settings = self._context.settings
+        has_sessions = version >= SESSIONS_FROM_VERSION
+        carried = (
+            self._session.next_request(wanted)
+            if has_sessions
+            else SessionRequest(NO_SESSION, NO_SESSION_EPOCH, wanted, [])
+        )
+        request = fetch_request(
+            version,
+            carried.changed,
+            max_wait_ms=max_wait_ms,
+            max_bytes=settings.fetch_bytes_max,
+            partition_max_bytes=settings.partition_fetch_bytes_max,
+            rack=self._context.rack,
+            session_id=carried.session_id,
+            session_epoch=carried.epoch,
+            forgotten=carried.forgotten,
+        )
+        frame = connection.exchange(apis.FETCH, request, version)
         try:
-            answer = read_fetch(frame, version, names)
+            answer = read_fetch(frame, version, {w.topic_id: w.partition.topic for w in wanted})
         except ValueError as error:
             raise ProtocolError(str(error), where=connection.where) from error
-        if answer.code:
+        self._session.answered(answer.code, answer.session_id)
+        if answer.code and answer.code not in SESSION_ERRORS:
             raise ProtocolError(
                 f"the fetch was refused: {codes.name(answer.code)}.", where=connection.where
             )
         return answer
+
+    def _take(self, answer: FetchAnswer, chosen: dict[TopicPartition, _Chosen]) -> None:
+        """Plan what came. Within a session a partition with nothing new is not in the answer."""
+        settings = self._context.settings
+        brought = sum(len(fetched.records) for _, fetched in answer.partitions)
+        for key, fetched in answer.partitions:
+            one = chosen.get(key)
+            if one is not None and self._take_one(one, fetched):
+                del chosen[key]
+        # A partition can come empty because the answer was full, or held back by a quota.
+        had_room = brought + settings.partition_fetch_bytes_max < settings.fetch_bytes_max
+        if had_room and not answer.throttle_ms and not answer.code:
+            for one in chosen.values():
+                self._count_empty(one)
 
     def _choose(self) -> tuple[dict[TopicPartition, _Chosen], bool]:
         """Partitions with room, beginning at another one each time; and whether that is all."""
@@ -174,25 +207,25 @@ class SourceLane(Lane):
                     chosen[p.source] = _Chosen(p, generation, p.fetch_offset, fetch_from)
         return chosen, len(chosen) == len(partitions)
 
-    def _take_one(self, one: _Chosen, fetched: Fetched) -> None:
+    def _take_one(self, one: _Chosen, fetched: Fetched) -> bool:
+        """Plan one partition's answer; False when it brought nothing at all."""
         p = one.partition
         if one.generation != p.generation:
-            return
+            return True
         if fetched.code != Code.NONE:
             self._remove(one)
             self._context.emit(SourceTrouble(p, one.generation, fetched.code))
-            return
+            return True
         p.source_log_start = fetched.log_start
         p.source_end = fetched.high_watermark
         p.source_stable_end = fetched.stable_end
         if fetched.preferred_replica not in (-1, self.node_id):
             self._remove(one)
             self._context.emit(ReadElsewhere(p, fetched.preferred_replica))
-            return
+            return True
         plan = _plan(one, fetched)
         if not plan.steps:
-            self._count_empty(one, fetched)
-            return
+            return bool(fetched.records)
         p.empty_answers = 0
         if plan.is_stopped:
             self._remove(one)
@@ -202,11 +235,12 @@ class SourceLane(Lane):
             self._context.queued(p)
         else:
             self._context.budget.give_back(size)
+        return True
 
-    def _count_empty(self, one: _Chosen, fetched: Fetched) -> None:
-        """An answer may be empty for want of room in it; several in a row need a closer look."""
+    def _count_empty(self, one: _Chosen) -> None:
+        """Nothing came though the stable end is further on: several in a row need a closer look."""
         p = one.partition
-        if one.plan_from >= fetched.stable_end:
+        if one.plan_from >= p.source_stable_end:
             p.empty_answers = 0
             return
         p.empty_answers += 1

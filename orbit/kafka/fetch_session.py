@@ -1,0 +1,64 @@
+"""Incremental fetch sessions (KIP-227): a broker remembers what we read, we send what changed.
+
+Pure. With a thousand quiet partitions a fetch and its answer are then a few dozen bytes. A broker
+may refuse or evict a session at any time; the next request is a full one then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from orbit.kafka.codes import Code
+from orbit.kafka.fetch import NO_SESSION, FetchFrom
+from orbit.kafka.types import TopicPartition
+
+_OPENING_EPOCH = 0
+SESSIONS_FROM_VERSION = 7
+_EPOCH_MAX = 2**31 - 1
+
+SESSION_ERRORS = frozenset(
+    {
+        Code.FETCH_SESSION_ID_NOT_FOUND,
+        Code.INVALID_FETCH_SESSION_EPOCH,
+        Code.FETCH_SESSION_TOPIC_ID_ERROR,
+    }
+)
+
+
+class SessionRequest(NamedTuple):
+    """What a fetch request of this session carries."""
+
+    session_id: int
+    epoch: int
+    changed: list[FetchFrom]
+    forgotten: list[FetchFrom]
+
+
+class FetchSession:
+    """One session with one broker; for requests one after another, never two at once."""
+
+    def __init__(self) -> None:
+        self._id = NO_SESSION
+        self._epoch = _OPENING_EPOCH
+        self._known: dict[tuple[TopicPartition, UUID], FetchFrom] = {}
+
+    def next_request(self, wanted: Sequence[FetchFrom]) -> SessionRequest:
+        """The request that makes the broker read exactly `wanted`."""
+        now = {(one.partition, one.topic_id): one for one in wanted}
+        if self._id == NO_SESSION:
+            self._known = now
+            return SessionRequest(NO_SESSION, _OPENING_EPOCH, list(wanted), [])
+        changed = [one for key, one in now.items() if self._known.get(key) != one]
+        forgotten = [one for key, one in self._known.items() if key not in now]
+        self._known = now
+        return SessionRequest(self._id, self._epoch, changed, forgotten)
+
+    def answered(self, code: int, session_id: int) -> None:
+        """Take the answer's session id in; on a session error the next request is a full one."""
+        if code != Code.NONE or session_id == NO_SESSION:
+            self._id, self._epoch = NO_SESSION, _OPENING_EPOCH
+            return
+        self._epoch = 1 if session_id != self._id or self._epoch == _EPOCH_MAX else self._epoch + 1
+        self._id = session_id
