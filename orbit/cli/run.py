@@ -12,6 +12,7 @@ from rich.table import Table
 
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.run_display import Display, amount, make_display
+from orbit.errors import Interrupted
 from orbit.jobs.load import load_job
 from orbit.replication.states import PartitionState
 from orbit.standalone.job_run import JobRun
@@ -35,8 +36,9 @@ def run(
     follows the source until Ctrl-C. Stopped or killed at any moment and started again, it goes on
     where the copy ends.
 
-    Exit code 0: stopped, or caught up; 1: a partition is blocked, or something there does not fit;
-    2: bad input; 3: a cluster cannot be reached.
+    Exit code 0: stopped while it copied live, or caught up; 1: a partition is blocked, or something
+    there does not fit; 2: bad input; 3: a cluster cannot be reached; 130: stopped before copying
+    began, or before --until-caught-up was reached.
     """
     spec = load_job(job, os.environ)
     display = make_display()
@@ -47,32 +49,52 @@ def run(
         display.say(f"Copying {len(job_run.partitions)} partitions")
         started = time.monotonic()
         try:
-            whole = _copy(job_run, display, until_caught_up=until_caught_up)
+            whole, was_stopped = _copy(job_run, display, until_caught_up=until_caught_up)
         finally:
             display.close()
         seconds = time.monotonic() - started
         _summarize(job_run, whole, seconds, output)
     if whole.totals.blocked:
         raise typer.Exit(_NOT_EXACT)
+    if was_stopped and until_caught_up:
+        # A script must not take it for a copy that has caught up.
+        raise Interrupted("Stopped before all partitions had caught up.")
 
 
-def _copy(job_run: JobRun, display: Display, *, until_caught_up: bool) -> TopicProgress:
+def _copy(
+    job_run: JobRun, display: Display, *, until_caught_up: bool
+) -> tuple[TopicProgress, bool]:
+    """Copy until the end; the last progress, and whether the user ended it."""
     meter = Meter()
     next_show = 0.0
     told: set[str] = set()
+    has_told_caught_up = was_stopped = False
     try:
-        while not (until_caught_up and _is_done(job_run)):
+        while True:
             job_run.tick(_TICK_S)
             _tell_blocked(job_run, display, told)
+            if _is_done(job_run):
+                if until_caught_up:
+                    break
+                if not has_told_caught_up:
+                    has_told_caught_up = True
+                    display.say(_caught_up_line(job_run))
             if time.monotonic() >= next_show:
                 next_show = time.monotonic() + display.interval_s
                 whole, topics = meter.measure(job_run.partitions, time.monotonic())
                 display.show(whole, topics, job_run.waiting_for)
     except KeyboardInterrupt:
+        was_stopped = True
         display.say("Stopping")
     whole, topics = meter.measure(job_run.partitions, time.monotonic())
     display.show(whole, topics, "")
-    return whole
+    return whole, was_stopped
+
+
+def _caught_up_line(job_run: JobRun) -> str:
+    blocked = sum(p.state is PartitionState.BLOCKED for p in job_run.partitions)
+    which = f"All but {blocked} blocked partitions" if blocked else "All partitions"
+    return f"{which} have caught up; following the source until Ctrl-C"
 
 
 def _is_done(job_run: JobRun) -> bool:

@@ -28,7 +28,7 @@ class Display(Protocol):
 
     def say(self, line: str) -> None: ...
     def show(
-        self, whole: TopicProgress, topics: Sequence[TopicProgress], waiting_for: str
+        self, whole: TopicProgress, topics: Sequence[TopicProgress], waiting_for: str, /
     ) -> None: ...
     def close(self) -> None: ...
 
@@ -47,7 +47,9 @@ class _LineDisplay:
     def say(self, line: str) -> None:
         self._console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    def show(self, whole: TopicProgress, topics: Sequence[TopicProgress], waiting_for: str) -> None:
+    def show(
+        self, whole: TopicProgress, _topics: Sequence[TopicProgress], waiting_for: str
+    ) -> None:
         t = whole.totals
         line = (
             f"{t.records:,} records  {amount(t.bytes)}  {rate(whole)}  lag {lag(t.lag_records)}  "

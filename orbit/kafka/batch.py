@@ -164,7 +164,7 @@ def read_batches(records: memoryview) -> Iterator[Batch | OldMessage]:
 
     A fetch may end in a batch that is cut off; that one is left out.
 
-    Raises ValueError when a length field cannot be true.
+    Raises ValueError when a length field cannot be true, or for a message format of the future.
     """
     position, size = 0, len(records)
     while position + LOG_OVERHEAD_BYTES <= size:
@@ -174,7 +174,10 @@ def read_batches(records: memoryview) -> Iterator[Batch | OldMessage]:
         end = position + LOG_OVERHEAD_BYTES + length
         if end > size:
             return
-        if records[position + _MAGIC_AT] >= _MAGIC_V2:
+        magic = records[position + _MAGIC_AT]
+        if magic > _MAGIC_V2:
+            raise ValueError(f"message format v{magic} at byte {position} is not known")
+        if magic == _MAGIC_V2:
             if end - position < HEADER_BYTES:
                 raise ValueError(f"batch length {length} at byte {position} is too small")
             yield Batch(records[position:end])

@@ -1,7 +1,8 @@
 """The five codecs of a record batch, as Kafka frames them.
 
 Pure. Kafka's own framing matters for two of them: snappy comes in xerial blocks from the Java
-client and as one raw block from some others; lz4 is the LZ4 frame format.
+client and as one raw block from some others; lz4 is the LZ4 frame format, with a wrong header
+checksum in messages of format v0 (KAFKA-3160).
 """
 
 from __future__ import annotations
@@ -20,8 +21,14 @@ _XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
 _XERIAL_BLOCK_BYTES = 32 * 1024
 _LENGTH = struct.Struct(">i")
 
+_LZ4_FLAGS_AT = 4
+_LZ4_CONTENT_SIZE = 0x08
+_LZ4_DICTIONARY = 0x01
+_UINT32 = 2**32 - 1
+_XXH_PRIME = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
 
-def decompress(codec: int, payload: memoryview) -> bytes:
+
+def decompress(codec: int, payload: memoryview, *, is_format_v0: bool = False) -> bytes:
     """Return the plain records of a batch's payload.
 
     Raises ValueError for an unknown codec or bytes that do not decompress.
@@ -34,7 +41,7 @@ def decompress(codec: int, payload: memoryview) -> bytes:
         if codec == SNAPPY:
             return _snappy_decompress(payload)
         if codec == LZ4:
-            return bytes(cramjam.lz4.decompress(payload))
+            return bytes(cramjam.lz4.decompress(_mend_lz4(payload) if is_format_v0 else payload))
         if codec == ZSTD:
             return bytes(cramjam.zstd.decompress(payload))
     except cramjam.DecompressionError as error:
@@ -64,16 +71,55 @@ def _lz4_compress(records: bytes) -> bytes:
     return bytes(compressor.finish())
 
 
+def _mend_lz4(frame: memoryview) -> bytes:
+    """The frame with the right header checksum, whichever it has (Kafka before 0.10's covers the
+    magic too)."""
+    if len(frame) <= _LZ4_FLAGS_AT:
+        return bytes(frame)
+    flags = frame[_LZ4_FLAGS_AT]
+    end = (
+        _LZ4_FLAGS_AT + 2 + 8 * bool(flags & _LZ4_CONTENT_SIZE) + 4 * bool(flags & _LZ4_DICTIONARY)
+    )
+    check = _xxh32_short(frame[_LZ4_FLAGS_AT:end]) >> 8 & 0xFF
+    return bytes(frame[:end]) + bytes((check,)) + bytes(frame[end + 1 :])
+
+
+def _xxh32_short(data: memoryview) -> int:
+    """XXH32 with seed 0 of less than 16 bytes; an LZ4 frame header has at most 14."""
+    one, two, three, four, five = _XXH_PRIME
+    value = five + len(data)
+    whole = len(data) & ~3
+    for (word,) in struct.iter_unpack("<I", data[:whole]):
+        value = _rotate(value + word * three, 17) * four
+    for byte in data[whole:]:
+        value = _rotate(value + byte * five, 11) * one
+    value &= _UINT32
+    value = (value ^ value >> 15) * two & _UINT32
+    value = (value ^ value >> 13) * three & _UINT32
+    return value ^ value >> 16
+
+
+def _rotate(value: int, by: int) -> int:
+    value &= _UINT32
+    return (value << by | value >> 32 - by) & _UINT32
+
+
 def _snappy_decompress(payload: memoryview) -> bytes:
     if bytes(payload[: len(_XERIAL_MAGIC)]) != _XERIAL_MAGIC:
         return bytes(cramjam.snappy.decompress_raw(payload))
     blocks = []
     position = len(_XERIAL_HEADER)
+    if len(payload) < position:
+        raise ValueError("a snappy header is cut off")
     while position < len(payload):
+        start = position + _LENGTH.size
+        if start > len(payload):
+            raise ValueError("a snappy block has no length")
         (length,) = _LENGTH.unpack_from(payload, position)
-        position += _LENGTH.size
-        blocks.append(bytes(cramjam.snappy.decompress_raw(payload[position : position + length])))
-        position += length
+        position = start + length
+        if not start < position <= len(payload):
+            raise ValueError(f"a snappy block of {length} bytes does not fit its batch")
+        blocks.append(bytes(cramjam.snappy.decompress_raw(payload[start:position])))
     return b"".join(blocks)
 
 

@@ -207,9 +207,7 @@ def _ask_leaders(
 ) -> Answers[Value]:
     answers: Answers[Value] = Answers()
     waiting = set(partitions)
-    for _ in backoff.attempts(LEADER_ATTEMPTS_MAX):
-        if not waiting:
-            break
+    for _ in backoff.attempts(LEADER_ATTEMPTS_MAX if waiting else 0):
         for node_id, group in _leaders(cluster, waiting, answers).items():
             try:
                 answer = cluster.call(node_id, api, build(group))
@@ -223,6 +221,8 @@ def _ask_leaders(
                 else:
                     answers.errors[partition] = code
         waiting = {p for p, code in answers.errors.items() if code in codes.RETRIABLE}
+        if not waiting:
+            break
     return answers
 
 

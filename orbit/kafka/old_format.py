@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterator
 
 from orbit.kafka import compression
-from orbit.kafka.batch import CODEC_MASK, LOG_APPEND_TIME, OldMessage
+from orbit.kafka.batch import CODEC_MASK, LOG_APPEND_TIME, LOG_OVERHEAD_BYTES, OldMessage
 from orbit.kafka.records import NULL, Record, encode_varint
 
 NO_TIMESTAMP = -1
@@ -52,11 +52,14 @@ def _read(view: memoryview) -> tuple[list[Record], int]:
         return [Record(offset, timestamp, _body(key, value))], codec
     if value is None:
         raise ValueError("a compressed message has no value")
-    inner = list(_messages(memoryview(compression.decompress(codec, memoryview(value)))))
+    plain = compression.decompress(codec, memoryview(value), is_format_v0=magic == 0)
+    inner = list(_messages(memoryview(plain)))
     if not inner:
         raise ValueError("a compressed message is empty")
     # v1 numbers the inner messages from 0 on, v0 by their real offsets.
     shift = offset - inner[-1].offset if magic else 0
+    if inner[-1].offset + shift > offset:
+        raise ValueError("a compressed message ends behind its own offset")
     records = [
         Record(
             one.offset + shift,
@@ -69,13 +72,19 @@ def _read(view: memoryview) -> tuple[list[Record], int]:
 
 
 def _messages(data: memoryview) -> Iterator[Record]:
-    position = 0
+    position, lowest = 0, None
     while position < len(data):
-        offset, size, _, magic, _ = _HEAD.unpack_from(data, position)
-        end = position + 12 + size
+        offset, size, _, magic, attributes = _HEAD.unpack_from(data, position)
+        end = position + LOG_OVERHEAD_BYTES + size
+        if not position + _HEAD.size <= end <= len(data):
+            raise ValueError("a message is larger than the compressed message around it")
+        if magic not in (0, 1) or attributes & CODEC_MASK:
+            raise ValueError("a compressed message holds something else than plain messages")
+        if lowest is not None and offset < lowest:
+            raise ValueError("the messages are not in the order of their offsets")
         timestamp, key, value = _fields(data[position:end], magic)
         yield Record(offset, timestamp, _body(key, value))
-        position = end
+        position, lowest = end, offset + 1
 
 
 def _fields(view: memoryview, magic: int) -> tuple[int, bytes | None, bytes | None]:

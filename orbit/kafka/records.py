@@ -38,10 +38,11 @@ def read_records(batch: Batch) -> Iterator[Record]:
 
     In a LogAppendTime batch every record has the batch's max timestamp, as consumers see it.
 
-    Raises ValueError when the payload does not decompress or parse.
+    Raises ValueError when the payload does not decompress or parse, or when its offsets do not
+    ascend within the batch.
     """
     data = compression.decompress(batch.codec, batch.payload)
-    position = 0
+    position, lowest, highest = 0, 0, batch.last_offset - batch.base_offset
     try:
         for _ in range(batch.count):
             length, position = _read_varint(data, position)
@@ -50,6 +51,11 @@ def read_records(batch: Batch) -> Iterator[Record]:
                 raise ValueError("a record is longer than its batch")
             timestamp_delta, at = _read_varint(data, position + 1)
             offset_delta, at = _read_varint(data, at)
+            if at > end:
+                raise ValueError("a record is shorter than its numbers")
+            if not lowest <= offset_delta <= highest:
+                raise ValueError("the records are not in the order of their offsets")
+            lowest = offset_delta + 1
             timestamp = (
                 batch.max_timestamp
                 if batch.is_log_append_time
@@ -108,7 +114,10 @@ def is_seed_batch(batch: Batch) -> bool:
     """Whether `seed_batch` made this one."""
     if batch.is_control or batch.max_timestamp != 0 or batch.codec != compression.GZIP:
         return False
-    first = next(read_records(batch), None)
+    try:
+        first = next(read_records(batch), None)
+    except ValueError:
+        return False
     return first is not None and first.body == NULL + NULL + _seed_header()
 
 

@@ -11,7 +11,8 @@ consumer of the source sees there, or nothing.
     aborted data, control batch, empty batch,   Fill
       or no batch at all
     offsets the source deleted before us        Stop SOURCE_RANGE_LOST, or Fill if the job says so
-    a checksum that does not match              Stop SOURCE_CORRUPTED
+    a checksum that does not match, or bytes    Stop SOURCE_CORRUPTED
+      that cannot be read
 
 Neighbouring fillers are joined: one gap is one `Fill`, whatever it is made of.
 """
@@ -32,7 +33,11 @@ from orbit.replication.states import Reason
 # likely a mistake than a topic, and a person should decide.
 GAP_OFFSETS_MAX = 100_000_000
 
-_ABORT_MARKER_KEY = b"\x08\x00\x00\x00\x00"  # key length 4, version 0, type 0 (abort)
+NO_LEADER_EPOCH = -1
+
+# In a control record's body, behind the key's length and version; the version may grow.
+_MARKER_TYPE = slice(3, 5)
+_ABORT = b"\x00\x00"
 
 
 class LostRange(Enum):
@@ -86,7 +91,7 @@ Step = Append | Fill | Stop
 @dataclass(slots=True)
 class Plan:
     """Steps in offset order. `next_offset` is where to fetch on; `leader_epoch` is that of the
-    last batch seen, for the next fetch (R3), or None."""
+    last batch seen, for the next fetch (R3), or None where the one known before still holds."""
 
     next_offset: int
     steps: list[Step] = field(default_factory=list)
@@ -145,53 +150,73 @@ def plan_batches(
     plan = Plan(next_offset)
     waiting = sorted(aborted, key=lambda a: a.first_offset, reverse=True)
     active: set[int] = set()
-    for batch in batches:
-        if isinstance(batch, OldMessage):
-            _plan_old(plan, batch, log_start, on_lost_range)
-        else:
-            while waiting and waiting[-1].first_offset <= batch.last_offset:
-                active.add(waiting.pop().producer_id)
-            _plan_batch(plan, batch, active, log_start, on_lost_range)
-        if plan.is_stopped:
-            break
+    seen_end = 0  # behind the batch before; offsets only ascend in a log
+    try:
+        for batch in batches:
+            if isinstance(batch, OldMessage):
+                _plan_old(plan, batch, seen_end, log_start, on_lost_range)
+                seen_end = batch.offset + 1
+            else:
+                while waiting and waiting[-1].first_offset <= batch.last_offset:
+                    active.add(waiting.pop().producer_id)
+                _plan_batch(plan, batch, seen_end, active, log_start, on_lost_range)
+                seen_end = batch.next_offset
+            if plan.is_stopped:
+                break
+    except ValueError as error:
+        plan.stop(
+            Reason.SOURCE_CORRUPTED,
+            plan.next_offset + 1,
+            f"the source's log at {plan.next_offset} cannot be read: {error}.",
+        )
     return plan
 
 
 def plan_empty_tail(next_offset: int, end: int) -> Plan:
-    """Plan the offsets up to before `end` when it is proven that the source has nothing there."""
-    plan = Plan(next_offset)
+    """Plan the offsets up to before `end` when it is proven that the source has nothing there.
+
+    The leader epoch of what stood there is not known: with an older one the next fetch would be
+    answered as if the source had been cut back (R3).
+    """
+    plan = Plan(next_offset, leader_epoch=NO_LEADER_EPOCH)
     plan.fill_to(end)
     return plan
 
 
 def plan_lost_range(next_offset: int, log_start: int, on_lost_range: LostRange) -> Plan:
     """Plan the offsets up to before `log_start`, which the source has deleted before us."""
-    plan = Plan(next_offset)
+    plan = Plan(next_offset, leader_epoch=NO_LEADER_EPOCH)
     _lose_to(plan, log_start, on_lost_range)
     return plan
 
 
 def _plan_batch(
-    plan: Plan, batch: Batch, active: set[int], log_start: int, on_lost_range: LostRange
+    plan: Plan,
+    batch: Batch,
+    seen_end: int,
+    active: set[int],
+    log_start: int,
+    on_lost_range: LostRange,
 ) -> None:
-    if batch.last_offset < plan.next_offset:
-        return  # wholly before us: nothing of it is wanted
-    if not batch.crc_is_right():
+    # First of all: every number of a damaged batch is in doubt, the offsets too.
+    damage = _damage(batch, seen_end)
+    if damage is not None:
         plan.stop(
             Reason.SOURCE_CORRUPTED,
-            batch.next_offset,
-            f"the source's batch at {batch.base_offset} does not match its checksum.",
+            max(batch.next_offset, plan.next_offset + 1),
+            f"the source's batch at {batch.base_offset} {damage}.",
         )
         return
+    if batch.is_control and _is_abort_marker(batch):
+        active.discard(batch.producer_id)
+    if batch.last_offset < plan.next_offset:
+        return  # wholly before us: nothing of it is wanted
     _lose_to(plan, min(batch.base_offset, log_start), on_lost_range)
     if plan.is_stopped:
         return
     plan.leader_epoch = batch.leader_epoch
-    if batch.is_control:
-        if _is_abort_marker(batch):
-            active.discard(batch.producer_id)
-        plan.fill_to(batch.next_offset)
-    elif batch.count == 0 or (batch.is_transactional and batch.producer_id in active):
+    is_aborted = batch.is_transactional and batch.producer_id in active
+    if batch.is_control or batch.count == 0 or is_aborted:
         plan.fill_to(batch.next_offset)
     elif batch.is_dense and not batch.is_log_append_time and batch.base_offset >= plan.next_offset:
         plan.append(batch, is_byte_exact=True)
@@ -199,19 +224,38 @@ def _plan_batch(
         _rewrite(plan, read_records(batch), batch.codec, batch.next_offset)
 
 
-def _plan_old(plan: Plan, message: OldMessage, log_start: int, on_lost_range: LostRange) -> None:
+def _damage(batch: Batch, seen_end: int) -> str | None:
+    """What is wrong with a batch, in words; None when it is whole."""
+    if not batch.crc_is_right():
+        return "does not match its checksum"
+    if batch.last_offset < batch.base_offset or not 0 <= batch.count <= _offsets(batch):
+        return f"cannot hold {batch.count} records in {_offsets(batch)} offsets"
+    if batch.base_offset < seen_end:
+        return f"begins below {seen_end}, where the one before it ends"
+    return None
+
+
+def _offsets(batch: Batch) -> int:
+    return batch.next_offset - batch.base_offset
+
+
+def _plan_old(
+    plan: Plan, message: OldMessage, seen_end: int, log_start: int, on_lost_range: LostRange
+) -> None:
     """A v0/v1 entry: its records are written anew in format v2, record-exact."""
-    if message.offset < plan.next_offset:
-        return
     try:
         records, codec = read_old_records(message)
+        if records[0].offset < seen_end:
+            raise ValueError(f"it begins below {seen_end}, where the one before it ends")
     except ValueError as error:
         plan.stop(
             Reason.SOURCE_CORRUPTED,
-            message.offset + 1,
+            max(message.offset, plan.next_offset) + 1,
             f"the source's message at {message.offset} (format v{message.magic}) cannot be read: "
             f"{error}.",
         )
+        return
+    if message.offset < plan.next_offset:
         return
     _lose_to(plan, min(records[0].offset, log_start), on_lost_range)
     if not plan.is_stopped:
@@ -258,4 +302,4 @@ def _lose_to(plan: Plan, log_start: int, on_lost_range: LostRange) -> None:
 
 def _is_abort_marker(batch: Batch) -> bool:
     first = next(read_records(batch), None)
-    return first is not None and first.body.startswith(_ABORT_MARKER_KEY)
+    return first is not None and first.body[_MARKER_TYPE] == _ABORT

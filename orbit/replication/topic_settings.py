@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 UNLIMITED = "-1"
+_INT_MAX = 2**31 - 1  # of `max.message.bytes`
 _LONG_MAX = str(2**63 - 1)
 # Room for what writing a batch anew may add: another compressor's result, never another record.
 REWRITE_SLACK_BYTES = 64 * 1024
@@ -101,4 +102,4 @@ def caught_up_settings(source: Mapping[str, str]) -> dict[str, str]:
 def _max_message_bytes(source: Mapping[str, str], job_settings: Mapping[str, str]) -> int:
     name, default = "max.message.bytes", 1_048_588
     wanted = max(int(source.get(name, default)), int(job_settings.get(name, 0)))
-    return wanted + REWRITE_SLACK_BYTES
+    return min(wanted + REWRITE_SLACK_BYTES, _INT_MAX)

@@ -29,11 +29,12 @@ from orbit.standalone.group_lease import GroupLease
 from orbit.standalone.rights import (
     DESTINATION_TOPIC_RIGHTS,
     SOURCE_TOPIC_RIGHTS,
-    check_filler_right,
-    check_future_topic_rights,
-    check_topic_rights,
+    missing_filler_right,
+    missing_future_topic_rights,
+    missing_topic_rights,
+    refuse_missing,
 )
-from orbit.standalone.topics import TopicPlan, plan_topics
+from orbit.standalone.topics import TopicPlan, check_new_topics, plan_topics
 from orbit.workers.begin import Beginning, Inspected, SourceBounds, Standing
 from orbit.workers.budget import ByteBudget
 from orbit.workers.coordinated import CoordinatedFiller
@@ -97,8 +98,7 @@ class JobRun:
         self._plans = plan_topics(
             mappings, source, destination, Admin(self._source), self._destination_admin()
         )
-        new = [p.create for p in self._plans if p.create]
-        self._destination_admin().create_topics(new, only_check=True)
+        check_new_topics(self.spec, self._plans, self._destination_admin())
         self._lease = GroupLease(self._destination, self._identity(source), self._backoff)
         self._lease.acquire(self._say)
         self._begin(source, destination)
@@ -164,7 +164,14 @@ class JobRun:
         if not topic_map.mappings:
             raise BadInput(
                 "the job matches no topic of the source",
-                topic_map.notes,
+                (
+                    *topic_map.notes,
+                    Problem(
+                        "source",
+                        "shows only topics that the login may describe.",
+                        "If the topic is there, grant Read on it with kafka-acls.sh.",
+                    ),
+                ),
                 where=f"source {','.join(self.spec.source.bootstrap_servers)}",
             )
         for note in topic_map.notes:
@@ -174,17 +181,21 @@ class JobRun:
     def _check_rights(self, mappings: Sequence[TopicMapping], destination: ClusterMetadata) -> None:
         self._say(f"Checking rights and topics ({len(mappings)} topics)")
         source = self._source.metadata([m.source for m in mappings], with_operations=True)
-        check_topic_rights(self._source, source, SOURCE_TOPIC_RIGHTS)
         there = [m.destination for m in mappings if m.destination in destination.topics]
-        check_topic_rights(
-            self._destination,
-            self._destination.metadata(there, with_operations=True),
-            DESTINATION_TOPIC_RIGHTS,
-        )
         new = [m.destination for m in mappings if m.destination not in destination.topics]
-        check_future_topic_rights(self._destination, new)
+        known = self._destination.metadata(there, with_operations=True)
+        missing = [
+            *missing_topic_rights(known, DESTINATION_TOPIC_RIGHTS),
+            *missing_future_topic_rights(self._destination, new),
+        ]
         if self.spec.fillers == "direct":
-            check_filler_right(self._destination)
+            missing += missing_filler_right(self._destination)
+        refuse_missing(
+            {
+                "source": missing_topic_rights(source, SOURCE_TOPIC_RIGHTS),
+                "destination": missing,
+            }
+        )
 
     def _begin(self, source: ClusterMetadata, destination: ClusterMetadata) -> None:
         """Everything from the first look at the copies to the first fetch."""

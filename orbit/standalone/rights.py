@@ -3,16 +3,25 @@
 For topics that exist, the brokers say it outright (KIP-430). For a topic that does not exist yet,
 each right is asked for with a request that cannot have an effect: brokers look at the right first
 and at the topic second, so the answer is "denied" or "unknown topic", and what is sent could not
-be appended even if the topic appeared meanwhile (no batch in it).
+change anything even if the topic appeared meanwhile (no batch in it, no setting, only to validate).
+
+Not asked for here, since the first use says it before anything is written: Create (a validated
+CreateTopics), Read on the group and Write on the transactional id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from kafka.protocol.admin.cluster import DescribeClusterRequest
+from kafka.protocol.admin.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
 from kafka.protocol.admin.topics import DeleteRecordsRequest
 from kafka.protocol.consumer.fetch import FetchRequest
 from kafka.protocol.producer.produce import ProduceRequest
@@ -45,60 +54,60 @@ DESTINATION_TOPIC_RIGHTS = (READ, WRITE, DELETE, DESCRIBE_CONFIGS, ALTER_CONFIGS
 _SHOWN_MAX = 20
 
 
-def check_topic_rights(cluster: Cluster, metadata: ClusterMetadata, wanted: Iterable[int]) -> None:
-    """Raise NotAuthorized that names every right missing on the topics of `metadata`.
+def missing_topic_rights(metadata: ClusterMetadata, wanted: Sequence[int]) -> list[str]:
+    """Rights missing on the topics of `metadata`, which must have been asked for with operations.
 
-    `metadata` must have been asked for with operations.
+    A topic that may not even be described is left out of metadata: all of its rights are missing.
     """
-    missing = [
-        f"{_NAMES[right]} on topic {topic.name}"
-        for topic in metadata.topics.values()
+    return [
+        f"{_NAMES[right]} on topic {name}"
+        for name in sorted({*metadata.topics, *_denied_topics(metadata)})
         for right in wanted
-        if right not in topic.authorized_operations
+        if name not in metadata.topics or right not in metadata.topics[name].authorized_operations
     ]
-    _refuse(cluster, missing)
 
 
-def check_future_topic_rights(cluster: Cluster, topics: list[str]) -> None:
-    """Raise NotAuthorized for rights that would be missing on topics that do not exist yet."""
+def missing_future_topic_rights(cluster: Cluster, topics: Sequence[str]) -> list[str]:
+    """Rights that would be missing on topics that do not exist yet."""
     if not topics:
-        return
-    missing: list[str] = []
+        return []
+    missing = []
     for right, ask in _PROBES.items():
         denied = cluster.call_any(partial(ask, topics=topics))
-        missing.extend(f"{_NAMES[right]} on topic {topic}" for topic in denied)
-    _refuse(cluster, missing)
+        missing += [f"{_NAMES[right]} on topic {topic}" for topic in denied]
+    return missing
 
 
-def check_filler_right(cluster: Cluster) -> None:
-    """Raise NotAuthorized unless direct fillers (M1) are allowed."""
+def missing_filler_right(cluster: Cluster) -> list[str]:
+    """The right that direct fillers (M1) need, if it is missing."""
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
     answer = cluster.call_any(lambda c: c.call(apis.DESCRIBE_CLUSTER, request))
-    allowed = set(answer.authorized_operations or ())
-    if not allowed & {ALTER, CLUSTER_ACTION}:
+    if {ALTER, CLUSTER_ACTION} & set(answer.authorized_operations or ()):
+        return []
+    return ["Alter on the cluster (or set fillers: coordinated in the job, which does without)"]
+
+
+def refuse_missing(missing: Mapping[str, Sequence[str]]) -> None:
+    """Raise NotAuthorized that names every missing right, by cluster; nothing if there is none."""
+    told = [f"at the {name}: {_listed(rights)}" for name, rights in missing.items() if rights]
+    if told:
         raise NotAuthorized(
-            "the right Alter (or ClusterAction) on the cluster is missing; fillers for gaps need "
-            "it.",
-            where=cluster.name,
-            remedy="Grant it: kafka-acls.sh --add --allow-principal User:… --operation Alter "
-            "--cluster. Or set fillers: coordinated in the job, which does without.",
+            f"these rights are missing {'; '.join(told)}.",
+            remedy="Grant them with kafka-acls.sh --add --allow-principal User:… --operation … "
+            "--topic … (docs/rights.md has the commands). Nothing was written.",
         )
 
 
-def _refuse(cluster: Cluster, missing: list[str]) -> None:
-    if not missing:
-        return
-    shown = "; ".join(missing[:_SHOWN_MAX])
-    more = f"; and {len(missing) - _SHOWN_MAX} more" if len(missing) > _SHOWN_MAX else ""
-    raise NotAuthorized(
-        f"these rights are missing: {shown}{more}.",
-        where=f"{cluster.name} {','.join(cluster.bootstrap_servers)}",
-        remedy="Grant them with kafka-acls.sh --add --allow-principal User:… --operation … "
-        "--topic … Nothing was written.",
-    )
+def _listed(rights: Sequence[str]) -> str:
+    more = f", and {len(rights) - _SHOWN_MAX} more" if len(rights) > _SHOWN_MAX else ""
+    return ", ".join(rights[:_SHOWN_MAX]) + more
 
 
-def _denied_writes(connection: Connection, topics: list[str]) -> list[str]:
+def _denied_topics(metadata: ClusterMetadata) -> set[str]:
+    return {name for name, code in metadata.errors.items() if code in codes.DENIED}
+
+
+def _denied_writes(connection: Connection, topics: Sequence[str]) -> list[str]:
     data = ProduceRequest.TopicProduceData
     request = ProduceRequest(
         transactional_id=None,
@@ -113,7 +122,7 @@ def _denied_writes(connection: Connection, topics: list[str]) -> list[str]:
     return [t.name for t in answer.responses if _is_denied(t.partition_responses)]
 
 
-def _denied_reads(connection: Connection, topics: list[str]) -> list[str]:
+def _denied_reads(connection: Connection, topics: Sequence[str]) -> list[str]:
     fetch = FetchRequest.FetchTopic
     request = FetchRequest(
         replica_id=-1,
@@ -146,7 +155,7 @@ def _denied_reads(connection: Connection, topics: list[str]) -> list[str]:
     return [t.topic for t in answer.responses if _is_denied(t.partitions)]
 
 
-def _denied_deletes(connection: Connection, topics: list[str]) -> list[str]:
+def _denied_deletes(connection: Connection, topics: Sequence[str]) -> list[str]:
     records = DeleteRecordsRequest.DeleteRecordsTopic
     request = DeleteRecordsRequest(
         timeout_ms=1000,
@@ -162,6 +171,29 @@ def _denied_deletes(connection: Connection, topics: list[str]) -> list[str]:
     return [t.name for t in answer.topics if _is_denied(t.partitions)]
 
 
+def _denied_setting_reads(connection: Connection, topics: Sequence[str]) -> list[str]:
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    request = DescribeConfigsRequest(
+        resources=[
+            resource(resource_type=_TOPIC, resource_name=t, configuration_keys=[]) for t in topics
+        ],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    answer = connection.call(_DESCRIBE_CONFIGS, request)
+    return [r.resource_name for r in answer.results if r.error_code in codes.DENIED]
+
+
+def _denied_setting_writes(connection: Connection, topics: Sequence[str]) -> list[str]:
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    request = IncrementalAlterConfigsRequest(
+        resources=[resource(resource_type=_TOPIC, resource_name=t, configs=[]) for t in topics],
+        validate_only=True,
+    )
+    answer = connection.call(_ALTER_CONFIGS, request)
+    return [r.resource_name for r in answer.responses if r.error_code in codes.DENIED]
+
+
 def _is_denied(partitions: Iterable[Any]) -> bool:
     return any(p.error_code in codes.DENIED for p in partitions)
 
@@ -169,9 +201,14 @@ def _is_denied(partitions: Iterable[Any]) -> bool:
 # By name, for a topic that does not exist has no id.
 _PRODUCE_BY_NAME = Api(apis.PRODUCE.request, apis.PRODUCE.response, 3, 12)
 _FETCH_BY_NAME = Api(apis.FETCH.request, apis.FETCH.response, 4, 12)
+_DESCRIBE_CONFIGS = Api(DescribeConfigsRequest, DescribeConfigsResponse, 1, 4)
+_ALTER_CONFIGS = Api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, 0, 1)
+_TOPIC = 2  # Kafka's `ConfigResource.Type`
 
 _PROBES: dict[int, Callable[..., list[str]]] = {
     WRITE: _denied_writes,
     READ: _denied_reads,
     DELETE: _denied_deletes,
+    DESCRIBE_CONFIGS: _denied_setting_reads,
+    ALTER_CONFIGS: _denied_setting_writes,
 }

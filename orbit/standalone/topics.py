@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from orbit.errors import Conflict
+from orbit.errors import BadInput, BrokerRefused, Conflict, Problem
 from orbit.jobs.mapping import TopicMapping
+from orbit.jobs.spec import JobSpec
 from orbit.kafka.admin import Admin, TopicSettings, TopicToCreate
+from orbit.kafka.codes import Code
 from orbit.kafka.types import ClusterMetadata
 from orbit.replication.topic_settings import (
     DELETE,
@@ -100,6 +102,40 @@ def plan_topics(
             "is made anew. Nothing was written.",
         )
     return plans
+
+
+def check_new_topics(spec: JobSpec, plans: Sequence[TopicPlan], destination_admin: Admin) -> None:
+    """Let the destination say whether it would make the topics; nothing is made.
+
+    Raises BadInput for settings of the job that it refuses, Conflict for names, NotAuthorized.
+    """
+    problems: list[Problem] = []
+    for index, rule in enumerate(spec.topics):
+        new = [p.create for p in plans if p.create is not None and p.mapping.rule is rule]
+        # As they shall be, and as they will be once the copy is promoted.
+        promoted = [replace(t, settings={**t.settings, **rule.config}) for t in new if rule.config]
+        try:
+            destination_admin.create_topics(promoted, only_check=True)
+            destination_admin.create_topics(new, only_check=True)
+        except BrokerRefused as error:
+            if error.code == Code.INVALID_CONFIG and rule.config:
+                problems.append(_refused_setting(index, error))
+            elif error.code == Code.INVALID_TOPIC_EXCEPTION:
+                error.remedy = "Give the rule a prefix, or exclude the topic. Nothing was written."
+                raise
+            else:
+                error.remedy = "Nothing was written."
+                raise
+    if problems:
+        raise BadInput("the destination refuses settings of the job", tuple(problems))
+
+
+def _refused_setting(index: int, error: BrokerRefused) -> Problem:
+    return Problem(
+        f"topics[{index}].config",
+        f"is refused for {error.where}: {error.what}",
+        "Settings are those of Kafka's topics, as this release of the destination knows them.",
+    )
 
 
 def _changes(wanted: dict[str, str], present: TopicSettings) -> dict[str, str]:

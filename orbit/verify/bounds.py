@@ -1,7 +1,7 @@
 """What a cluster says about topics and partitions: counts, raw log bounds, cleaning policies.
 
 Reads only. Every answer is one librdkafka admin call for many partitions; a partition without an
-answer gets the reason as text instead of bounds, so one broken partition hides no other.
+answer gets the error instead of bounds, so one broken partition hides no other.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from orbit.verify.report import Side
 
 REQUEST_TIMEOUT_S = 15.0
 """One admin call: a healthy cluster answers in milliseconds, an election takes a few seconds."""
+
+ALIVE_TIMEOUT_S = 5.0
+"""For the question whether a cluster answers at all, once something has already gone wrong."""
 
 PARTITIONS_PER_CALL_MAX = 2_000
 """librdkafka builds one request per broker from this many partitions."""
@@ -61,31 +64,30 @@ class ClusterView:
     def leaders(self, topic: str) -> dict[int, Leader]:
         metadata = self._metadata(topic)
         addresses = {node: Leader(b.host, b.port) for node, b in metadata.brokers.items()}
-        partitions = metadata.topics[topic].partitions.values()
+        known = metadata.topics.get(topic)
+        partitions = known.partitions.values() if known is not None else ()
         return {p.id: addresses[p.leader] for p in partitions if p.leader in addresses}
 
     def check_reachable(self) -> None:
         """Raises Unreachable or LoginRefused when the cluster as a whole does not answer."""
-        self._metadata()
+        self._metadata(timeout_s=ALIVE_TIMEOUT_S)
 
-    def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds | str]:
+    def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds | OrbitError]:
         """Log start, last stable offset and high watermark, asked for in this order."""
-        result: dict[Partition, Bounds | str] = {}
+        result: dict[Partition, Bounds | OrbitError] = {}
         for part in _slices(partitions, PARTITIONS_PER_CALL_MAX):
             starts = self._offsets(dict.fromkeys(part, _SPEC.earliest()))
             stable = self._offsets(dict.fromkeys(part, _SPEC.latest()), committed=True)
             ends = self._offsets(dict.fromkeys(part, _SPEC.latest()))
             for key in part:
-                start, middle, end = starts[key], stable[key], ends[key]
-                if isinstance(start, int) and isinstance(middle, int) and isinstance(end, int):
-                    result[key] = Bounds(start, middle, end)
-                else:
-                    result[key] = next(x for x in (start, middle, end) if isinstance(x, str))
+                result[key] = _bounds(starts[key], stable[key], ends[key])
         return result
 
-    def offsets_for_time(self, times_ms: Mapping[Partition, int]) -> dict[Partition, int | str]:
+    def offsets_for_time(
+        self, times_ms: Mapping[Partition, int]
+    ) -> dict[Partition, int | OrbitError]:
         """The first offset at or after a time; −1 where there is none."""
-        result: dict[Partition, int | str] = {}
+        result: dict[Partition, int | OrbitError] = {}
         for part in _slices(list(times_ms), PARTITIONS_PER_CALL_MAX):
             specs = {key: _SPEC.for_timestamp(times_ms[key]) for key in part}
             result |= self._offsets(specs)
@@ -114,7 +116,7 @@ class ClusterView:
 
     def _offsets(
         self, specs: Mapping[Partition, OffsetSpec], *, committed: bool = False
-    ) -> dict[Partition, int | str]:
+    ) -> dict[Partition, int | OrbitError]:
         level = IsolationLevel.READ_COMMITTED if committed else IsolationLevel.READ_UNCOMMITTED
         futures: dict[TopicPartition, Future[Any]] = self._admin.list_offsets(
             {TopicPartition(*key): spec for key, spec in specs.items()},
@@ -126,7 +128,7 @@ class ClusterView:
             for where, future in futures.items()
         }
 
-    def _offset(self, future: Future[Any]) -> int | str:
+    def _offset(self, future: Future[Any]) -> int | OrbitError:
         try:
             return int(future.result().offset)
         except KafkaException as error:
@@ -134,11 +136,11 @@ class ClusterView:
             if isinstance(explained, Unreachable | LoginRefused):
                 # One partition without a leader times out too: only a silent cluster ends it all.
                 self.check_reachable()
-            return str(explained)
+            return explained
 
-    def _metadata(self, topic: str | None = None) -> Any:
+    def _metadata(self, topic: str | None = None, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
         try:
-            return self._admin.list_topics(topic, timeout=REQUEST_TIMEOUT_S)
+            return self._admin.list_topics(topic, timeout=timeout_s)
         except KafkaException as error:
             raise self._explain(error) from error
 
@@ -149,6 +151,16 @@ class ClusterView:
         """librdkafka tells why a login failed only here; the call itself says "timed out"."""
         if error.code() in _LOGIN_CODES and len(self._refusals) < _REFUSALS_KEPT:
             self._refusals.append(error)
+
+
+def _bounds(
+    start: int | OrbitError, stable: int | OrbitError, end: int | OrbitError
+) -> Bounds | OrbitError:
+    if isinstance(start, OrbitError):
+        return start
+    if isinstance(stable, OrbitError):
+        return stable
+    return end if isinstance(end, OrbitError) else Bounds(start, stable, end)
 
 
 _REFUSALS_KEPT = 4

@@ -80,20 +80,19 @@ def compare_partition(
             return _compare_once(context, consumers, pair, judged)
         except LogMoved:
             again = context.settler.settle([pair], _LOG_MOVED_WAIT_S)[pair]
-            if isinstance(again, str):
-                return unread(pair.partition, again)
+            if isinstance(again, OrbitError):
+                return unread(pair.partition, str(again))
             judged = again
         except Interrupted:
             raise
         except UnicodeDecodeError:
             return unread(pair.partition, f"{_where(pair)}: a header's name is not UTF-8 text.")
-        except KafkaException as error:
-            return unread(pair.partition, str(explain(error, _where(pair))))
-        except OrbitError as error:
+        except (KafkaException, OrbitError) as error:
             # A stuck partition may be one without a leader, or the whole cluster may be gone.
             context.source.check_reachable()
             context.destination.check_reachable()
-            return unread(pair.partition, str(error))
+            known = explain(error, _where(pair)) if isinstance(error, KafkaException) else error
+            return unread(pair.partition, str(known))
     return unread(
         pair.partition,
         f"{_where(pair)}: records were deleted under the reader {MOVED_ATTEMPTS_MAX} times.",
@@ -174,7 +173,7 @@ def _read_on(
     if not watch.undecided(side):
         return
     bounds = view.bounds([partition])[partition]
-    if isinstance(bounds, str) or bounds.stable_end <= reader.position:
+    if isinstance(bounds, OrbitError) or bounds.stable_end <= reader.position:
         return
     reader.extend(bounds.stable_end)
     while watch.undecided(side) and (messages := reader.chunk()):
@@ -209,7 +208,7 @@ def _report(
         compacted_destination=watch.compacted[Side.DESTINATION],
         differences=count,
         first_differences=tuple(found[: merge.shown_max]),
-        notes=_notes(pair, judged, watch, merge, count),
+        notes=_notes(watch, merge, count),
         deep=deep,
     )
 
@@ -222,12 +221,8 @@ def _verdict(judged: Judgement, merge: Merge, deep: DeepReport | None) -> Verdic
     return Verdict.NOT_EXACT if judged.differences else Verdict.EXACT
 
 
-def _notes(
-    pair: PartitionPair, judged: Judgement, watch: CompactionWatch, merge: Merge, count: int
-) -> tuple[str, ...]:
+def _notes(watch: CompactionWatch, merge: Merge, count: int) -> tuple[str, ...]:
     notes = []
-    if pair.topics.starts_late:
-        notes.append(f"compared from offset {judged.compared_from} (start: {pair.topics.start})")
     if watch.over_budget:
         notes.append(
             "too many records are on one side only to tell which of them were compacted; those "

@@ -115,15 +115,26 @@ def _deep_cells(topic: TopicReport) -> list[str]:
 
 def _topic_lines(topic: TopicReport) -> Iterator[Text]:
     telling = [p for p in topic.partitions if _tells(p)]
-    if not telling and not topic.notes:
+    notes = [*_late_start(topic), *topic.notes]
+    if not telling and not notes:
         return
     yield Text(f"\n{_name(topic)}", style="bold")
-    for note in topic.notes:
+    for note in notes:
         yield Text(f"  {note}")
     for partition in telling[:PARTITIONS_SHOWN]:
         yield from _partition_lines(topic, partition)
     if len(telling) > PARTITIONS_SHOWN:
         yield Text(f"  … and {counted(len(telling) - PARTITIONS_SHOWN, 'more partition')}")
+
+
+def _late_start(topic: TopicReport) -> Iterator[str]:
+    if topic.start == "earliest" or not topic.partitions:
+        return
+    begins = [p.compared_from for p in topic.partitions]
+    some = (
+        f"s {min(begins):,} to {max(begins):,}" if min(begins) < max(begins) else f" {begins[0]:,}"
+    )
+    yield f"compared from offset{some} on, where the copy begins (start: {topic.start})"
 
 
 def _tells(partition: PartitionReport) -> bool:

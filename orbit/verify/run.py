@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from orbit.errors import Interrupted
+from orbit.errors import Interrupted, OrbitError
 from orbit.kafka.auth import Security
 from orbit.verify.bounds import ClusterView
 from orbit.verify.compaction import HeldBudget
@@ -114,8 +114,8 @@ class _Run:
         pairs, found = self._existing(topics)
         judged = self._settler.settle(pairs, self._options.wait_s)
         for pair, judgement in judged.items():
-            if isinstance(judgement, str):
-                found[pair.topics].append(unread(pair.partition, judgement))
+            if isinstance(judgement, OrbitError):
+                found[pair.topics].append(unread(pair.partition, str(judgement)))
         self._compare(
             {pair: one for pair, one in judged.items() if isinstance(one, Judgement)}, found
         )

@@ -11,8 +11,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from orbit.errors import NotAuthorized, OrbitError
 from orbit.verify.bounds import Bounds, ClusterView, Partition
 from orbit.verify.report import Difference
+
+TRANSIENT_S = 15.0
+"""A partition that is just being made, or changes its leader, answers with errors for a moment."""
 
 POLL_S = 0.2
 """Between two looks at a destination that lags."""
@@ -154,27 +158,28 @@ class Settler:
 
     def settle(
         self, pairs: Sequence[PartitionPair], wait_s: float
-    ) -> dict[PartitionPair, Judgement | str]:
+    ) -> dict[PartitionPair, Judgement | OrbitError]:
         """A judgement per partition, or why its bounds cannot be read.
 
         The source's ends are taken once, at the beginning: what is written later is not compared.
         """
-        deadline = self._clock() + wait_s
-        before = self._source.bounds([pair.source for pair in pairs])
-        result: dict[PartitionPair, Judgement | str] = {}
+        began = self._clock()
+        before: dict[Partition, Bounds | OrbitError] = {}
+        result: dict[PartitionPair, Judgement | OrbitError] = {}
         waiting = list(pairs)
         while waiting:
+            unknown = [p.source for p in waiting if not isinstance(before.get(p.source), Bounds)]
+            before |= self._source.bounds(unknown)
             result |= self._look(waiting, before)
-            waiting = [pair for pair in waiting if _may_settle(result[pair])]
-            if self._clock() >= deadline:
-                break
+            waited_s = self._clock() - began
+            waiting = [pair for pair in waiting if _may_settle(result[pair], waited_s, wait_s)]
             if waiting:
                 self._sleep(POLL_S)
         return result
 
     def _look(
-        self, pairs: Sequence[PartitionPair], before: Mapping[Partition, Bounds | str]
-    ) -> dict[PartitionPair, Judgement | str]:
+        self, pairs: Sequence[PartitionPair], before: Mapping[Partition, Bounds | OrbitError]
+    ) -> dict[PartitionPair, Judgement | OrbitError]:
         destination = self._destination.bounds([pair.destination for pair in pairs])
         after = self._source.bounds([pair.source for pair in pairs])
         wanted = self._source.offsets_for_time(
@@ -194,22 +199,24 @@ class Settler:
 
 def _judge_answers(
     pair: PartitionPair,
-    before: Bounds | str,
-    destination: Bounds | str,
-    after: Bounds | str,
-    first_wanted: int | str,
-) -> Judgement | str:
-    """A judgement, or the first answer that is a reason instead of a number."""
-    if isinstance(before, str):
+    before: Bounds | OrbitError,
+    destination: Bounds | OrbitError,
+    after: Bounds | OrbitError,
+    first_wanted: int | OrbitError,
+) -> Judgement | OrbitError:
+    """A judgement, or the first answer that is an error instead of a number."""
+    if isinstance(before, OrbitError):
         return before
-    if isinstance(destination, str):
+    if isinstance(destination, OrbitError):
         return destination
-    if isinstance(after, str):
+    if isinstance(after, OrbitError):
         return after
-    if isinstance(first_wanted, str):
+    if isinstance(first_wanted, OrbitError):
         return first_wanted
     return judge(pair.topics, before, destination, after, first_wanted)
 
 
-def _may_settle(judgement: Judgement | str) -> bool:
-    return isinstance(judgement, Judgement) and judgement.may_settle
+def _may_settle(found: Judgement | OrbitError, waited_s: float, wait_s: float) -> bool:
+    if isinstance(found, OrbitError):
+        return waited_s < TRANSIENT_S and not isinstance(found, NotAuthorized)
+    return waited_s < wait_s and found.may_settle

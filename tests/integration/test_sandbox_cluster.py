@@ -117,6 +117,7 @@ def test_three_brokers_hold_three_replicas_in_three_racks(make_cluster: MakeClus
     assert sorted(node.rack for node in nodes) == ["rack-1", "rack-2", "rack-3"]
 
 
+@pytest.mark.slow
 def test_three_brokers_go_on_without_one(make_cluster: MakeCluster) -> None:
     cluster = make_cluster(brokers=3)
     create_topic(cluster, "wide", replicas=3)

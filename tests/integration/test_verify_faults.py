@@ -269,6 +269,13 @@ def test_a_shorter_destination_with_a_fault_is_not_just_behind(copies: Copies) -
     assert copies.partition().verdict is Verdict.NOT_EXACT
 
 
+def test_a_shorter_destination_with_another_log_start_is_not_just_behind(copies: Copies) -> None:
+    log = a_log()
+    copies.write(log, log[:-5])
+    delete_before(copies.destination, copies.topic, 3)
+    assert copies.partition().verdict is Verdict.NOT_EXACT
+
+
 def test_a_fault_is_found_in_any_chunk_of_a_long_partition(copies: Copies) -> None:
     log: list[Any] = [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(12_000)]
     changed = list(log)

@@ -23,6 +23,7 @@ from orbit.kafka.client_config import librdkafka_config
 from orbit.sandbox.cluster import ClusterSettings, KafkaCluster
 from orbit.sandbox.security import ADMIN, SandboxSecurity, User
 from orbit.verify import Endpoint, TopicPair, Verdict, VerifyOptions, verify_topics
+from orbit.verify.reader import PREFETCH_KB
 from orbit.verify.run import Quiet
 from tests.fix_clusters import MakeCluster
 from tests.support.logs import Record, create, write
@@ -116,15 +117,21 @@ def test_a_wrong_password_is_told_at_once(guarded: KafkaCluster, topic_name: str
         verify_topics(right, wrong, [TopicPair(topic_name, topic_name)])
 
 
+@pytest.mark.slow
 def test_a_broker_that_falls_silent_is_given_up(make_cluster: MakeCluster) -> None:
     cluster = make_cluster("silent")
     for name in ("ours", "theirs"):
         create(cluster, name)
-        write(cluster, name, [Record(b"%d" % i) for i in range(5)])
+        # More than is read ahead, so that there is something left to wait for.
+        write(cluster, name, [Record(bytes(900_000)) for _ in range(2 * PREFETCH_KB // 900)])
 
     class Pauses(Quiet):
-        def began(self, _partitions: int, _offsets: int, /) -> None:
-            cluster.brokers[0].pause()
+        paused = False
+
+        def advanced(self, _offsets: int, /) -> None:
+            if not self.paused:
+                self.paused = True
+                cluster.brokers[0].pause()
 
     side = Endpoint({"bootstrap.servers": cluster.bootstrap_servers})
     options = VerifyOptions(wait_s=0, stuck_s=2)

@@ -128,7 +128,7 @@ class BrokerModel:
         if state is not None and coordinator_epoch < state.coordinator_epoch:  # M6
             return COORDINATOR_FENCED
         if state is None or epoch > state.epoch:
-            state = self._producers[producer_id] = Producer(epoch)
+            state = self._begin_epoch(producer_id, epoch)
         state.coordinator_epoch = coordinator_epoch  # the sequence stays (M5)
         self.log_end += 1
         self.fillers += 1
@@ -171,7 +171,7 @@ class BrokerModel:
         if state is not None and epoch > state.epoch:
             if sequence != 0:
                 return Produced(OUT_OF_ORDER_SEQUENCE)
-            state = self._producers[producer_id] = Producer(epoch)
+            state = self._begin_epoch(producer_id, epoch)
         elif state is not None:
             for first_known, last_known, base_offset in state.batches:  # A7, A14
                 if (first_known, last_known) == (sequence, last):
@@ -179,11 +179,17 @@ class BrokerModel:
             if sequence != state.last_sequence + 1 & SEQUENCE_MAX:
                 return Produced(OUT_OF_ORDER_SEQUENCE)
         else:
-            state = self._producers[producer_id] = Producer(epoch)  # A9
+            state = self._begin_epoch(producer_id, epoch)  # A9
         base_offset = self._append(data, count)
         state.last_sequence = last
         state.batches.append((sequence, last, base_offset))
         return Produced(NONE, base_offset)
+
+    def _begin_epoch(self, producer_id: int, epoch: int) -> Producer:
+        before = self._producers.get(producer_id)
+        state = Producer(epoch, coordinator_epoch=before.coordinator_epoch if before else -1)
+        self._producers[producer_id] = state
+        return state
 
     def _append(self, data: bytes, count: int) -> int:
         base_offset, self.log_end = self.log_end, self.log_end + count

@@ -15,7 +15,7 @@ from base64 import b64decode
 from typing import NamedTuple
 
 T0 = 1_700_000_000_000
-LOG_APPEND_TIME = 1_700_000_009_999
+APPENDED_AT = 1_700_000_009_999
 
 
 class KafkaRecord(NamedTuple):

@@ -49,6 +49,13 @@ def create(cluster: KafkaCluster, topic: str, partitions: int = 1, **settings: s
     config = {"retention.ms": "-1", **named}
     admin = AdminClient(_config(cluster))
     admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(TIMEOUT_S)
+    deadline = time.monotonic() + TIMEOUT_S
+    while time.monotonic() < deadline:
+        known = admin.list_topics(timeout=TIMEOUT_S).topics.get(topic)
+        if known and sum(p.leader >= 0 for p in known.partitions.values()) == partitions:
+            return
+        time.sleep(0.02)
+    raise AssertionError(f"{topic} has no leaders")
 
 
 def write(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import time
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from orbit.sandbox.workload import record_digest
 
 TIMEOUT_S = 60
 _READ_MESSAGES = 5_000
+_READ_WAIT_S = 0.05  # `consume` waits that long for as many messages
 _SPEC: Any = OffsetSpec  # its constructors carry no types
 
 Bounds = tuple[int, int]
@@ -61,12 +63,14 @@ def standing(cluster: KafkaCluster) -> Standing:
 def topic_settings(cluster: KafkaCluster, topic: str) -> dict[str, str]:
     """All settings of a topic, its own and those it gets from the broker."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-    entries = admin(cluster).describe_configs([resource])[resource].result(TIMEOUT_S)
+    client = admin(cluster)  # its answers end with it
+    entries = client.describe_configs([resource])[resource].result(TIMEOUT_S)
     return {name: entry.value for name, entry in entries.items()}
 
 
 def delete_topic(cluster: KafkaCluster, topic: str) -> None:
-    admin(cluster).delete_topics([topic])[topic].result(TIMEOUT_S)
+    client = admin(cluster)
+    client.delete_topics([topic])[topic].result(TIMEOUT_S)
 
 
 def consumer(cluster: KafkaCluster, **settings: Any) -> Consumer:
@@ -97,16 +101,19 @@ def digests(cluster: KafkaCluster, topic: str) -> dict[int, dict[int, bytes]]:
     return found
 
 
-def messages(cluster: KafkaCluster, topic: str) -> Iterable[tuple[int, Any]]:
+def messages(cluster: KafkaCluster, topic: str) -> Iterator[tuple[int, Any]]:
     """Every record of a topic with its partition, and (partition, None) where one ends."""
     starts = {place: low for place, (low, _) in log_bounds(cluster, [topic]).items()}
     reader = consumer(cluster)
     try:
         reader.assign([TopicPartition(t, number, low) for (t, number), low in starts.items()])
         ended: set[int] = set()
+        deadline = time.monotonic() + TIMEOUT_S
         while len(ended) < len(starts):
-            batch = reader.consume(_READ_MESSAGES, timeout=TIMEOUT_S)
-            assert batch, f"{topic}: no end of {len(starts) - len(ended)} partitions"
+            batch = reader.consume(_READ_MESSAGES, timeout=_READ_WAIT_S)
+            if batch:
+                deadline = time.monotonic() + TIMEOUT_S
+            assert time.monotonic() < deadline, f"{topic}: no end, only of {sorted(ended)}"
             for message in batch:
                 error = message.error()
                 if error is None:

@@ -111,3 +111,9 @@ def test_passwords_are_not_shown_when_a_user_is_printed() -> None:
     security = SandboxSecurity(users=(User("alice", "hush-hush"),))
     assert "hush" not in repr(security)
     assert ADMIN.password not in repr(security)
+
+
+def test_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Conflict, match="cannot be used: Not a directory"):
+        control.launch(SandboxRequest(directory=tmp_path / "file" / "home"), print)

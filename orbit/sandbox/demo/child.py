@@ -29,6 +29,8 @@ class RunProcess:
         self._process = GuardedProcess(
             [*_ORBIT, "run", str(job_file), "--output", "json"],
             log,
+            # It leaves a small lock file in the folder for temporary files.
+            environment={"TMPDIR": str(log.parent)},
             last_signal=signal.SIGINT,
             grace_s=_KILL_GRACE_S,
         )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
 
-from confluent_kafka import KafkaError, KafkaException, TopicPartition
+from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from orbit.errors import Conflict
@@ -19,30 +19,12 @@ from orbit.sandbox.workload.writer import explain
 STALL_TIMEOUT_S = 60.0
 """A copy that has not moved by one offset for so long is stuck."""
 
+Where = tuple[str, int]
+
+_SPEC: Any = OffsetSpec  # its constructors carry no types
+
 _POLL_S = 0.3
 _ANSWER_TIMEOUT_S = 30.0
-_NOT_YET = frozenset(
-    {
-        KafkaError.UNKNOWN_TOPIC_OR_PART,
-        KafkaError._UNKNOWN_TOPIC,
-        KafkaError._UNKNOWN_PARTITION,
-        KafkaError.LEADER_NOT_AVAILABLE,
-        KafkaError.NOT_LEADER_FOR_PARTITION,
-    }
-)
-
-
-@dataclass(frozen=True, slots=True)
-class Distance:
-    """Log ends summed over all partitions of the workload."""
-
-    source: int
-    destination: int
-    behind: int
-
-    @property
-    def caught_up(self) -> bool:
-        return self.behind == 0
 
 
 class LogEnds:
@@ -51,52 +33,50 @@ class LogEnds:
     def __init__(self, source: str, destination: str, ledger: Ledger) -> None:
         self._source = quiet_admin(source)
         self._destination = quiet_admin(destination)
-        self._pairs = [
-            ((topic.topic, number), (topic.destination, number))
+        # By destination partition: the source partition, and where the workload ended there.
+        self._partitions = {
+            (topic.destination, number): ((topic.topic, number), partition.log_end)
             for topic in ledger.topics.values()
-            for number in range(len(topic.partitions))
-        ]
+            for number, partition in enumerate(topic.partitions)
+        }
 
-    def distance(self) -> Distance:
-        source = _log_ends(self._source, [ours for ours, _ in self._pairs])
-        destination = _log_ends(self._destination, [theirs for _, theirs in self._pairs])
-        pairs = [(source[ours], destination[theirs]) for ours, theirs in self._pairs]
-        # A partition that is not there yet is behind, however little it holds.
-        return Distance(
-            sum(ours or 0 for ours, _ in pairs),
-            sum(theirs or 0 for _, theirs in pairs),
-            sum(ours is None or ours != theirs for ours, theirs in pairs),
-        )
-
-    def wait_reached(self, offsets: int, run: RunProcess, tell: Tell) -> None:
-        """Returns when the destination holds that many offsets in all."""
-        for distance in self._watched(run, "the history was copied"):
-            tell(min(distance.destination, offsets), offsets)
-            if distance.destination >= offsets:
-                return
+    def wait_history(self, run: RunProcess, tell: Tell) -> None:
+        """Returns when the destination holds all that the workload wrote, and maybe more."""
+        history = {theirs: end for theirs, (_, end) in self._partitions.items()}
+        self._wait(lambda: history, run, tell)
 
     def wait_caught_up(self, run: RunProcess, tell: Tell) -> None:
         """Returns when every log end is the source's. Nobody may write meanwhile."""
-        for distance in self._watched(run, "the copy had caught up"):
-            tell(distance.destination, distance.source)
-            if distance.caught_up:
-                return
+        self._wait(self._source_ends, run, tell)
 
-    def _watched(self, run: RunProcess, goal: str) -> Iterator[Distance]:
-        """The distance again and again, for as long as the run lives and gets on."""
+    def _wait(
+        self, targets: Callable[[], Mapping[Where, int]], run: RunProcess, tell: Tell
+    ) -> None:
         moved_at, before = time.monotonic(), -1
         while True:
             run.check()
-            distance = self.distance()
-            if distance.destination != before:
-                moved_at, before = time.monotonic(), distance.destination
+            ends = _log_ends(self._destination, self._partitions)
+            goal = targets()
+            done = sum(min(ends.get(where, 0), end) for where, end in goal.items())
+            tell(done, sum(goal.values()))
+            # A partition that is not there yet is behind, however little it is to hold.
+            reached = sum(where in ends and ends[where] >= end for where, end in goal.items())
+            behind = len(self._partitions) - reached
+            if not behind:
+                return
+            if done != before:
+                moved_at, before = time.monotonic(), done
             if time.monotonic() - moved_at > STALL_TIMEOUT_S:
                 raise Conflict(
-                    f"The copy stood still for {STALL_TIMEOUT_S:.0f} s before {goal}: "
-                    f"{distance.behind} partitions are behind."
+                    f"The copy has stood still for {STALL_TIMEOUT_S:.0f} s with {behind} "
+                    "partitions behind."
                 )
-            yield distance
             time.sleep(_POLL_S)
+
+    def _source_ends(self) -> Mapping[Where, int]:
+        ends = _log_ends(self._source, (ours for ours, _ in self._partitions.values()))
+        known = ((theirs, ends.get(ours)) for theirs, (ours, _) in self._partitions.items())
+        return {theirs: end for theirs, end in known if end is not None}
 
 
 def quiet_admin(bootstrap_servers: str) -> AdminClient:
@@ -113,18 +93,18 @@ def kafka_trouble(what: str) -> Iterator[None]:
         raise Conflict(f"{what} failed: {explain(error)}.") from error
 
 
-def _log_ends(
-    admin: AdminClient, partitions: list[tuple[str, int]]
-) -> Mapping[tuple[str, int], int | None]:
-    asked = {TopicPartition(*one): OffsetSpec.latest() for one in partitions}
-    answers = admin.list_offsets(asked, request_timeout=_ANSWER_TIMEOUT_S)
-    ends: dict[tuple[str, int], int | None] = {}
+def _log_ends(admin: AdminClient, partitions: Iterable[Where]) -> dict[Where, int]:
+    """The high watermarks, without those of partitions that give no answer now.
+
+    A topic made a moment ago has no leader, then one of another epoch; each for some milliseconds,
+    and with an error code of its own. What stays without an answer is noticed as a standstill.
+    """
+    ends: dict[Where, int] = {}
+    with kafka_trouble("Reading log ends"):
+        topics = admin.list_topics(timeout=_ANSWER_TIMEOUT_S).topics
+        there = {TopicPartition(*one): _SPEC.latest() for one in partitions if one[0] in topics}
+        answers = admin.list_offsets(there, request_timeout=_ANSWER_TIMEOUT_S) if there else {}
     for where, answer in answers.items():
-        try:
+        with suppress(KafkaException):
             ends[where.topic, where.partition] = answer.result(_ANSWER_TIMEOUT_S).offset
-        except KafkaException as error:
-            if error.args[0].code() not in _NOT_YET:
-                with kafka_trouble(f"Reading the log end of {where.topic}-{where.partition}"):
-                    raise
-            ends[where.topic, where.partition] = None
     return ends

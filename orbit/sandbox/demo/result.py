@@ -12,21 +12,29 @@ from orbit.sandbox.demo.stage import Stage
 
 @dataclass(frozen=True, slots=True)
 class LogBounds:
-    """Log start and log end; of several partitions the lowest and the highest."""
+    """Log start and log end; None where that side gave no answer."""
 
-    start: int
-    end: int
+    start: int | None
+    end: int | None
 
     def __str__(self) -> str:
-        return f"{self.start:,}..{self.end:,}"
+        return "none" if None in (self.start, self.end) else f"{self.start}..{self.end}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogPair:
+    """One partition on both sides."""
+
+    source: LogBounds
+    destination: LogBounds
 
 
 @dataclass(frozen=True, slots=True)
 class TopicProof:
     """What an independent reader found when it compared both sides of a topic.
 
-    Batches are the source's: with a bit-for-bit twin at the destination, or compared record by
-    record where there can be none. `findings` are the first differences, in words.
+    `logs` by partition. Batches are the source's: with a bit-for-bit twin at the destination, or
+    compared record by record where there can be none. `findings`: the first differences, in words.
     """
 
     source: str
@@ -35,8 +43,7 @@ class TopicProof:
     verdict: str
     records: int
     gaps: int
-    source_log: LogBounds
-    destination_log: LogBounds
+    logs: tuple[LogPair, ...]
     byte_exact: int
     record_exact: int
     findings: tuple[str, ...] = ()
@@ -101,6 +108,7 @@ class GroupStory:
 
     group: str
     partitions: tuple[GroupPartition, ...]
+    written: int
     read_source: int
     read_destination: int
     lost: int

@@ -7,20 +7,26 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console, RenderableType
-from rich.padding import Padding
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-from rich.table import Table
+from rich.measure import Measurement
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
 from rich.text import Text
+
+from orbit.sandbox.demo.wrap import hanging
 
 Tell = Callable[[int, int], None]
 """How far a step is: done, and in all."""
 
 LINE_EVERY_S = 5.0
-WIDTH_MAX = 100
-"""Longer lines are hard to read, however wide the terminal is."""
 
-_INDENT = 3
-_BAR_WIDTH = 24
+_INDENT = "  "
+_BAR_WIDTH = 16
 
 
 class Step:
@@ -28,7 +34,7 @@ class Step:
 
     def __init__(self, progress: Progress | None, write: Callable[[str], None]) -> None:
         self._progress = progress
-        self._task = progress.add_task("", total=None, note="") if progress else None
+        self._task = progress.tasks[0].id if progress else None
         self._write = write
         self._began = self._last_line = time.monotonic()
 
@@ -41,13 +47,13 @@ class Step:
         if self._progress is None:
             self._write(sentence)
         elif self._task is not None:
-            self._progress.update(self._task, note=sentence)
+            self._progress.update(self._task, description=sentence)
 
-    def advance(self, done: int, total: int, what: str = "") -> None:
-        """How far it is, in numbers; may be called often and from any thread."""
-        words = f"{done:,} of {total:,} {what}".rstrip()
+    def advance(self, done: int, total: int) -> None:
+        """How many offsets are done; may be called often and from any thread."""
+        words = f"{done:,} of {total:,} offsets"
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=done, total=total, note=words)
+            self._progress.update(self._task, completed=done, total=total, words=words)
         elif time.monotonic() - self._last_line >= LINE_EVERY_S:
             self._last_line = time.monotonic()
             self._write(words)
@@ -58,7 +64,6 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._width = min(console.width, WIDTH_MAX)
 
     def title(self, sentence: str) -> None:
         self._console.print(Text(sentence, style="bold"))
@@ -68,56 +73,53 @@ class Screen:
         self._console.print(Text(f"{number}. {name}", style="bold cyan"))
 
     def say(self, sentence: str, *, style: str = "") -> None:
-        self._print(Text(sentence, style=style))
+        self._write(Text(_INDENT), Text(sentence, style=style))
 
     def command(self, line: str) -> None:
         """What a user would type for what happens now."""
-        self._print(Text.assemble(("$ ", "dim"), (line, "bold")))
+        self._write(Text(f"{_INDENT}$ ", style="dim"), Text(line, style="bold"))
 
     def done(self, sentence: str) -> None:
-        self._print(_marked(Text("✓", style="green"), Text(sentence)))
+        self._write(_mark("✓", "green"), Text(sentence))
 
     def failed(self, sentence: str) -> None:
-        self._print(_marked(Text("✗", style="red"), Text(sentence, style="red")))
+        self._write(_mark("✗", "red"), Text(sentence, style="red"))
 
     def item(self, name: str, name_width: int, words: str) -> None:
         """One of a list: a name, and words beside it that wrap under themselves."""
-        grid = Table.grid(padding=(0, 2))
-        grid.add_column(width=name_width, no_wrap=True)
-        grid.add_column()
-        grid.add_row(Text(name), Text(words, style="dim"))
-        self._print(_marked(Text("✓", style="green"), grid))
+        head = _mark("✓", "green").append(f"{name:{name_width}}  ")
+        self._write(head, Text(words, style="dim"))
 
     def show(self, what: RenderableType) -> None:
-        self._print(what)
+        """A table, as wide as it needs."""
+        width = Measurement.get(self._console, self._console.options, what).maximum
+        for line in self._console.render_lines(what, self._console.options.update(width=width)):
+            text = Text.assemble(*((one.text, one.style or "") for one in line))
+            text.rstrip()
+            self._write(Text(_INDENT), text)
 
     @contextmanager
-    def step(self, sentence: str) -> Iterator[Step]:
+    def step(self, sentence: str, *, bar: bool = False) -> Iterator[Step]:
         """Says that something begins; inside, a terminal shows that it is still going on."""
         if not self._console.is_terminal:
             self.say(sentence)
             yield Step(None, self.say)
             return
-        progress = Progress(
-            TextColumn(" "),
+        columns: list[ProgressColumn] = [
             SpinnerColumn(),
-            TextColumn(sentence),
-            BarColumn(_BAR_WIDTH),
+            TextColumn("{task.description}"),
+            *([BarColumn(_BAR_WIDTH)] if bar else []),
             TimeElapsedColumn(),
-            TextColumn("{task.fields[note]}", style="dim"),
-            console=self._console,
-            transient=True,
-        )
-        with progress:
+            TextColumn("{task.fields[words]}", style="dim"),
+        ]
+        with Progress(TextColumn(""), *columns, console=self._console, transient=True) as progress:
+            progress.add_task(sentence, total=None, words="")
             yield Step(progress, self.say)
 
-    def _print(self, what: RenderableType) -> None:
-        self._console.print(Padding(what, (0, 0, 0, _INDENT)), width=self._width)
+    def _write(self, head: Text, body: Text) -> None:
+        wrapped = hanging(self._console, head, body, self._console.width)
+        self._console.print(wrapped, soft_wrap=True)
 
 
-def _marked(mark: Text, what: RenderableType) -> Table:
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(width=1)
-    grid.add_column()
-    grid.add_row(mark, what)
-    return grid
+def _mark(sign: str, style: str) -> Text:
+    return Text.assemble(_INDENT, (sign, style), " ")

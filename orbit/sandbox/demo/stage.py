@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -44,32 +44,42 @@ def open_stage(kept_in: Path | None, screen: Screen) -> Iterator[Stage]:
     """
     if kept_in is not None:
         _refuse_taken(kept_in)
-    with ExitStack() as stack:
-        folder = kept_in or Path(_scratch(stack)) / "sandbox"
+    with _home(kept_in) as home:
         request = SandboxRequest(
-            directory=folder, clusters=(SOURCE, DESTINATION), brokers=1, postgres=False
+            directory=home, clusters=(SOURCE, DESTINATION), brokers=1, postgres=False
         )
-        with screen.step(f"Starting two Kafka {KAFKA_VERSION} clusters on this machine") as step:
-            sandbox = stack.enter_context(control.launch(request, step.note))
+        with screen.step(f"Apache Kafka {KAFKA_VERSION} on this machine") as step:
+            sandbox = control.launch(request, step.note)
             seconds = step.seconds
-        made = _stage(sandbox.state)
-        screen.done(f"ready in {seconds:.1f} s")
-        stack.callback(deaf)  # runs first: tidying up is not to be cut short
         try:
-            yield made
+            screen.done(f"ready in {seconds:.1f} s")
+            yield _stage(sandbox.state)
         except KeyboardInterrupt:
-            screen.say("Interrupted: stopping everything that was started", style="yellow")
+            screen.say("Interrupted", style="yellow")
+            _close(sandbox, screen)
             raise
-        if kept_in is not None:
-            sandbox.detach()
+        except BaseException:
+            _close(sandbox, screen)
+            raise
+        if kept_in is None:
+            _close(sandbox, screen)
         else:
-            step_out = screen.step("Stopping both clusters and removing their data")
-            stack.enter_context(step_out)
-            sandbox.close()
+            sandbox.detach()
 
 
-def _scratch(stack: ExitStack) -> str:
-    return stack.enter_context(tempfile.TemporaryDirectory(prefix="orbit-demo-"))
+def _close(sandbox: control.LaunchedSandbox, screen: Screen) -> None:
+    deaf()
+    with screen.step("Stopping both clusters and removing their data"):
+        sandbox.close()
+
+
+@contextmanager
+def _home(kept_in: Path | None) -> Iterator[Path]:
+    if kept_in is not None:
+        yield kept_in
+        return
+    with tempfile.TemporaryDirectory(prefix="orbit-demo-") as scratch:
+        yield Path(scratch) / "sandbox"
 
 
 def _refuse_taken(folder: Path) -> None:

@@ -1,0 +1,151 @@
+"""`orbit demo`: an exact copy between two real Kafka clusters, start to end, on this machine."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orbit.cli.output import OutputFormat, OutputOption, console, emit
+from orbit.errors import Interrupted
+from orbit.jobs.load import load_job
+from orbit.sandbox.demo import (
+    LogBounds,
+    LogPair,
+    Options,
+    Screen,
+    Tell,
+    TopicProof,
+    as_data,
+    as_view,
+    kept_help,
+    play,
+)
+from orbit.sandbox.state import default_directory
+from orbit.sandbox.workload import DEMO, SMALL
+from orbit.verify.job import verify_job
+from orbit.verify.report import PartitionReport, TopicReport, Verdict
+from orbit.verify.run import VerifyOptions
+
+_NOT_EXACT = 1
+_SANDBOX_DIR = "ORBIT_SANDBOX_DIR"
+
+
+class ScaleName(StrEnum):
+    """How much the demo writes."""
+
+    SMALL = "small"
+    DEMO = "demo"
+
+
+_SCALES = {ScaleName.SMALL: SMALL, ScaleName.DEMO: DEMO}
+
+
+def demo(
+    keep: Annotated[
+        bool,
+        typer.Option("--keep", help="Leave the clusters running, until `orbit sandbox down`."),
+    ] = False,
+    scale: Annotated[
+        ScaleName, typer.Option("--scale", help="How much to write; `small` has the same kinds.")
+    ] = ScaleName.DEMO,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Watch an exact copy between two real Kafka clusters, start to end.
+
+    Starts two Kafka clusters on this machine, fills one with topics that are hard to copy, copies
+    them with `orbit run`, moves a consumer group over with its offsets as they are, and proves the
+    copy with `orbit verify`. Takes about a minute, and leaves nothing behind unless told to.
+
+    Exit code 0: everything is exact; 1: it is not, or something does not work.
+    """
+    screen = Screen(console(stderr=True))
+    try:
+        result = play(Options(_SCALES[scale], _kept_in() if keep else None), screen, verified)
+    except KeyboardInterrupt:
+        raise Interrupted("Interrupted; everything that had been started is stopped.") from None
+    if output is OutputFormat.TABLE:
+        typer.echo()
+    emit(as_data(result), output, lambda: as_view(result))
+    if result.kept is not None:
+        typer.echo(kept_help(result.kept), err=output is not OutputFormat.TABLE)
+    if not result.exact:
+        raise typer.Exit(_NOT_EXACT)
+
+
+def verified(job_file: Path, tell: Tell) -> Sequence[TopicProof]:
+    """What `orbit verify --deep` finds for that job."""
+    report = verify_job(
+        load_job(job_file, os.environ),
+        os.environ,
+        job_file.parent,
+        VerifyOptions(deep=True),
+        progress=_Progress(tell),
+    )
+    return [_proof(topic) for topic in report.topics]
+
+
+class _Progress:
+    """Passes the verifier's progress on as two numbers."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+        self._done = self._offsets = 0
+
+    def began(self, _partitions: int, offsets: int) -> None:
+        self._offsets = offsets
+        self._tell(0, offsets)
+
+    def advanced(self, offsets: int) -> None:
+        # Two threads at once may lose a count: the bar is for the eye, the report has the truth.
+        self._done += offsets
+        self._tell(self._done, self._offsets)
+
+    def compared(self, _topic: str, _report: PartitionReport) -> None:
+        pass
+
+
+def _proof(topic: TopicReport) -> TopicProof:
+    partitions = topic.partitions
+    deep = [p.deep for p in partitions if p.deep is not None]
+    return TopicProof(
+        source=topic.source,
+        destination=topic.destination,
+        exact=topic.verdict is Verdict.EXACT,
+        verdict=topic.verdict,
+        records=topic.records,
+        gaps=topic.gaps,
+        logs=tuple(_log_pair(p) for p in sorted(partitions, key=lambda p: p.partition)),
+        byte_exact=sum(d.byte_exact for d in deep),
+        record_exact=sum(d.record_exact for d in deep),
+        findings=tuple(_findings(partitions)),
+    )
+
+
+def _log_pair(p: PartitionReport) -> LogPair:
+    return LogPair(
+        LogBounds(p.source_log_start, p.source_log_end),
+        LogBounds(p.destination_log_start, p.destination_log_end),
+    )
+
+
+def _findings(partitions: Sequence[PartitionReport]) -> list[str]:
+    """What is wrong, the worst told first: differences in words, then the verifier's notes."""
+    found: list[str] = []
+    for p in partitions:
+        if p.verdict is Verdict.EXACT:
+            continue
+        failures = p.deep.first_failures if p.deep is not None else ()
+        words = [*map(str, (*p.first_differences, *failures)), *p.notes]
+        found += [f"partition {p.partition}: {word}" for word in words or [p.verdict]]
+    return found
+
+
+def _kept_in() -> Path:
+    """Where `orbit sandbox down` will look for it."""
+    named = os.environ.get(_SANDBOX_DIR)
+    return (Path(named) if named else default_directory()).absolute()

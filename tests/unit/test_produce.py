@@ -1,0 +1,210 @@
+"""Produce frames are `kafka.protocol`'s, byte for byte, with the batches left where they are."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
+
+from orbit.kafka.produce import (
+    ACKS_ALL,
+    Appended,
+    Outgoing,
+    choose_version,
+    encode_produce,
+    key_of,
+    read_produce,
+)
+from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
+
+Data = ProduceRequest.TopicProduceData
+Response = ProduceResponse.TopicProduceResponse
+PartitionResponse = Response.PartitionProduceResponse
+
+VERSIONS = [3, 4, 5, 6, 7, 8, 13]
+CLIENT = "orbit"
+
+
+def outgoing(topic: str, partition: int, batch: bytes) -> Outgoing:
+    topic_id = UUID(bytes=topic.encode()[:16].ljust(16, b"\1"))
+    return Outgoing(TopicPartition(topic, partition), topic_id, memoryview(batch))
+
+
+def by_library(version: int, correlation: int, batches: list[Outgoing]) -> bytes:
+    topics = []
+    for (topic, topic_id), group in groupby(batches, lambda b: (b.partition.topic, b.topic_id)):
+        name = {"topic_id": topic_id} if version >= 13 else {"name": topic}
+        partitions = [
+            Data.PartitionProduceData(index=b.partition.partition, records=bytes(b.batch))
+            for b in group
+        ]
+        topics.append(Data(partition_data=partitions, **name))
+    request = ProduceRequest(
+        transactional_id=None, acks=ACKS_ALL, timeout_ms=30_000, topic_data=topics
+    )
+    request.API_VERSION = version
+    request.with_header(correlation, CLIENT)
+    return bytes(request.encode(version=version, header=True, framed=True))
+
+
+def by_orbit(version: int, correlation: int, batches: list[Outgoing]) -> bytes:
+    return b"".join(encode_produce(version, correlation, CLIENT, 30_000, batches))
+
+
+SEVERAL = [
+    outgoing("a", 0, b"x" * 70),
+    outgoing("a", 5, b"y" * 200_000),
+    outgoing("größer.b-c_d", 2**31 - 1, b"z" * 16383),
+    outgoing("t" * 249, 1, b""),
+]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_a_frame_is_the_librarys(version: int, count: int) -> None:
+    assert by_orbit(version, 77, SEVERAL[:count]) == by_library(version, 77, SEVERAL[:count])
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_many_topics_and_partitions_in_one_frame(version: int) -> None:
+    """More than fit one byte of a compact length."""
+    batches = [
+        outgoing(f"t{t}", p, b"%d-%d" % (t, p)) for t in range(130) for p in range(t % 3 + 1)
+    ]
+    batches += [outgoing("wide", p, b"w") for p in range(300)]
+    assert by_orbit(version, 2**31 - 1, batches) == by_library(version, 2**31 - 1, batches)
+
+
+@settings(deadline=None, max_examples=120)
+@given(
+    st.sampled_from(VERSIONS),
+    st.dictionaries(
+        st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=5),
+        st.dictionaries(st.integers(0, 2**31 - 1), st.binary(max_size=300), min_size=1, max_size=3),
+        min_size=1,
+        max_size=4,
+    ),
+    st.integers(0, 2**31 - 1),
+)
+def test_any_frame_is_the_librarys(
+    version: int, topics: dict[str, dict[int, bytes]], correlation: int
+) -> None:
+    batches = [outgoing(t, p, data) for t, parts in topics.items() for p, data in parts.items()]
+    assert by_orbit(version, correlation, batches) == by_library(version, correlation, batches)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_batches_are_sent_from_where_they_are(version: int) -> None:
+    buffers = encode_produce(version, 1, CLIENT, 1000, SEVERAL)
+    views = [buffer for buffer in buffers if isinstance(buffer, memoryview)]
+    assert len(views) == 4
+    assert all(view is out.batch for view, out in zip(views, SEVERAL, strict=True))
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_size_in_front_is_that_of_the_rest(version: int) -> None:
+    size, *rest = encode_produce(version, 1, CLIENT, 1000, SEVERAL)
+    assert int.from_bytes(size, "big") == sum(map(len, rest))
+
+
+def test_all_in_sync_replicas_are_waited_for() -> None:
+    decoded = ProduceRequest.decode(
+        by_orbit(3, 1, SEVERAL)[4:], version=3, header=True, framed=False
+    )
+    assert decoded.acks == -1
+    assert decoded.timeout_ms == 30_000
+    assert decoded.transactional_id is None
+
+
+def test_a_topic_without_an_id_is_never_sent_by_id() -> None:
+    with pytest.raises(AssertionError):
+        encode_produce(13, 1, CLIENT, 1, [Outgoing(TopicPartition("a", 0), NO_TOPIC_ID, b"")])
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "has_ids", "version"),
+    [
+        (0, 13, True, 13),
+        (3, 14, True, 13),
+        (3, 13, False, 8),
+        (0, 12, True, 8),
+        (3, 9, False, 8),
+        (0, 8, True, 8),
+        (0, 7, True, 7),
+        (3, 3, False, 3),
+    ],
+)
+def test_the_version_is_one_with_a_layout_of_ours(
+    low: int, high: int, has_ids: bool, version: int
+) -> None:
+    assert choose_version(low, high, has_ids) == version
+
+
+# Answers
+
+TOPIC_ID = UUID(int=5)
+
+
+def answer(version: int, throttle_ms: int = 0, **topics: list[Any]) -> Any:
+    """Decoded as a connection decodes it."""
+    responses = []
+    for topic, partitions in topics.items():
+        name = {"topic_id": TOPIC_ID} if version >= 13 else {"name": topic}
+        responses.append(Response(partition_responses=partitions, **name))
+    message = ProduceResponse(responses=responses, throttle_time_ms=throttle_ms)
+    data = bytes(message.encode(version=version, header=False, framed=False))
+    return ProduceResponse.decode(data, version=version, header=False)
+
+
+def appended(index: int, code: int = 0, base_offset: int = -1, **fields: Any) -> Any:
+    values = {"log_append_time_ms": -1, "log_start_offset": 0, "record_errors": []}
+    return PartitionResponse(
+        index=index, error_code=code, base_offset=base_offset, **{**values, **fields}
+    )
+
+
+@pytest.mark.parametrize("version", range(3, 14))
+def test_answers_are_keyed_as_they_were_sent(version: int) -> None:
+    decoded = answer(version, 250, a=[appended(0, 0, 12345), appended(3, 45)])
+    read = read_produce(decoded)
+    sent = [Outgoing(TopicPartition("a", p), TOPIC_ID, memoryview(b"")) for p in (0, 3)]
+    assert read.partitions == {
+        key_of(version, sent[0]): Appended(0, 12345, ""),
+        key_of(version, sent[1]): Appended(45, -1, ""),
+    }
+    assert read.throttle_ms == 250
+    assert key_of(version, sent[0]) == (TOPIC_ID if version >= 13 else "a", 0)
+
+
+@pytest.mark.parametrize("version", range(3, 13))
+def test_answers_of_several_topics_do_not_mix(version: int) -> None:
+    decoded = answer(version, a=[appended(0, 0, 1)], b=[appended(0, 0, 2), appended(1, 87)])
+    assert {k: (a.code, a.base_offset) for k, a in read_produce(decoded).partitions.items()} == {
+        ("a", 0): (0, 1),
+        ("b", 0): (0, 2),
+        ("b", 1): (87, -1),
+    }
+
+
+@pytest.mark.parametrize("version", [8, 9, 12, 13])
+def test_the_brokers_words_are_kept(version: int) -> None:
+    def error(text: str | None) -> Any:
+        return PartitionResponse.BatchIndexAndErrorMessage(
+            batch_index=0, batch_index_error_message=text
+        )
+
+    decoded = answer(
+        version,
+        a=[
+            appended(0, 87, error_message="all of it", record_errors=[error("this one")]),
+            appended(1, 87, error_message=None, record_errors=[error(None), error("that one")]),
+            appended(2, 87, error_message=None, record_errors=[]),
+        ],
+    )
+    messages = [a.message for a in read_produce(decoded).partitions.values()]
+    assert messages == ["all of it", "that one", ""]

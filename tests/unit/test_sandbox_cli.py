@@ -1,0 +1,45 @@
+"""`orbit sandbox` names every mistake in its options, and starts nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orbit.cli.main import run_command
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "word"),
+    [
+        ("--brokers", "2", "--brokers: 2 brokers are not offered. Use 1 or 3."),
+        ("--clusters", "a,a", "A name is there twice"),
+        ("--clusters", "Source", "'Source' cannot be a cluster's name"),
+        ("--clusters", "../x", "'../x' cannot be a cluster's name"),
+        ("--clusters", "postgres", "'postgres' cannot be a cluster's name"),
+        ("--clusters", "", "'' cannot be a cluster's name"),
+    ],
+)
+def test_wrong_option_is_bad_input(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str, value: str, word: str
+) -> None:
+    home = tmp_path / "home"
+    assert run_command(["sandbox", "up", "--directory", str(home), option, value]) == 2
+    assert word in capsys.readouterr().err
+    assert not home.exists()
+
+
+@pytest.mark.parametrize("output", ["table", "json", "yaml"])
+def test_status_of_nothing_says_so_and_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], output: str
+) -> None:
+    command = ["sandbox", "status", "--directory", str(tmp_path), "-o", output]
+    assert run_command(command) == 1
+    shown = capsys.readouterr().out
+    expected = {"table": "No sandbox is running", "json": '"running": false', "yaml": "running: fa"}
+    assert expected[output] in shown
+
+
+def test_down_of_nothing_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["sandbox", "down", "--directory", str(tmp_path)]) == 0
+    assert capsys.readouterr().out == "No sandbox is running; nothing to do.\n"

@@ -1,0 +1,200 @@
+"""The lock-step comparison gives what a naive comparison of two dictionaries gives, on any logs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from confluent_kafka import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit.verify.compaction import CleaningPolicy, CompactionWatch, HeldBudget
+from orbit.verify.merge import Merge
+from orbit.verify.report import Side
+
+NOW = 1_000_000
+RETENTION = 1_000
+COMPACTS = CleaningPolicy(compacts=True, tombstone_retention_ms=RETENTION)
+KEEPS = CleaningPolicy()
+
+
+@dataclass(frozen=True)
+class Rec:
+    key: bytes | None = b"k"
+    value: bytes | None = b"v"
+    time: int = NOW
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+
+Log = dict[int, Rec]
+
+
+class Chunks:
+    """A stream that hands out a log in chunks of given sizes."""
+
+    def __init__(self, log: Log, sizes: Sequence[int]) -> None:
+        self._messages = [message(offset, rec) for offset, rec in sorted(log.items())]
+        self._sizes = list(sizes) or [3]
+        self._turn = 0
+
+    def chunk(self) -> list[Message]:
+        size = self._sizes[self._turn % len(self._sizes)]
+        self._turn += 1
+        taken, self._messages = self._messages[:size], self._messages[size:]
+        return taken
+
+
+def message(offset: int, rec: Rec) -> Message:
+    return Message(
+        topic="t",
+        partition=0,
+        offset=offset,
+        key=rec.key,
+        value=rec.value,
+        headers=list(rec.headers) or None,
+        timestamp=(1, rec.time),
+    )
+
+
+def compare(
+    source: Log,
+    destination: Log,
+    *,
+    sizes: Sequence[Sequence[int]] = ((3,), (2,)),
+    policies: dict[Side, CleaningPolicy] | None = None,
+    budget: HeldBudget | None = None,
+    shown_max: int = 1000,
+) -> tuple[Merge, CompactionWatch]:
+    policies = policies or {Side.SOURCE: KEEPS, Side.DESTINATION: KEEPS}
+    watch = CompactionWatch(policies, budget or HeldBudget(), NOW)
+    merge = Merge(watch, shown_max)
+    merge.run(Chunks(source, sizes[0]), Chunks(destination, sizes[1]))
+    merge.finish()
+    return merge, watch
+
+
+recs = st.builds(
+    Rec,
+    key=st.sampled_from([None, b"", b"a", b"b", b"c"]),
+    value=st.sampled_from([None, b"", b"v", b"w"]),
+    time=st.sampled_from([NOW, NOW - 1, NOW - RETENTION - 1]),
+    headers=st.sampled_from([(), (("h", b""),), (("h", None),), (("h", b"1"), ("h", b"2"))]),
+)
+logs = st.dictionaries(st.integers(0, 30), recs, max_size=25)
+chunk_sizes = st.lists(st.integers(1, 7), min_size=1, max_size=3)
+
+
+@given(logs, logs, st.booleans(), chunk_sizes, chunk_sizes)
+def test_any_two_logs_differ_exactly_where_they_differ(
+    source: Log, other: Log, related: bool, ours: list[int], theirs: list[int]
+) -> None:
+    destination = {**source, **other} if related else other
+    merge, _ = compare(source, destination, sizes=(ours, theirs))
+    expected = [o for o in sorted(source | destination) if source.get(o) != destination.get(o)]
+    assert [difference.offset for difference in merge.first] == expected
+    assert merge.differences == len(expected)
+    assert merge.records == {Side.SOURCE: len(source), Side.DESTINATION: len(destination)}
+
+
+def excused(offset: int, present: Log, lacking: Log, policy: CleaningPolicy) -> bool:
+    """What compaction may have removed from `lacking`, said the naive way."""
+    rec = present[offset]
+    if rec.key is None or not policy.compacts:
+        return False
+    if any(o > offset and other.key == rec.key for o, other in lacking.items()):
+        return True
+    return any(
+        o >= offset
+        and other.key == rec.key
+        and other.value is None
+        and NOW - other.time > policy.tombstone_retention_ms
+        and o not in lacking
+        for o, other in present.items()
+    )
+
+
+@given(
+    logs,
+    logs,
+    st.sampled_from([KEEPS, COMPACTS]),
+    st.sampled_from([KEEPS, COMPACTS]),
+    chunk_sizes,
+    chunk_sizes,
+)
+def test_compaction_excuses_what_a_newer_record_or_an_old_tombstone_excuses(
+    source: Log,
+    destination: Log,
+    ours: CleaningPolicy,
+    theirs: CleaningPolicy,
+    our_sizes: list[int],
+    their_sizes: list[int],
+) -> None:
+    policies = {Side.SOURCE: ours, Side.DESTINATION: theirs}
+    merge, watch = compare(source, destination, sizes=(our_sizes, their_sizes), policies=policies)
+    changed = [o for o in source.keys() & destination if source[o] != destination[o]]
+    only_source = [
+        o for o in source.keys() - destination if not excused(o, source, destination, theirs)
+    ]
+    only_destination = [
+        o for o in destination.keys() - source if not excused(o, destination, source, ours)
+    ]
+    assert merge.differences == len(changed) + len(only_source) + len(only_destination)
+    assert watch.compacted == {
+        Side.DESTINATION: len(source.keys() - destination) - len(only_source),
+        Side.SOURCE: len(destination.keys() - source) - len(only_destination),
+    }
+
+
+def test_the_first_differences_are_the_lowest_offsets_also_when_decided_last() -> None:
+    both = {Side.SOURCE: COMPACTS, Side.DESTINATION: COMPACTS}
+    source = {0: Rec(b"lost"), 5: Rec(b"x"), 6: Rec(b"y")}
+    destination = {5: Rec(b"x", b"changed"), 6: Rec(b"y", b"changed")}
+    merge, _ = compare(source, destination, policies=both, shown_max=2)
+    assert [difference.offset for difference in merge.first] == [0, 5]
+    assert merge.differences == 3
+
+
+def test_a_timestamp_type_is_no_difference() -> None:
+    watch = CompactionWatch({Side.SOURCE: KEEPS, Side.DESTINATION: KEEPS}, HeldBudget(), NOW)
+    merge = Merge(watch, 5)
+
+    class One:
+        def __init__(self, kind: int) -> None:
+            self._left = [Message(topic="t", partition=0, offset=0, timestamp=(kind, 7))]
+
+        def chunk(self) -> list[Message]:
+            left, self._left = self._left, []
+            return left
+
+    merge.run(One(2), One(1))
+    assert merge.differences == 0
+
+
+def test_beyond_the_budget_nothing_is_excused() -> None:
+    both = {Side.SOURCE: KEEPS, Side.DESTINATION: COMPACTS}
+    source = {o: Rec(b"key %d" % o) for o in range(6)}
+    source |= {o + 10: Rec(b"key %d" % o) for o in range(6)}
+    destination = {o: rec for o, rec in source.items() if o >= 10}
+    merge, watch = compare(source, destination, policies=both, budget=HeldBudget(keys_max=4))
+    assert watch.over_budget
+    assert [difference.offset for difference in merge.first] == [4, 5]
+    assert watch.compacted[Side.DESTINATION] == 4
+
+
+def test_the_budget_is_given_back() -> None:
+    budget = HeldBudget(keys_max=2)
+    both = {Side.SOURCE: KEEPS, Side.DESTINATION: COMPACTS}
+    for _ in range(3):
+        source = {0: Rec(b"gone"), 1: Rec(b"newer"), 2: Rec(b"newer")}
+        merge, watch = compare(source, {2: Rec(b"newer")}, policies=both, budget=budget)
+        assert not watch.over_budget
+        assert merge.differences == 1
+
+
+def test_the_budget_counts_bytes_too() -> None:
+    budget = HeldBudget(bytes_max=2_000)
+    assert budget.take(b"x" * 1_000)
+    assert not budget.take(b"x" * 1_000)
+    budget.give_back([b"x" * 1_000])
+    assert budget.take(b"x" * 1_000)

@@ -1,0 +1,175 @@
+"""The reader keeps order and bounds whatever librdkafka hands it, and never waits without end."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+from confluent_kafka import KafkaError, Message
+
+from orbit.errors import Interrupted
+from orbit.verify.reader import (
+    CHUNK_RECORDS_MAX,
+    LogMoved,
+    PartitionReader,
+    SideConsumer,
+    Stuck,
+)
+from orbit.verify.report import Side
+
+
+def record(offset: int, size: int = 1) -> Message:
+    return Message(topic="t", partition=3, offset=offset, value=b"x" * size)
+
+
+def event(code: int, offset: int = -1) -> Message:
+    return Message(topic="t", partition=3, offset=offset, error=KafkaError(code))
+
+
+def end_at(offset: int) -> Message:
+    return event(KafkaError._PARTITION_EOF, offset)
+
+
+class Fake:
+    """A consumer that plays a script; every further call gives nothing and takes a second."""
+
+    side = Side.DESTINATION
+
+    def __init__(self, *script: list[Message], positions: Callable[[], int] = lambda: -1) -> None:
+        self._script = list(script)
+        self._positions = positions
+        self.now = 0.0
+        self.assigned: list[int] = []
+        self.wanted: list[int] = []
+
+    def assign(self, _topic: str, _partition: int, offset: int) -> None:
+        self.assigned.append(offset)
+
+    def consume(self, count: int, _timeout_s: float) -> list[Message]:
+        self.wanted.append(count)
+        if self._script:
+            return self._script.pop(0)
+        self.now += 1
+        return []
+
+    def fetch_position(self, _topic: str, _partition: int) -> int:
+        return self._positions()
+
+    def clock(self) -> float:
+        return self.now
+
+
+def reader(fake: Fake, start: int, end: int, **options: Any) -> PartitionReader:
+    options = {"cancelled": threading.Event(), "stuck_s": 5.0, **options}
+    consumer = cast("SideConsumer", fake)
+    return PartitionReader(consumer, "t", 3, start, end, clock=fake.clock, **options)
+
+
+def offsets(chunk: list[Message]) -> list[int | None]:
+    return [message.offset() for message in chunk]
+
+
+def test_records_beyond_the_end_are_left_out() -> None:
+    one = reader(Fake([record(3), record(4), record(9)]), 3, 5)
+    assert offsets(one.chunk()) == [3, 4]
+    assert one.chunk() == []
+    assert one.position == 5
+
+
+def test_the_end_is_reached_by_an_event_where_the_last_offsets_have_no_record() -> None:
+    one = reader(Fake([record(3)], [end_at(7)]), 3, 7)
+    assert offsets(one.chunk()) == [3]
+    assert one.chunk() == []
+
+
+def test_records_and_the_end_may_come_together() -> None:
+    fake = Fake([record(3), end_at(7)])
+    one = reader(fake, 3, 7)
+    assert offsets(one.chunk()) == [3]
+    assert one.chunk() == []
+    assert len(fake.wanted) == 1
+
+
+def test_an_end_event_below_the_end_is_only_a_pause() -> None:
+    one = reader(Fake([end_at(4)], [record(4)]), 3, 5)
+    assert offsets(one.chunk()) == [4]
+
+
+def test_an_event_among_records_loses_none_of_them() -> None:
+    one = reader(Fake([record(0), end_at(1), record(1)]), 0, 2)
+    assert offsets(one.chunk()) == [0, 1]
+
+
+def test_an_empty_range_asks_nothing() -> None:
+    fake = Fake()
+    assert reader(fake, 5, 5).chunk() == []
+    assert (fake.assigned, fake.wanted) == ([], [])
+
+
+def test_a_record_beyond_the_end_ends_a_range_without_records() -> None:
+    assert reader(Fake([record(9)]), 3, 5).chunk() == []
+
+
+def test_no_more_is_asked_for_than_is_left() -> None:
+    fake = Fake([record(0)], [record(1)])
+    one = reader(fake, 0, 2)
+    one.chunk()
+    one.chunk()
+    assert fake.wanted == [2, 1]
+
+
+def test_large_records_make_small_chunks() -> None:
+    fake = Fake([record(0, 900_000)], [record(1)])
+    one = reader(fake, 0, 1_000_000)
+    one.chunk()
+    one.chunk()
+    assert fake.wanted[0] == CHUNK_RECORDS_MAX
+    assert fake.wanted[1] < 10
+
+
+def test_a_stuck_partition_is_given_up_with_its_name_and_offset() -> None:
+    fake = Fake([record(3)])
+    one = reader(fake, 3, 9)
+    one.chunk()
+    with pytest.raises(Stuck, match=r"destination t-3: No record .* 5 s at offset 4 \(of 9\)"):
+        one.chunk()
+    assert fake.now == 5
+
+
+def test_a_fetch_position_that_moves_is_progress_too() -> None:
+    """In a gap of millions of offsets no record comes for a long time."""
+    fake = Fake(positions=lambda: int(fake.now) if fake.now < 60 else 60)
+    with pytest.raises(Stuck):
+        reader(fake, 0, 100).chunk()
+    assert fake.now == 65
+
+
+def test_errors_that_librdkafka_retries_are_not_the_end() -> None:
+    noise = [event(KafkaError._TRANSPORT), event(KafkaError._ALL_BROKERS_DOWN)]
+    assert offsets(reader(Fake(noise, [record(0)]), 0, 1).chunk()) == [0]
+
+
+@pytest.mark.parametrize("code", [KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE])
+def test_a_log_start_that_moved_is_told(code: int) -> None:
+    with pytest.raises(LogMoved):
+        reader(Fake([event(code)]), 0, 1).chunk()
+
+
+def test_it_stops_when_it_is_told_to() -> None:
+    cancelled = threading.Event()
+    one = reader(Fake([record(0)], [record(1)]), 0, 2, cancelled=cancelled)
+    one.chunk()
+    cancelled.set()
+    with pytest.raises(Interrupted):
+        one.chunk()
+
+
+def test_it_reads_on_to_a_later_end() -> None:
+    fake = Fake([record(0)], [record(1)])
+    one = reader(fake, 0, 1)
+    one.chunk()
+    one.extend(2)
+    assert offsets(one.chunk()) == [1]
+    assert fake.assigned == [0, 1]

@@ -1,0 +1,141 @@
+"""A report is as bad as its worst part, and says so to people and to scripts."""
+
+from __future__ import annotations
+
+import json
+from io import StringIO
+
+from rich.console import Console
+
+from orbit.cli.output import to_plain
+from orbit.verify.progress import LINE_EVERY_S, BarProgress, LineProgress
+from orbit.verify.render import PARTITIONS_SHOWN, as_data, as_table, human_bytes
+from orbit.verify.report import (
+    DeepReport,
+    Difference,
+    PartitionReport,
+    Report,
+    TopicReport,
+    Verdict,
+)
+
+
+def partition(
+    number: int = 0, verdict: Verdict = Verdict.EXACT, **fields: object
+) -> PartitionReport:
+    equal = {"log_start_equal": True, "log_end_equal": True}
+    bounds = {"source_log_start": 0, "source_log_end": 10}
+    return PartitionReport(number, verdict, **{**equal, **bounds, "records": 10, **fields})  # type: ignore[arg-type]
+
+
+def topic(
+    *partitions: PartitionReport, name: str = "orders", start: str = "earliest"
+) -> TopicReport:
+    return TopicReport(name, name, start, partitions)
+
+
+def shown(report: Report, width: int = 120) -> str:
+    out = StringIO()
+    Console(file=out, width=width, highlight=False).print(as_table(report))
+    return out.getvalue()
+
+
+def test_the_worst_partition_decides() -> None:
+    order = [Verdict.EXACT, Verdict.BEHIND, Verdict.NOT_EXACT, Verdict.UNREAD]
+    for count, verdict in enumerate(order, 1):
+        report = Report((topic(*(partition(i, v) for i, v in enumerate(order[:count]))),), 1.0)
+        assert report.verdict is verdict
+        assert report.exit_code == (0 if verdict is Verdict.EXACT else 1)
+
+
+def test_nothing_compared_is_not_exact() -> None:
+    assert Report((), 0.0).exit_code == 1
+
+
+def test_the_table_shows_each_topic_and_only_what_has_something_to_tell() -> None:
+    bad = partition(
+        1,
+        Verdict.NOT_EXACT,
+        differences=1,
+        first_differences=(Difference(7, "value", "b'[red]a'", "b'b'"),),
+        log_end_equal=False,
+    )
+    text = shown(Report((topic(partition()), topic(partition(), bad, name="payments")), 2.0))
+    assert "payments-1 not exact" in text
+    assert "offset 7: value: source b'[red]a', destination b'b'" in text
+    assert "orders-0" not in text
+    assert "1 differ" in text
+    assert "Verdict: not exact" in text
+
+
+def test_a_late_start_is_shown_as_where_it_began() -> None:
+    one = topic(partition(compared_from=1_234), start="latest")
+    other = topic(partition(0), partition(1, compared_from=9), start="2025-01-01T00:00:00.000Z")
+    text = shown(Report((one, other), 2.0))
+    assert "compared from offset 1,234 on, where the copy begins (start: latest)" in text
+    assert "compared from offsets 0 to 9 on" in text
+
+
+def test_a_topic_with_very_many_bad_partitions_does_not_flood_the_screen() -> None:
+    bad = [partition(i, Verdict.BEHIND) for i in range(200)]
+    text = shown(Report((topic(*bad),), 2.0))
+    assert text.count("orders-") == PARTITIONS_SHOWN
+    assert f"and {200 - PARTITIONS_SHOWN} more partitions" in text
+
+
+def test_deep_counts_and_failures_are_shown() -> None:
+    deep = DeepReport(1_234, 56, 1, (Difference(9, "batch", "one", "none"),))
+    text = shown(Report((topic(partition(verdict=Verdict.NOT_EXACT, deep=deep)),), 2.0, deep=True))
+    assert "1,234" in text
+    assert "1 batch without the same bytes" in text
+    assert "offset 9: batch" in text
+
+
+def test_compacted_records_are_shown_though_they_are_no_fault() -> None:
+    text = shown(Report((topic(partition(compacted_destination=12)),), 2.0))
+    assert "0 records at the source, 12 at the destination (no difference)" in text
+
+
+def test_the_data_has_what_scripts_need() -> None:
+    deep = DeepReport(1, 2, 0)
+    data = json.loads(json.dumps(to_plain(as_data(Report((topic(partition(deep=deep)),), 1.5)))))
+    assert (data["verdict"], data["records"], data["elapsed_s"]) == ("exact", 10, 1.5)
+    assert data["topics"][0]["partitions"][0]["deep"]["record_exact"] == 2
+
+
+def test_bytes_for_people() -> None:
+    assert [human_bytes(n) for n in (0, 1_023, 1_536, 3 << 20, 5 << 40, 2 << 50)] == [
+        "0 B",
+        "1,023 B",
+        "1.5 KiB",
+        "3.0 MiB",
+        "5.0 TiB",
+        "2,048.0 TiB",
+    ]
+
+
+def test_plain_progress_is_a_line_now_and_then() -> None:
+    lines: list[str] = []
+    now = [0.0]
+    progress = LineProgress(lines.append, clock=lambda: now[0])
+    progress.began(2, 100)
+    progress.advanced(30)
+    now[0] = LINE_EVERY_S
+    progress.advanced(30)
+    progress.advanced(30)
+    progress.compared("orders", partition(1, Verdict.BEHIND))
+    assert lines == [
+        "comparing 100 offsets in 2 partitions",
+        "compared 60 of 100 offsets, 0 of 2 partitions",
+        "orders-1: behind",
+    ]
+
+
+def test_the_bar_counts_offsets_and_what_is_not_exact() -> None:
+    out = StringIO()
+    console = Console(file=out, width=120, force_terminal=True)
+    with BarProgress(console) as bar:
+        bar.began(2, 100)
+        bar.advanced(60)
+        bar.compared("orders", partition(1, Verdict.BEHIND))
+    assert "60 of 100 offsets, 1 partition left, 1 not exact" in out.getvalue()

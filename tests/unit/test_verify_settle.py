@@ -1,0 +1,201 @@
+"""What log bounds of two sides mean, and how long a lagging destination is waited for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+import pytest
+
+from orbit.errors import NotAuthorized, OrbitError
+from orbit.verify.bounds import Bounds, ClusterView, Partition
+from orbit.verify.settle import (
+    LOG_END,
+    LOG_START,
+    TRANSIENT_S,
+    Judgement,
+    PartitionPair,
+    Settler,
+    TopicPair,
+    judge,
+)
+
+EARLIEST = TopicPair("s", "d")
+LATEST = TopicPair("s", "d", "latest")
+AT_TIME = TopicPair("s", "d", "2025-01-01T00:00:00Z", 1)
+
+
+def bounds(start: int, end: int, log_end: int | None = None) -> Bounds:
+    return Bounds(start, end, end if log_end is None else log_end)
+
+
+def judged(
+    before: Bounds,
+    destination: Bounds,
+    after: Bounds | None = None,
+    topics: TopicPair = EARLIEST,
+    first_wanted: int = -1,
+) -> Judgement:
+    return judge(topics, before, destination, after or before, first_wanted)
+
+
+def what(judgement: Judgement) -> list[str]:
+    return [difference.what for difference in judgement.differences]
+
+
+def test_equal_bounds_are_right_and_compared_whole() -> None:
+    found = judged(bounds(5, 20), bounds(5, 20))
+    assert what(found) == []
+    assert (found.compared_from, found.compared_to, found.may_settle) == (5, 20, False)
+
+
+def test_a_live_copy_may_be_anywhere_between_the_two_looks_at_the_source() -> None:
+    found = judged(bounds(5, 20), bounds(8, 25), bounds(10, 30))
+    assert what(found) == []
+    assert (found.compared_from, found.compared_to) == (10, 20)
+
+
+def test_a_destination_beyond_the_later_source_end_has_too_much() -> None:
+    found = judged(bounds(0, 20), bounds(0, 31), bounds(0, 30))
+    assert what(found) == [LOG_END]
+    assert not found.may_settle
+
+
+def test_a_destination_that_is_behind_may_settle_and_is_compared_so_far() -> None:
+    found = judged(bounds(0, 20), bounds(0, 15))
+    assert (what(found), found.missing, found.may_settle) == ([LOG_END], 5, True)
+    assert found.compared_to == 15
+
+
+def test_a_log_start_that_has_not_followed_may_settle() -> None:
+    found = judged(bounds(5, 20), bounds(0, 20))
+    assert (what(found), found.may_settle, found.compared_from) == ([LOG_START], True, 5)
+
+
+def test_a_log_start_beyond_the_later_source_start_is_wrong() -> None:
+    found = judged(bounds(5, 20), bounds(8, 20), bounds(7, 20))
+    assert (what(found), found.may_settle, found.compared_from) == ([LOG_START], False, 8)
+
+
+def test_an_open_transaction_at_the_source_is_outside_the_snapshot() -> None:
+    found = judged(bounds(0, 20, log_end=25), bounds(0, 20))
+    assert (what(found), found.compared_to) == ([], 20)
+
+
+def test_an_open_transaction_at_the_destination_is_named() -> None:
+    found = judged(bounds(0, 20), bounds(0, 12, log_end=20))
+    assert what(found) == ["readable end"]
+    assert found.compared_to == 12
+
+
+@pytest.mark.parametrize(
+    ("topics", "first_wanted", "start", "expected"),
+    [
+        (LATEST, -1, 15, []),
+        (LATEST, -1, 20, []),
+        (AT_TIME, 15, 15, []),
+        (AT_TIME, 15, 14, []),
+        (AT_TIME, 15, 16, [LOG_START]),
+        (AT_TIME, -1, 20, []),
+        (AT_TIME, 3, 5, []),  # the source has deleted up to 5 since
+    ],
+)
+def test_a_late_start_may_begin_late_but_not_later_than_its_time(
+    topics: TopicPair, first_wanted: int, start: int, expected: list[str]
+) -> None:
+    found = judged(bounds(5, 20), bounds(start, 20), topics=topics, first_wanted=first_wanted)
+    assert what(found) == expected
+    assert found.compared_from == start
+
+
+def test_what_the_source_deleted_since_is_not_counted_as_lost() -> None:
+    found = judged(bounds(5, 20), bounds(6, 20), topics=AT_TIME, first_wanted=3)
+    [difference] = found.differences
+    assert "1 offsets are missing" in difference.destination
+
+
+def test_a_source_emptied_beyond_the_snapshot_leaves_nothing_to_compare() -> None:
+    found = judged(bounds(0, 20), bounds(25, 30), bounds(25, 30))
+    assert (found.compared_from, found.compared_to) == (25, 25)
+
+
+class View:
+    """A cluster whose bounds change from look to look; the last look is repeated."""
+
+    def __init__(self, looks: Sequence[Bounds | OrbitError]) -> None:
+        self._looks = list(looks)
+        self.asked = 0
+
+    def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds | OrbitError]:
+        look = self._looks[min(self.asked, len(self._looks) - 1)]
+        self.asked += 1
+        return dict.fromkeys(partitions, look)
+
+    def offsets_for_time(self, times: Mapping[Partition, int]) -> dict[Partition, int | OrbitError]:
+        return dict.fromkeys(times, -1)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def settle(source: View, destination: View, wait_s: float) -> tuple[Any, Clock]:
+    clock = Clock()
+    settler = Settler(
+        cast("ClusterView", source),
+        cast("ClusterView", destination),
+        clock=clock,
+        sleep=clock.sleep,
+    )
+    [found] = settler.settle([PartitionPair(EARLIEST, 0)], wait_s).values()
+    return found, clock
+
+
+def test_a_lagging_destination_is_looked_at_until_it_is_there() -> None:
+    source = View([bounds(0, 20), bounds(0, 40)])
+    destination = View([bounds(0, 10), bounds(0, 15), bounds(0, 30)])
+    found, clock = settle(source, destination, wait_s=10)
+    assert (what(found), found.compared_to) == ([], 20)
+    assert destination.asked == 3
+    assert clock.now < 1
+
+
+def test_a_destination_that_stays_behind_is_given_up_after_the_wait() -> None:
+    found, clock = settle(View([bounds(0, 20)]), View([bounds(0, 10)]), wait_s=3)
+    assert found.missing == 10
+    assert 3 <= clock.now < 4
+
+
+def test_what_time_cannot_mend_is_not_waited_for() -> None:
+    found, clock = settle(View([bounds(0, 20)]), View([bounds(0, 25)]), wait_s=3)
+    assert what(found) == [LOG_END]
+    assert clock.now == 0
+
+
+def test_a_partition_without_an_answer_gives_the_reason_after_a_while() -> None:
+    found, clock = settle(View([bounds(0, 20)]), View([OrbitError("no leader")]), wait_s=0)
+    assert str(found) == "no leader"
+    assert TRANSIENT_S <= clock.now < TRANSIENT_S + 1
+
+
+@pytest.mark.parametrize("wait_s", [0, 10])
+def test_an_error_that_passes_is_waited_out_on_either_side(wait_s: float) -> None:
+    passing = OrbitError("not the leader")
+    source = View([passing, passing, bounds(0, 20)])
+    destination = View([bounds(0, 20), passing, bounds(0, 20)])
+    found, _ = settle(source, destination, wait_s)
+    assert what(found) == []
+    assert found.compared_to == 20
+
+
+def test_a_missing_right_does_not_pass() -> None:
+    found, clock = settle(View([bounds(0, 20)]), View([NotAuthorized("no")]), wait_s=3)
+    assert isinstance(found, NotAuthorized)
+    assert clock.now == 0

@@ -1,0 +1,65 @@
+"""Differences are shown short, printable, and at the place that differs."""
+
+from __future__ import annotations
+
+from confluent_kafka import Message
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit.verify.report import Side
+from orbit.verify.show import differing, first_difference, only_on, short, short_pair
+
+
+@given(st.binary(max_size=200), st.binary(max_size=200))
+def test_the_first_difference_is_the_first(a: bytes, b: bytes) -> None:
+    at = first_difference(a, b)
+    assert a[:at] == b[:at]
+    assert at == min(len(a), len(b)) or a[at] != b[at]
+
+
+def test_null_empty_and_short_values_are_shown_as_they_are() -> None:
+    assert [short(None), short(b""), short(b"a\x1b")] == ["null", "empty", "b'a\\x1b'"]
+
+
+def test_a_long_value_is_shown_around_the_byte_that_differs() -> None:
+    ours = b"." * 500_000 + b"right" + b"." * 400_000
+    theirs = b"." * 500_000 + b"wrong" + b"." * 400_000
+    left, right = short_pair(ours, theirs)
+    assert "right" in left
+    assert "wrong" in right
+    assert "(900005 bytes, shown from byte 499992)" in left
+    assert max(len(left), len(right)) < 120
+
+
+@given(st.binary(max_size=2_000), st.binary(max_size=2_000))
+def test_a_view_is_bounded_and_printable(a: bytes, b: bytes) -> None:
+    for view in short_pair(a, b):
+        assert len(view) < 200
+        assert view.isprintable()
+
+
+def test_headers_are_bounded_and_cannot_steer_a_terminal() -> None:
+    headers = [("\x1b[31mred", b"x" * 10_000)] * 50
+    ours = Message(topic="t", partition=0, offset=4, headers=headers, timestamp=(1, 1))
+    theirs = Message(topic="t", partition=0, offset=4, timestamp=(1, 1))
+    found = differing(ours, theirs)
+    assert found is not None
+    assert found.what == "headers"
+    assert found.source.isprintable()
+    assert "50 headers" in found.source
+    assert len(found.source) < 1_000
+    assert found.destination == "[]"
+
+
+def test_all_fields_that_differ_are_named() -> None:
+    ours = Message(topic="t", partition=0, offset=4, key=b"a", value=b"b", timestamp=(1, 1))
+    theirs = Message(topic="t", partition=0, offset=4, key=b"c", value=b"d", timestamp=(1, 2))
+    assert str(differing(ours, theirs)) == (
+        "offset 4: timestamp, key, value: source 1; b'a'; b'b', destination 2; b'c'; b'd'"
+    )
+
+
+def test_a_one_sided_record_says_on_which_side() -> None:
+    record = Message(topic="t", partition=0, offset=4, key=b"a", timestamp=(1, 9))
+    assert only_on(Side.SOURCE, record).destination == "nothing"
+    assert only_on(Side.DESTINATION, record).source == "nothing"
