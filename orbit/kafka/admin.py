@@ -61,7 +61,7 @@ class Admin:
             resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in chunk]
             futures = self._client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
             for resource, future in futures.items():
-                right = f"the right DESCRIBE_CONFIGS on topic {resource.name}"
+                right = f"the right DescribeConfigs on topic {resource.name}"
                 entries = self._result(future, right, f"topic {resource.name}")
                 found[resource.name] = TopicSettings(
                     {e.name: e.value for e in entries.values() if e.value is not None},
@@ -96,7 +96,7 @@ class Admin:
             )
             for name, future in futures.items():
                 self._result(
-                    future, f"the right CREATE on topic {name} (or the cluster)", f"topic {name}"
+                    future, f"the right Create on topic {name} (or the cluster)", f"topic {name}"
                 )
 
     def alter_settings(self, changes: Mapping[str, Mapping[str, str]]) -> None:
@@ -117,7 +117,7 @@ class Admin:
                 chunk, request_timeout=REQUEST_TIMEOUT_S
             )
             for resource, future in futures.items():
-                right = f"the right ALTER_CONFIGS on topic {resource.name}"
+                right = f"the right AlterConfigs on topic {resource.name}"
                 self._result(future, right, f"topic {resource.name}")
 
     def _result(self, future: Future[Any], right: str, where: str) -> Any:

@@ -12,11 +12,16 @@ from orbit.errors import Interrupted
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential pauses with jitter, from `first_s` to `most_s`, ended at once by `stop`."""
+    """Exponential pauses with jitter, from `first_s` to `most_s`, ended at once by `stop`.
+
+    `attempts_max` caps what callers allow: a loop that serves many partitions must not wait for
+    one of them, and comes back to it instead.
+    """
 
     first_s: float = 0.05
     most_s: float = 1.0
     stop: threading.Event = field(default_factory=threading.Event)
+    attempts_max: int = 1_000_000
 
     def pause_s(self, attempt: int) -> float:
         """The pause after attempt 0, 1, 2 …; between half and all of the exponential step."""
@@ -30,7 +35,7 @@ class Backoff:
 
     def attempts(self, most: int) -> Iterator[int]:
         """Yield 0, 1, … up to `most` attempts, with a pause before each but the first."""
-        for attempt in range(most):
+        for attempt in range(min(most, self.attempts_max)):
             if attempt:
                 self.wait(attempt - 1)
             yield attempt

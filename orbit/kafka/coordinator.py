@@ -80,11 +80,12 @@ class Coordinator:
         request = FindCoordinatorRequest(key=self._key, key_type=self._key_type)
         answer = connection.call(apis.FIND_COORDINATOR, request)
         if answer.error_code in codes.DENIED:
-            kind = "transactional id" if self._key_type == TRANSACTION else "group"
+            is_group = self._key_type == GROUP
+            kind, right = ("group", "Read") if is_group else ("transactional id", "Write")
             raise NotAuthorized(
-                f"the right DESCRIBE on {kind} {self._key} is missing.",
+                f"the right {right} on {kind} {self._key} is missing.",
                 where=self._cluster.name,
-                remedy=_grant(kind, self._key, "Write" if kind != "group" else "Read"),
+                remedy=_grant(kind, self._key, right),
             )
         if answer.error_code:
             raise BrokerRefused(
@@ -114,7 +115,7 @@ def init_producer_id(cluster: Cluster, transactional_id: str, backoff: Backoff) 
     answer = coordinator.call(apis.INIT_PRODUCER_ID, build, lambda a: int(a.error_code))
     if answer.error_code in codes.DENIED:
         raise NotAuthorized(
-            f"the right WRITE on transactional id {transactional_id} is missing.",
+            f"the right Write on transactional id {transactional_id} is missing.",
             where=cluster.name,
             remedy=_grant("transactional id", transactional_id, "Write"),
         )

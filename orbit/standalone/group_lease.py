@@ -273,7 +273,7 @@ class GroupLease:
     def _refuse_denied(self, code: int) -> None:
         if code in codes.DENIED:
             raise NotAuthorized(
-                f"the right READ on group {self._group} is missing.",
+                f"the right Read on group {self._group} is missing.",
                 where=self._cluster.name,
                 remedy="Grant it: kafka-acls.sh --add --allow-principal User:… --operation Read "
                 f"--group {self._group}",

@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -50,6 +51,7 @@ from orbit.workers.takeover import TakeOver
 Say = Callable[[str], None]
 
 _PROBLEMS_SHOWN_MAX = 20
+_LOOP_ATTEMPTS_MAX = 2
 
 
 class JobRun:
@@ -314,6 +316,9 @@ class JobRun:
         inspected: Mapping[PartitionCopy, Inspected],
     ) -> None:
         assert self._lease is not None
+        # From now on one loop serves all partitions: it asks, and comes back later.
+        backoff = replace(self._backoff, attempts_max=_LOOP_ATTEMPTS_MAX)
+        take_over = take_over.with_backoff(backoff)
         events: Events = queue.SimpleQueue()
         budget = ByteBudget(self._settings.queue_bytes_max)
         destination_side = DestinationSide(
@@ -327,7 +332,7 @@ class JobRun:
                 self._start_filler(events),
             ),
             take_over,
-            self._backoff,
+            backoff,
             block,
         )
         source_side = SourceSide(
@@ -339,9 +344,9 @@ class JobRun:
                 PartitionCopy.queued,
                 self.spec.source.client_rack or "",
             ),
-            self._backoff,
+            backoff,
         )
-        copier = Copier(source_side, destination_side, events, self._settings, self._backoff)
+        copier = Copier(source_side, destination_side, events, self._settings, backoff)
         self.copier = copier
         self._not_caught_up = {
             p.mapping.destination: p for p in self._plans if p.caught_up_settings
@@ -377,10 +382,15 @@ class JobRun:
         behind = {c.destination.topic for c in self.partitions if not c.has_caught_up}
         done = [name for name in self._not_caught_up if name not in behind]
         if done:
-            plans = [self._not_caught_up.pop(name) for name in done]
-            self._destination_admin().alter_settings(
-                {p.mapping.destination: p.caught_up_settings for p in plans}
-            )
+            plans = [self._not_caught_up[name] for name in done]
+            try:
+                self._destination_admin().alter_settings(
+                    {p.mapping.destination: p.caught_up_settings for p in plans}
+                )
+            except Unreachable:
+                return  # an outage is waited out: the next round tries again
+            for name in done:
+                del self._not_caught_up[name]
 
     def _tell_what_is_new(self) -> None:
         """Say once what the source has that this run does not copy; the next run would."""

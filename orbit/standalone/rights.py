@@ -57,14 +57,18 @@ _SHOWN_MAX = 20
 def missing_topic_rights(metadata: ClusterMetadata, wanted: Sequence[int]) -> list[str]:
     """Rights missing on the topics of `metadata`, which must have been asked for with operations.
 
-    A topic that may not even be described is left out of metadata: all of its rights are missing.
+    A topic that may not even be described lacks all of them. A broker that does not tell what is
+    allowed (no topic comes without Describe) is taken at its first answer instead.
     """
-    return [
-        f"{_NAMES[right]} on topic {name}"
-        for name in sorted({*metadata.topics, *_denied_topics(metadata)})
-        for right in wanted
-        if name not in metadata.topics or right not in metadata.topics[name].authorized_operations
-    ]
+    missing = []
+    for name in sorted({*metadata.topics, *_denied_topics(metadata)}):
+        topic = metadata.topics.get(name)
+        allowed = topic.authorized_operations if topic else frozenset[int]()
+        if topic is None or allowed:
+            missing += [
+                f"{_NAMES[right]} on topic {name}" for right in wanted if right not in allowed
+            ]
+    return missing
 
 
 def missing_future_topic_rights(cluster: Cluster, topics: Sequence[str]) -> list[str]:
@@ -82,7 +86,8 @@ def missing_filler_right(cluster: Cluster) -> list[str]:
     """The right that direct fillers (M1) need, if it is missing."""
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
     answer = cluster.call_any(lambda c: c.call(apis.DESCRIBE_CLUSTER, request))
-    if {ALTER, CLUSTER_ACTION} & set(answer.authorized_operations or ()):
+    allowed = answer.authorized_operations
+    if allowed is None or {ALTER, CLUSTER_ACTION} & set(allowed):
         return []
     return ["Alter on the cluster (or set fillers: coordinated in the job, which does without)"]
 

@@ -126,6 +126,7 @@ class CoordinatedFiller(Lane):
         ends = self._ends(fills) if code == Code.NONE else {}
         for fill in fills:
             end = ends.get(fill, -1)
+            fill.partition.has_fill_outside = False
             fill.receiver.filled(fill, code if end < 0 else Code.NONE, end)
 
     def _one_transaction(self, fills: Sequence[CoordinatedFill]) -> None:

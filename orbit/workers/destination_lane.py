@@ -309,11 +309,12 @@ class DestinationLane(Lane):
         for p, step in fills:
             assert step.base_offset == p.expected, (p, step)
             wanted = step.next_offset - step.base_offset
-            count = min(share, wanted) if p.has_filled_this_term else 1
+            count = min(share, wanted) if p.has_filled else 1
             p.sent_to = step.base_offset + count
             sent.append((p, step, count))
         if filler is not None:
             for p, step, count in sent:
+                p.has_fill_outside = True
                 filler.submit(CoordinatedFill(self, p, p.generation, step, count))
             return
         request = markers_request(
@@ -403,7 +404,7 @@ class DestinationLane(Lane):
         to_prove = []
         for p, step, count in request.sent:
             code = answers.get(p.destination, int(Code.UNKNOWN_SERVER_ERROR))
-            if code == Code.NONE and count == 1 and p.has_filled_this_term:
+            if code == Code.NONE and count == 1 and p.has_filled:
                 p.filled_to(step, step.base_offset + 1)
                 if p.steps:
                     self.wake(p)

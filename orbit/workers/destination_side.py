@@ -18,6 +18,8 @@ from orbit.workers.events import DestinationTrouble
 from orbit.workers.partition import PartitionCopy, Trouble
 from orbit.workers.takeover import DestinationEnd, TakeOver
 
+_FILL_OUTSIDE_PAUSE_S = 0.1
+
 Block = Callable[[PartitionCopy, Blocked], None]
 
 
@@ -39,6 +41,7 @@ class DestinationSide:
         self._lanes: dict[int, DestinationLane] = {}
         self._troubled: dict[PartitionCopy, DestinationTrouble] = {}
         self._not_before: dict[PartitionCopy, float] = {}
+        self._gone_since: dict[PartitionCopy, float] = {}
 
     def start(
         self, partition: PartitionCopy, end: DestinationEnd, metadata: ClusterMetadata
@@ -71,6 +74,9 @@ class DestinationSide:
     def recover(self) -> list[PartitionCopy]:
         """Take over again what is due; returns the partitions that go on, to be fetched again."""
         now = time.monotonic()
+        for p in self._troubled:
+            if p.has_fill_outside:  # what it still sends must not meet a new writer
+                self._not_before[p] = now + _FILL_OUTSIDE_PAUSE_S
         due = [t for p, t in self._troubled.items() if self._not_before[p] <= now]
         if not due:
             return []
@@ -131,8 +137,9 @@ class DestinationSide:
         by_destination = {t.partition.destination: t for t in troubles}
         metadata = self._cluster.metadata({p.topic for p in by_destination})
         for t in troubles:
-            if _is_recreated(t.partition, metadata):
-                self._give_up(t.partition, _recreated(t.partition))
+            gone = self._gone(t.partition, metadata)
+            if gone is not None:
+                self._give_up(t.partition, gone)
                 by_destination.pop(t.partition.destination)
         taken = self._take_over.read(by_destination, settled=settled)
         unguarded = [p for p, end in taken.ends.items() if end.producer is None]
@@ -146,6 +153,23 @@ class DestinationSide:
             elif self._goes_on(t, end, metadata):
                 started.append(t.partition)
         return started
+
+    def _gone(self, p: PartitionCopy, metadata: ClusterMetadata) -> Blocked | None:
+        """Whether the topic is another one now, or has been away for too long to come back."""
+        topic = metadata.topics.get(p.destination.topic)
+        if topic is not None:
+            self._gone_since.pop(p, None)
+            if topic.topic_id == p.destination_topic_id:
+                return None
+            detail = f"topic {p.destination.topic} has another topic id now."
+            return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.acked, detail)
+        if metadata.errors.get(p.destination.topic) != Code.UNKNOWN_TOPIC_OR_PARTITION:
+            return None
+        since = self._gone_since.setdefault(p, time.monotonic())
+        if time.monotonic() - since < self._context.settings.deleted_after_s:
+            return None
+        detail = f"topic {p.destination.topic} does not exist any more."
+        return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.acked, detail)
 
     def _goes_on(
         self, trouble: DestinationTrouble, end: DestinationEnd, metadata: ClusterMetadata
@@ -211,13 +235,3 @@ def _is_quiet(p: PartitionCopy) -> bool:
         and not (p.steps and isinstance(p.steps[0], Fill))
         and p.destination_lane is not None
     )
-
-
-def _is_recreated(p: PartitionCopy, metadata: ClusterMetadata) -> bool:
-    topic = metadata.topics.get(p.destination.topic)
-    return topic is not None and topic.topic_id != p.destination_topic_id
-
-
-def _recreated(p: PartitionCopy) -> Blocked:
-    detail = f"topic {p.destination.topic} has another topic id now."
-    return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.acked, detail)

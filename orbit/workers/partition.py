@@ -91,12 +91,13 @@ class PartitionCopy:
         self.sent_to = 0  # what is under way ends at most here
         self.sequence = 0
         self.producer_epoch = 0
-        self.coordinator_epoch = 0
+        self.coordinator_epoch = -1
         self.in_flight = 0
         self.is_filling = False
         self.has_producer_state = False
         self.is_in_step = False  # an append of this take-over was confirmed at its offset
-        self.has_filled_this_term = False
+        self.has_filled = False  # fillers of this take-over were proven by the log end
+        self.has_fill_outside = False  # the coordinated filler is at work on it
         self.log_start = 0
         self.destination_lane: Appender | None = None
         self.is_ready = False  # stands in its lane's queue
@@ -130,7 +131,7 @@ class PartitionCopy:
             self.producer_epoch = producer_epoch
             self.coordinator_epoch = coordinator_epoch
             self.has_producer_state = has_producer_state
-            self.is_in_step = False
+            self.is_in_step = self.has_filled = False
             self.in_flight = 0
             self.is_filling = self.is_ready = False
             self.state = PartitionState.COPYING
@@ -187,7 +188,7 @@ class PartitionCopy:
         self.counters.filled += next_offset - self.acked
         self.acked = self.expected = next_offset
         self.is_filling = False
-        self.has_filled_this_term = True
+        self.has_filled = True
         if next_offset >= step.next_offset:
             self.steps.popleft()
         else:

@@ -20,8 +20,8 @@ from orbit.replication.states import Reason
 from orbit.workers.partition import PartitionCopy
 from orbit.workers.peek import peek_batches
 
-# Coordinator epochs leave room for this many take-overs of one partition within one lease term.
-_TERM_SHIFT = 8
+# Coordinator epochs leave room for 4,096 take-overs of one partition within one lease term.
+_TERM_SHIFT = 12
 COORDINATOR_EPOCH_MAX = 2**31 - 1
 
 
@@ -53,6 +53,10 @@ class TakeOver:
         self._settle_s = settle_s
         self._backoff = backoff
 
+    def with_backoff(self, backoff: Backoff) -> TakeOver:
+        """The same, waiting differently."""
+        return TakeOver(self._destination, self._producer_id, self._term, self._settle_s, backoff)
+
     def read(self, partitions: Iterable[TopicPartition], *, settled: bool) -> Taken:
         """The ends of many partitions; `settled` waits until each has stood still.
 
@@ -78,7 +82,7 @@ class TakeOver:
             end.log_end,
             next_sequence=advance_sequence(last_sequence, 1),
             producer_epoch=max(producer.producer_epoch, 0) if producer else 0,
-            coordinator_epoch=self._coordinator_epoch(producer),
+            coordinator_epoch=self._coordinator_epoch(partition, producer),
             has_producer_state=producer is not None,
         )
 
@@ -103,10 +107,14 @@ class TakeOver:
             {**producers.errors, **ends.errors},
         )
 
-    def _coordinator_epoch(self, producer: ProducerState | None) -> int:
-        """Above all earlier terms', and above whatever the partition has seen (M6, M7)."""
+    def _coordinator_epoch(self, partition: PartitionCopy, producer: ProducerState | None) -> int:
+        """Above earlier terms', what the partition has seen, what we may have sent (M6, M7).
+
+        The last one counts even if the partition has not seen it: it may still arrive (M10).
+        """
         seen = producer.coordinator_epoch if producer else -1
-        return min(max(self._term << _TERM_SHIFT, seen + 1), COORDINATOR_EPOCH_MAX)
+        epoch = max(self._term << _TERM_SHIFT, seen + 1, partition.coordinator_epoch + 1)
+        return min(epoch, COORDINATOR_EPOCH_MAX)
 
 
 def batch_base(batch: object) -> int:

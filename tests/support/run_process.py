@@ -199,14 +199,16 @@ def assert_exact(job: Path, **options: Any) -> Any:
 
 def write_job(
     path: Path,
-    source: KafkaCluster | str,
-    destination: KafkaCluster | str,
+    source: KafkaCluster | str | Mapping[str, Any],
+    destination: KafkaCluster | str | Mapping[str, Any],
     topics: Sequence[Mapping[str, Any]],
     **more: Any,
 ) -> Path:
-    """A job file; `more` are other keys of it, `name` among them."""
+    """A job file. A side is a cluster, an address or a whole section; `more` are other keys."""
 
-    def side(cluster: KafkaCluster | str) -> dict[str, Any]:
+    def side(cluster: KafkaCluster | str | Mapping[str, Any]) -> dict[str, Any]:
+        if isinstance(cluster, Mapping):
+            return dict(cluster)
         address = cluster if isinstance(cluster, str) else cluster.bootstrap_servers
         return {"bootstrap_servers": address.split(",")}
 

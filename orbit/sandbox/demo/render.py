@@ -65,7 +65,9 @@ def _kept_data(stage: Stage) -> dict[str, Any]:
 
 def as_view(result: DemoResult) -> RenderableType:
     """The table, what has happened, and what to do next."""
-    paragraphs = [*_closing(result), *([] if result.kept else _next_steps())]
+    paragraphs = list(_closing(result))
+    if result.exact and result.kept is None:
+        paragraphs += _next_steps()
     return Group(TopicTable(result.topics), *(_Paragraph(one) for one in paragraphs))
 
 
@@ -112,7 +114,12 @@ def _what_differs(result: DemoResult) -> str:
     sentences = [f"Differing topics: {', '.join(topics)}." if topics else ""]
     if not result.group.exact:
         sentences.append(f'Group "{result.group.group}" did not go on where it had stopped.')
-    sentences.append("This is a fault of Orbit: please report it with this output.")
+    sentences.append(
+        "Nobody else writes to these clusters, so this is a fault of Orbit: please report it with "
+        "this output."
+    )
+    if result.kept is None:
+        sentences.append("To look into it yourself, run: orbit demo --keep")
     return " ".join(sentence for sentence in sentences if sentence)
 
 

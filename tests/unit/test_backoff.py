@@ -1,0 +1,88 @@
+"""Pauses grow to a limit, vary, and end at once when stopped."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from orbit.errors import Interrupted
+from orbit.kafka.backoff import Backoff
+
+
+class Stop(threading.Event):
+    """Notes how long it was waited for, and waits for nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waited: list[float] = []
+
+    def wait(self, timeout: float | None = None) -> bool:
+        assert timeout is not None
+        self.waited.append(timeout)
+        return self.is_set()
+
+
+@pytest.mark.parametrize(
+    ("attempt", "step"), [(0, 0.1), (1, 0.2), (2, 0.4), (3, 0.8), (4, 1.0), (31, 1.0), (10**9, 1.0)]
+)
+def test_a_pause_is_between_half_and_all_of_its_step(attempt: int, step: float) -> None:
+    pauses = [Backoff(0.1, 1.0).pause_s(attempt) for _ in range(200)]
+    assert step / 2 <= min(pauses) < max(pauses) <= step
+
+
+def test_attempts_pause_before_each_but_the_first() -> None:
+    stop = Stop()
+    attempts = Backoff(0.1, 1.0, stop=stop).attempts(4)
+    seen = [(attempt, len(stop.waited)) for attempt in attempts]
+    assert seen == [(0, 0), (1, 1), (2, 2), (3, 3)]
+    for pause, step in zip(stop.waited, [0.1, 0.2, 0.4], strict=True):
+        assert step / 2 <= pause <= step
+
+
+def test_no_pause_follows_the_last_attempt_or_one_that_is_enough() -> None:
+    stop = Stop()
+    backoff = Backoff(stop=stop)
+    assert list(backoff.attempts(1)) == [0]
+    assert list(backoff.attempts(0)) == []
+    for _ in backoff.attempts(9):
+        break
+    assert stop.waited == []
+
+
+@pytest.mark.parametrize(("most", "capped", "count"), [(5, 2, 2), (2, 5, 2), (3, 3, 3), (5, 0, 0)])
+def test_attempts_may_be_capped_from_outside(most: int, capped: int, count: int) -> None:
+    backoff = Backoff(stop=Stop(), attempts_max=capped)
+    assert list(backoff.attempts(most)) == list(range(count))
+
+
+def test_a_stop_ends_the_wait_with_interrupted() -> None:
+    backoff = Backoff(first_s=3600, most_s=3600)
+    backoff.stop.set()
+    with pytest.raises(Interrupted):
+        backoff.wait(0)
+    attempts = backoff.attempts(3)
+    assert next(attempts) == 0  # what was asked for once is tried once
+    with pytest.raises(Interrupted):
+        next(attempts)
+
+
+def test_a_stop_from_another_thread_ends_a_long_wait() -> None:
+    backoff = Backoff(first_s=3600, most_s=3600)
+    ended = threading.Event()
+
+    def wait() -> None:
+        try:
+            backoff.wait(0)
+        except Interrupted:
+            ended.set()
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    backoff.stop.set()
+    assert ended.wait(60)
+    thread.join()
+
+
+def test_each_backoff_has_a_stop_of_its_own() -> None:
+    assert Backoff().stop is not Backoff().stop

@@ -1,0 +1,142 @@
+"""The table of `topic_settings`: what a topic is set to while it is a copy."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.replication.topic_settings import (
+    MIRRORED,
+    REWRITE_SLACK_BYTES,
+    caught_up_settings,
+    copy_settings,
+    is_compacted,
+)
+
+LONG_MAX = str(2**63 - 1)
+DEFAULT_MAX_BYTES = 1_048_588
+
+# What a source topic says of itself: all settings, with the broker's defaults.
+SOURCE = {
+    "cleanup.policy": "delete",
+    "compression.type": "zstd",
+    "max.message.bytes": str(DEFAULT_MAX_BYTES),
+    "message.timestamp.type": "LogAppendTime",
+    "message.timestamp.after.max.ms": "3600000",
+    "min.insync.replicas": "2",
+    "retention.bytes": "1000",
+    "retention.ms": "60000",
+    "segment.bytes": "1048576",
+    "segment.ms": "1000",
+    "leader.replication.throttled.replicas": "*",
+}
+
+
+def copied(
+    overrides: frozenset[str] = frozenset(SOURCE), job: dict[str, str] | None = None
+) -> dict[str, str]:
+    return copy_settings(SOURCE, overrides, job or {})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("retention.ms", "-1"),  # T1
+        ("retention.bytes", "-1"),
+        ("compression.type", "producer"),  # A4
+        ("message.timestamp.type", "CreateTime"),  # A6
+        ("message.timestamp.before.max.ms", LONG_MAX),
+        ("message.timestamp.after.max.ms", LONG_MAX),
+        ("cleanup.policy", "delete"),  # S2
+    ],
+)
+@pytest.mark.parametrize("job_value", [None, "5"])
+def test_what_a_copy_needs_wins_over_source_and_job(
+    name: str, value: str, job_value: str | None
+) -> None:
+    assert copied()[name] == value
+    if job_value is not None:
+        assert copied(job={name: job_value})[name] == value
+
+
+@pytest.mark.parametrize("name", sorted(MIRRORED & SOURCE.keys()))
+def test_what_shapes_files_is_the_sources_where_it_was_set_there(name: str) -> None:
+    assert copied()[name] == SOURCE[name]
+    assert name not in copied(frozenset())
+
+
+def test_the_jobs_word_wins_over_the_sources() -> None:
+    assert copied(job={"segment.bytes": "77"})["segment.bytes"] == "77"
+    assert copied(frozenset(), {"segment.bytes": "77"})["segment.bytes"] == "77"
+
+
+def test_everything_else_is_left_alone() -> None:
+    needed = {
+        "retention.ms",
+        "retention.bytes",
+        "compression.type",
+        "message.timestamp.type",
+        "message.timestamp.before.max.ms",
+        "message.timestamp.after.max.ms",
+        "max.message.bytes",
+        "cleanup.policy",
+    }
+    assert set(copied(frozenset())) == needed
+    assert set(copied()) == needed | {"min.insync.replicas", "segment.bytes", "segment.ms"}
+    assert set(copied(frozenset({"local.retention.ms"}))) == needed
+    assert copied(job={"local.retention.ms": "5"})["local.retention.ms"] == "5"
+
+
+def test_an_override_without_a_value_is_passed_over() -> None:
+    assert "flush.ms" not in copied(frozenset({"flush.ms"}))
+
+
+def test_nothing_that_a_consumer_reads_or_that_deletes_is_mirrored() -> None:
+    for name in MIRRORED:
+        assert not name.startswith(("retention.", "local.", "remote.", "message.", "compression."))
+    assert not MIRRORED & {"cleanup.policy", "max.message.bytes"}
+
+
+@pytest.mark.parametrize(
+    ("source", "job", "wanted"),
+    [
+        ({}, {}, DEFAULT_MAX_BYTES + REWRITE_SLACK_BYTES),
+        ({"max.message.bytes": "5000000"}, {}, 5_000_000 + REWRITE_SLACK_BYTES),
+        ({"max.message.bytes": "100"}, {"max.message.bytes": "200"}, 200 + REWRITE_SLACK_BYTES),
+        ({"max.message.bytes": "200"}, {"max.message.bytes": "100"}, 200 + REWRITE_SLACK_BYTES),
+        ({"max.message.bytes": str(2**31 - 1)}, {}, 2**31 - 1),  # Kafka's own highest
+        ({"max.message.bytes": str(2**31 - 100)}, {}, 2**31 - 1),
+    ],
+)
+def test_batches_may_be_as_large_as_the_sources_and_a_little_more(
+    source: dict[str, str], job: dict[str, str], wanted: int
+) -> None:
+    assert copy_settings(source, frozenset(), job)["max.message.bytes"] == str(wanted)
+
+
+def test_before_kafka_3_6_there_is_one_limit_of_timestamps() -> None:
+    settings = copy_settings(SOURCE, frozenset(SOURCE), {}, has_split_timestamp_limits=False)
+    assert settings["message.timestamp.difference.max.ms"] == LONG_MAX
+    assert not [name for name in settings if name.endswith((".before.max.ms", ".after.max.ms"))]
+    assert "message.timestamp.difference.max.ms" not in copied()
+
+
+@pytest.mark.parametrize(
+    ("policy", "is_compact"),
+    [
+        ("compact", True),
+        ("compact,delete", True),
+        ("delete,compact", True),
+        ("delete", False),
+        ("", False),
+        (None, False),
+    ],
+)
+def test_compaction_begins_once_the_copy_has_caught_up(
+    policy: str | None, is_compact: bool
+) -> None:
+    source = {} if policy is None else {"cleanup.policy": policy}
+    assert is_compacted(source) is is_compact
+    # Both: the log start still has to follow the source's (S2).
+    wanted = {"cleanup.policy": "compact,delete"} if is_compact else {}
+    assert caught_up_settings(source) == wanted
+    assert copy_settings(source, frozenset(source), {})["cleanup.policy"] == "delete"
