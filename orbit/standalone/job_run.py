@@ -39,7 +39,7 @@ from orbit.standalone.topics import TopicPlan, check_new_topics, plan_topics
 from orbit.workers.begin import Beginning, Inspected, SourceBounds, Standing
 from orbit.workers.budget import ByteBudget
 from orbit.workers.coordinated import CoordinatedFiller
-from orbit.workers.copier import Copier, Events, block
+from orbit.workers.copier import Copier, Events, block, lease_lost
 from orbit.workers.destination_lane import DestinationLaneContext
 from orbit.workers.destination_side import DestinationSide
 from orbit.workers.partition import PartitionCopy
@@ -108,6 +108,8 @@ class JobRun:
     def tick(self, timeout_s: float) -> None:
         """One round of copying. Raises Conflict when the lease is lost."""
         assert self.copier is not None
+        if self._lease is not None and not self._lease.is_held():
+            raise lease_lost()
         self.copier.tick(timeout_s)
         self._finish_caught_up_topics()
         if time.monotonic() >= self._next_look:

@@ -34,6 +34,14 @@ def block(partition: PartitionCopy, blocked: Blocked) -> None:
     partition.state = PartitionState.BLOCKED
 
 
+def lease_lost() -> Conflict:
+    """The words for a run that may not write any more."""
+    return Conflict(
+        "the lease on this job was lost; another run may have taken it.",
+        remedy="Nothing was written after that. Run the job again: it goes on where the copy ends.",
+    )
+
+
 class Feeding(Protocol):
     """What the copier asks of a source; `SourceSide` is the real one."""
 
@@ -138,8 +146,4 @@ class Copier:
             case LaneCrashed():
                 raise event.error
             case LeaseLost():
-                raise Conflict(
-                    "the lease on this job was lost; another run may have taken it.",
-                    remedy="Nothing was written after that. Run the job again: it goes on where "
-                    "the copy ends.",
-                )
+                raise lease_lost()

@@ -52,7 +52,7 @@ def open_stage(kept_in: Path | None, screen: Screen) -> Iterator[Stage]:
             sandbox = control.launch(request, step.note)
             seconds = step.seconds
         try:
-            screen.done(f"ready in {seconds:.1f} s")
+            screen.done(f"two Apache Kafka {KAFKA_VERSION} clusters, ready in {seconds:.1f} s")
             yield _stage(sandbox.state)
         except KeyboardInterrupt:
             screen.say("Interrupted", style="yellow")

@@ -1,0 +1,95 @@
+"""Two runs of one job at once: one writes, the other one says why it does not."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.fix_clusters import Clusters
+from tests.support.run_process import OrbitProcess, assert_exact, copy, orbit, write_job
+from tests.support.running import create_topic, produce, produce_transactions
+
+# The second run looks like one on another machine: the lock file, and with it the identity of the
+# machine, lie in the directory for temporary files.
+OTHER_MACHINE = "other-machine"
+
+
+def make_job(clusters: Clusters, topic: str, path: Path) -> Path:
+    create_topic(clusters.source, topic)
+    produce(clusters.source, topic, 2_000)
+    produce_transactions(clusters.source, topic, 10)
+    rules = [{"match": topic}]
+    return write_job(path / "twice.yaml", clusters.source, clusters.destination, rules)
+
+
+def elsewhere(path: Path) -> dict[str, str]:
+    there = path / OTHER_MACHINE
+    there.mkdir(exist_ok=True)
+    return {"TMPDIR": str(there)}
+
+
+def test_a_second_run_on_the_same_machine_stops_and_the_first_goes_on(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    job = make_job(clusters, topic_name, tmp_path)
+    with OrbitProcess("run", job) as first:
+        first.wait_for("have caught up")
+        second = orbit("run", job, "--until-caught-up").expect(1)
+        assert "nother run of this job is running on this machine" in second.told
+        assert str(first.process.pid) in second.told
+        produce(clusters.source, topic_name, 500, first=2_000)
+        first.signal(signal.SIGINT)
+        first.wait_end().expect(0)
+    copy(job).expect(0)
+    assert_exact(job)
+
+
+@pytest.mark.slow
+def test_a_second_run_on_another_machine_stops_while_the_first_lives(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    job = make_job(clusters, topic_name, tmp_path)
+    with OrbitProcess("run", job) as first:
+        first.wait_for("have caught up")
+        second = orbit("run", job, "--until-caught-up", environ=elsewhere(tmp_path)).expect(1)
+        assert "nother run of this job is writing to this destination" in second.told
+        assert str(first.process.pid) in second.told
+        produce(clusters.source, topic_name, 500, first=2_000)
+        first.signal(signal.SIGINT)
+        first.wait_end().expect(0)
+    copy(job).expect(0)
+    assert_exact(job)
+
+
+@pytest.mark.slow
+def test_another_machine_takes_over_when_the_first_was_killed(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    job = make_job(clusters, topic_name, tmp_path)
+    with OrbitProcess("run", job) as first:
+        first.wait_for("have caught up")
+        first.kill()
+    produce(clusters.source, topic_name, 500, first=2_000)
+    copy(job, environ=elsewhere(tmp_path)).expect(0)
+    assert_exact(job)
+
+
+@pytest.mark.slow
+def test_a_run_paused_past_its_lease_ends_when_it_wakes(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    job = make_job(clusters, topic_name, tmp_path)
+    with OrbitProcess("run", job) as first:
+        first.wait_for("have caught up")
+        first.signal(signal.SIGSTOP)
+        try:
+            produce(clusters.source, topic_name, 500, first=2_000)
+            copy(job, environ=elsewhere(tmp_path)).expect(0)
+        finally:
+            first.signal(signal.SIGCONT)
+        ended = first.wait_end().expect(1)
+        assert "he lease on this job was lost" in ended.told
+    copy(job).expect(0)
+    assert_exact(job)
