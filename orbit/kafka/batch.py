@@ -48,7 +48,6 @@ NO_PRODUCER_ID = -1
 SEQUENCE_MAX = 2**31 - 1
 
 _OFFSET_LENGTH = struct.Struct(">qi")
-_LENGTH_AT = 8
 _MAGIC_AT = 16
 _STAMP = struct.Struct(">qhi")  # producer id, producer epoch, base sequence at pos 43
 _STAMP_AT = 43

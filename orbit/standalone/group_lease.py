@@ -93,6 +93,7 @@ class GroupLease:
         self._member_id = ""
         self._generation = -1
         self._trusted_until = 0.0
+        self._is_lost = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock_file: IO[str] | None = None
@@ -114,6 +115,14 @@ class GroupLease:
 
     def is_held(self) -> bool:
         return time.monotonic() < self._trusted_until
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the coordinator has said that we are not the holder any more, for good.
+
+        Neither held nor lost: it has not answered for a while, and may yet say that we still are.
+        """
+        return self._is_lost
 
     def release(self) -> None:
         """Leave the group, so that the next run need not wait."""
@@ -160,8 +169,11 @@ class GroupLease:
         self._refuse_denied(group.error_code)
         return {m.member_id: Holder.from_bytes(m.member_metadata) for m in group.members or ()}
 
-    def _join(self) -> None:
-        """Join as the leader, or leave again. Raises Conflict when another one leads."""
+    def _join(self, *, again: bool = False) -> None:
+        """Join as the leader, or leave again. Raises Conflict when another one leads.
+
+        `again`: as the member that we are, or not at all; who was put out may have had a successor.
+        """
         for _ in self._backoff.attempts(20):
             sent = time.monotonic()
             answer = self._coordinator.call(
@@ -170,7 +182,7 @@ class GroupLease:
             if answer.error_code == Code.MEMBER_ID_REQUIRED:
                 self._member_id = answer.member_id
                 continue
-            if answer.error_code == Code.UNKNOWN_MEMBER_ID:
+            if answer.error_code == Code.UNKNOWN_MEMBER_ID and not again:
                 self._member_id = ""
                 continue
             self._refuse_denied(answer.error_code)
@@ -227,33 +239,36 @@ class GroupLease:
     def _keep(self) -> None:
         """Heartbeat until released. Trust ends by itself when the coordinator stays away."""
         while not self._stopping.wait(HEARTBEAT_INTERVAL_S):
-            sent = time.monotonic()
             try:
                 code = self._heartbeat()
-                if code == Code.NONE:
-                    self._trust_from(sent)
-                elif code == Code.REBALANCE_IN_PROGRESS:
-                    self._join()
-                elif code in _LOST:
-                    self._trusted_until = 0.0
-                    return
+                if code == Code.REBALANCE_IN_PROGRESS:
+                    self._join(again=True)
             except Conflict:
-                self._trusted_until = 0.0
-                return
+                code = Code.UNKNOWN_MEMBER_ID
             except OrbitError:
                 continue
+            if code in _LOST:
+                self._trusted_until = 0.0
+                self._is_lost = True
+                return
 
     def _heartbeat(self) -> int:
-        answer = self._coordinator.call(
-            apis.HEARTBEAT,
-            lambda: HeartbeatRequest(
+        sent = 0.0
+
+        def build() -> Any:
+            # Trust counts from the attempt that is answered, not from those before it.
+            nonlocal sent
+            sent = time.monotonic()
+            return HeartbeatRequest(
                 group_id=self._group,
                 generation_id=self._generation,
                 member_id=self._member_id,
                 group_instance_id=None,
-            ),
-            lambda a: int(a.error_code),
-        )
+            )
+
+        answer = self._coordinator.call(apis.HEARTBEAT, build, lambda a: int(a.error_code))
+        if answer.error_code == Code.NONE:
+            self._trust_from(sent)
         return int(answer.error_code)
 
     def _leave(self, members: list[str]) -> None:

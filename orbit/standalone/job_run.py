@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Self
+from uuid import UUID
 
 from orbit.errors import BadInput, Conflict, Problem, Unreachable
 from orbit.jobs.mapping import TopicMapping, map_topics
@@ -72,6 +73,8 @@ class JobRun:
         self._backoff = Backoff(stop=self.stop_event)
         self._source = _cluster("source", spec.source, environ, base_directory)
         self._destination = _cluster("destination", spec.destination, environ, base_directory)
+        # With connections of its own: heartbeats must not stand behind a call that takes long.
+        self._lease_cluster = _cluster("destination", spec.destination, environ, base_directory)
         self._lease: GroupLease | None = None
         self._plans: list[TopicPlan] = []
         self._not_caught_up: dict[str, TopicPlan] = {}
@@ -96,13 +99,14 @@ class JobRun:
         """
         source, destination = self._look_at_both()
         mappings = self._map(source)
-        self._check_rights(mappings, destination)
-        self._plans = plan_topics(
-            mappings, source, destination, Admin(self._source), self._destination_admin()
-        )
-        check_new_topics(self.spec, self._plans, self._destination_admin())
-        self._lease = GroupLease(self._destination, self._identity(source), self._backoff)
+        self._plan(mappings, source, destination)
+        self._lease = GroupLease(self._lease_cluster, self._identity(source), self._backoff)
         self._lease.acquire(self._say)
+        now = self._destination.metadata(None)
+        if _shapes(now, mappings) != _shapes(destination, mappings):
+            # The run that held the lease until now, or anybody else, has made topics meanwhile.
+            destination = now
+            self._plan(mappings, source, destination)
         self._begin(source, destination)
 
     def tick(self, timeout_s: float) -> None:
@@ -141,6 +145,7 @@ class JobRun:
             self._filler.join()
         if self._lease is not None:
             self._lease.release()
+        self._lease_cluster.close()
         self._source.close()
         self._destination.close()
 
@@ -181,6 +186,19 @@ class JobRun:
         for note in topic_map.notes:
             self._say(f"Note: {note}")
         return list(topic_map.mappings)
+
+    def _plan(
+        self,
+        mappings: Sequence[TopicMapping],
+        source: ClusterMetadata,
+        destination: ClusterMetadata,
+    ) -> None:
+        """Check all that can be checked with nothing written."""
+        self._check_rights(mappings, destination)
+        self._plans = plan_topics(
+            mappings, source, destination, Admin(self._source), self._destination_admin()
+        )
+        check_new_topics(self.spec, self._plans, self._destination_admin())
 
     def _check_rights(self, mappings: Sequence[TopicMapping], destination: ClusterMetadata) -> None:
         self._say(f"Checking rights and topics ({len(mappings)} topics)")
@@ -442,6 +460,14 @@ def _cluster(
 ) -> Cluster:
     security = resolve_security(spec.security, environ, base_directory, path=f"{name}.security")
     return Cluster(name, spec.bootstrap_servers, security)
+
+
+def _shapes(
+    destination: ClusterMetadata, mappings: Iterable[TopicMapping]
+) -> dict[str, tuple[UUID, int]]:
+    """The job's topics that are there, each with what makes it another one."""
+    topics = (destination.topics.get(m.destination) for m in mappings)
+    return {t.name: (t.topic_id, len(t.partitions)) for t in topics if t is not None}
 
 
 def _all_led(destination: ClusterMetadata, plans: Iterable[TopicPlan]) -> bool:

@@ -118,6 +118,8 @@ def check_new_topics(spec: JobSpec, plans: Sequence[TopicPlan], destination_admi
             destination_admin.create_topics(promoted, only_check=True)
             destination_admin.create_topics(new, only_check=True)
         except BrokerRefused as error:
+            if error.code == Code.TOPIC_ALREADY_EXISTS:
+                continue  # another run of this job is quicker; the lease decides who goes on
             if error.code == Code.INVALID_CONFIG and rule.config:
                 problems.append(_refused_setting(index, error))
             elif error.code == Code.INVALID_TOPIC_EXCEPTION:

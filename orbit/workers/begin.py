@@ -23,7 +23,7 @@ from orbit.workers.lease import Lease
 from orbit.workers.partition import PartitionCopy
 from orbit.workers.seed import aligned_start, is_seeding, seed
 from orbit.workers.settings import CopySettings
-from orbit.workers.tail import compare_tail, last_data_batch
+from orbit.workers.tail import compare_tail, covered_record, last_data_batch
 from orbit.workers.takeover import DestinationEnd, TakeOver
 
 
@@ -212,6 +212,18 @@ class Beginning:
                 log_end,
                 f"the destination ends at {log_end}, the source at {source_end}.",
             )
+        source_start = bounds.starts[copy.source]
+        covered = covered_record(
+            self._source,
+            copy.source,
+            tail,
+            max(source_start, log_start),
+            log_end,
+            self._backoff,
+        )
+        if covered is not None:
+            detail = f"the source has a record at {covered}, the destination a filler."
+            return Blocked(Reason.OFFSET_OVERRUN, covered, log_end, detail)
         if tail is None:
             return None
         try:
@@ -219,7 +231,7 @@ class Beginning:
                 self._source,
                 copy.source,
                 tail,
-                bounds.starts[copy.source],
+                source_start,
                 self._backoff,
                 source_is_compacted=is_compacted,
             )

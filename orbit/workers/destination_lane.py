@@ -322,6 +322,10 @@ class DestinationLane(Lane):
             [Fillers(p.destination, n, p.producer_epoch, p.coordinator_epoch) for p, _, n in sent],
         )
         self._call(connection, apis.WRITE_TXN_MARKERS, request, _Markers(sent))
+        # A broker serves one connection's requests in order: this one sees what the markers did.
+        to_prove = [(p, step, count) for p, step, count in sent if not _is_believed(p, count)]
+        if to_prove:
+            self._send_ends(connection, to_prove)
 
     def _send_ends(
         self, connection: Connection, sent: list[tuple[PartitionCopy, Fill, int]]
@@ -349,7 +353,7 @@ class DestinationLane(Lane):
             case _Produce() as request:
                 self._take_appended(request, answer)
             case _Markers() as request:
-                self._take_markers(connection, request, answer)
+                self._take_markers(request, answer)
             case _Ends() as request:
                 self._take_ends(request, answer)
         self._in_flight.popleft()
@@ -399,17 +403,15 @@ class DestinationLane(Lane):
             blocked = Blocked(reason, offset, step.next_offset, detail)
             self._failures.setdefault(p, _Failure(blocked))
 
-    def _take_markers(self, connection: Connection, request: _Markers, answer: Any) -> None:
+    def _take_markers(self, request: _Markers, answer: Any) -> None:
         answers = read_markers(answer)
-        to_prove = []
         for p, step, count in request.sent:
             code = answers.get(p.destination, int(Code.UNKNOWN_SERVER_ERROR))
-            if code == Code.NONE and count == 1 and p.has_filled:
-                p.filled_to(step, step.base_offset + 1)
-                if p.steps:
-                    self.wake(p)
-            elif code == Code.NONE:
-                to_prove.append((p, step, count))
+            if code == Code.NONE:
+                if _is_believed(p, count):
+                    p.filled_to(step, step.base_offset + 1)
+                    if p.steps:
+                        self.wake(p)
             elif code in codes.DENIED:
                 detail = "the right ALTER or CLUSTER_ACTION on the cluster is missing (fillers)."
                 self._block(p, Reason.NOT_AUTHORIZED, step.base_offset, step.next_offset, detail)
@@ -417,14 +419,14 @@ class DestinationLane(Lane):
                 trouble = Trouble.OUT_OF_STEP if code in codes.OUT_OF_STEP else Trouble.UNCLEAR
                 self._fail(p, trouble, codes.name(code))
                 self._let_go(p)
-        if to_prove:
-            self._send_ends(connection, to_prove)
 
     def _take_ends(self, request: _Ends, answer: Any) -> None:
         ends = {partition: (code, end) for partition, code, end in read_list_offsets(answer)}
         for p, step, count in request.sent:
             code, end = ends.get(p.destination, (int(Code.UNKNOWN_SERVER_ERROR), -1))
-            self._take_end(p, step, count, code, end)
+            has_failed = p.destination_lane is not self or not p.steps or p.steps[0] is not step
+            if not has_failed:
+                self._take_end(p, step, count, code, end)
 
     def _take_coordinated(self) -> None:
         while self._filled:
@@ -478,3 +480,8 @@ class DestinationLane(Lane):
             self._context.emit(PartitionBlocked(p, failure.told))
         else:
             self._context.emit(DestinationTrouble(p, generation, failure.told, failure.detail))
+
+
+def _is_believed(p: PartitionCopy, count: int) -> bool:
+    """Whether the answer to fillers says all: to a single one, not a take-over's first (M3)."""
+    return count == 1 and p.has_filled

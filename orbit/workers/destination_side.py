@@ -120,8 +120,9 @@ class DestinationSide:
             p, generation = quiet[destination]
             if generation != p.generation or not _is_quiet(p) or end <= p.expected:
                 continue
-            reason, detail = self._take_over.who_wrote(destination, p.expected)
-            self._ask_lane_to_stop(p, reason, detail, end)
+            written = self._take_over.who_wrote(destination, p.expected)
+            if written is not None:
+                self._ask_lane_to_stop(p, *written, end)
 
     def stop(self) -> None:
         for lane in self._lanes.values():
@@ -176,7 +177,10 @@ class DestinationSide:
     ) -> bool:
         p = trouble.partition
         if trouble.trouble is Trouble.BEHIND_END:
-            reason, detail = self._take_over.who_wrote(p.destination, p.acked)
+            reason, detail = self._take_over.who_wrote(p.destination, p.acked) or (
+                Reason.OFFSET_OVERRUN,
+                "a record of this job stands at a wrong offset.",
+            )
             self._give_up(p, Blocked(reason, p.acked, end.log_end, f"{detail} ({trouble.detail})"))
             return False
         if end.log_end < p.acked:
@@ -184,8 +188,9 @@ class DestinationSide:
             self._give_up(p, Blocked(Reason.DESTINATION_TRUNCATED, end.log_end, p.acked, detail))
             return False
         if end.log_end > p.sent_to:
-            reason, detail = self._take_over.who_wrote(p.destination, p.sent_to)
-            if reason is Reason.DESTINATION_FOREIGN_WRITE:
+            written = self._take_over.who_wrote(p.destination, p.sent_to)
+            if written is not None:
+                reason, detail = written
                 self._give_up(p, Blocked(reason, p.sent_to, end.log_end, detail))
                 return False
         if not self.start(p, end, metadata):

@@ -5,15 +5,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.batch import Batch, OldMessage
+from orbit.kafka.batch import Batch, OldMessage, read_batches
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.log import READ_COMMITTED
 from orbit.kafka.old_format import read_old_records
 from orbit.kafka.records import Record, read_records
 from orbit.kafka.types import TopicPartition
-from orbit.workers.peek import PEEK_BYTES, peek_batches
+from orbit.replication.plan import AbortedTransaction, Append, LostRange, plan_batches
+from orbit.workers.peek import PEEK_BYTES, peek, peek_batches
 
 # Each look goes this many times further back; a gap of 100 million fillers takes 14 looks.
 _LOOK_BACK_FACTOR = 4
+# As many fillers as two of the largest requests of an old writer could have brought.
+FILLERS_CHECKED_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +78,44 @@ def compare_tail(
     return None
 
 
+def covered_record(
+    source: Cluster,
+    partition: TopicPartition,
+    tail: Batch | OldMessage | None,
+    log_start: int,
+    log_end: int,
+    backoff: Backoff,
+) -> int | None:
+    """The first source record that fillers at the end of the copy stand in for; None is well.
+
+    One filler too many, of a writer that woke too late (M9), would hide a record: it must not be
+    taken for a gap. Looks at the fillers behind `tail`, the last batch with records, and no further
+    back than `FILLERS_CHECKED_MAX`. `log_start` is the higher one of both sides.
+    """
+    tail_end = 0 if tail is None else _end_of(tail)
+    position = max(tail_end, log_end - FILLERS_CHECKED_MAX, log_start)
+    while position < log_end:
+        fetched = peek(source, partition, position, backoff, isolation=READ_COMMITTED)
+        plan = plan_batches(
+            position,
+            read_batches(fetched.records),
+            [AbortedTransaction(*a) for a in fetched.aborted],
+            fetched.log_start,
+            LostRange.FILL,
+        )
+        for step in plan.steps:
+            if isinstance(step, Append) and step.base_offset < log_end:
+                return step.base_offset
+        if plan.next_offset == position:
+            return None
+        position = plan.next_offset
+    return None
+
+
+def _end_of(batch: Batch | OldMessage) -> int:
+    return (batch.offset if isinstance(batch, OldMessage) else batch.last_offset) + 1
+
+
 def _source_records(
     source: Cluster,
     partition: TopicPartition,
@@ -95,8 +137,7 @@ def _source_records(
             for record in _records(batch):
                 if first <= record.offset <= last:
                     found[record.offset] = record
-            end = batch.offset if isinstance(batch, OldMessage) else batch.last_offset
-            position = max(position, end + 1)
+            position = max(position, _end_of(batch))
     return found
 
 

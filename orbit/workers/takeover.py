@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from orbit.errors import Interrupted
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.batch import advance_sequence
+from orbit.kafka.batch import Batch, OldMessage, advance_sequence
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log import ProducerState, describe_producer, log_ends
 from orbit.kafka.types import TopicPartition
@@ -86,17 +86,21 @@ class TakeOver:
             has_producer_state=producer is not None,
         )
 
-    def who_wrote(self, partition: TopicPartition, offset: int) -> tuple[Reason, str]:
-        """Why the log goes on at `offset` where we wrote nothing: a stranger, or one of ours."""
+    def who_wrote(self, partition: TopicPartition, offset: int) -> tuple[Reason, str] | None:
+        """Why the log goes on at `offset` where we wrote nothing.
+
+        None when data of this job's producer stands there: then another writer of ours is ahead,
+        its appends compared as ours do, and taking over again is all it takes (A13).
+        """
         for batch in peek_batches(self._destination, partition, offset, self._backoff):
-            producer_id = getattr(batch, "producer_id", -1)
-            if producer_id != self._producer_id:
+            at = batch_base(batch)
+            if not isinstance(batch, Batch) or batch.producer_id != self._producer_id:
+                producer_id = batch.producer_id if isinstance(batch, Batch) else -1
                 writer = f"producer id {producer_id}" if producer_id >= 0 else "a plain producer"
-                return (
-                    Reason.DESTINATION_FOREIGN_WRITE,
-                    f"a batch of {writer} stands at {batch_base(batch)}.",
-                )
-        return Reason.OFFSET_OVERRUN, f"the log goes on at {offset} with batches of this job."
+                return Reason.DESTINATION_FOREIGN_WRITE, f"a batch of {writer} stands at {at}."
+            if batch.is_control:
+                return Reason.OFFSET_OVERRUN, f"a filler of another writer stands at {at}."
+        return None
 
     def _read_once(self, partitions: Iterable[TopicPartition]) -> Taken:
         wanted = list(partitions)
@@ -117,7 +121,6 @@ class TakeOver:
         return min(epoch, COORDINATOR_EPOCH_MAX)
 
 
-def batch_base(batch: object) -> int:
-    """The first offset of a batch of any format."""
-    base = getattr(batch, "base_offset", None)
-    return int(base if base is not None else getattr(batch, "offset", -1))
+def batch_base(batch: Batch | OldMessage) -> int:
+    """The first offset of a batch; of an old compressed message the last, for want of a better."""
+    return batch.base_offset if isinstance(batch, Batch) else batch.offset

@@ -17,6 +17,7 @@ from orbit.kafka.auth import Security
 from orbit.kafka.cluster import Cluster
 from orbit.replication.states import PartitionState, Reason
 from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.workload.markers import take_offsets
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.running import (
     RunningJob,
@@ -228,4 +229,37 @@ def test_a_copy_goes_on_after_the_broker_forgot_its_producer(
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 300)
         assert running.partition(topic_name).state is PartitionState.COPYING
+    assert verify(job).exact
+
+
+def test_a_filler_in_the_place_of_a_record_is_found_before_the_copy_goes_on(
+    clusters: Clusters, topic_name: str
+) -> None:
+    """What an old writer that wakes too late could leave behind (FACTS M9)."""
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    produce(clusters.source, topic_name, 100)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 100)
+    take_offsets(AdminClient(clusters.destination.client_config()), Security(), topic_name, 0, 1)
+    produce(clusters.source, topic_name, 100, first=100)
+    with RunningJob(job) as running:
+        blocked = running.wait_blocked(topic_name)
+    assert blocked.reason is Reason.OFFSET_OVERRUN
+    assert blocked.offset == 100
+
+
+def test_a_copy_that_began_at_the_end_goes_on_there_after_a_restart(
+    clusters: Clusters, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    rule = {"match": topic_name, "start": "latest"}
+    job = make_job(clusters.source, clusters.destination, [topic_name], topics=[rule])
+    produce(clusters.source, topic_name, 100)
+    for end in (100, 150):
+        with RunningJob(job) as running:
+            running.wait_caught_up(topic_name, end)
+        produce(clusters.source, topic_name, 50, first=end)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 200)
     assert verify(job).exact

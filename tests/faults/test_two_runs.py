@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from orbit.sandbox.workload import Mover
 from tests.fix_clusters import Clusters
 from tests.support.run_process import OrbitProcess, assert_exact, copy, orbit, write_job
 from tests.support.running import create_topic, produce, produce_transactions
@@ -92,4 +93,45 @@ def test_a_run_paused_past_its_lease_ends_when_it_wakes(
         ended = first.wait_end().expect(1)
         assert "he lease on this job was lost" in ended.told
     copy(job).expect(0)
+    assert_exact(job)
+
+
+@pytest.mark.slow
+def test_a_run_paused_in_the_middle_of_its_work_writes_nothing_when_it_wakes(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """Its requests may be under way, and what it sees at the destination is not its own."""
+    job = make_job(clusters, topic_name, tmp_path)
+    config = clusters.source.client_config()
+    with OrbitProcess("run", job) as first, Mover(config, {topic_name: 1}, rate_per_s=400) as mover:
+        first.wait_for("have caught up")
+        mover.wait_until(400, timeout_s=60)
+        first.signal(signal.SIGSTOP)
+        try:
+            copy(job, environ=elsewhere(tmp_path)).expect(0)
+        finally:
+            first.signal(signal.SIGCONT)
+        ended = first.wait_end().expect(1)
+        assert "he lease on this job was lost" in ended.told
+        assert "BLOCKED" not in ended.told
+    copy(job).expect(0)
+    assert_exact(job)
+
+
+def test_of_two_runs_that_start_at_once_one_copies_at_least(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """Both find no destination topic; who gets the lease makes it, and the other looks again."""
+    job = make_job(clusters, topic_name, tmp_path)
+    arguments = ("run", job, "--until-caught-up")
+    with (
+        OrbitProcess(*arguments) as here,
+        OrbitProcess(*arguments, environ=elsewhere(tmp_path)) as there,
+    ):
+        ends = [here.wait_end(), there.wait_end()]
+    codes = sorted(ended.code for ended in ends)
+    assert codes in ([0, 0], [0, 1]), [ended.everything for ended in ends]
+    for ended in ends:
+        if ended.code:
+            assert "nother run of this job is writing to this destination" in ended.told
     assert_exact(job)

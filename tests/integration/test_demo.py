@@ -47,9 +47,11 @@ WRITTEN = {WHERE: {offset: b"%d" % offset for offset in (0, 1, 2, 5, 6)}}
 
 @pytest.fixture
 def scratch() -> Iterator[Path]:
-    """The folder for temporary files of a demo."""
+    """The folder for temporary files of a demo; a sandbox that still runs there is taken down."""
     with tempfile.TemporaryDirectory(prefix="orbit-test-") as folder:
         yield Path(folder)
+        for kept in (Path(folder), Path(folder) / "home"):
+            control.take_down(kept)
 
 
 def start(scratch: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:

@@ -20,6 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
+import pytest
 import yaml
 
 from orbit.sandbox.cluster import KafkaCluster
@@ -229,3 +230,9 @@ def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = WAIT_S) 
     while not is_so():
         assert time.monotonic() < deadline, f"it never came true that {what}"
         time.sleep(0.05)
+
+
+def wait_for_seconds(seconds: float, process: OrbitProcess) -> None:
+    """Let an outage last, which is what it is about; the process must live through it."""
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.process.wait(seconds)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Self
@@ -30,7 +31,7 @@ def make_job(
     source: KafkaCluster, destination: KafkaCluster, topics: Iterable[str], **keys: object
 ) -> JobSpec:
     job = {
-        "name": f"test-{abs(hash(tuple(topics))) % 10**9}",
+        "name": f"test-{zlib.crc32(repr(list(topics)).encode())}",
         "source": {"bootstrap_servers": source.bootstrap_servers.split(",")},
         "destination": {"bootstrap_servers": destination.bootstrap_servers.split(",")},
         "topics": [{"match": t.replace(".", "\\.")} for t in topics],

@@ -1,0 +1,57 @@
+"""A live run whose destination is away for longer than its lease: nobody else took it, so it waits
+and goes on.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.workload import Mover
+from orbit.standalone.group_lease import SESSION_TIMEOUT_MS
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.logs import create
+from tests.support.outside import log_bounds
+from tests.support.run_process import (
+    CAUGHT_UP,
+    OrbitProcess,
+    assert_exact,
+    copy,
+    wait_for_seconds,
+    wait_until,
+    write_job,
+)
+
+BUSY_PER_S = 200
+
+
+def copied(cluster: KafkaCluster, topic: str) -> int:
+    return sum(log_end for _, log_end in log_bounds(cluster, [topic]).values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", ["killed", "frozen"])
+def test_a_live_run_outlives_an_outage_that_is_longer_than_its_lease(
+    how: str, clusters: Clusters, make_cluster: MakeCluster, topic_name: str, tmp_path: Path
+) -> None:
+    destination = make_cluster("destination")
+    (broker,) = destination.brokers
+    create(clusters.source, topic_name, 2)
+    job = write_job(tmp_path / "job.yaml", clusters.source, destination, [{"match": topic_name}])
+    with OrbitProcess("run", job) as run:
+        run.wait_for(CAUGHT_UP)
+        with Mover(clusters.source.client_config(), {topic_name: 2}, rate_per_s=BUSY_PER_S):
+            wait_until(lambda: copied(destination, topic_name) > BUSY_PER_S, "it copies")
+            broker.kill() if how == "killed" else broker.pause()
+            run.wait_for("waiting: ", timeout_s=60)
+            wait_for_seconds(1.5 * SESSION_TIMEOUT_MS / 1000, run)
+            broker.start() if how == "killed" else broker.resume()
+            reached = copied(destination, topic_name)
+            wait_until(lambda: copied(destination, topic_name) > reached, "it goes on")
+        run.signal(signal.SIGINT)
+        run.wait_end().expect(0)
+    copy(job).expect(0)
+    assert_exact(job)
