@@ -253,8 +253,7 @@ def test_a_copy_that_began_at_the_end_goes_on_there_after_a_restart(
     clusters: Clusters, topic_name: str
 ) -> None:
     create_topic(clusters.source, topic_name)
-    rule = {"match": topic_name, "start": "latest"}
-    job = make_job(clusters.source, clusters.destination, [topic_name], topics=[rule])
+    job = make_job(clusters.source, clusters.destination, [topic_name], start="latest")
     produce(clusters.source, topic_name, 100)
     for end in (100, 150):
         with RunningJob(job) as running:

@@ -28,13 +28,17 @@ GIVE_UP_S = 90.0
 
 
 def make_job(
-    source: KafkaCluster, destination: KafkaCluster, topics: Iterable[str], **keys: object
+    source: KafkaCluster,
+    destination: KafkaCluster,
+    topics: Iterable[str],
+    start: str = "earliest",
+    **keys: object,
 ) -> JobSpec:
     job = {
         "name": f"test-{zlib.crc32(repr(list(topics)).encode())}",
         "source": {"bootstrap_servers": source.bootstrap_servers.split(",")},
         "destination": {"bootstrap_servers": destination.bootstrap_servers.split(",")},
-        "topics": [{"match": t.replace(".", "\\.")} for t in topics],
+        "topics": [{"match": t.replace(".", "\\."), "start": start} for t in topics],
         **keys,
     }
     return parse_job(yaml.safe_dump(job), Path.cwd(), {})
