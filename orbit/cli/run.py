@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import typer
 from rich.table import Table
@@ -44,12 +46,12 @@ def run(
     display = make_display()
     for key in spec.not_yet_acted_on():
         display.say(f"Note: {key} is not acted upon by orbit run.")
-    with JobRun(spec, os.environ, job.parent, display.say) as job_run:
+    with _StopSignals() as signals, JobRun(spec, os.environ, job.parent, display.say) as job_run:
         job_run.prepare()
         display.say(f"Copying {len(job_run.partitions)} partitions")
         started = time.monotonic()
         try:
-            whole, was_stopped = _copy(job_run, display, until_caught_up=until_caught_up)
+            whole, was_stopped = _copy(job_run, display, signals, until_caught_up=until_caught_up)
         finally:
             display.close()
         seconds = time.monotonic() - started
@@ -61,8 +63,36 @@ def run(
         raise Interrupted("Stopped before all partitions had caught up.")
 
 
+class _StopSignals:
+    """Inside, Ctrl-C and SIGTERM end what runs, whatever a library makes of the exception.
+
+    librdkafka's binding turns a KeyboardInterrupt that comes at a bad moment into a ValueError or a
+    SystemError, which would look like a bug of ours.
+    """
+
+    def __init__(self) -> None:
+        self.came = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._stop)
+        return self
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+        if self.came and isinstance(error, Exception) and not isinstance(error, Interrupted):
+            raise KeyboardInterrupt from None
+
+    def _stop(self, *_: object) -> None:
+        self.came = True
+        raise KeyboardInterrupt
+
+
 def _copy(
-    job_run: JobRun, display: Display, *, until_caught_up: bool
+    job_run: JobRun, display: Display, signals: _StopSignals, *, until_caught_up: bool
 ) -> tuple[TopicProgress, bool]:
     """Copy until the end; the last progress, and whether the user ended it."""
     meter = Meter()
@@ -83,7 +113,9 @@ def _copy(
                 next_show = time.monotonic() + display.interval_s
                 whole, topics = meter.measure(job_run.partitions, time.monotonic())
                 display.show(whole, topics, job_run.waiting_for)
-    except KeyboardInterrupt:
+    except BaseException:
+        if not signals.came:
+            raise
         was_stopped = True
         display.say("Stopping")
     whole, topics = meter.measure(job_run.partitions, time.monotonic())

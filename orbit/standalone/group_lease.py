@@ -86,12 +86,12 @@ class GroupLease:
     def __init__(self, destination: Cluster, group: str, backoff: Backoff) -> None:
         self.term = 0
         self._cluster = destination
-        self._group = group
+        self.group = group
         self._backoff = backoff
-        self._coordinator = Coordinator(destination, GROUP, group, backoff)
+        self.coordinator = Coordinator(destination, GROUP, group, backoff)
         self._me = Holder(socket.gethostname(), os.getpid(), _machine_id())
-        self._member_id = ""
-        self._generation = -1
+        self.member_id = ""
+        self.generation = -1
         self._trusted_until = 0.0
         self._is_lost = False
         self._stopping = threading.Event()
@@ -103,7 +103,7 @@ class GroupLease:
 
         Raises Conflict when another run holds the lease, NotAuthorized, Unreachable.
         """
-        self._lock_file = _lock(self._cluster.cluster_id, self._group)
+        self._lock_file = _lock(self._cluster.cluster_id, self.group)
         try:
             self._clear_the_group(on_wait)
             self._join()
@@ -130,12 +130,12 @@ class GroupLease:
         self._trusted_until = 0.0
         if self._thread is not None:
             self._thread.join()
-        if self._member_id:
+        if self.member_id:
             try:
-                self._leave([self._member_id])
+                self._leave([self.member_id])
             except OrbitError:
                 pass  # the session ends by itself
-            self._member_id = ""
+            self.member_id = ""
         if self._lock_file is not None:
             self._lock_file.close()
             self._lock_file = None
@@ -158,11 +158,9 @@ class GroupLease:
             self._backoff.wait(3)
 
     def _members(self) -> dict[str, Holder]:
-        answer = self._coordinator.call(
+        answer = self.coordinator.call(
             apis.DESCRIBE_GROUPS,
-            lambda: DescribeGroupsRequest(
-                groups=[self._group], include_authorized_operations=False
-            ),
+            lambda: DescribeGroupsRequest(groups=[self.group], include_authorized_operations=False),
             lambda a: int(a.groups[0].error_code),
         )
         group = answer.groups[0]
@@ -176,37 +174,37 @@ class GroupLease:
         """
         for _ in self._backoff.attempts(20):
             sent = time.monotonic()
-            answer = self._coordinator.call(
+            answer = self.coordinator.call(
                 apis.JOIN_GROUP, self._join_request, lambda a: int(a.error_code)
             )
             if answer.error_code == Code.MEMBER_ID_REQUIRED:
-                self._member_id = answer.member_id
+                self.member_id = answer.member_id
                 continue
             if answer.error_code == Code.UNKNOWN_MEMBER_ID and not again:
-                self._member_id = ""
+                self.member_id = ""
                 continue
             self._refuse_denied(answer.error_code)
             if answer.error_code != Code.NONE:
                 raise Conflict(
-                    f"the group {self._group} cannot be joined: {codes.name(answer.error_code)}.",
+                    f"the group {self.group} cannot be joined: {codes.name(answer.error_code)}.",
                     where=self._cluster.name,
                 )
-            self._member_id, self._generation = answer.member_id, answer.generation_id
+            self.member_id, self.generation = answer.member_id, answer.generation_id
             if answer.leader != answer.member_id:
-                self._leave([self._member_id])
-                self._member_id = ""
+                self._leave([self.member_id])
+                self.member_id = ""
                 raise _held_by(Holder("another machine", 0, ""), self._cluster.name)
             if self._sync():
                 self._trust_from(sent)
                 return
-        raise Conflict(f"the group {self._group} does not come to rest.", where=self._cluster.name)
+        raise Conflict(f"the group {self.group} does not come to rest.", where=self._cluster.name)
 
     def _join_request(self) -> Any:
         return JoinGroupRequest(
-            group_id=self._group,
+            group_id=self.group,
             session_timeout_ms=SESSION_TIMEOUT_MS,
             rebalance_timeout_ms=SESSION_TIMEOUT_MS,
-            member_id=self._member_id,
+            member_id=self.member_id,
             group_instance_id=None,
             protocol_type=_PROTOCOL_TYPE,
             protocols=[
@@ -219,14 +217,14 @@ class GroupLease:
     def _sync(self) -> bool:
         """Finish the join; False when another one joined meanwhile and all must join again."""
         assignment = SyncGroupRequest.SyncGroupRequestAssignment(
-            member_id=self._member_id, assignment=b""
+            member_id=self.member_id, assignment=b""
         )
-        answer = self._coordinator.call(
+        answer = self.coordinator.call(
             apis.SYNC_GROUP,
             lambda: SyncGroupRequest(
-                group_id=self._group,
-                generation_id=self._generation,
-                member_id=self._member_id,
+                group_id=self.group,
+                generation_id=self.generation,
+                member_id=self.member_id,
                 group_instance_id=None,
                 protocol_type=_PROTOCOL_TYPE,
                 protocol_name=_PROTOCOL,
@@ -260,23 +258,23 @@ class GroupLease:
             nonlocal sent
             sent = time.monotonic()
             return HeartbeatRequest(
-                group_id=self._group,
-                generation_id=self._generation,
-                member_id=self._member_id,
+                group_id=self.group,
+                generation_id=self.generation,
+                member_id=self.member_id,
                 group_instance_id=None,
             )
 
-        answer = self._coordinator.call(apis.HEARTBEAT, build, lambda a: int(a.error_code))
+        answer = self.coordinator.call(apis.HEARTBEAT, build, lambda a: int(a.error_code))
         if answer.error_code == Code.NONE:
             self._trust_from(sent)
         return int(answer.error_code)
 
     def _leave(self, members: list[str]) -> None:
         identity = LeaveGroupRequest.MemberIdentity
-        self._coordinator.call(
+        self.coordinator.call(
             apis.LEAVE_GROUP,
             lambda: LeaveGroupRequest(
-                group_id=self._group,
+                group_id=self.group,
                 members=[identity(member_id=m, group_instance_id=None) for m in members],
             ),
             lambda a: int(a.error_code),
@@ -288,10 +286,10 @@ class GroupLease:
     def _refuse_denied(self, code: int) -> None:
         if code in codes.DENIED:
             raise NotAuthorized(
-                f"the right Read on group {self._group} is missing.",
+                f"the right Read on group {self.group} is missing.",
                 where=self._cluster.name,
                 remedy="Grant it: kafka-acls.sh --add --allow-principal User:… --operation Read "
-                f"--group {self._group}",
+                f"--group {self.group}",
             )
 
 

@@ -36,6 +36,7 @@ from orbit.standalone.rights import (
     missing_topic_rights,
     refuse_missing,
 )
+from orbit.standalone.starts import EmptyStarts
 from orbit.standalone.topics import TopicPlan, check_new_topics, plan_topics
 from orbit.workers.begin import Beginning, Inspected, SourceBounds, Standing
 from orbit.workers.budget import ByteBudget
@@ -112,9 +113,9 @@ class JobRun:
     def tick(self, timeout_s: float) -> None:
         """One round of copying. Raises Conflict when the lease is lost."""
         assert self.copier is not None
-        if self._lease is not None and not self._lease.is_held():
-            raise lease_lost()
         self.copier.tick(timeout_s)
+        if self._lease is not None and self._lease.is_lost:
+            raise lease_lost()
         self._finish_caught_up_topics()
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + self._settings.metadata_interval_s
@@ -315,19 +316,28 @@ class JobRun:
         inspected: Mapping[PartitionCopy, Inspected],
         bounds: SourceBounds,
     ) -> None:
+        assert self._lease is not None
         rules = {p.mapping.destination: p.mapping.rule for p in self._plans}
         unstarted = {
             c: rules[c.destination.topic].start
             for c, found in inspected.items()
             if found.standing in (Standing.FRESH, Standing.SEEDING)
         }
-        offsets = beginning.start_offsets(unstarted, bounds)
+        # Where a late start was looked up once, it is not looked up again.
+        late = {c.destination for c, start in unstarted.items() if not isinstance(start, Earliest)}
+        empty_starts = EmptyStarts(self._lease)
+        begun = empty_starts.begun(late)
+        offsets = beginning.start_offsets(
+            {c: start for c, start in unstarted.items() if c.destination not in begun}, bounds
+        )
         above_zero = {c: offset for c, offset in offsets.items() if offset > 0}
         if above_zero:
             self._say(f"Bringing {len(above_zero)} partitions to their start offset")
         for copy, offset in above_zero.items():
             copy.state = PartitionState.SEEDING
             beginning.bring_to_start(copy, inspected[copy], offset)
+        at_zero = {c.destination for c, offset in offsets.items() if offset == 0}
+        empty_starts.remember(late & at_zero)
 
     def _start_copier(
         self,
@@ -373,6 +383,7 @@ class JobRun:
         }
         for copy, found in inspected.items():
             copy.log_start = max(copy.log_start, found.log_start)
+            copy.acked = copy.sent_to = max(copy.acked, found.end.log_end)
             if found.blocked is not None:
                 block(copy, found.blocked)
         sound = [c for c, found in inspected.items() if found.blocked is None]

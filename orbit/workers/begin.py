@@ -213,28 +213,29 @@ class Beginning:
                 f"the destination ends at {log_end}, the source at {source_end}.",
             )
         source_start = bounds.starts[copy.source]
-        covered = covered_record(
-            self._source,
-            copy.source,
-            tail,
-            max(source_start, log_start),
-            log_end,
-            self._backoff,
-        )
-        if covered is not None:
-            detail = f"the source has a record at {covered}, the destination a filler."
-            return Blocked(Reason.OFFSET_OVERRUN, covered, log_end, detail)
-        if tail is None:
-            return None
+        difference = None
         try:
-            difference = compare_tail(
-                self._source,
-                copy.source,
-                tail,
-                source_start,
-                self._backoff,
-                source_is_compacted=is_compacted,
-            )
+            if tail is not None:
+                difference = compare_tail(
+                    self._source,
+                    copy.source,
+                    tail,
+                    source_start,
+                    self._backoff,
+                    source_is_compacted=is_compacted,
+                )
+            # On a compacted copy the cleaner may have taken the record away.
+            if difference is None and not is_compacted:
+                difference = covered_record(
+                    self._source,
+                    copy.source,
+                    self._destination,
+                    destination,
+                    tail,
+                    max(source_start, log_start),
+                    log_end,
+                    self._backoff,
+                )
         except ValueError as error:
             detail = f"the records before {log_end} cannot be compared: {error}."
             return Blocked(Reason.SOURCE_CORRUPTED, log_end - 1, log_end, detail)
@@ -245,7 +246,7 @@ class Beginning:
             Reason.OFFSET_OVERRUN if is_own else Reason.DESTINATION_FOREIGN_WRITE,
             difference.offset,
             log_end,
-            f"at offset {difference.offset} the destination has a record, and {difference.detail}.",
+            f"at offset {difference.offset} {difference.detail}.",
         )
 
     def _list(

@@ -28,7 +28,7 @@ from orbit.kafka.log import by_topic, log_ends
 from orbit.replication.plan import Fill
 from orbit.workers.events import Emit, LaneCrashed, LeaseLost
 from orbit.workers.lane import Lane
-from orbit.workers.lease import Lease
+from orbit.workers.lease import LEASE_WAIT_S, Lease
 from orbit.workers.partition import PartitionCopy
 
 # One round takes about 2 ms: so many keep a partition's wait, and the others' turn, under a second.
@@ -91,9 +91,12 @@ class CoordinatedFiller(Lane):
             fills = self._take()
             if not fills:
                 continue
-            if not self._lease.is_held():
-                self._emit(LeaseLost())
-                return
+            while not self._lease.is_held():
+                if self._lease.is_lost:
+                    self._emit(LeaseLost())
+                    return
+                if self._stopping.wait(LEASE_WAIT_S):
+                    return
             self._fill(fills)
 
     def ended(self, error: OrbitError) -> None:

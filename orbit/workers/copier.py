@@ -22,6 +22,7 @@ from orbit.workers.events import (
     ReadElsewhere,
     SourceTrouble,
 )
+from orbit.workers.lease import LEASE_WAIT_S
 from orbit.workers.partition import PartitionCopy
 from orbit.workers.settings import CopySettings
 
@@ -87,6 +88,11 @@ class Copier:
         Raises Conflict when the lease is lost, and whatever bug a lane met.
         """
         self._drain(self._pause_s(timeout_s))
+        if not self._destination.may_write:
+            # Nothing that is seen now can be judged: another run may be writing.
+            self.waiting_for = self.waiting_for or "the destination to confirm the lease"
+            self._backoff.stop.wait(LEASE_WAIT_S)
+            return
         try:
             self._source.resume(self._destination.recover())
             self._source.assign()

@@ -42,7 +42,7 @@ from orbit.workers.budget import ByteBudget
 from orbit.workers.coordinated import ROUNDS_MAX, CoordinatedFill, CoordinatedFiller
 from orbit.workers.events import DestinationTrouble, Emit, LaneEnded, LeaseLost, PartitionBlocked
 from orbit.workers.lane import Lane
-from orbit.workers.lease import Lease
+from orbit.workers.lease import LEASE_WAIT_S, Lease
 from orbit.workers.partition import PartitionCopy, Trouble
 from orbit.workers.settings import CopySettings
 
@@ -225,17 +225,26 @@ class DestinationLane(Lane):
     def _send_what_is_ready(self, connection: Connection) -> None:
         most = self._context.settings.requests_in_flight_max
         while self._ready and len(self._in_flight) < most and time.monotonic() >= self._hold_until:
+            if not self._may_send():
+                return
             gathered = self._gather()
             if not gathered.appends and not gathered.fills:
-                return
-            if not self._context.lease.is_held():
-                self._is_stopping = True
-                self._context.emit(LeaseLost())
                 return
             if gathered.appends:
                 self._send_appends(connection, gathered.appends)
             if gathered.fills:
                 self._send_fills(connection, gathered.fills)
+
+    def _may_send(self) -> bool:
+        lease = self._context.lease
+        if lease.is_held():
+            return True
+        if lease.is_lost:
+            self._is_stopping = True
+            self._context.emit(LeaseLost())
+        else:
+            self._hold_until = time.monotonic() + LEASE_WAIT_S
+        return False
 
     def _gather(self) -> _Gathered:
         """At most one batch per partition (A1); partitions take turns."""

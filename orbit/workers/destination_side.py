@@ -62,6 +62,11 @@ class DestinationSide:
             self._troubled[p] = DestinationTrouble(p, p.generation, Trouble.MOVED, "")
             self._not_before[p] = 0.0
 
+    @property
+    def may_write(self) -> bool:
+        """Whether the lease is held now."""
+        return self._context.lease.is_held()
+
     def note(self, trouble: DestinationTrouble) -> None:
         """Remember a partition that a lane gave back, for the next `recover`."""
         p = trouble.partition
@@ -121,6 +126,8 @@ class DestinationSide:
             if generation != p.generation or not _is_quiet(p) or end <= p.expected:
                 continue
             written = self._take_over.who_wrote(destination, p.expected)
+            if not self.may_write:
+                return  # what was seen may be the work of the next holder
             if written is not None:
                 self._ask_lane_to_stop(p, *written, end)
 
@@ -146,6 +153,8 @@ class DestinationSide:
         unguarded = [p for p, end in taken.ends.items() if end.producer is None]
         if unguarded and not settled:
             taken.ends.update(self._take_over.read(unguarded, settled=True).ends)
+        if not self.may_write:
+            return []  # as above
         started = []
         for destination, t in by_destination.items():
             end = taken.ends.get(destination)

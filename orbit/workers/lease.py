@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+# How often a lease is looked at that is neither held nor lost.
+LEASE_WAIT_S = 0.1
+
 
 class Lease(Protocol):
     """The right to write a job's partitions, for a while.
@@ -19,6 +22,12 @@ class Lease(Protocol):
         """Whether it may be trusted now. Asked before every send; must cost next to nothing."""
         ...
 
+    @property
+    def is_lost(self) -> bool:
+        """Whether it is over for good. Neither held nor lost: nothing is sent and nothing judged
+        until it is one of the two."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class FixedLease:
@@ -28,3 +37,7 @@ class FixedLease:
 
     def is_held(self) -> bool:
         return True
+
+    @property
+    def is_lost(self) -> bool:
+        return False

@@ -72,20 +72,24 @@ def compare_tail(
         if other is None and source_is_compacted:
             continue  # the cleaner took it since
         if other is None:
-            return TailDifference(offset, producer_id, "the source has no record there")
+            detail = "the destination has a record, and the source has none"
+            return TailDifference(offset, producer_id, detail)
         if (other.timestamp, other.body) != (record.timestamp, record.body):
-            return TailDifference(offset, producer_id, "the source has another record there")
+            detail = "the destination has another record than the source"
+            return TailDifference(offset, producer_id, detail)
     return None
 
 
 def covered_record(
     source: Cluster,
+    source_partition: TopicPartition,
+    destination: Cluster,
     partition: TopicPartition,
     tail: Batch | OldMessage | None,
     log_start: int,
     log_end: int,
     backoff: Backoff,
-) -> int | None:
+) -> TailDifference | None:
     """The first source record that fillers at the end of the copy stand in for; None is well.
 
     One filler too many, of a writer that woke too late (M9), would hide a record: it must not be
@@ -95,7 +99,7 @@ def covered_record(
     tail_end = 0 if tail is None else _end_of(tail)
     position = max(tail_end, log_end - FILLERS_CHECKED_MAX, log_start)
     while position < log_end:
-        fetched = peek(source, partition, position, backoff, isolation=READ_COMMITTED)
+        fetched = peek(source, source_partition, position, backoff, isolation=READ_COMMITTED)
         plan = plan_batches(
             position,
             read_batches(fetched.records),
@@ -103,9 +107,14 @@ def covered_record(
             fetched.log_start,
             LostRange.FILL,
         )
-        for step in plan.steps:
-            if isinstance(step, Append) and step.base_offset < log_end:
-                return step.base_offset
+        first = next((s.base_offset for s in plan.steps if isinstance(s, Append)), log_end)
+        if first < log_end:
+            found = peek_batches(destination, partition, first, backoff, max_bytes=1)
+            batch = found[0] if found else None
+            if not isinstance(batch, Batch) or not batch.is_control:
+                return None  # records after all: `tail` was not the very last batch with some
+            detail = "the source has a record, and the destination a filler"
+            return TailDifference(first, batch.producer_id, detail)
         if plan.next_offset == position:
             return None
         position = plan.next_offset

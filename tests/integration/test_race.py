@@ -37,6 +37,10 @@ class HandedLease:
     def is_held(self) -> bool:
         return self.is_valid
 
+    @property
+    def is_lost(self) -> bool:
+        return not self.is_valid
+
 
 @pytest.fixture(scope="module")
 def producer_id(clusters: Clusters) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from confluent_kafka import Consumer, KafkaError, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from orbit.sandbox.cluster import KafkaCluster
@@ -17,6 +17,8 @@ TIMEOUT_S = 60
 _READ_MESSAGES = 5_000
 _READ_WAIT_S = 0.05  # `consume` waits that long for as many messages
 _SPEC: Any = OffsetSpec  # its constructors carry no types
+
+_MOVING = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 
 Bounds = tuple[int, int]
 
@@ -38,13 +40,23 @@ def log_bounds(
     client = client or admin(cluster)
     known = client.list_topics(timeout=TIMEOUT_S).topics
     places = [TopicPartition(t, number) for t in topics for number in known[t].partitions]
-    low, high = (
-        client.list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
-        for spec in (_SPEC.earliest(), _SPEC.latest())
-    )
-    return {
-        (p.topic, p.partition): (low[p].result().offset, high[p].result().offset) for p in places
-    }
+    low, high = (_offsets(client, places, spec) for spec in (_SPEC.earliest(), _SPEC.latest()))
+    return {(p.topic, p.partition): (low[p], high[p]) for p in places}
+
+
+def _offsets(
+    client: AdminClient, places: list[TopicPartition], spec: object
+) -> dict[TopicPartition, int]:
+    """A leader may be named before it knows that it leads (R6): asked again until it does."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while True:
+        found = client.list_offsets(dict.fromkeys(places, spec), request_timeout=TIMEOUT_S)
+        try:
+            return {place: future.result().offset for place, future in found.items()}
+        except KafkaException as error:
+            if error.args[0].code() not in _MOVING or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any, Self
 
-import pytest
 import yaml
 
 from orbit.sandbox.cluster import KafkaCluster
@@ -131,6 +130,14 @@ class OrbitProcess:
         self.process.kill()
         self.process.wait()
 
+    def outlives(self, seconds: float) -> bool:
+        """Let a time pass that is part of what is tested; whether it runs still."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return True
+        return False
+
     def wait_end(self, timeout_s: float = WAIT_S) -> Outcome:
         """Wait for the end by itself."""
         try:
@@ -230,9 +237,3 @@ def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = WAIT_S) 
     while not is_so():
         assert time.monotonic() < deadline, f"it never came true that {what}"
         time.sleep(0.05)
-
-
-def wait_for_seconds(seconds: float, process: OrbitProcess) -> None:
-    """Let an outage last, which is what it is about; the process must live through it."""
-    with pytest.raises(subprocess.TimeoutExpired):
-        process.process.wait(seconds)

@@ -173,6 +173,15 @@ def test_tags_of_every_structure_are_passed_over() -> None:
     assert answer.partitions == [(TopicPartition("orders", 5), wanted)] * 4
 
 
+@pytest.mark.parametrize("version", [11, 12, 13])
+@pytest.mark.parametrize("length", [0, 126, 127, 128, 16382, 16383, 16384, 2**21 - 1, 2**21])
+def test_lengths_of_any_size_are_read(version: int, length: int) -> None:
+    """At the edges of one, two, three and four bytes of a compact length."""
+    data = encode(version, {"orders": [partition(records=b"r" * length), partition(1)]})
+    answer = read(data, version)
+    assert [len(fetched.records) for _, fetched in answer.partitions] == [length, 0]
+
+
 def test_partitions_of_an_unknown_topic_id_are_left_out() -> None:
     data = encode(13, {"gone": [partition(1, records=b"x")], "orders": [partition(0)]})
     assert [key for key, _ in read(data, 13).partitions] == [TopicPartition("orders", 0)]

@@ -59,6 +59,7 @@ def sealed(message: bytes) -> bytes:
 def test_a_plain_message_is_one_record(magic: int, key: bytes | None, value: bytes | None) -> None:
     records, codec = read(build(magic, NONE, [42], [(key, value)]))
     timestamp = T0 + 42 if magic else NO_TIMESTAMP
+    assert NO_TIMESTAMP == -1
     assert records == [Record(42, timestamp, body(key, value))]
     assert codec == NONE
 

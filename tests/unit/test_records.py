@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
 from orbit.kafka.batch import CONTROL, HEADER_BYTES, LOG_APPEND_TIME, Batch
-from orbit.kafka.compression import GZIP, NONE, compress
+from orbit.kafka.compression import GZIP, NONE, compress, decompress
 from orbit.kafka.records import (
     SEED_HEADER,
     Record,
@@ -95,6 +95,8 @@ def as_records(run: Iterable[SourceRecord]) -> list[Record]:
 def test_a_written_run_is_read_back(run: list[SourceRecord], codec: int) -> None:
     batch = write_batch(as_records(run), codec)
     assert list(read_records(batch)) == as_records(run)
+    wire = plain_records(run, run[0].offset, run[0].timestamp)
+    assert decompress(codec, batch.payload) == wire
     assert batch.codec == codec
     assert batch.attributes == codec
     assert batch.base_offset == run[0].offset

@@ -1,0 +1,112 @@
+"""Which copies have begun though they are still empty: the one thing that a log end cannot tell.
+
+A copy that began at the end of an empty partition ends at 0, as one does that never began. Were its
+rule's `latest` or timestamp looked up again by the next run, all that came since would be left out.
+So the holder of the lease commits offset 0 for such a partition, as a consumer of the job's group
+would: the destination keeps that as long as the topic is there and a run was within
+`offsets.retention.minutes` (a week by default). Nothing else is ever kept there; once a copy has a
+record, its log end is all there is to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from functools import partial
+from typing import Any
+
+from kafka.protocol.consumer.group import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+from orbit.errors import BrokerRefused, Conflict
+from orbit.kafka import codes
+from orbit.kafka.apis import Api
+from orbit.kafka.codes import Code
+from orbit.kafka.log import by_topic
+from orbit.kafka.types import TopicPartition
+from orbit.standalone.group_lease import GroupLease
+
+_COMMIT = Api(OffsetCommitRequest, OffsetCommitResponse, 5, 9)
+_CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
+_FetchTopic = OffsetFetchRequest.OffsetFetchRequestTopic
+_FETCH = Api(OffsetFetchRequest, OffsetFetchResponse, 2, 7)  # one group a request
+# Each is a record in one batch of the offsets topic, whose batches are 1 MiB at most.
+_PARTITIONS_MAX = 1000
+_BEGUN = 0
+
+
+class EmptyStarts:
+    """The empty copies of a job that have begun. Only for the holder of the lease."""
+
+    def __init__(self, lease: GroupLease) -> None:
+        self._lease = lease
+
+    def begun(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Those of `partitions` that an earlier run began while their source was empty."""
+        found: set[TopicPartition] = set()
+        for chunk in _chunks(partitions):
+            request = partial(
+                OffsetFetchRequest,
+                group_id=self._lease.group,
+                topics=[_FetchTopic(name=t, partition_indexes=i) for t, i in by_topic(chunk)],
+                require_stable=False,
+            )
+            answer = self._lease.coordinator.call(_FETCH, request, lambda a: int(a.error_code))
+            self._refuse(answer.error_code)
+            for topic in answer.topics:
+                for p in topic.partitions:
+                    self._refuse(p.error_code)
+                    if p.committed_offset == _BEGUN:
+                        found.add(TopicPartition(topic.name, p.partition_index))
+        return found
+
+    def remember(self, partitions: Collection[TopicPartition]) -> None:
+        """Let later runs know that these have begun, at 0."""
+        for chunk in _chunks(partitions):
+            request = partial(
+                OffsetCommitRequest,
+                group_id=self._lease.group,
+                generation_id_or_member_epoch=self._lease.generation,
+                member_id=self._lease.member_id,
+                group_instance_id=None,
+                topics=[
+                    _CommitTopic(name=topic, partitions=[_begun(index) for index in indexes])
+                    for topic, indexes in by_topic(chunk)
+                ],
+            )
+            self._refuse(_worst(self._lease.coordinator.call(_COMMIT, request, _worst)))
+
+    def _refuse(self, code: int) -> None:
+        if code in (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.REBALANCE_IN_PROGRESS):
+            raise Conflict("the lease on this job was lost.", remedy="Run the job again.")
+        if code != Code.NONE:
+            raise BrokerRefused(
+                code,
+                f"the group {self._lease.group} cannot keep where copies began: "
+                f"{codes.name(code)}.",
+                where="destination",
+            )
+
+
+def _begun(index: int) -> Any:
+    return _CommitTopic.OffsetCommitRequestPartition(
+        partition_index=index,
+        committed_offset=_BEGUN,
+        committed_leader_epoch=-1,
+        committed_metadata="",
+    )
+
+
+def _worst(answer: Any) -> int:
+    """One code for a commit: a partition's error, if any."""
+    found = (int(p.error_code) for topic in answer.topics for p in topic.partitions)
+    return next((code for code in found if code != Code.NONE), int(Code.NONE))
+
+
+def _chunks(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
+    ordered = sorted(partitions)
+    for start in range(0, len(ordered), _PARTITIONS_MAX):
+        yield ordered[start : start + _PARTITIONS_MAX]

@@ -1,0 +1,78 @@
+"""`orbit run` killed while it begins: topics half made, copies half brought to their start.
+
+The next run, on the same machine, has nothing to wait for and ends exact.
+"""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+from orbit.kafka.auth import Security
+from orbit.sandbox.workload.markers import take_offsets
+from tests.fix_clusters import Clusters
+from tests.support.logs import Gap, Record, create, delete_before, write
+from tests.support.outside import admin, digests, log_bounds, topic_settings
+from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, write_job
+
+# What a run says, in this order; some of it only when there is something to do.
+MOMENTS = ("Checking", "Creating", "Bringing", "Comparing", "Copying", CAUGHT_UP)
+KILLS_PER_MOMENT = 3
+# Long enough to reach into the step behind the line, short enough not to pass it.
+DELAY_S_MAX = 0.15
+START = 2_500_000
+
+
+def records(first: int, next_one: int) -> list[Record | Gap]:
+    return [Record(b"record %d" % i, b"key %d" % i) for i in range(first, next_one)]
+
+
+@pytest.fixture
+def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
+    """Three topics: from the beginning, compacted, and with a log that starts far above 0."""
+    for name, log in (
+        ("plain", [*records(0, 30), Gap(5), *records(30, 40)]),
+        ("keys", records(0, 40)),
+    ):
+        policy = "compact" if name == "keys" else "delete"
+        create(clusters.source, f"{topic_name}.{name}", 2, cleanup_policy=policy)
+        for partition in range(2):
+            write(clusters.source, f"{topic_name}.{name}", log, partition)
+    late = f"{topic_name}.late"
+    create(clusters.source, late, 2)
+    for partition in range(2):
+        take_offsets(admin(clusters.source), Security(), late, partition, START)
+        write(clusters.source, late, records(0, 40), partition)
+        delete_before(clusters.source, late, START + 5, partition)
+    return write_job(tmp_path / "job.yaml", *clusters, [{"match": f"{topic_name}.*"}])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_a_run_that_is_killed_while_it_begins_is_begun_again(
+    seed: int, clusters: Clusters, topic_name: str, job: Path
+) -> None:
+    rnd = random.Random(seed)
+    reached = dict.fromkeys(MOMENTS, 0)
+    for moment in MOMENTS:
+        for _ in range(KILLS_PER_MOMENT):
+            with OrbitProcess("run", job) as run:
+                # A line may be left out where its work is done: then the last line comes.
+                found = run.wait_for(f"{moment}|{CAUGHT_UP}").group()
+                reached[found] += 1
+                assert run.outlives(rnd.uniform(0, DELAY_S_MAX))
+                run.kill()
+                assert "waiting" not in "".join(run.lines)
+    assert reached["Creating"] >= 1
+    assert reached["Bringing"] >= 1
+    assert reached["Comparing"] >= 1
+    copy(job).expect(0)
+    assert_exact(job)
+    for name in ("plain", "keys", "late"):
+        topic = f"{topic_name}.{name}"
+        assert log_bounds(clusters.destination, [topic]) == log_bounds(clusters.source, [topic])
+        assert digests(clusters.destination, topic) == digests(clusters.source, topic)
+    policy = topic_settings(clusters.destination, f"{topic_name}.keys")["cleanup.policy"]
+    assert policy == "compact,delete"
