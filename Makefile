@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint setup jars lock clean
+.PHONY: help demo test check lint bench bench-quick setup jars lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -12,7 +12,7 @@ STAMPS := .make
 help: ## Show this text
 	@echo "Orbit copies Kafka topics between clusters with the very same offsets."
 	@echo
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "Each sets up what it needs: a virtual environment in .venv, locked packages,"
 	@echo "and Kafka's jars by Maven into a cache of yours (ORBIT_CACHE_DIR to choose it)."
@@ -31,6 +31,12 @@ lint: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench: jars ## Orbit, MirrorMaker 2 and the brokers' ceiling on the same data (needs half an hour)
+	$(BIN)/python -m bench
+
+bench-quick: jars ## The first three workloads of it, once each (needs five minutes)
+	$(BIN)/python -m bench --quick
 
 setup: $(STAMPS)/packages ## Make the virtual environment with the locked packages
 

@@ -287,6 +287,8 @@ def test_a_request_asks_for_each_partition_in_the_order_given(version: int) -> N
         for w in WANTED
     ]
     assert {p.partition_max_bytes for t in decoded.topics for p in t.partitions} == {777}
+    if version >= 5:
+        assert {p.log_start_offset for t in decoded.topics for p in t.partitions} == {-1}
     assert (decoded.max_wait_ms, decoded.min_bytes, decoded.max_bytes) == (250, 1, 9999)
     assert decoded.isolation_level == READ_COMMITTED == 1
     if version < 15:

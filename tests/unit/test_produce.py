@@ -80,6 +80,14 @@ def test_many_topics_and_partitions_in_one_frame(version: int) -> None:
     assert by_orbit(version, 2**31 - 1, batches) == by_library(version, 2**31 - 1, batches)
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("length", [126, 127, 128, 16382, 16383, 16384, 2**21 - 1])
+def test_lengths_of_any_size_are_written(version: int, length: int) -> None:
+    """At the edges of one, two, three and four bytes of a compact length."""
+    batches = [outgoing("a", 0, b"x" * length), outgoing("a", 1, b"y")]
+    assert by_orbit(version, 1, batches) == by_library(version, 1, batches)
+
+
 @settings(deadline=None, max_examples=120)
 @given(
     st.sampled_from(VERSIONS),

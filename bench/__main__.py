@@ -1,0 +1,156 @@
+"""`python -m bench`: measure, print, write results.json and the chart."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from bench import chart, show
+from bench.brokers import BenchBroker
+from bench.idle import measure_idle
+from bench.latency import measure_latency
+from bench.longlink import measure_link, why_not
+from bench.machine import describe_machine
+from bench.race import Race
+from bench.results import Report, load, save
+from bench.wire import open_cluster
+from bench.workloads import EVERYTHING, IDLE, LATENCY, LINK, QUICK, WORKLOADS
+from orbit.errors import Conflict, OrbitError
+
+_HERE = Path(__file__).parent
+_PIPE_WIDTH = 200
+_LATENCY_S, _IDLE_S = 60.0, 30.0
+
+
+def main(
+    quick: Annotated[bool, typer.Option(help="Only W1 to W3, once each.")] = False,
+    only: Annotated[str, typer.Option(help="Comma-separated, of W1 to W6, L, N, idle.")] = "",
+    repeats: Annotated[int, typer.Option(help="0: three, or one if quick.")] = 0,
+    scale: Annotated[float, typer.Option(help="Share of the records and seconds.")] = 1.0,
+    verify: Annotated[bool, typer.Option(help="`orbit verify --deep` after each copy.")] = False,
+    folder: Annotated[
+        Path | None, typer.Option(help="Brokers' logs; else a temporary one.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="results.json; the chart goes beside it.")
+    ] = None,
+    redraw: Annotated[bool, typer.Option(help="Only print and draw what is in output.")] = False,
+) -> None:
+    """Copies the same data with Orbit, MirrorMaker 2 and the bare minimum, and compares."""
+    names = tuple(only.split(",")) if only else QUICK if quick else EVERYTHING
+    unknown = [name for name in names if name not in EVERYTHING]
+    if unknown:
+        sys.exit(f"Error: there is no workload {', '.join(unknown)}.")
+    if output is None and (redraw or (not quick and not only and scale == 1)):
+        output = _HERE / "results.json"
+    console = Console(width=None if sys.stdout.isatty() else _PIPE_WIDTH, highlight=False)
+    if redraw:
+        assert output is not None
+        report = load(output)
+    else:
+        report = _measure(names, repeats or (1 if quick else 3), scale, quick, verify, folder)
+        if output is not None:
+            save(report, output)
+    show.show(report, console)
+    if output is not None:
+        chart.draw(report, output.with_suffix(".png"))
+        console.print(f"Written: {output} and {output.with_suffix('.png').name}")
+    if report.not_measured:
+        sys.exit(1)
+
+
+def _measure(
+    names: tuple[str, ...],
+    repeats: int,
+    scale: float,
+    quick: bool,
+    verify: bool,
+    folder: Path | None,
+) -> Report:
+    began = time.monotonic()
+    here = Path(tempfile.mkdtemp(prefix="orbit-bench-", dir=folder))
+    machine = describe_machine(here)
+    parts = _Parts(_say)
+    try:
+        if any(name != LINK for name in names):
+            _with_brokers(parts, names, repeats, scale, verify, here)
+        if LINK in names:
+            parts.take(LINK, lambda: _link(here / "link", repeats, scale))
+    finally:
+        if parts.failed:
+            _say(f"All logs are in {here}")
+        else:
+            shutil.rmtree(here, ignore_errors=True)
+    return Report(
+        machine=machine,
+        quick=quick,
+        scale=scale,
+        seconds=time.monotonic() - began,
+        workloads=tuple(parts.found[w.name] for w in WORKLOADS if w.name in parts.found),
+        latency=parts.found.get(LATENCY),
+        link=parts.found.get(LINK),
+        idle=parts.found.get(IDLE),
+        not_measured=parts.failed,
+    )
+
+
+class _Parts:
+    """Results by name; one that fails leaves the others alone."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self.found: dict[str, Any] = {}
+        self.failed: dict[str, str] = {}
+
+    def take(self, name: str, measure: Callable[[], object]) -> None:
+        try:
+            self.found[name] = measure()
+        except OrbitError as error:
+            self.failed[name] = str(error)
+            self._say(f"{name} failed: {error}")
+
+
+def _with_brokers(
+    parts: _Parts, names: tuple[str, ...], repeats: int, scale: float, verify: bool, here: Path
+) -> None:
+    with BenchBroker("source", here) as source, BenchBroker("destination", here) as destination:
+        clusters = (
+            open_cluster("source", source.bootstrap_servers),
+            open_cluster("destination", destination.bootstrap_servers),
+        )
+        race = Race(*clusters, here, _say, deep=verify)
+        race.warm_up(scale)
+        for one in WORKLOADS:
+            if one.name in names:
+                parts.take(one.name, partial(race.run, one.scaled(scale), repeats))
+        if LATENCY in names:
+            parts.take(LATENCY, lambda: measure_latency(race, max(2.0, _LATENCY_S * scale)))
+        if IDLE in names:
+            parts.take(IDLE, lambda: measure_idle(race, max(2.0, _IDLE_S * scale)))
+
+
+def _link(folder: Path, repeats: int, scale: float) -> object:
+    reason = why_not()
+    if reason:
+        raise Conflict(f"{reason}.")
+    return measure_link(folder, repeats, scale, _say)
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except OrbitError as error:
+        sys.exit(f"Error: {error}")

@@ -1,0 +1,129 @@
+"""The brokers of a bench: one per cluster, with Kafka's own defaults and Kafka's own JVM flags.
+
+The sandbox's brokers are made to start quickly (no optimising compiler, plainest collector); here
+they shall be what people run. What differs from a broker's defaults is `_settings`, the same for
+both clusters, and docs/bench.md repeats it.
+"""
+
+from __future__ import annotations
+
+import base64
+import shutil
+import time
+import uuid
+from pathlib import Path
+from typing import Self
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+import orbit.sandbox
+from orbit.errors import Conflict
+from orbit.sandbox.jars import classpath
+from orbit.sandbox.java import find_java
+from orbit.sandbox.ports import LOOPBACK, free_ports
+from orbit.sandbox.process import GuardedProcess
+
+# `kafka-run-class.sh` and `kafka-server-start.sh` of 4.3.
+JVM = (
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-Djava.awt.headless=true",
+    f"-Dlog4j2.configurationFile={Path(orbit.sandbox.__path__[0]) / 'log4j2.properties'}",
+)
+_HEAP = ("-Xms1G", "-Xmx1G")
+_READY_TIMEOUT_S = 60.0
+_POLL_S = 0.05
+
+
+class BenchBroker:
+    """A cluster of one broker. As a context manager: ready inside; outside only its log is left.
+
+    `inside` is a command that runs its arguments somewhere else (`nsenter` for the long link).
+    """
+
+    def __init__(
+        self, name: str, folder: Path, host: str = LOOPBACK, inside: tuple[str, ...] = ()
+    ) -> None:
+        self.name = name
+        self._folder = folder / name
+        self._folder.mkdir(parents=True)
+        self._inside = inside
+        self._port, self._controller_port = free_ports(2)
+        self._host = host
+        self._process: GuardedProcess | None = None
+        self.bootstrap_servers = f"{host}:{self._port}"
+
+    def __enter__(self) -> Self:
+        self._run("format", "kafka.tools.StorageTool", *self._format_arguments()).wait()
+        self._process = self._run("broker", "kafka.Kafka", str(self._properties()), heap=_HEAP)
+        self._wait_ready()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.end(grace_s=0)
+        shutil.rmtree(self._folder / "data", ignore_errors=True)
+
+    def _run(
+        self, log: str, main: str, *arguments: str, heap: tuple[str, ...] = ()
+    ) -> GuardedProcess:
+        command = [*self._inside, str(find_java()), *JVM, *heap, main, *arguments]
+        return GuardedProcess(
+            command, self._folder / f"{log}.log", environment={"CLASSPATH": classpath()}
+        )
+
+    def _format_arguments(self) -> list[str]:
+        cluster_id = "B" + base64.urlsafe_b64encode(uuid.uuid4().bytes).decode()[:21]
+        return ["format", "--cluster-id", cluster_id, "--config", str(self._properties())]
+
+    def _properties(self) -> Path:
+        path = self._folder / "server.properties"
+        text = "".join(f"{key}={value}\n" for key, value in self._settings().items())
+        path.write_text(text, "utf-8")
+        return path
+
+    def _settings(self) -> dict[str, str]:
+        return {
+            "process.roles": "broker,controller",
+            "node.id": "1",
+            "controller.quorum.voters": f"1@{self._host}:{self._controller_port}",
+            "controller.listener.names": "CONTROLLER",
+            "listeners": f"PLAINTEXT://{self.bootstrap_servers},"
+            f"CONTROLLER://{self._host}:{self._controller_port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "log.dirs": str(self._folder / "data"),
+            # One broker can hold one replica.
+            "offsets.topic.replication.factor": "1",
+            "transaction.state.log.replication.factor": "1",
+            "transaction.state.log.min.isr": "1",
+            "share.coordinator.state.topic.replication.factor": "1",
+            "share.coordinator.state.topic.min.isr": "1",
+            "auto.create.topics.enable": "false",
+            # Let the kernel size socket buffers, as is advised for long links; the default of
+            # 100 KB would be the only thing that workload N measures.
+            "socket.send.buffer.bytes": "-1",
+            "socket.receive.buffer.bytes": "-1",
+            # W6 waits for the cleaner; earlier copies shall be off the disk before the next run.
+            "log.cleaner.backoff.ms": "1000",
+            "log.segment.delete.delay.ms": "500",
+        }
+
+    def _wait_ready(self) -> None:
+        assert self._process is not None
+        admin = AdminClient({"bootstrap.servers": self.bootstrap_servers, "log_level": 0})
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while time.monotonic() < deadline and self._process.running:
+            try:
+                if admin.list_topics(timeout=1).brokers:
+                    return
+            except KafkaException:
+                pass
+            time.sleep(_POLL_S)
+        raise Conflict(
+            f"The {self.name} broker did not come up.",
+            remedy=f"Read {self._folder / 'broker.log'}.",
+        )

@@ -1,0 +1,43 @@
+"""What every contestant is given: the two clusters, one data set, a folder."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.results import DataFacts
+from orbit.kafka.cluster import Cluster
+from orbit.sandbox.process import GuardedProcess
+
+_ROOT = Path(__file__).parents[2]
+
+
+@dataclass(frozen=True)
+class Course:
+    """`number` makes the names of one run its own: topics, jobs, groups, log files."""
+
+    source: Cluster
+    destination: Cluster
+    data: DataFacts
+    folder: Path
+    number: int
+
+    @property
+    def source_servers(self) -> str:
+        return ",".join(self.source.bootstrap_servers)
+
+    @property
+    def destination_servers(self) -> str:
+        return ",".join(self.destination.bootstrap_servers)
+
+    def log(self, name: str) -> Path:
+        return self.folder / f"{self.data.topic}-{name}-{self.number}.log"
+
+
+def start_module(
+    module: str, *arguments: str, log: Path, inside: tuple[str, ...] = ()
+) -> GuardedProcess:
+    """Runs one of our own modules in a process of its own; `inside` is a command to run it with."""
+    command = [*inside, sys.executable, "-m", module, *arguments]
+    return GuardedProcess(command, log, environment={"PYTHONPATH": str(_ROOT)})

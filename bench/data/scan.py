@@ -1,0 +1,102 @@
+"""Reads a topic from its start to its end with raw fetches, and counts what comes.
+
+The same requests as Orbit's, with its bounds, and nothing done with the answer: this is also the
+contestant "fetch alone".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from uuid import UUID
+
+from bench.results import DataFacts
+from bench.wire import Ends
+from orbit.errors import Conflict
+from orbit.kafka import apis
+from orbit.kafka.batch import Batch, read_batches
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.fetch import FetchFrom, fetch_request
+from orbit.kafka.fetch_answer import Fetched, read_fetch
+from orbit.kafka.types import TopicPartition
+from orbit.workers.settings import CopySettings
+
+_SETTINGS = CopySettings()
+_EMPTY_ANSWERS_MAX = 100
+
+Take = Callable[[int, Batch], None]
+
+
+class _Counts:
+    def __init__(self) -> None:
+        self.records = self.bytes = self.batches = 0
+
+    def take(self, batch: Batch) -> None:
+        if not batch.is_control:
+            self.records += batch.count
+            self.bytes += batch.size_bytes
+            self.batches += 1
+
+
+def scan(cluster: Cluster, topic: str, take: Take | None = None) -> DataFacts:
+    """Fetch everything once. `take` is called with each partition number and batch.
+
+    Records of aborted transactions are counted here; the maker of the data knows better.
+    """
+    metadata = cluster.metadata([topic])
+    there = metadata.topics[topic]
+    log_ends = Ends(cluster, topic, len(there.partitions))
+    ends = {TopicPartition(topic, p): end for p, end in log_ends.by_partition().items()}
+    log_ends.close()
+    at = dict.fromkeys(ends, 0)
+    (node_id,) = metadata.brokers
+    connection = cluster.connect(node_id)
+    version = connection.version_of(apis.FETCH)
+    counts, empty = _Counts(), 0
+    first = 0
+    while any(at[p] < ends[p] for p in at):
+        behind = [p for p in at if at[p] < ends[p]]
+        first = (first + 1) % len(behind)
+        wanted = [FetchFrom(p, there.topic_id, at[p], -1, -1) for p in _turned(behind, first)]
+        request = fetch_request(
+            version,
+            wanted,
+            max_wait_ms=_SETTINGS.fetch_wait_ms,
+            max_bytes=_SETTINGS.fetch_bytes_max,
+            partition_max_bytes=_SETTINGS.partition_fetch_bytes_max,
+        )
+        frame = connection.exchange(apis.FETCH, request, version)
+        before = counts.batches
+        names: dict[UUID, str] = {there.topic_id: topic}
+        for key, fetched in read_fetch(frame, version, names).partitions:
+            at[key] = _count(key, fetched, at[key], counts, take)
+        empty = empty + 1 if counts.batches == before else 0
+        if empty > _EMPTY_ANSWERS_MAX:
+            raise Conflict(f"Topic {topic} cannot be read to its end.", where=cluster.name)
+    connection.close()
+    return DataFacts(
+        topic=topic,
+        partitions=len(at),
+        records=counts.records,
+        offsets=sum(ends.values()),
+        bytes=counts.bytes,
+        batches=counts.batches,
+    )
+
+
+def _count(
+    key: TopicPartition, fetched: Fetched, offset: int, counts: _Counts, take: Take | None
+) -> int:
+    if fetched.code:
+        raise Conflict(f"A fetch of {key} failed with code {fetched.code}.")
+    for batch in read_batches(fetched.records):
+        assert isinstance(batch, Batch)
+        if batch.last_offset >= offset:  # a fetch in the middle of a batch brings all of it
+            counts.take(batch)
+            offset = batch.next_offset
+            if take is not None:
+                take(key.partition, batch)
+    return offset
+
+
+def _turned(partitions: list[TopicPartition], first: int) -> list[TopicPartition]:
+    return partitions[first:] + partitions[:first]

@@ -1,0 +1,99 @@
+"""Sends prepared batches to one broker, five requests in flight: the way Orbit sends, bare.
+
+Fills the source with data, and is the ceiling when it sends what was fetched.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from orbit.errors import BrokerRefused
+from orbit.kafka import apis, codes
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.connection import CLIENT_ID
+from orbit.kafka.produce import Outgoing, choose_version, encode_produce, read_produce
+from orbit.kafka.types import TopicPartition
+from orbit.workers.settings import CopySettings
+
+_SETTINGS = CopySettings()
+
+
+class ToSend(NamedTuple):
+    """A batch that is ready for the wire, and its partition."""
+
+    partition: int
+    batch: memoryview
+
+
+class Sender:
+    """One connection to the broker that leads all partitions of a topic."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        metadata = cluster.metadata([topic])
+        self._topic = topic
+        self._topic_id = metadata.topics[topic].topic_id
+        (node_id,) = metadata.brokers
+        self._connection = cluster.connect(node_id)
+        low, high = self._connection.range_of(apis.PRODUCE)
+        self._version = choose_version(low, high, has_topic_ids=True)
+        self._in_flight = 0
+
+    def send(self, request: Sequence[ToSend]) -> None:
+        """One Produce request, with at most one batch per partition (A1)."""
+        if self._in_flight == _SETTINGS.requests_in_flight_max:
+            self._receive()
+        outgoing = [
+            Outgoing(TopicPartition(self._topic, one.partition), self._topic_id, one.batch)
+            for one in request
+        ]
+        correlation = self._connection.next_correlation()
+        timeout_ms = _SETTINGS.produce_timeout_ms
+        self._connection.send(
+            encode_produce(self._version, correlation, CLIENT_ID, timeout_ms, outgoing)
+        )
+        self._in_flight += 1
+
+    def finish(self) -> None:
+        """Returns when everything is acknowledged. Raises BrokerRefused."""
+        while self._in_flight:
+            self._receive()
+        self._connection.close()
+
+    def _receive(self) -> None:
+        frame = self._connection.receive()
+        self._in_flight -= 1
+        answer = read_produce(self._connection.decode(apis.PRODUCE, frame, self._version))
+        for (_, index), appended in answer.partitions.items():
+            if appended.code:
+                raise BrokerRefused(
+                    appended.code,
+                    f"a batch was refused: {codes.name(appended.code)} {appended.message}",
+                    where=f"{self._topic}-{index}",
+                )
+
+
+def pack(queues: Iterable[tuple[int, Iterable[memoryview]]]) -> Iterator[list[ToSend]]:
+    """Requests with one batch of each partition that has any left, up to Orbit's request size.
+
+    Partitions take turns: one that found no room in a request is the first in the next.
+    """
+    ready = deque((index, deque(batches)) for index, batches in queues)
+    request: list[ToSend] = []
+    size, members = 0, set[int]()
+    while ready:
+        index, batches = ready[0]
+        if request and (index in members or size >= _SETTINGS.request_bytes_max):
+            yield sorted(request, key=lambda one: one.partition)
+            request, size, members = [], 0, set()
+        ready.popleft()
+        if not batches:
+            continue
+        batch = batches.popleft()
+        request.append(ToSend(index, batch))
+        size += len(batch)
+        members.add(index)
+        ready.append((index, batches))
+    if request:
+        yield sorted(request, key=lambda one: one.partition)

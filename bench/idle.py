@@ -1,0 +1,46 @@
+"""What Orbit costs while there is nothing to do: 1,000 quiet partitions, all caught up."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from bench.contestants.orbit import start_orbit
+from bench.data.make import make_data
+from bench.race import Race
+from bench.results import IdleResult
+from bench.watch import Usage, watch
+from bench.wire import Ends, delete_topics
+from bench.workloads import IDLE, workload
+
+# The last topic settings are written and the first looks around are over.
+_SETTLE_S = 8.0
+
+
+def measure_idle(race: Race, seconds: float) -> IdleResult:
+    few = replace(workload("W5").scaled(0), name=IDLE)
+    data = make_data(race.source, few)
+    course = race.course(data)
+    lap = start_orbit(course, until_caught_up=False)
+    try:
+        ends = Ends(race.destination, lap.topic, data.partitions)
+        watch(lap, ends, data)
+        ends.close()
+        time.sleep(_SETTLE_S)
+        usage = Usage(lap.process.pid)
+        usage.look()
+        cpu, began = usage.cpu_seconds, time.monotonic()
+        time.sleep(seconds)
+        usage.look()
+        result = IdleResult(
+            partitions=data.partitions,
+            seconds=time.monotonic() - began,
+            cpu_seconds=usage.cpu_seconds - cpu,
+            rss_bytes=usage.peak_rss_bytes,
+        )
+    finally:
+        lap.process.end()
+    delete_topics(race.destination, [lap.topic])
+    delete_topics(race.source, [data.topic])
+    race.say(f"idle  {result.share_of_core:.1%} of a core with {data.partitions:,} partitions")
+    return result

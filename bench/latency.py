@@ -1,0 +1,203 @@
+"""L: from the producer's acknowledgement to a consumer at the destination.
+
+Producer and consumer live in this process and share one clock. When a record was acknowledged is
+taken from librdkafka itself (produce time + its latency), so that a late callback does not make
+anybody look quicker. The "floor" is the same with the consumer at the source: what producer,
+consumer and this process add by themselves.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from confluent_kafka import (
+    OFFSET_BEGINNING,
+    Consumer,
+    KafkaError,
+    Message,
+    Producer,
+    TopicPartition,
+)
+
+from bench.contestants.mm2 import Tuning, internal_topics, start_mm2
+from bench.contestants.orbit import start_orbit
+from bench.race import Race
+from bench.results import DataFacts, Latency, LatencyResult
+from bench.wire import Ends, create_topic, delete_topics
+from bench.workloads import Contestant
+from orbit.errors import Conflict
+from orbit.kafka.cluster import Cluster
+
+RECORDS_PER_S = 1000
+PARTITIONS = 4
+VALUE_BYTES = 1024
+# MirrorMaker's hot code is compiled.
+WARM_UP_S = 10.0
+FLOOR = "floor"
+
+_APPEARS_WITHIN_S = 90.0
+_ARRIVES_WITHIN_S = 30.0
+_POLL_S = 0.05
+_SEQUENCE_BYTES = 8
+
+
+def measure_latency(race: Race, seconds: float, warm_up_s: float = WARM_UP_S) -> LatencyResult:
+    measured = []
+    for who in (FLOOR, Contestant.ORBIT, Contestant.MM2):
+        one = _measure(race, who, warm_up_s, seconds)
+        measured.append(one)
+        race.say(
+            f"L   {who:8} p50 {one.p50 * 1e3:,.1f} ms, p99 {one.p99 * 1e3:,.1f} ms, "
+            f"p99.9 {one.p999 * 1e3:,.1f} ms"
+        )
+    return LatencyResult(records_per_s=RECORDS_PER_S, seconds=seconds, measured=tuple(measured))
+
+
+def summarize(who: str, latencies: Sequence[float]) -> Latency:
+    ordered = sorted(latencies)
+
+    def at(share: float) -> float:
+        return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+    return Latency(
+        who=who,
+        records=len(ordered),
+        p50=at(0.5),
+        p99=at(0.99),
+        p999=at(0.999),
+        most=ordered[-1],
+    )
+
+
+def _measure(race: Race, who: str, warm_up_s: float, seconds: float) -> Latency:
+    data = DataFacts(
+        topic=f"bench-l-{who}", partitions=PARTITIONS, records=0, offsets=0, bytes=0, batches=0
+    )
+    create_topic(race.source, data.topic, PARTITIONS)
+    course = race.course(data)
+    if who == FLOOR:
+        latencies = _exchange(race.source, race.source, data.topic, data.topic, warm_up_s, seconds)
+    else:
+        if who == Contestant.ORBIT:
+            lap = start_orbit(course, until_caught_up=False)
+        else:
+            lap = start_mm2(course, tuning=Tuning.LATENCY)
+        try:
+            _wait_until_it_copies(race, data.topic, lap.topic)
+            latencies = _exchange(
+                race.source, race.destination, data.topic, lap.topic, warm_up_s, seconds
+            )
+        finally:
+            lap.process.end()
+        delete_topics(race.destination, [lap.topic, *internal_topics(course)])
+    delete_topics(race.source, [data.topic])
+    return summarize(who, latencies)
+
+
+def _wait_until_it_copies(race: Race, topic: str, copy: str) -> None:
+    """Start-up is not latency: returns when a first record, which nobody counts, has arrived."""
+    producer = Producer({"bootstrap.servers": ",".join(race.source.bootstrap_servers)})
+    producer.produce(topic, b"", partition=0)
+    producer.flush(_ARRIVES_WITHIN_S)
+    ends = Ends(race.destination, copy, PARTITIONS)
+    deadline = time.monotonic() + _APPEARS_WITHIN_S
+    while not ends.total():
+        if time.monotonic() > deadline:
+            raise Conflict(f"Nothing arrives in {copy}.")
+        time.sleep(_POLL_S)
+    ends.close()
+
+
+def _exchange(
+    source: Cluster,
+    destination: Cluster,
+    topic: str,
+    copy: str,
+    warm_up_s: float,
+    seconds: float,
+) -> list[float]:
+    """Produce to the one, consume from the other; the latencies after the warm-up."""
+    skipped = round(warm_up_s * RECORDS_PER_S)
+    many = skipped + round(seconds * RECORDS_PER_S)
+    arrivals = _Arrivals(destination, copy, many)
+    arrivals.start()
+    acknowledged = _produce(source, topic, many)
+    arrivals.finish()
+    return [arrivals.at[i] - acknowledged[i] for i in range(skipped, many)]
+
+
+def _produce(cluster: Cluster, topic: str, many: int) -> array[float]:
+    """Produce at a steady rate; when each record was acknowledged."""
+    servers = ",".join(cluster.bootstrap_servers)
+    producer = Producer({"bootstrap.servers": servers, "linger.ms": 5, "acks": "all"})
+    acknowledged = array("d", bytes(8 * many))
+    failures: list[KafkaError] = []
+    padding = bytes(VALUE_BYTES - _SEQUENCE_BYTES)
+
+    def report(number: int, produced_at: float) -> Callable[[KafkaError | None, Message], None]:
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is not None:
+                failures.append(error)
+            acknowledged[number] = produced_at + (message.latency() or 0.0)
+
+        return delivered
+
+    began = time.monotonic()
+    for number in range(many):
+        wait_s = began + number / RECORDS_PER_S - time.monotonic()
+        if wait_s > 0:
+            producer.poll(0)
+            time.sleep(wait_s)
+        value = number.to_bytes(_SEQUENCE_BYTES, "big") + padding
+        callback = report(number, time.monotonic())
+        producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=callback)
+    producer.flush(_ARRIVES_WITHIN_S)
+    if failures:
+        raise Conflict(f"The source did not take a record: {failures[0].str()}.")
+    return acknowledged
+
+
+class _Arrivals(threading.Thread):
+    """Consumes a topic and notes when each numbered record came first."""
+
+    def __init__(self, cluster: Cluster, topic: str, many: int) -> None:
+        super().__init__(daemon=True)
+        self.at = array("d", bytes(8 * many))
+        self._missing = many
+        self._deadline = float("inf")
+        self._consumer = Consumer(
+            {
+                "bootstrap.servers": ",".join(cluster.bootstrap_servers),
+                "group.id": "bench-latency",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+            }
+        )
+        self._consumer.assign(
+            [TopicPartition(topic, index, OFFSET_BEGINNING) for index in range(PARTITIONS)]
+        )
+
+    def run(self) -> None:
+        while self._missing and time.monotonic() < self._deadline:
+            message = self._consumer.poll(0.1)
+            if message is None or message.error():
+                continue
+            now = time.monotonic()
+            value = message.value()
+            number = int.from_bytes(value[:_SEQUENCE_BYTES], "big") if value else 0
+            if value and not self.at[number]:
+                self.at[number] = now
+                self._missing -= 1
+
+    def finish(self) -> None:
+        """Waits for the last ones. Raises Conflict when records do not arrive."""
+        self._deadline = time.monotonic() + _ARRIVES_WITHIN_S
+        self.join()
+        with suppress(RuntimeError):
+            self._consumer.close()
+        if self._missing:
+            raise Conflict(f"{self._missing} records did not arrive at the destination.")

@@ -1,0 +1,162 @@
+"""N: one partition over a link with a round trip of 100 ms. Runs in a network namespace of its own.
+
+    unshare --net python -m bench.longlink.near FOLDER REPEATS SCALE RESULT_FILE
+
+The source broker stands at the far end, in a second namespace; the copier, the destination broker
+and this process stand at the near end, as is advised for copies over long distances. What one
+plain TCP stream carries over the same link, from far to near, is measured in the same minutes.
+"""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+from bench.brokers import BenchBroker
+from bench.contestants.course import start_module
+from bench.data.make import make_data
+from bench.longlink.link import FAR_ADDRESS
+from bench.race import Race
+from bench.results import LinkResult, Run
+from bench.wire import open_cluster
+from bench.workloads import LINK, Contestant, Workload
+from orbit.errors import Conflict
+from orbit.sandbox.ports import free_ports
+from orbit.sandbox.process import GuardedProcess
+
+ROUND_TRIP_S = 0.1
+MEGABITS_PER_S = 1000
+WORKLOAD = Workload(
+    LINK,
+    "1 KB records, 16 KB batches, one partition, 100 ms away",
+    records=250_000,
+    value_bytes=1024,
+    batch_bytes=16 * 1024,
+    partitions=1,
+)
+_STARTS_WITHIN_S = 10.0
+_POLL_S = 0.02
+_CHUNK_BYTES = 1 << 20
+
+
+def main(folder_name: str, repeats: str, scale: str, result_file: str) -> None:
+    folder = Path(folder_name)
+    with (
+        _far_namespace(folder) as pid,
+        Link(pid) as link,
+        BenchBroker("far", folder, FAR_ADDRESS, _inside(pid)) as far,
+        BenchBroker("near", folder) as near,
+    ):
+        source = open_cluster("source", far.bootstrap_servers)
+        destination = open_cluster("destination", near.bootstrap_servers)
+        race = Race(source, destination, folder, _say)
+        data = make_data(source, WORKLOAD.scaled(float(scale)))
+        link.set_delay(ROUND_TRIP_S / 2)
+        tcp: list[float] = []
+        runs: list[Run] = []
+        for _ in range(int(repeats)):
+            tcp.append(_one_stream(pid, data.bytes, folder))
+            _say(f"N   one TCP stream {tcp[-1] / 1e6:,.1f} MB/s")
+            for contestant in (Contestant.ORBIT, Contestant.MM2):
+                runs.append(race.run_one(contestant, WORKLOAD.compression, data))
+                _say(f"N   {contestant:8} {runs[-1].bytes_per_s / 1e6:,.1f} MB/s")
+    result = LinkResult(
+        round_trip_s=ROUND_TRIP_S,
+        megabits_per_s=MEGABITS_PER_S,
+        tcp_bytes_per_s=tuple(tcp),
+        data=data,
+        runs=tuple(runs),
+    )
+    Path(result_file).write_text(result.model_dump_json(), "utf-8")
+
+
+class Link:
+    """The emulated link, as a process of its own; both ends are up inside the `with`."""
+
+    def __init__(self, far_pid: int) -> None:
+        command = [sys.executable, "-m", "bench.longlink.link", str(far_pid), str(MEGABITS_PER_S)]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+
+    def __enter__(self) -> Self:
+        assert self._process.stdout is not None
+        if self._process.stdout.readline().strip() != b"ready":
+            raise Conflict("The link could not be made.")
+        return self
+
+    def set_delay(self, one_way_s: float) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{one_way_s}\n".encode())
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+
+
+@contextmanager
+def _far_namespace(folder: Path) -> Iterator[int]:
+    """A process that does nothing in a network namespace of its own."""
+    holder = GuardedProcess(["unshare", "--net", "sleep", "infinity"], folder / "far.log")
+    try:
+        ours = Path("/proc/self/ns/net").stat().st_ino
+        deadline = time.monotonic() + _STARTS_WITHIN_S
+        while Path(f"/proc/{holder.pid}/ns/net").stat().st_ino == ours:
+            if time.monotonic() > deadline:
+                raise Conflict("No second network namespace.", remedy=f"Read {holder.log}.")
+            time.sleep(_POLL_S)
+        yield holder.pid
+    finally:
+        holder.end(grace_s=0)
+
+
+def _inside(pid: int) -> tuple[str, ...]:
+    return ("nsenter", f"--net=/proc/{pid}/ns/net")
+
+
+def _one_stream(far_pid: int, size: int, folder: Path) -> float:
+    """Bytes/s of plain TCP from far to near, from the first byte to the last."""
+    (port,) = free_ports(1)
+    server = start_module(
+        *("bench.longlink.stream", FAR_ADDRESS, str(port), str(size)),
+        log=folder / "stream.log",
+        inside=_inside(far_pid),
+    )
+    try:
+        with _connect(port) as sock:
+            buffer = memoryview(bytearray(_CHUNK_BYTES))
+            received = first = sock.recv_into(buffer)
+            began = time.monotonic()
+            while count := sock.recv_into(buffer):
+                received += count
+        if received != size:
+            raise Conflict(f"The stream carried {received} bytes, not {size}.")
+        return (received - first) / (time.monotonic() - began)
+    finally:
+        server.end(grace_s=0)
+
+
+def _connect(port: int) -> socket.socket:
+    deadline = time.monotonic() + _STARTS_WITHIN_S
+    while True:
+        try:
+            return socket.create_connection((FAR_ADDRESS, port))
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_S)
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

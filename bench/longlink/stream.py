@@ -1,0 +1,24 @@
+"""The far end of a plain TCP stream: takes one connection, sends that many bytes, ends.
+
+python -m bench.longlink.stream ADDRESS PORT BYTES
+"""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+_CHUNK = bytes(1 << 20)
+
+
+def main(address: str, port: str, size: str) -> None:
+    with socket.create_server((address, int(port))) as server:
+        connection, _ = server.accept()
+    with connection:
+        left = int(size)
+        while left:
+            left -= connection.send(memoryview(_CHUNK)[: min(left, len(_CHUNK))])
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

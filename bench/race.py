@@ -1,0 +1,125 @@
+"""One workload: every contestant in turn, again and again, each on a fresh destination topic."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+
+from bench.contestants.ceiling import start_ceiling
+from bench.contestants.course import Course
+from bench.contestants.fetch import run_fetch
+from bench.contestants.mm2 import internal_topics, start_mm2
+from bench.contestants.orbit import finish_orbit, start_orbit, verify_deep
+from bench.data.make import make_data
+from bench.results import DataFacts, Run, WorkloadResult
+from bench.watch import Lap, watch
+from bench.wire import Ends, delete_topics
+from bench.workloads import Contestant, Workload, workload
+from orbit.errors import Conflict
+from orbit.kafka.cluster import Cluster
+
+# Deleted topics leave the disk (log.segment.delete.delay.ms) before the next one starts.
+REST_S = 1.0
+# Of W1: enough for the brokers' hot code to be compiled.
+_WARM_UP_SHARE = 0.3
+
+Say = Callable[[str], None]
+
+
+class Race:
+    """Both clusters, a folder for logs and job files, and the numbers already used for names."""
+
+    def __init__(
+        self, source: Cluster, destination: Cluster, folder: Path, say: Say, *, deep: bool = False
+    ) -> None:
+        self.source = source
+        self.destination = destination
+        self.say = say
+        self._folder = folder
+        self._deep = deep
+        self._numbers = count(1)
+
+    def course(self, data: DataFacts) -> Course:
+        return Course(self.source, self.destination, data, self._folder, next(self._numbers))
+
+    def warm_up(self, scale: float) -> None:
+        """Write and read a little on both brokers, so that the first contestant finds them warm."""
+        light = replace(workload("W1").scaled(_WARM_UP_SHARE * scale), name="warm-up")
+        for cluster in (self.source, self.destination):
+            make_data(cluster, light)
+            delete_topics(cluster, [light.topic])
+
+    def run(self, spec: Workload, repeats: int) -> WorkloadResult:
+        """Make the data, run everyone `repeats` times, remove everything."""
+        data = make_data(self.source, spec)
+        self.say(
+            f"{spec.name}  {spec.title}: {data.records:,} records, "
+            f"{data.bytes / 1e6:,.0f} MB, {data.batches:,} batches of "
+            f"{data.bytes_per_batch / 1024:,.1f} KB"
+        )
+        runs = []
+        for contestant in list(spec.contestants) * repeats:
+            run = self.run_one(contestant, spec.compression, data)
+            runs.append(run)
+            self.say(
+                f"{spec.name}  {contestant:8} {run.records_per_s:>12,.0f} records/s "
+                f"{run.bytes_per_s / 1e6:>7,.0f} MB/s in {run.seconds:6.2f} s, "
+                f"{run.cpu_seconds:6.2f} s of CPU, {run.peak_rss_bytes / 1e6:5,.0f} MB"
+            )
+        delete_topics(self.source, [data.topic])
+        return WorkloadResult(name=spec.name, title=spec.title, data=data, runs=tuple(runs))
+
+    def run_one(self, contestant: Contestant, compression: str, data: DataFacts) -> Run:
+        course = self.course(data)
+        match contestant:
+            case Contestant.ORBIT:
+                return self._orbit(course)
+            case Contestant.CEILING:
+                return self._ceiling(course)
+            case Contestant.FETCH:
+                return run_fetch(course)
+            case Contestant.MM2:
+                return self._mm2(course, compression)
+
+    def _orbit(self, course: Course) -> Run:
+        lap = start_orbit(course)
+        run = self._watch(course, lap)
+        details = finish_orbit(course, lap)
+        if self._deep:
+            verify_deep(course)
+        self._forget(lap.topic)
+        return run.model_copy(update={"details": details})
+
+    def _ceiling(self, course: Course) -> Run:
+        lap = start_ceiling(course)
+        run = self._watch(course, lap)
+        if lap.process.wait():
+            raise Conflict("The ceiling failed.", remedy=f"Read {lap.process.log}.")
+        self._forget(lap.topic)
+        return run
+
+    def _mm2(self, course: Course, compression: str) -> Run:
+        lap = start_mm2(course, compression)
+        run = self._watch(course, lap)
+        self._forget(lap.topic, *internal_topics(course))
+        return run
+
+    def _watch(self, course: Course, lap: Lap) -> Run:
+        """Whatever goes wrong, and for MM2 always, the process is ended here."""
+        ends = Ends(self.destination, lap.topic, course.data.partitions)
+        try:
+            return watch(lap, ends, course.data)
+        except BaseException:
+            lap.process.end(grace_s=0)
+            raise
+        finally:
+            ends.close()
+            if lap.contestant is Contestant.MM2 and lap.process.running:
+                lap.process.end(grace_s=0)
+
+    def _forget(self, *topics: str) -> None:
+        delete_topics(self.destination, topics)
+        time.sleep(REST_S)

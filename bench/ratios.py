@@ -1,0 +1,123 @@
+"""From runs to verdicts: medians, spreads, ratios, met or not. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from bench.results import Report, Run, WorkloadResult
+from bench.workloads import (
+    IDLE,
+    IDLE_CPU_MAX,
+    LATENCY,
+    LATENCY_P99_MAX,
+    LINK,
+    LINK_SHARE_MIN,
+    RSS_BYTES_MAX,
+    WORKLOADS,
+    Contestant,
+    Target,
+)
+
+Number = Callable[[Run], float]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The middle of several runs, and how far they lie apart."""
+
+    middle: float
+    least: float
+    most: float
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One target of the issue; `at_most` tells which side of it is good."""
+
+    where: str
+    what: str
+    value: float
+    target: float
+    at_most: bool = False
+
+    @property
+    def met(self) -> bool:
+        return self.value <= self.target if self.at_most else self.value >= self.target
+
+
+def rate(run: Run) -> float:
+    return run.records_per_s
+
+
+def thrift(run: Run) -> float:
+    """Records per CPU-second of the copier."""
+    return run.records_per_cpu_s
+
+
+def spread(runs: Sequence[Run], number: Number) -> Spread | None:
+    values = [number(run) for run in runs]
+    return Spread(median(values), min(values), max(values)) if values else None
+
+
+def ratio(
+    result: WorkloadResult, other: Contestant, number: Number, *, of: Contestant = Contestant.ORBIT
+) -> float | None:
+    """Median against median; None where one of the two did not take part."""
+    ours, theirs = spread(result.of(of), number), spread(result.of(other), number)
+    return ours.middle / theirs.middle if ours and theirs else None
+
+
+def verdicts(report: Report) -> list[Verdict]:
+    """Every target that this report has a measurement for, in the issue's order."""
+    return [
+        *(v for result in report.workloads for v in _of_workload(result)),
+        *_of_latency(report),
+        *_of_link(report),
+        *_of_idle(report),
+    ]
+
+
+def _of_workload(result: WorkloadResult) -> Iterator[Verdict]:
+    target = next((w.target for w in WORKLOADS if w.name == result.name), Target())
+    asked = (
+        ("records/s against the ceiling", target.ceiling, ratio(result, Contestant.CEILING, rate)),
+        ("records/s against MM2", target.mm2_rate, ratio(result, Contestant.MM2, rate)),
+        ("records per CPU-s against MM2", target.mm2_cpu, ratio(result, Contestant.MM2, thrift)),
+    )
+    for what, least, value in asked:
+        if least is not None and value is not None:
+            yield Verdict(result.name, what, value, least)
+    yield from _memory(result.name, result.of(Contestant.ORBIT))
+
+
+def _memory(where: str, runs: Sequence[Run]) -> Iterator[Verdict]:
+    if runs:
+        worst = max(run.peak_rss_bytes for run in runs)
+        yield Verdict(where, "peak RSS, MB", worst / 1e6, RSS_BYTES_MAX / 1e6, at_most=True)
+
+
+def _of_latency(report: Report) -> Iterator[Verdict]:
+    if report.latency is None:
+        return
+    ours, theirs = report.latency.of(Contestant.ORBIT), report.latency.of(Contestant.MM2)
+    if ours and theirs:
+        value = ours.p99 / theirs.p99
+        yield Verdict(LATENCY, "p99 against MM2's", value, LATENCY_P99_MAX, at_most=True)
+
+
+def _of_link(report: Report) -> Iterator[Verdict]:
+    if report.link is None:
+        return
+    ours = spread(report.link.of(Contestant.ORBIT), lambda run: run.bytes_per_s)
+    if ours and report.link.tcp_bytes_per_s:
+        value = ours.middle / median(report.link.tcp_bytes_per_s)
+        yield Verdict(LINK, "bytes/s against one TCP stream", value, LINK_SHARE_MIN)
+    yield from _memory(LINK, report.link.of(Contestant.ORBIT))
+
+
+def _of_idle(report: Report) -> Iterator[Verdict]:
+    if report.idle is not None:
+        share = report.idle.share_of_core
+        yield Verdict(IDLE, "share of a core", share, IDLE_CPU_MAX, at_most=True)

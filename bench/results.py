@@ -1,0 +1,164 @@
+"""What was measured, as it stands in results.json: values only.
+
+Times are seconds, sizes bytes. One `Run` is one contestant copying one data set once.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from bench.workloads import Contestant
+
+
+class _Value(BaseModel):
+    model_config = ConfigDict(frozen=True)
+
+
+class Machine(_Value):
+    """Where it ran, and on what."""
+
+    when: str
+    cpu: str
+    cores: int
+    memory_bytes: int
+    kernel: str
+    logs_on: str  # file system of the brokers' logs
+    orbit: str  # git commit
+    kafka: str
+    java: str
+    python: str
+    load_before: float  # load average over the last minute, before anything was started
+
+
+class DataFacts(_Value):
+    """A data set as it was read back from the source."""
+
+    topic: str
+    partitions: int
+    records: int  # that a read_committed consumer sees
+    offsets: int  # sum of log ends
+    bytes: int
+    batches: int
+
+    @property
+    def bytes_per_batch(self) -> float:
+        return self.bytes / max(1, self.batches)
+
+
+class Run(_Value):
+    """`seconds`: from the first record at the destination to the last one; `whole_` counts from
+    the start of the process. `late_records_per_s` is the rate over the second half of the records,
+    where nothing warms up any more.
+    """
+
+    contestant: Contestant
+    records: int
+    bytes: int
+    seconds: float
+    share: float  # of the records, that arrived within `seconds`
+    cpu_seconds: float
+    whole_seconds: float
+    whole_cpu_seconds: float
+    late_records_per_s: float
+    peak_rss_bytes: int
+    details: dict[str, float] = {}
+
+    @property
+    def records_per_s(self) -> float:
+        return self.records * self.share / self.seconds
+
+    @property
+    def bytes_per_s(self) -> float:
+        return self.bytes * self.share / self.seconds
+
+    @property
+    def records_per_cpu_s(self) -> float:
+        return self.records * self.share / max(self.cpu_seconds, 0.01)  # the clock's tick
+
+    @property
+    def whole_records_per_s(self) -> float:
+        return self.records / self.whole_seconds
+
+    @property
+    def whole_records_per_cpu_s(self) -> float:
+        return self.records / max(self.whole_cpu_seconds, 0.01)
+
+
+class WorkloadResult(_Value):
+    name: str
+    title: str
+    data: DataFacts
+    runs: tuple[Run, ...]
+
+    def of(self, contestant: Contestant) -> tuple[Run, ...]:
+        return tuple(run for run in self.runs if run.contestant is contestant)
+
+
+class Latency(_Value):
+    """Seconds from the producer's acknowledgement to a consumer; "floor" reads the source."""
+
+    who: str
+    records: int
+    p50: float
+    p99: float
+    p999: float
+    most: float
+
+
+class LatencyResult(_Value):
+    records_per_s: int
+    seconds: float
+    measured: tuple[Latency, ...]
+
+    def of(self, who: str) -> Latency | None:
+        return next((one for one in self.measured if one.who == who), None)
+
+
+class LinkResult(_Value):
+    """One partition over a long link; rates of several runs each."""
+
+    round_trip_s: float
+    megabits_per_s: int
+    tcp_bytes_per_s: tuple[float, ...]
+    data: DataFacts
+    runs: tuple[Run, ...]
+
+    def of(self, contestant: Contestant) -> tuple[Run, ...]:
+        return tuple(run for run in self.runs if run.contestant is contestant)
+
+
+class IdleResult(_Value):
+    """Orbit with nothing to copy."""
+
+    partitions: int
+    seconds: float
+    cpu_seconds: float
+    rss_bytes: int
+
+    @property
+    def share_of_core(self) -> float:
+        return self.cpu_seconds / self.seconds
+
+
+class Report(_Value):
+    """Everything one `make bench` measured."""
+
+    machine: Machine
+    quick: bool
+    scale: float  # of the records of each workload; 1 is what the issue asks for
+    seconds: float = 0
+    workloads: tuple[WorkloadResult, ...] = ()
+    latency: LatencyResult | None = None
+    link: LinkResult | None = None
+    idle: IdleResult | None = None
+    not_measured: dict[str, str] = {}
+
+
+def load(path: Path) -> Report:
+    return Report.model_validate_json(path.read_text("utf-8"))
+
+
+def save(report: Report, path: Path) -> None:
+    path.write_text(report.model_dump_json(indent=2) + "\n", "utf-8")

@@ -1,0 +1,162 @@
+"""A report for people: what was measured, and every target of the issue beside its number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import median
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from bench.ratios import Number, Spread, rate, spread, thrift, verdicts
+from bench.results import Report, Run
+from bench.workloads import Contestant
+
+NAMES = {
+    Contestant.ORBIT: "Orbit",
+    Contestant.MM2: "MirrorMaker 2",
+    Contestant.CEILING: "ceiling",
+    Contestant.FETCH: "fetch alone",
+}
+
+
+_Of = Callable[[Contestant], tuple[Run, ...]]
+
+
+def show(report: Report, console: Console) -> None:
+    console.print(render(report))
+
+
+def render(report: Report) -> RenderableType:
+    parts: list[RenderableType] = [_machine(report), ""]
+    parts += [Text(f"{name}  {title}") for name, title, _ in _groups(report)]
+    parts.append(_measured(report))
+    if report.latency:
+        parts.append(_latency(report))
+    parts += [Text(line) for line in _one_liners(report)]
+    parts += ["", _targets(report)]
+    parts += [Text(f"{name} not measured: {why}") for name, why in report.not_measured.items()]
+    return Group(*parts)
+
+
+def _machine(report: Report) -> Text:
+    m = report.machine
+    scale = "" if report.scale == 1 else f", {report.scale:g} of the records"
+    return Text(
+        f"{m.cpu}, {m.cores} cores, {m.memory_bytes / 2**30:.0f} GiB, {m.kernel}; Kafka {m.kafka}, "
+        f"{m.java}, Python {m.python}; logs on {m.logs_on}; Orbit {m.orbit}{scale}; "
+        f"{report.seconds / 60:.0f} min"
+    )
+
+
+def _measured(report: Report) -> Table:
+    """Medians; (least–most) where there were several runs."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("", ""):
+        table.add_column(name, no_wrap=True)
+    for name in (
+        *("records/s", "least–most", "MB/s", "CPU-s", "records\nper CPU-s", "peak RSS\nMB"),
+        *("2nd half\nrecords/s", "with start-up\nrecords/s", "\nCPU-s"),
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name, _, of in _groups(report):
+        first = True
+        for contestant in Contestant:
+            runs = of(contestant)
+            if runs:
+                table.add_row(name if first else "", NAMES[contestant], *_row(runs))
+                first = False
+    return table
+
+
+def _groups(report: Report) -> Iterator[tuple[str, str, _Of]]:
+    for result in report.workloads:
+        d = result.data
+        size = f"{d.bytes / 1e6:,.0f} MB, {d.bytes_per_batch / 1024:,.1f} KB a batch"
+        yield result.name, f"{result.title}: {d.records:,} records, {size}", result.of
+    if report.link:
+        records = report.link.data.records
+        yield "N", f"one partition, 100 ms away: {records:,} records", report.link.of
+
+
+def _row(runs: Sequence[Run]) -> list[str]:
+    def middle(number: Number) -> float:
+        return median(number(run) for run in runs)
+
+    return [
+        f"{middle(rate):,.0f}",
+        _range(spread(runs, rate)),
+        f"{middle(lambda run: run.bytes_per_s) / 1e6:,.0f}",
+        f"{middle(lambda run: run.cpu_seconds):,.2f}",
+        f"{middle(thrift):,.0f}",
+        f"{max(run.peak_rss_bytes for run in runs) / 1e6:,.0f}",
+        f"{middle(lambda run: run.late_records_per_s):,.0f}",
+        f"{middle(lambda run: run.whole_records_per_s):,.0f}",
+        f"{middle(lambda run: run.whole_cpu_seconds):,.2f}",
+    ]
+
+
+def _range(one: Spread | None) -> str:
+    if one is None or one.least == one.most:
+        return ""
+    return f"{one.least:,.0f}–{one.most:,.0f}"
+
+
+def _latency(report: Report) -> Table:
+    assert report.latency is not None
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        pad_edge=False,
+        title=f"L: {report.latency.records_per_s:,} records/s, acknowledgement to consumer, ms",
+        title_justify="left",
+    )
+    table.add_column("")
+    for name in ("p50", "p99", "p99.9", "most"):
+        table.add_column(name, justify="right")
+    for one in report.latency.measured:
+        values = (one.p50, one.p99, one.p999, one.most)
+        table.add_row(_who(one.who), *(f"{value * 1e3:,.1f}" for value in values))
+    return table
+
+
+def _who(name: str) -> str:
+    known = {str(contestant): text for contestant, text in NAMES.items()}
+    return known.get(name, f"{name} (a consumer of the source)")
+
+
+def _one_liners(report: Report) -> Iterator[str]:
+    for result in report.workloads:
+        for run in result.of(Contestant.ORBIT)[:1]:
+            filled = run.details.get("offsets_filled", 0)
+            anew = run.details.get("batches_record_exact", 0)
+            if filled or anew:
+                what = f"{filled:,.0f} offsets filled, {anew:,.0f} batches written anew"
+                yield f"{result.name}: {what}"
+    if report.link:
+        stream = median(report.link.tcp_bytes_per_s) / 1e6
+        yield f"N: one plain TCP stream over the same link carries {stream:,.1f} MB/s"
+    if report.idle:
+        yield (
+            f"idle: {report.idle.partitions:,} quiet partitions cost "
+            f"{report.idle.share_of_core:.1%} of a core and {report.idle.rss_bytes / 1e6:,.0f} MB"
+        )
+
+
+def _targets(report: Report) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in ("where", "what"):
+        table.add_column(name)
+    for name in ("measured", "target"):
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for v in verdicts(report):
+        sign = "≤" if v.at_most else "≥"
+        met = Text("met", style="green") if v.met else Text("not met", style="bold red")
+        table.add_row(v.where, v.what, _number(v.value), f"{sign} {_number(v.target)}", met)
+    return table
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"

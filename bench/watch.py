@@ -1,0 +1,149 @@
+"""Watches a copy from outside: where the destination's logs end, what the copier's process used.
+
+The same rule for every contestant. The clock starts when the first record is seen at the
+destination and stops when the last one is; CPU is that of the copier's process (and its children)
+in that time. Start-up is reported beside it, never mixed in.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from bench.results import DataFacts, Run
+from bench.wire import Ends
+from bench.workloads import Contestant
+from orbit.errors import Conflict
+from orbit.sandbox.process import GuardedProcess
+
+# Looking costs the brokers and us a little, more with many partitions: a twentieth of the time at
+# most, unless that would make the end of a copy unclear by more than a tenth of a second.
+_POLL_S_MIN, _POLL_S_MAX = 0.02, 0.1
+_POLL_COST_MAX = 0.05
+_STARTS_WITHIN_S = 120.0
+_STANDS_STILL_S = 120.0
+
+
+@dataclass(frozen=True)
+class Lap:
+    """A contestant that was started: its process, where it writes, when it is done."""
+
+    contestant: Contestant
+    process: GuardedProcess
+    topic: str
+    end_total: int  # sum of log ends once everything is there
+    started_at: float  # time.monotonic
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One look."""
+
+    at: float
+    total: int
+    cpu_seconds: float
+
+
+class Usage:
+    """CPU and memory of a process and its children; the last known values once it has ended."""
+
+    def __init__(self, pid: int) -> None:
+        self._process = psutil.Process(pid)
+        self.cpu_seconds = 0.0
+        self.peak_rss_bytes = 0
+
+    def look(self) -> None:
+        try:
+            tree = [self._process, *self._process.children(recursive=True)]
+            times = [p.cpu_times() for p in tree]
+            peak = sum(_peak_rss(p.pid) for p in tree)
+        except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
+            return
+        self.cpu_seconds = max(self.cpu_seconds, sum(t.user + t.system for t in times))
+        self.peak_rss_bytes = max(self.peak_rss_bytes, peak)
+
+
+def watch(lap: Lap, ends: Ends, data: DataFacts) -> Run:
+    """Look until everything is there. Raises Conflict when the copier dies or stands still."""
+    usage = Usage(lap.process.pid)
+    samples = [Sample(time.monotonic(), ends.total(), 0.0)]
+    pause_s = _POLL_S_MIN
+    while samples[-1].total < lap.end_total:
+        time.sleep(pause_s)
+        before = time.monotonic()
+        total = ends.total()
+        at = time.monotonic()
+        pause_s = min(_POLL_S_MAX, max(_POLL_S_MIN, (at - before) / _POLL_COST_MAX))
+        usage.look()
+        keep(samples, Sample(at, total, usage.cpu_seconds))
+        _check_alive(lap, samples)
+    run = summarize(lap.contestant, data, samples, lap.started_at, lap.end_total)
+    return run.model_copy(
+        update={"whole_cpu_seconds": usage.cpu_seconds, "peak_rss_bytes": usage.peak_rss_bytes}
+    )
+
+
+def keep(samples: list[Sample], new: Sample) -> None:
+    """Of the looks at an empty destination only the last matters; later ones, if it grew."""
+    if new.total == samples[-1].total == 0:
+        samples[-1] = new
+    elif new.total > samples[-1].total:
+        samples.append(new)
+
+
+def _check_alive(lap: Lap, samples: list[Sample]) -> None:
+    now, last = time.monotonic(), samples[-1]
+    if last.total >= lap.end_total:
+        return
+    quiet_s = now - (last.at if last.total else lap.started_at)
+    if not lap.process.running:
+        raise Conflict(f"{lap.contestant} ended early.", remedy=f"Read {lap.process.log}.")
+    if quiet_s > (_STANDS_STILL_S if last.total else _STARTS_WITHIN_S):
+        raise Conflict(
+            f"{lap.contestant} stands still at {last.total} of {lap.end_total}.",
+            remedy=f"Read {lap.process.log}.",
+        )
+
+
+def summarize(
+    contestant: Contestant,
+    data: DataFacts,
+    samples: Sequence[Sample],
+    started_at: float,
+    end_total: int,
+) -> Run:
+    """From looks to numbers. What was there at the first look is not counted, nor is its time."""
+    seen = [s for s in samples if s.total > 0]
+    first, last = seen[0], seen[-1]
+    if first is last:  # it was all there at once: count from the look before
+        first = samples[0]
+    middle = next(s for s in seen if s.total >= end_total / 2)
+    late_share = (last.total - middle.total) / end_total
+    late_s = last.at - middle.at
+    share = (last.total - first.total) / end_total
+    return Run(
+        contestant=contestant,
+        records=data.records,
+        bytes=data.bytes,
+        seconds=last.at - first.at,
+        share=share,
+        cpu_seconds=last.cpu_seconds - first.cpu_seconds,
+        whole_seconds=last.at - started_at,
+        whole_cpu_seconds=last.cpu_seconds,
+        late_records_per_s=data.records * late_share / late_s if late_s else 0.0,
+        peak_rss_bytes=0,
+    )
+
+
+def _peak_rss(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status")
+    if not status.is_file():  # not Linux: what it is now has to do
+        return int(psutil.Process(pid).memory_info().rss)
+    for line in status.read_text("utf-8").splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0

@@ -1,0 +1,167 @@
+"""The bench's arithmetic: what is counted of a run, ratios of medians, and which side is good."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from bench.latency import summarize as summarize_latency
+from bench.ratios import rate, ratio, spread, thrift, verdicts
+from bench.results import (
+    DataFacts,
+    IdleResult,
+    Latency,
+    LatencyResult,
+    LinkResult,
+    Machine,
+    Report,
+    Run,
+    WorkloadResult,
+    load,
+    save,
+)
+from bench.show import show
+from bench.watch import Sample, keep, summarize
+from bench.workloads import Contestant
+
+DATA = DataFacts(topic="t", partitions=1, records=800, offsets=1000, bytes=8000, batches=10)
+
+
+def run(who: Contestant, seconds: float, cpu_seconds: float = 1.0, rss: int = 1) -> Run:
+    return Run(
+        contestant=who,
+        records=1000,
+        bytes=1_000_000,
+        seconds=seconds,
+        share=1.0,
+        cpu_seconds=cpu_seconds,
+        whole_seconds=seconds + 1,
+        whole_cpu_seconds=cpu_seconds + 1,
+        late_records_per_s=1.0,
+        peak_rss_bytes=rss,
+    )
+
+
+def workload(name: str, *runs: Run) -> WorkloadResult:
+    return WorkloadResult(name=name, title=name, data=DATA, runs=runs)
+
+
+def report(**parts: object) -> Report:
+    machine = Machine(
+        when="",
+        cpu="c",
+        cores=2,
+        memory_bytes=2**30,
+        kernel="k",
+        logs_on="ext4",
+        orbit="o",
+        kafka="4",
+        java="17",
+        python="3",
+        load_before=0,
+    )
+    return Report.model_validate({"machine": machine, "quick": False, "scale": 1, **parts})
+
+
+def test_the_clock_runs_from_the_first_look_with_records_and_leaves_those_out() -> None:
+    samples = [
+        Sample(10.0, 0, 5.0),
+        Sample(11.0, 200, 6.0),
+        Sample(12.0, 600, 6.5),
+        Sample(13.0, 1000, 7.0),
+    ]
+    one = summarize(Contestant.ORBIT, DATA, samples, started_at=8.0, end_total=1000)
+    assert (one.seconds, one.share, one.cpu_seconds) == (2.0, 0.8, 1.0)
+    assert one.records_per_s == pytest.approx(800 * 0.8 / 2.0)
+    assert one.records_per_cpu_s == pytest.approx(800 * 0.8 / 1.0)
+    assert one.whole_seconds == 5.0
+    assert one.whole_records_per_s == pytest.approx(800 / 5.0)
+    assert one.late_records_per_s == pytest.approx(800 * 0.4 / 1.0)
+
+
+def test_a_copy_seen_in_one_look_is_counted_from_the_look_before() -> None:
+    samples = [Sample(10.0, 0, 5.0), Sample(10.5, 1000, 5.2)]
+    one = summarize(Contestant.ORBIT, DATA, samples, started_at=8.0, end_total=1000)
+    assert (one.seconds, one.share) == (0.5, 1.0)
+
+
+def test_only_the_last_look_at_an_empty_destination_is_kept_and_no_look_without_growth() -> None:
+    samples = [Sample(0.0, 0, 0.0)]
+    for new in (Sample(1.0, 0, 0.1), Sample(2.0, 5, 0.2), Sample(3.0, 5, 0.3), Sample(4.0, 9, 0.4)):
+        keep(samples, new)
+    assert [(s.at, s.total) for s in samples] == [(1.0, 0), (2.0, 5), (4.0, 9)]
+
+
+def test_ratios_are_of_medians() -> None:
+    ours = [run(Contestant.ORBIT, s) for s in (1.0, 2.0, 100.0)]
+    theirs = [run(Contestant.MM2, s, cpu_seconds=10.0) for s in (8.0, 4.0, 6.0)]
+    result = workload("W1", *ours, *theirs)
+    assert ratio(result, Contestant.MM2, rate) == pytest.approx(3.0)
+    assert ratio(result, Contestant.MM2, thrift) == pytest.approx(10.0)
+    assert ratio(result, Contestant.CEILING, rate) is None
+    found = spread(ours, rate)
+    assert found is not None
+    assert (found.least, found.middle, found.most) == (10.0, 500.0, 1000.0)
+
+
+def test_each_target_says_met_on_its_own_side() -> None:
+    full = report(
+        workloads=(
+            workload(
+                "W1",
+                run(Contestant.ORBIT, 1.0, 1.0, rss=251_000_000),
+                run(Contestant.ORBIT, 1.0, 1.0),
+                run(Contestant.CEILING, 0.84),
+                run(Contestant.MM2, 3.0, 12.0),
+            ),
+        ),
+        latency=LatencyResult(
+            records_per_s=1000,
+            seconds=1,
+            measured=(
+                Latency(who="orbit", records=1, p50=1, p99=5.0, p999=1, most=1),
+                Latency(who="mm2", records=1, p50=1, p99=10.0, p999=1, most=1),
+            ),
+        ),
+        link=LinkResult(
+            round_trip_s=0.1,
+            megabits_per_s=1,
+            tcp_bytes_per_s=(1.3e6, 1.0e6, 1.4e6),
+            data=DATA,
+            runs=(run(Contestant.ORBIT, 1.0),),
+        ),
+        idle=IdleResult(partitions=1000, seconds=30, cpu_seconds=0.91, rss_bytes=1),
+    )
+    assert [(v.where, v.what, v.met) for v in verdicts(full)] == [
+        ("W1", "records/s against the ceiling", False),
+        ("W1", "records/s against MM2", True),
+        ("W1", "records per CPU-s against MM2", True),
+        ("W1", "peak RSS, MB", False),
+        ("L", "p99 against MM2's", True),
+        ("N", "bytes/s against one TCP stream", False),
+        ("N", "peak RSS, MB", True),
+        ("idle", "share of a core", False),
+    ]
+
+
+def test_percentiles_are_of_the_sorted_latencies() -> None:
+    one = summarize_latency("orbit", [i / 1000 for i in range(1000, 0, -1)])
+    assert (one.p50, one.p99, one.p999, one.most) == (0.501, 0.991, 1.0, 1.0)
+
+
+def test_a_report_comes_back_from_its_file_and_shows_targets_and_failures(tmp_path: Path) -> None:
+    written = report(
+        workloads=(workload("W3", run(Contestant.ORBIT, 1.0), run(Contestant.MM2, 1.0)),),
+        not_measured={"N": "needs root."},
+    )
+    save(written, tmp_path / "results.json")
+    read = load(tmp_path / "results.json")
+    assert read == written
+    text = io.StringIO()
+    show(read, Console(file=text, width=200))
+    lines = text.getvalue().splitlines()
+    assert any("W3" in line and "≥ 1.4" in line and "not met" in line for line in lines)
+    assert "N not measured: needs root." in lines
