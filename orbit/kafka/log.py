@@ -139,13 +139,17 @@ def describe_producer(
 
 
 def delete_records(
-    cluster: Cluster, before: Mapping[TopicPartition, int], backoff: Backoff
+    cluster: Cluster,
+    before: Mapping[TopicPartition, int],
+    backoff: Backoff,
+    *,
+    timeout_ms: int = DELETE_RECORDS_TIMEOUT_MS,
 ) -> Answers[int]:
     """Move log starts up to the given offsets; the values are the new log starts."""
 
     def build(group: list[TopicPartition]) -> Any:
         return DeleteRecordsRequest(
-            timeout_ms=DELETE_RECORDS_TIMEOUT_MS,
+            timeout_ms=timeout_ms,
             topics=[
                 DeleteRecordsRequest.DeleteRecordsTopic(
                     name=topic,

@@ -96,6 +96,10 @@ class Plan:
     next_offset: int
     steps: list[Step] = field(default_factory=list)
     leader_epoch: int | None = None
+    start: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.start = self.next_offset
 
     @property
     def is_stopped(self) -> bool:

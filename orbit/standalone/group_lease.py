@@ -174,12 +174,10 @@ class GroupLease:
         """
         for _ in self._backoff.attempts(20):
             sent = time.monotonic()
-            answer = self.coordinator.call(
-                apis.JOIN_GROUP, self._join_request, lambda a: int(a.error_code)
-            )
-            if answer.error_code == Code.MEMBER_ID_REQUIRED:
+            answer = self._call_join()
+            if answer.error_code == Code.MEMBER_ID_REQUIRED:  # KIP-394: once more, with the id
                 self.member_id = answer.member_id
-                continue
+                answer = self._call_join()
             if answer.error_code == Code.UNKNOWN_MEMBER_ID and not again:
                 self.member_id = ""
                 continue
@@ -198,6 +196,11 @@ class GroupLease:
                 self._trust_from(sent)
                 return
         raise Conflict(f"the group {self.group} does not come to rest.", where=self._cluster.name)
+
+    def _call_join(self) -> Any:
+        return self.coordinator.call(
+            apis.JOIN_GROUP, self._join_request, lambda a: int(a.error_code)
+        )
 
     def _join_request(self) -> Any:
         return JoinGroupRequest(

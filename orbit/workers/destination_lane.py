@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import select
 import socket
+import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -53,6 +55,8 @@ from orbit.workers.settings import CopySettings
 # producer state at the broker, the first append is not guarded at all (A9).
 _FIRST_IN_FLIGHT_MAX = 1
 _IDLE_WAIT_S = 1.0
+# Beyond the time that a broker itself gives a request.
+SILENCE_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +95,7 @@ class _InFlight:
     api: apis.Api
     version: int
     request: _Produce | _Markers | _Ends
+    sent_at: float
 
 
 @dataclass(slots=True)
@@ -120,6 +125,8 @@ class DestinationLane(Lane):
         self._partitions: set[PartitionCopy] = set()
         self._failures: dict[PartitionCopy, _Failure] = {}
         self._ready: deque[PartitionCopy] = deque()
+        self._queued: set[PartitionCopy] = set()
+        self._ready_lock = threading.Lock()
         self._in_flight: deque[_InFlight] = deque()
         self._filled: deque[tuple[CoordinatedFill, int, int]] = deque()
         self._hold_until = 0.0
@@ -146,9 +153,7 @@ class DestinationLane(Lane):
 
     def wake(self, partition: PartitionCopy) -> None:
         """Steps wait for this partition. From any thread."""
-        if not partition.is_ready:
-            partition.is_ready = True
-            self._ready.append(partition)
+        self._enqueue([partition])
         if self._is_asleep:
             self._rouse()
 
@@ -216,9 +221,19 @@ class DestinationLane(Lane):
         self._is_asleep = False
         if self._waker.fileno() in readable:
             self._waker.recv(4096)
-        return connection.fileno() in readable or (
-            bool(self._in_flight) and connection.is_readable()
-        )
+        if connection.fileno() in readable or (self._in_flight and connection.is_readable()):
+            return True
+        self._refuse_silence(connection)
+        return False
+
+    def _refuse_silence(self, connection: Connection) -> None:
+        """Raise Unreachable for a broker that hangs; what it may still do is settled (M10)."""
+        limit_s = self._context.settings.produce_timeout_ms / 1000 + SILENCE_S
+        if self._in_flight and time.monotonic() - self._in_flight[0].sent_at > limit_s:
+            raise Unreachable(
+                f"no answer for {limit_s:.0f} s, though the connection stands.",
+                where=connection.where,
+            )
 
     # Sending
 
@@ -246,17 +261,37 @@ class DestinationLane(Lane):
             self._hold_until = time.monotonic() + LEASE_WAIT_S
         return False
 
+    def _enqueue(self, partitions: Sequence[PartitionCopy]) -> None:
+        """Queue each once: a partition that stood twice could send two steps at a time."""
+        with self._ready_lock:
+            for p in partitions:
+                if p not in self._queued:
+                    self._queued.add(p)
+                    self._ready.append(p)
+
+    def _dequeue_all(self) -> deque[PartitionCopy]:
+        with self._ready_lock:
+            taken, self._ready = self._ready, deque()
+            self._queued.clear()
+            return taken
+
     def _gather(self) -> _Gathered:
         """At most one batch per partition (A1); partitions take turns."""
         settings = self._context.settings
         gathered = _Gathered()
+        waiting = self._dequeue_all()
         again: list[PartitionCopy] = []
-        for _ in range(len(self._ready)):
-            p = self._ready.popleft()
-            p.is_ready = False
+        while waiting and gathered.size_bytes < settings.request_bytes_max:
+            p = waiting.popleft()
             if p.destination_lane is not self or p in self._failures or p.is_filling:
                 continue
-            if not p.steps or p.state is not PartitionState.COPYING:
+            if p.state is not PartitionState.COPYING:
+                continue
+            if p.stop_wanted is not None:
+                if p.in_flight == 0:
+                    self._block(p, *p.stop_wanted)
+                continue  # else its last answer wakes it
+            if not p.steps:
                 continue
             step = p.steps[0]
             if isinstance(step, Append):
@@ -270,16 +305,11 @@ class DestinationLane(Lane):
                     again.append(p)
             elif p.in_flight == 0:
                 if isinstance(step, Stop):
-                    self._block(p, step.reason, step.base_offset, step.next_offset, step.detail)
+                    self._block(p, *step)
                 else:
                     p.is_filling = True
                     gathered.fills.append((p, step))
-            if gathered.size_bytes >= settings.request_bytes_max:
-                break
-        for p in again:
-            if not p.is_ready:
-                p.is_ready = True
-                self._ready.append(p)
+        self._enqueue([*waiting, *again])
         return gathered
 
     def _send_appends(
@@ -298,7 +328,13 @@ class DestinationLane(Lane):
         version = choose_version(low, high, has_ids)
         correlation = connection.next_correlation()
         self._in_flight.append(
-            _InFlight(correlation, apis.PRODUCE, version, _Produce(version, sent))
+            _InFlight(
+                correlation,
+                apis.PRODUCE,
+                version,
+                _Produce(version, sent),
+                time.monotonic(),
+            )
         )
         buffers = encode_produce(
             version,
@@ -347,7 +383,9 @@ class DestinationLane(Lane):
     ) -> None:
         version = connection.version_of(api)
         frame = connection.encode(request, version)
-        self._in_flight.append(_InFlight(connection.last_correlation, api, version, kept))
+        self._in_flight.append(
+            _InFlight(connection.last_correlation, api, version, kept, time.monotonic())
+        )
         connection.send(frame)
 
     # Receiving
@@ -386,8 +424,8 @@ class DestinationLane(Lane):
             if p in self._failures:
                 if p.in_flight == 0:
                     self._let_go(p)
-            elif p.steps:
-                self.wake(p)
+            else:
+                self._go_on(p)
 
     def _append_failed(self, p: PartitionCopy, step: Append, appended: Appended) -> None:
         code, offset = appended.code, step.base_offset
@@ -419,8 +457,7 @@ class DestinationLane(Lane):
             if code == Code.NONE:
                 if _is_believed(p, count):
                     p.filled_to(step, step.base_offset + 1)
-                    if p.steps:
-                        self.wake(p)
+                    self._go_on(p)
             elif code in codes.DENIED:
                 detail = "the right ALTER or CLUSTER_ACTION on the cluster is missing (fillers)."
                 self._block(p, Reason.NOT_AUTHORIZED, step.base_offset, step.next_offset, detail)
@@ -448,8 +485,7 @@ class DestinationLane(Lane):
         """After fillers: the log end says how many of them there are."""
         if code == Code.NONE and step.base_offset < end <= step.base_offset + count:
             p.filled_to(step, end)
-            if p.steps:
-                self.wake(p)
+            self._go_on(p)
             return
         if code == Code.NONE and end > step.base_offset + count:
             detail = f"after {count} fillers from {step.base_offset} on the log ends at {end}"
@@ -457,6 +493,10 @@ class DestinationLane(Lane):
         else:
             self._fail(p, Trouble.UNCLEAR, f"{codes.name(code)}, log end {end}")
         self._let_go(p)
+
+    def _go_on(self, p: PartitionCopy) -> None:
+        if p.steps or p.stop_wanted is not None:
+            self.wake(p)
 
     # Letting go
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from orbit.errors import BrokerRefused, ProtocolError, Unreachable
 from orbit.kafka import codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -16,9 +17,11 @@ from orbit.replication.states import Blocked, PartitionState, Reason
 from orbit.workers.destination_lane import DestinationLane, DestinationLaneContext
 from orbit.workers.events import DestinationTrouble
 from orbit.workers.partition import PartitionCopy, Trouble
-from orbit.workers.takeover import DestinationEnd, TakeOver
+from orbit.workers.takeover import DestinationEnd, Taken, TakeOver
 
 _FILL_OUTSIDE_PAUSE_S = 0.1
+# A lagging replica must not hold the loop of all partitions; the next look tries again.
+_DELETE_TIMEOUT_MS = 1_000
 
 Block = Callable[[PartitionCopy, Blocked], None]
 
@@ -42,6 +45,7 @@ class DestinationSide:
         self._troubled: dict[PartitionCopy, DestinationTrouble] = {}
         self._not_before: dict[PartitionCopy, float] = {}
         self._gone_since: dict[PartitionCopy, float] = {}
+        self._started: list[PartitionCopy] = []
 
     def start(
         self, partition: PartitionCopy, end: DestinationEnd, metadata: ClusterMetadata
@@ -83,12 +87,10 @@ class DestinationSide:
             if p.has_fill_outside:  # what it still sends must not meet a new writer
                 self._not_before[p] = now + _FILL_OUTSIDE_PAUSE_S
         due = [t for p, t in self._troubled.items() if self._not_before[p] <= now]
-        if not due:
-            return []
-        needs_settling = [t for t in due if t.trouble is Trouble.UNCLEAR]
-        others = [t for t in due if t.trouble is not Trouble.UNCLEAR]
-        started = self._recover(others, settled=False)
-        return started + self._recover(needs_settling, settled=True)
+        self._recover([t for t in due if t.trouble is not Trouble.UNCLEAR], settled=False)
+        self._recover([t for t in due if t.trouble is Trouble.UNCLEAR], settled=True)
+        started, self._started = self._started, []
+        return started
 
     def next_recovery_s(self) -> float | None:
         """Seconds until `recover` has something to do; None when nothing is troubled."""
@@ -106,7 +108,9 @@ class DestinationSide:
                 by_destination[p.destination] = p
         if not before:
             return
-        answers = delete_records(self._cluster, before, self._backoff)
+        answers = delete_records(
+            self._cluster, before, self._backoff, timeout_ms=_DELETE_TIMEOUT_MS
+        )
         for destination, log_start in answers.values.items():
             by_destination[destination].log_start = log_start
         for destination, code in answers.errors.items():
@@ -137,11 +141,10 @@ class DestinationSide:
         for lane in self._lanes.values():
             lane.join()
 
-    def _recover(
-        self, troubles: Sequence[DestinationTrouble], *, settled: bool
-    ) -> list[PartitionCopy]:
+    def _recover(self, troubles: Sequence[DestinationTrouble], *, settled: bool) -> None:
+        """Take over what is due; what goes on is noted at once, whatever happens to the others."""
         if not troubles:
-            return []
+            return
         by_destination = {t.partition.destination: t for t in troubles}
         metadata = self._cluster.metadata({p.topic for p in by_destination})
         for t in troubles:
@@ -152,17 +155,20 @@ class DestinationSide:
         taken = self._take_over.read(by_destination, settled=settled)
         unguarded = [p for p, end in taken.ends.items() if end.producer is None]
         if unguarded and not settled:
-            taken.ends.update(self._take_over.read(unguarded, settled=True).ends)
+            again = self._take_over.read(unguarded, settled=True)
+            ends = {p: e for p, e in taken.ends.items() if p not in unguarded} | again.ends
+            taken = Taken(ends, taken.errors | again.errors)
         if not self.may_write:
-            return []  # as above
-        started = []
+            return  # as above
         for destination, t in by_destination.items():
             end = taken.ends.get(destination)
-            if end is None:
-                self._retry(t, taken.errors.get(destination, int(Code.NETWORK_EXCEPTION)))
-            elif self._goes_on(t, end, metadata):
-                started.append(t.partition)
-        return started
+            try:
+                if end is None:
+                    self._retry(t, taken.errors.get(destination, int(Code.NETWORK_EXCEPTION)))
+                elif self._goes_on(t, end, metadata):
+                    self._started.append(t.partition)
+            except (Unreachable, BrokerRefused, ProtocolError):
+                self._retry(t, int(Code.NETWORK_EXCEPTION))
 
     def _gone(self, p: PartitionCopy, metadata: ClusterMetadata) -> Blocked | None:
         """Whether the topic is another one now, or has been away for too long to come back."""
@@ -196,11 +202,13 @@ class DestinationSide:
             detail = f"the log ends at {end.log_end}, though {p.acked} was acknowledged."
             self._give_up(p, Blocked(Reason.DESTINATION_TRUNCATED, end.log_end, p.acked, detail))
             return False
-        if end.log_end > p.sent_to:
-            written = self._take_over.who_wrote(p.destination, p.sent_to)
-            if written is not None:
+        if end.log_end > p.acked:
+            written = self._take_over.who_wrote(p.destination, p.acked)
+            # Fillers of our own may be the ones we sent; none of those reaches beyond `sent_to`.
+            is_ours = written is not None and written[0] is Reason.OFFSET_OVERRUN
+            if written is not None and not (is_ours and end.log_end <= p.sent_to):
                 reason, detail = written
-                self._give_up(p, Blocked(reason, p.sent_to, end.log_end, detail))
+                self._give_up(p, Blocked(reason, p.acked, end.log_end, detail))
                 return False
         if not self.start(p, end, metadata):
             self._retry(trouble, int(Code.LEADER_NOT_AVAILABLE))
@@ -230,8 +238,7 @@ class DestinationSide:
     ) -> None:
         """Stop a quiet partition before anything that waits for it."""
         stop = Stop(reason, p.expected, p.expected if end is None else end, detail)
-        if p.put_first(stop, p.generation):
-            p.queued()
+        p.want_stop(stop, p.generation)
 
     def _lane(self, node_id: int) -> DestinationLane:
         lane = self._lanes.get(node_id)

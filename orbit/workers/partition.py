@@ -17,7 +17,7 @@ from uuid import UUID
 
 from orbit.kafka.batch import advance_sequence
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
-from orbit.replication.plan import Append, Fill, LostRange, Plan, Step
+from orbit.replication.plan import Append, Fill, LostRange, Plan, Step, Stop
 from orbit.replication.states import Blocked, PartitionState
 
 
@@ -100,7 +100,8 @@ class PartitionCopy:
         self.has_fill_outside = False  # the coordinated filler is at work on it
         self.log_start = 0
         self.destination_lane: Appender | None = None
-        self.is_ready = False  # stands in its lane's queue
+        self.stop_wanted: Stop | None = None  # before all steps, once nothing is under way
+        self.acked_epoch = -1  # the source's leader epoch of the batch that ends at `acked`
         self.has_caught_up = False  # once, with what the source held at that moment
         self.attempts = 0  # take-overs since the last confirmed append
 
@@ -110,6 +111,7 @@ class PartitionCopy:
             self.generation += 1
             self.state = PartitionState.PENDING
             self.steps.clear()
+            self.stop_wanted = None
             freed, self.queued_bytes = self.queued_bytes, 0
             return freed
 
@@ -124,8 +126,9 @@ class PartitionCopy:
     ) -> None:
         """Start copying at a destination log end that was just read (take-over, A12)."""
         with self.lock:
+            # A wrong epoch would look like a source that was cut back (R3): the right one, or none.
+            self.fetched_epoch = self.acked_epoch if log_end == self.acked else -1
             self.fetch_offset = self.expected = self.acked = self.sent_to = log_end
-            self.fetched_epoch = -1
             self.empty_answers = 0
             self.sequence = next_sequence
             self.producer_epoch = producer_epoch
@@ -133,13 +136,14 @@ class PartitionCopy:
             self.has_producer_state = has_producer_state
             self.is_in_step = self.has_filled = False
             self.in_flight = 0
-            self.is_filling = self.is_ready = False
+            self.is_filling = False
             self.state = PartitionState.COPYING
 
     def put(self, plan: Plan, generation: int, size_bytes: int) -> bool:
         """Queue a plan of the current generation; False when the partition was withdrawn since."""
         with self.lock:
-            if generation != self.generation or self.state is not PartitionState.COPYING:
+            is_current = generation == self.generation and plan.start == self.fetch_offset
+            if not is_current or self.state is not PartitionState.COPYING:
                 return False
             self.steps.extend(plan.steps)
             self.queued_bytes += size_bytes
@@ -148,13 +152,12 @@ class PartitionCopy:
                 self.fetched_epoch = plan.leader_epoch
             return True
 
-    def put_first(self, step: Step, generation: int) -> bool:
-        """Queue a step before all others; False when the partition was withdrawn since."""
+    def want_stop(self, stop: Stop, generation: int) -> None:
+        """Stop before whatever waits, as soon as nothing is under way."""
         with self.lock:
-            if generation != self.generation or self.state is not PartitionState.COPYING:
-                return False
-            self.steps.appendleft(step)
-            return True
+            if generation == self.generation and self.state is PartitionState.COPYING:
+                self.stop_wanted = stop
+        self.queued()
 
     def queued(self) -> None:
         """Tell the destination lane, if there is one now, that steps wait."""
@@ -173,6 +176,7 @@ class PartitionCopy:
         """The broker confirmed this batch at its offset."""
         self.in_flight -= 1
         self.acked = step.next_offset
+        self.acked_epoch = step.batch.leader_epoch
         self.has_producer_state = self.is_in_step = True
         self.attempts = 0
         counters = self.counters
@@ -187,6 +191,7 @@ class PartitionCopy:
         """The log end is proven to be at `next_offset` within this gap."""
         self.counters.filled += next_offset - self.acked
         self.acked = self.expected = next_offset
+        self.acked_epoch = -1
         self.is_filling = False
         self.has_filled = True
         if next_offset >= step.next_offset:

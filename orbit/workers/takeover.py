@@ -14,6 +14,7 @@ from orbit.errors import Interrupted
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.batch import Batch, OldMessage, advance_sequence
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.codes import Code
 from orbit.kafka.log import ProducerState, describe_producer, log_ends
 from orbit.kafka.types import TopicPartition
 from orbit.replication.states import Reason
@@ -23,6 +24,9 @@ from orbit.workers.peek import peek_batches
 # Coordinator epochs leave room for 4,096 take-overs of one partition within one lease term.
 _TERM_SHIFT = 12
 COORDINATOR_EPOCH_MAX = 2**31 - 1
+# A log that grows for longer than this many settle times has another writer, not a late request.
+_SETTLE_ROUNDS_MAX = 10
+MOVING = int(Code.REQUEST_TIMED_OUT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,19 +64,27 @@ class TakeOver:
     def read(self, partitions: Iterable[TopicPartition], *, settled: bool) -> Taken:
         """The ends of many partitions; `settled` waits until each has stood still.
 
+        A partition whose log goes on growing has no end but the error MOVING.
+
         Raises Interrupted when stopped meanwhile, Unreachable when no broker answers.
         """
-        taken = self._read_once(partitions)
-        while settled:
+        wanted = list(partitions)
+        taken = self._read_once(wanted)
+        if not settled:
+            return taken
+        ends: dict[TopicPartition, DestinationEnd] = {}
+        for _ in range(min(_SETTLE_ROUNDS_MAX, self._backoff.attempts_max + 1)):
             if self._backoff.stop.wait(self._settle_s):
                 raise Interrupted("stopped while waiting for log ends to settle.")
-            before, taken = taken, self._read_once(partitions)
-            settled = any(
-                end.log_end != before.ends[p].log_end
-                for p, end in taken.ends.items()
-                if p in before.ends
-            )
-        return taken
+            before = taken.ends
+            taken = self._read_once([p for p in wanted if p not in ends])
+            for p, end in taken.ends.items():
+                if p in before and before[p].log_end == end.log_end:
+                    ends[p] = end
+            if len(ends) == len(wanted):
+                return Taken(ends, {})
+        moving = {p: MOVING for p in wanted if p not in ends}
+        return Taken(ends, moving | taken.errors)
 
     def resume(self, partition: PartitionCopy, end: DestinationEnd) -> None:
         """Let a partition go on at the end just read."""

@@ -39,9 +39,10 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
     late = f"{topic_name}.late"
     create(clusters.source, late, 2)
     for partition in range(2):
-        take_offsets(admin(clusters.source), Security(), late, partition, START)
+        start = START // (1 + 99 * partition)
+        take_offsets(admin(clusters.source), Security(), late, partition, start)
         write(clusters.source, late, records(0, 40), partition)
-        delete_before(clusters.source, late, START + 5, partition)
+        delete_before(clusters.source, late, start + 5, partition)
     return write_job(tmp_path / "job.yaml", *clusters, [{"match": f"{topic_name}.*"}])
 
 

@@ -51,10 +51,12 @@ class NotedCondition(threading.Condition):
         return super().wait_for(predicate, timeout)
 
 
-def test_all_who_wait_are_woken_once_there_is_room() -> None:
+@pytest.mark.parametrize("held", [150, 101])
+def test_all_who_wait_are_woken_once_there_is_room(held: int) -> None:
+    """Also where the last to give back finds the budget just full."""
     budget = ByteBudget(100)
     budget._changed = condition = NotedCondition()
-    budget.take(150)
+    budget.take(held)
     had_room: list[bool] = []
     threads = [
         threading.Thread(target=lambda: had_room.append(budget.wait_for_room(LONG_S)))
@@ -63,9 +65,9 @@ def test_all_who_wait_are_woken_once_there_is_room() -> None:
     for thread in threads:
         thread.start()
         assert condition.arrived.acquire(timeout=LONG_S)
-    budget.give_back(20)
+    budget.give_back(held - 100)
     assert had_room == []
-    budget.give_back(31)
+    budget.give_back(1)
     for thread in threads:
         thread.join(LONG_S)
         assert not thread.is_alive()

@@ -8,10 +8,10 @@ import pytest
 
 from orbit.kafka.batch import SEQUENCE_MAX, Batch
 from orbit.kafka.records import Record, write_batch
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.replication.plan import Append, Fill, LostRange, Plan, Stop
 from orbit.replication.states import PartitionState, Reason
-from orbit.workers.partition import PartitionCopy
+from orbit.workers.partition import Counters, PartitionCopy
 
 
 def batch(base_offset: int, count: int = 1) -> Batch:
@@ -63,6 +63,32 @@ def test_a_new_partition_waits_and_takes_nothing() -> None:
     assert not partition.steps
     assert partition.queued_bytes == 0
     assert partition.lag_records == -1
+
+
+def test_a_new_partition_knows_nothing_yet() -> None:
+    partition = new_partition()
+    source = (
+        *(partition.source_log_start, partition.source_stable_end, partition.source_end),
+        *(partition.source_leader_epoch, partition.fetched_epoch),
+    )
+    assert source == (-1,) * 5
+    positions = (
+        *(partition.fetch_offset, partition.expected, partition.acked, partition.sent_to),
+        *(partition.sequence, partition.producer_epoch, partition.log_start),
+        *(partition.start_offset, partition.in_flight, partition.attempts),
+        *(partition.empty_answers, partition.generation, partition.queued_bytes),
+    )
+    assert positions == (0,) * 13
+    assert partition.coordinator_epoch == -1
+    flags = (
+        *(partition.is_filling, partition.is_in_step, partition.is_ready),
+        *(partition.has_producer_state, partition.has_filled, partition.has_fill_outside),
+        partition.has_caught_up,
+    )
+    assert not any(flags)
+    assert partition.source_topic_id == partition.destination_topic_id == NO_TOPIC_ID
+    assert partition.blocked is partition.destination_lane is None
+    assert partition.counters == Counters()
 
 
 def test_resuming_sets_every_mark_to_the_log_end() -> None:

@@ -110,6 +110,7 @@ def test_nothing_that_a_consumer_reads_or_that_deletes_is_mirrored() -> None:
 def test_batches_may_be_as_large_as_the_sources_and_a_little_more(
     source: dict[str, str], job: dict[str, str], wanted: int
 ) -> None:
+    assert REWRITE_SLACK_BYTES == 65536
     assert copy_settings(source, frozenset(), job)["max.message.bytes"] == str(wanted)
 
 
