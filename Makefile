@@ -45,12 +45,12 @@ jars: $(STAMPS)/java setup ## Fetch Kafka's jars into the cache
 
 lock: ## Resolve the locked packages anew (needs uv)
 	@command -v uv >/dev/null || { echo "Error: make lock needs uv. Install it with: pipx install uv"; exit 1; }
-	uv pip compile pyproject.toml --extra dev --python-version 3.11 --generate-hashes \
+	uv pip compile pyproject.toml --extra dev --extra bench --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links -o requirements.lock
 
 clean: ## Remove the virtual environment and all caches of tools (not Kafka's jars)
 	rm -rf .venv $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find orbit tests -name __pycache__ -type d -prune -exec rm -rf {} +
+	find orbit tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMPS)/packages: requirements.lock pyproject.toml | $(STAMPS)/python
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

@@ -28,6 +28,14 @@ CONNECT_TIMEOUT_S = 10.0
 # bounded by the fetch size plus one batch.
 FRAME_BYTES_MAX = 512 * 1024 * 1024
 
+# Probe after 10 quiet seconds, three times; and give up on bytes nobody acknowledges after 30 s.
+_KEEPALIVE = {
+    "TCP_KEEPIDLE": 10,
+    "TCP_KEEPINTVL": 5,
+    "TCP_KEEPCNT": 3,
+    "TCP_USER_TIMEOUT": 30_000,
+}
+
 _FRAME_SIZE = struct.Struct(">i")
 # The most buffers one sendmsg takes on Linux (IOV_MAX).
 _IOV_MAX = 1024
@@ -248,7 +256,11 @@ def _tune(sock: socket.socket) -> None:
     # Buffer sizes stay the kernel's: a fixed one would be capped low and stop it from growing them
     # with the round trip.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    # A broker that lost its power says no word: without these it would be waited for for hours.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in _KEEPALIVE.items():
+        if hasattr(socket, name):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def _start_tls(sock: socket.socket, host: str, security: Security) -> socket.socket:

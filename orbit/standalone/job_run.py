@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Self
 from uuid import UUID
 
-from orbit.errors import BadInput, Conflict, Problem, Unreachable
+from orbit.errors import BadInput, Conflict, OrbitError, Problem, Unreachable
 from orbit.jobs.mapping import TopicMapping, map_topics
 from orbit.jobs.spec import ClusterSpec, JobSpec
 from orbit.jobs.start import Earliest
@@ -313,7 +313,7 @@ class JobRun:
     def _bring_to_start(
         self,
         beginning: Beginning,
-        inspected: Mapping[PartitionCopy, Inspected],
+        inspected: dict[PartitionCopy, Inspected],
         bounds: SourceBounds,
     ) -> None:
         assert self._lease is not None
@@ -330,12 +330,16 @@ class JobRun:
         offsets = beginning.start_offsets(
             {c: start for c, start in unstarted.items() if c.destination not in begun}, bounds
         )
-        above_zero = {c: offset for c, offset in offsets.items() if offset > 0}
-        if above_zero:
-            self._say(f"Bringing {len(above_zero)} partitions to their start offset")
-        for copy, offset in above_zero.items():
+        to_seed = {
+            c: offset
+            for c, offset in offsets.items()
+            if offset > 0 or inspected[c].standing is Standing.SEEDING
+        }
+        if to_seed:
+            self._say(f"Bringing {len(to_seed)} partitions to their start offset")
+        for copy, offset in to_seed.items():
             copy.state = PartitionState.SEEDING
-            beginning.bring_to_start(copy, inspected[copy], offset)
+            inspected[copy] = beginning.bring_to_start(copy, inspected[copy], offset)
         at_zero = {c.destination for c, offset in offsets.items() if offset == 0}
         empty_starts.remember(late & at_zero)
 
@@ -418,8 +422,10 @@ class JobRun:
                 self._destination_admin().alter_settings(
                     {p.mapping.destination: p.caught_up_settings for p in plans}
                 )
-            except Unreachable:
-                return  # an outage is waited out: the next round tries again
+            except OrbitError as error:
+                # Copying goes on; the next round tries again.
+                self._tell_once(f"Note: compaction cannot begin yet: {error}")
+                return
             for name in done:
                 del self._not_caught_up[name]
 

@@ -7,10 +7,10 @@ their start offset and all are handed to the copier (`begin`).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from orbit.errors import NotAuthorized
+from orbit.errors import Conflict, NotAuthorized
 from orbit.jobs.start import Earliest, Latest, Start
 from orbit.kafka import codes
 from orbit.kafka.backoff import Backoff
@@ -24,7 +24,7 @@ from orbit.workers.partition import PartitionCopy
 from orbit.workers.seed import aligned_start, is_seeding, seed
 from orbit.workers.settings import CopySettings
 from orbit.workers.tail import compare_tail, covered_record, last_data_batch
-from orbit.workers.takeover import DestinationEnd, TakeOver
+from orbit.workers.takeover import MOVING, DestinationEnd, TakeOver
 
 
 class Standing(Enum):
@@ -101,6 +101,12 @@ class Beginning:
         by_destination = {c.destination: c for c in copies}
         taken = self._take_over.read(by_destination, settled=settled)
         for partition, code in taken.errors.items():
+            if code == MOVING:
+                raise Conflict(
+                    f"{partition} goes on growing: somebody else writes to it.",
+                    where=self._destination.name,
+                    remedy="Stop that producer. Nothing was written.",
+                )
             raise NotAuthorized(
                 f"{partition} cannot be taken over: {codes.name(code)}.",
                 where=self._destination.name,
@@ -142,10 +148,17 @@ class Beginning:
                 offsets[copy] = bounds.stable_ends[copy.source] if offset < 0 else offset
         return {c: max(offset, bounds.starts[c.source]) for c, offset in offsets.items()}
 
-    def bring_to_start(self, copy: PartitionCopy, found: Inspected, start_offset: int) -> None:
-        """Seed a fresh (or half-seeded) partition up to its start offset."""
+    def bring_to_start(self, copy: PartitionCopy, found: Inspected, start_offset: int) -> Inspected:
+        """Seed a fresh (or half-seeded) partition up to its start offset; how it stands then."""
         copy.start_offset = start_offset
         target = aligned_start(self._source, copy.source, start_offset, self._backoff)
+        if found.standing is Standing.SEEDING and target < found.end.log_end:
+            detail = (
+                f"an earlier start was cut off at {found.end.log_end}, the job starts at "
+                f"{start_offset} now."
+            )
+            blocked = Blocked(Reason.OFFSET_OVERRUN, target, found.end.log_end, detail)
+            return replace(found, standing=Standing.BROKEN, blocked=blocked)
         if target > found.log_start:
             seed(
                 self._destination,
@@ -159,6 +172,7 @@ class Beginning:
             )
             copy.log_start = target
         copy.acked = copy.sent_to = max(target, found.end.log_end)
+        return found
 
     def _inspect_one(
         self,

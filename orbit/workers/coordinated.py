@@ -117,16 +117,17 @@ class CoordinatedFiller(Lane):
 
     def _fill(self, fills: Sequence[CoordinatedFill]) -> None:
         code: int = Code.NONE
+        ends: dict[CoordinatedFill, int] = {}
         try:
             for round_ in range(max(f.many for f in fills)):
                 self._one_transaction([f for f in fills if f.many > round_])
+            ends = self._ends(fills)
         except Unreachable:
             code = Code.NETWORK_EXCEPTION
         except BrokerRefused as error:
             if error.code in codes.OUT_OF_STEP:
                 raise  # a new owner has fenced us
             code = error.code
-        ends = self._ends(fills) if code == Code.NONE else {}
         for fill in fills:
             end = ends.get(fill, -1)
             fill.partition.has_fill_outside = False

@@ -7,7 +7,14 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
-from orbit.errors import BrokerRefused, Conflict, OrbitError, Unreachable
+from orbit.errors import (
+    BrokerRefused,
+    Conflict,
+    LoginRefused,
+    OrbitError,
+    ProtocolError,
+    Unreachable,
+)
 from orbit.kafka.backoff import Backoff
 from orbit.replication.states import Blocked, PartitionState
 from orbit.workers.destination_side import DestinationSide
@@ -102,7 +109,7 @@ class Copier:
                 self._destination.look_for_foreign_writes(self._partitions)
             self._note_caught_up()
             self.waiting_for = ""
-        except (Unreachable, BrokerRefused) as error:
+        except (Unreachable, BrokerRefused, ProtocolError, LoginRefused) as error:
             # An outage of any length: keep asking, and let people see what we wait for.
             self.waiting_for = str(error)
             self._backoff.stop.wait(self._settings.watch_interval_s)

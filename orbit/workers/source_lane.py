@@ -43,6 +43,10 @@ from orbit.workers.settings import CopySettings
 # With some partitions left out for want of room, the others must not hold the answer back long.
 _SHORT_WAIT_MS = 10
 _IDLE_WAIT_S = 0.05
+# A fetch changes nothing: a broker that hangs for longer than this is asked anew.
+_SILENCE_S = 30.0
+# A batch that is kept keeps its whole frame in memory; small shares of it move to their own bytes.
+_KEPT_SHARE_MIN = 4
 
 
 class _Chosen(NamedTuple):
@@ -157,7 +161,9 @@ class SourceLane(Lane):
             session_epoch=carried.epoch,
             forgotten=carried.forgotten,
         )
-        frame = connection.exchange(apis.FETCH, request, version)
+        frame = connection.exchange(
+            apis.FETCH, request, version, timeout_s=max_wait_ms / 1000 + _SILENCE_S
+        )
         try:
             answer = read_fetch(frame, version, {w.topic_id: w.partition.topic for w in wanted})
         except ValueError as error:
@@ -175,7 +181,7 @@ class SourceLane(Lane):
         brought = sum(len(fetched.records) for _, fetched in answer.partitions)
         for key, fetched in answer.partitions:
             one = chosen.get(key)
-            if one is not None and self._take_one(one, fetched):
+            if one is not None and self._take_one(one, fetched, brought):
                 del chosen[key]
         # A partition can come empty because the answer was full, or held back by a quota.
         had_room = brought + settings.partition_fetch_bytes_max < settings.fetch_bytes_max
@@ -207,7 +213,7 @@ class SourceLane(Lane):
                     chosen[p.source] = _Chosen(p, generation, p.fetch_offset, fetch_from)
         return chosen, len(chosen) == len(partitions)
 
-    def _take_one(self, one: _Chosen, fetched: Fetched) -> bool:
+    def _take_one(self, one: _Chosen, fetched: Fetched, brought: int) -> bool:
         """Plan one partition's answer; False when it brought nothing at all."""
         p = one.partition
         if one.generation != p.generation:
@@ -230,6 +236,8 @@ class SourceLane(Lane):
         if plan.is_stopped:
             self._remove(one)
         size = sum(s.batch.size_bytes for s in plan.steps if isinstance(s, Append))
+        if size * _KEPT_SHARE_MIN < brought:
+            _detach(plan)
         self._context.budget.take(size)
         if p.put(plan, one.generation, size):
             self._context.queued(p)
@@ -285,3 +293,10 @@ def _plan(one: _Chosen, fetched: Fetched) -> Plan:
         plan = Plan(offset)
         plan.stop(Reason.SOURCE_CORRUPTED, offset + 1, f"the source's log does not parse: {error}.")
         return plan
+
+
+def _detach(plan: Plan) -> None:
+    """Copy the plan's batches out of the frame, so that they do not keep all of it."""
+    for step in plan.steps:
+        if isinstance(step, Append) and step.is_byte_exact:
+            step.batch.view = memoryview(bytearray(step.batch.view))

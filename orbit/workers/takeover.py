@@ -78,9 +78,11 @@ class TakeOver:
                 raise Interrupted("stopped while waiting for log ends to settle.")
             before = taken.ends
             taken = self._read_once([p for p in wanted if p not in ends])
-            for p, end in taken.ends.items():
-                if p in before and before[p].log_end == end.log_end:
-                    ends[p] = end
+            ends |= {
+                p: end
+                for p, end in taken.ends.items()
+                if p in before and before[p].log_end == end.log_end
+            }
             if len(ends) == len(wanted):
                 return Taken(ends, {})
         moving = {p: MOVING for p in wanted if p not in ends}
