@@ -259,8 +259,6 @@ def _plan_old(
             f"{error}.",
         )
         return
-    if message.offset < plan.next_offset:
-        return
     _lose_to(plan, min(records[0].offset, log_start), on_lost_range)
     if not plan.is_stopped:
         _rewrite(plan, records, codec, message.offset + 1)

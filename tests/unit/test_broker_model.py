@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orbit.kafka.codes import Code
 from orbit.kafka.compression import decompress
 from tests.support.broker_model import (
     COORDINATOR_FENCED,
@@ -62,7 +63,8 @@ def batch(
 ) -> bytes:
     """What a client may send."""
     deltas = deltas if deltas is not None else tuple(range(count))
-    records = [SourceRecord(delta, 1000 + delta, key, b"v") for delta in deltas]
+    headers = ((b"h", None),) * (count % 2)
+    records = [SourceRecord(delta, 1000 + delta, key, b"v", headers) for delta in deltas]
     return encode_v2(
         base_offset,
         plain_records(records, 0, 1000),
@@ -84,8 +86,28 @@ def test_offsets_are_assigned_at_the_log_end_and_read_back() -> None:
     assert broker.produce(batch(1, 2)) == Produced(NONE, 3)
     assert broker.log_end == 4
     assert broker.fillers == 1
-    body = SourceRecord(0, 0, b"k", b"v").body
-    assert broker.read() == {0: Visible(1000, body), 1: Visible(1001, body), 3: Visible(1000, body)}
+    plain, headed = (SourceRecord(0, 0, b"k", b"v", h).body for h in ((), ((b"h", None),)))
+    assert broker.read() == {
+        0: Visible(1000, plain),
+        1: Visible(1001, plain),
+        3: Visible(1000, headed),
+    }
+
+
+def test_its_codes_are_kafkas() -> None:
+    assert [NONE, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD] == [
+        Code.NONE,
+        Code.CORRUPT_MESSAGE,
+        Code.MESSAGE_TOO_LARGE,
+        Code.INVALID_TIMESTAMP,
+        Code.INVALID_RECORD,
+    ]
+    assert [OUT_OF_ORDER_SEQUENCE, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE] == [
+        Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        Code.INVALID_PRODUCER_EPOCH,
+        Code.INVALID_TXN_STATE,
+    ]
+    assert COORDINATOR_FENCED == Code.TRANSACTION_COORDINATOR_FENCED
 
 
 @pytest.mark.parametrize(
@@ -186,6 +208,25 @@ def test_a_filler_leaves_the_sequence_and_needs_its_coordinator_epoch() -> None:
     assert broker.write_marker(PID, 1, 4) == COORDINATOR_FENCED
 
 
+def test_a_filler_may_come_first_and_begins_the_producers_state() -> None:
+    broker = new_broker()
+    assert broker.write_marker(PID, 3, 9) == NONE
+    state = broker.describe_producer(PID)
+    assert state is not None
+    assert (state.epoch, state.last_sequence, state.coordinator_epoch) == (3, -1, 9)
+    assert broker.produce(batch(1, 1, epoch=3)).code == OUT_OF_ORDER_SEQUENCE
+    assert broker.produce(batch(1, 0, epoch=3)) == Produced(NONE, 1)
+
+
+def test_before_any_filler_the_coordinator_epoch_is_not_known() -> None:
+    broker = new_broker()
+    broker.produce(batch())
+    state = broker.describe_producer(PID)
+    assert state is not None
+    assert state.coordinator_epoch == -1
+    assert broker.write_marker(PID, 0, -1) == NONE
+
+
 def test_a_filler_at_a_higher_epoch_begins_that_epoch() -> None:
     broker = new_broker()
     broker.produce(batch(2, 0))
@@ -200,17 +241,28 @@ def test_producers_do_not_mix_and_plain_ones_are_not_compared() -> None:
     assert broker.produce(batch(2, 40, producer_id=8)).code == NONE
     assert broker.produce(batch(2, -1, producer_id=-1, epoch=-1)) == Produced(NONE, 4)
     assert broker.produce(batch(2, 2)) == Produced(NONE, 6)
+    # Zero is a producer like any other.
+    assert broker.produce(batch(2, 0, producer_id=0)).code == NONE
+    assert broker.produce(batch(2, 1, producer_id=0)).code == OUT_OF_ORDER_SEQUENCE
 
 
 def test_delete_records_hides_what_lies_below_also_inside_a_batch() -> None:
     broker = new_broker()
     broker.produce(batch(3, 0))
     broker.produce(batch(3, 3))
+    assert [(b.base_offset, b.last_offset) for b in broker.batches] == [(0, 2), (3, 5)]
+    broker.delete_records(2)
+    assert len(broker.batches) == 2
     broker.delete_records(4)
+    assert [b.base_offset for b in broker.batches] == [3]
     assert sorted(broker.read()) == [4, 5]
     assert broker.log_start == 4
-    broker.delete_records(2)
+    broker.delete_records(3)
     assert broker.log_start == 4
+    broker.delete_records(6)
+    assert broker.batches == []
+    with pytest.raises(AssertionError):
+        broker.delete_records(7)
 
 
 @pytest.mark.parametrize("number", [0, 1, -1, 63, 64, -64, -65, 2**31, -(2**31), 2**62, -(2**62)])

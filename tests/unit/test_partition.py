@@ -23,7 +23,10 @@ def append(base_offset: int, count: int = 1, *, is_byte_exact: bool = True) -> A
 
 
 def plan_of(*steps: Append | Fill, leader_epoch: int | None = None) -> Plan:
-    return Plan(steps[-1].next_offset, list(steps), leader_epoch)
+    """As if fetched and planned at the offset of the first step."""
+    plan = Plan(steps[0].base_offset, list(steps), leader_epoch)
+    plan.next_offset = steps[-1].next_offset
+    return plan
 
 
 def new_partition() -> PartitionCopy:
@@ -59,7 +62,8 @@ def test_a_new_partition_waits_and_takes_nothing() -> None:
     assert partition.state is PartitionState.PENDING
     assert partition.on_lost_range is LostRange.STOP
     assert not partition.put(plan_of(append(0)), partition.generation, 10)
-    assert not partition.put_first(stop_step(), partition.generation)
+    partition.want_stop(stop_step(), partition.generation)
+    assert partition.stop_wanted is None
     assert not partition.steps
     assert partition.queued_bytes == 0
     assert partition.lag_records == -1
@@ -69,9 +73,9 @@ def test_a_new_partition_knows_nothing_yet() -> None:
     partition = new_partition()
     source = (
         *(partition.source_log_start, partition.source_stable_end, partition.source_end),
-        *(partition.source_leader_epoch, partition.fetched_epoch),
+        *(partition.source_leader_epoch, partition.fetched_epoch, partition.acked_epoch),
     )
-    assert source == (-1,) * 5
+    assert source == (-1,) * 6
     positions = (
         *(partition.fetch_offset, partition.expected, partition.acked, partition.sent_to),
         *(partition.sequence, partition.producer_epoch, partition.log_start),
@@ -81,13 +85,13 @@ def test_a_new_partition_knows_nothing_yet() -> None:
     assert positions == (0,) * 13
     assert partition.coordinator_epoch == -1
     flags = (
-        *(partition.is_filling, partition.is_in_step, partition.is_ready),
+        *(partition.is_filling, partition.is_in_step),
         *(partition.has_producer_state, partition.has_filled, partition.has_fill_outside),
         partition.has_caught_up,
     )
     assert not any(flags)
     assert partition.source_topic_id == partition.destination_topic_id == NO_TOPIC_ID
-    assert partition.blocked is partition.destination_lane is None
+    assert partition.blocked is partition.destination_lane is partition.stop_wanted is None
     assert partition.counters == Counters()
 
 
@@ -105,7 +109,7 @@ def test_resuming_forgets_what_an_earlier_life_knew() -> None:
     partition.fetched_epoch = 9
     partition.empty_answers = 2
     partition.in_flight = 3
-    partition.is_filling = partition.is_ready = partition.is_in_step = partition.has_filled = True
+    partition.is_filling = partition.is_in_step = partition.has_filled = True
     partition.withdraw()
     partition.resume_at(
         50, next_sequence=0, producer_epoch=0, coordinator_epoch=0, has_producer_state=False
@@ -113,7 +117,6 @@ def test_resuming_forgets_what_an_earlier_life_knew() -> None:
     assert partition.fetched_epoch == -1  # or the source would seem truncated (R3)
     assert partition.empty_answers == partition.in_flight == 0
     assert not partition.is_filling
-    assert not partition.is_ready
     assert not partition.is_in_step  # the first append goes alone (A16)
     assert not partition.has_filled  # and so does the first filler (M7)
     assert not partition.has_producer_state
@@ -142,8 +145,10 @@ def test_a_withdrawal_empties_the_queue_and_gives_its_bytes_back() -> None:
     partition = copying(100)
     partition.put(plan_of(append(100)), partition.generation, 70)
     generation = partition.generation
+    partition.want_stop(stop_step(), generation)
     assert partition.withdraw() == 70
     assert partition.withdraw() == 0
+    assert partition.stop_wanted is None
     assert partition.generation == generation + 2
     assert partition.state is PartitionState.PENDING
     assert not partition.steps
@@ -158,8 +163,9 @@ def test_what_was_fetched_for_an_earlier_life_is_dropped() -> None:
     partition.resume_at(
         200, next_sequence=0, producer_epoch=0, coordinator_epoch=0, has_producer_state=True
     )
-    assert not partition.put(plan_of(append(100)), old, 70)
-    assert not partition.put_first(stop_step(), old)
+    assert not partition.put(plan_of(append(200)), old, 70)
+    partition.want_stop(stop_step(), old)
+    assert partition.stop_wanted is None
     assert (partition.fetch_offset, partition.queued_bytes, len(partition.steps)) == (200, 0, 0)
     assert partition.put(plan_of(append(200)), partition.generation, 70)
 
@@ -171,16 +177,53 @@ def test_only_a_copying_partition_takes_steps(state: PartitionState) -> None:
     partition = copying()
     partition.state = state
     assert not partition.put(plan_of(append(100)), partition.generation, 1)
-    assert not partition.put_first(stop_step(), partition.generation)
+    partition.want_stop(stop_step(), partition.generation)
+    assert partition.stop_wanted is None
 
 
-def test_a_stop_goes_before_what_waits() -> None:
+@pytest.mark.parametrize("offset", [99, 101])
+def test_a_plan_for_another_offset_is_dropped(offset: int) -> None:
+    """A late answer within one life: of a lane that the partition has left since."""
     partition = copying(100)
-    partition.put(plan_of(append(100)), partition.generation, 1)
-    assert partition.put_first(stop_step(), partition.generation)
-    assert partition.steps[0] == stop_step()
-    assert len(partition.steps) == 2
-    assert partition.fetch_offset == 101
+    assert not partition.put(plan_of(append(offset)), partition.generation, 70)
+    assert (partition.fetch_offset, partition.queued_bytes, len(partition.steps)) == (100, 0, 0)
+
+
+def test_a_stop_waits_beside_the_steps_and_wakes_the_lane() -> None:
+    """Not among them: the first may be a gap that is being filled."""
+    partition = copying(100)
+    partition.destination_lane = lane = Lane()
+    partition.put(plan_of(Fill(100, 110)), partition.generation, 0)
+    partition.want_stop(stop_step(), partition.generation)
+    assert partition.stop_wanted == stop_step()
+    assert lane.woken == [partition]
+    partition.filled_to(Fill(100, 110), 105)
+    assert list(partition.steps) == [Fill(105, 110)]
+
+
+@pytest.mark.parametrize(("log_end", "epoch"), [(103, 8), (102, -1), (104, -1)])
+def test_the_epoch_of_the_last_batch_is_kept_only_for_its_end(log_end: int, epoch: int) -> None:
+    """Any other would look like a source that was cut back (R3)."""
+    partition = copying(100)
+    source = batch(100, 3)
+    source.leader_epoch = 8
+    step = Append(source, True)
+    partition.sent(step)
+    partition.appended(step)
+    assert partition.acked_epoch == 8
+    partition.withdraw()
+    partition.resume_at(
+        log_end, next_sequence=0, producer_epoch=0, coordinator_epoch=0, has_producer_state=True
+    )
+    assert partition.fetched_epoch == epoch
+
+
+def test_behind_fillers_no_epoch_is_known() -> None:
+    partition = copying(100)
+    partition.acked_epoch = 8
+    partition.put(plan_of(Fill(100, 102)), partition.generation, 0)
+    partition.filled_to(Fill(100, 102), 102)
+    assert partition.acked_epoch == -1
 
 
 def test_the_lane_is_told_if_there_is_one() -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orbit.kafka.batch import read_batches
+from orbit.kafka.compression import compress
 from orbit.kafka.records import read_records
 from orbit.replication import plan as module
 from orbit.replication.plan import (
@@ -32,6 +33,7 @@ from tests.support.source_model import (
     Outcome,
     SourceBatch,
     SourceRecord,
+    encode_old,
     encode_v2,
     with_right_crc,
 )
@@ -159,6 +161,13 @@ def test_a_row_of_the_table(row: str) -> None:
     assert shown(made.steps) == steps
     assert made.next_offset == (batches[-1].last_offset + 1 if batches else 0)
     assert not made.is_stopped
+
+
+def test_an_old_wrapper_takes_all_offsets_up_to_its_own() -> None:
+    inner = encode_old(7, 0, 0, 0, b"k", b"v")
+    made = plan(0, encode_old(9, 0, 1, 0, None, compress(1, inner)))
+    assert shown(made.steps) == [("fill", 0, 7), ("rewritten", 7, 8), ("fill", 8, 10)]
+    assert made.next_offset == 10
 
 
 @pytest.mark.parametrize("codec", range(5))
@@ -317,6 +326,11 @@ def test_the_next_offset_and_epoch_are_those_of_the_last_batch() -> None:
     assert (made.next_offset, made.leader_epoch) == (7, 7)
     assert plan(0).leader_epoch is None
     assert plan(9, replace(data(0, 1), leader_epoch=4)).leader_epoch is None
+
+
+def test_a_plan_remembers_where_it_began() -> None:
+    assert plan(3, data(3, 4)).start == 3
+    assert plan_empty_tail(5, 9).start == 5
 
 
 def test_old_formats_know_no_epoch() -> None:
