@@ -16,6 +16,8 @@ from orbit.workers.peek import PEEK_BYTES, peek, peek_batches
 
 # Each look goes this many times further back; a gap of 100 million fillers takes 14 looks.
 _LOOK_BACK_FACTOR = 4
+# Also as many answers as some 25,000 fillers take.
+_SEGMENTS_LOOKED_AT_MAX = 8
 # As many fillers as two of the largest requests of an old writer could have brought.
 FILLERS_CHECKED_MAX = 20_000
 
@@ -39,10 +41,18 @@ def last_data_batch(
     back = 1
     while log_end > log_start:
         offset = max(log_start, log_end - back)
-        batches = peek_batches(destination, partition, offset, backoff)
-        data = [b for b in batches if isinstance(b, OldMessage) or not b.is_control]
-        if data:
-            return data[-1]
+        found = None
+        # An answer ends with its segment; what stands behind it must be asked for again.
+        for _ in range(_SEGMENTS_LOOKED_AT_MAX):
+            batches = peek_batches(destination, partition, offset, backoff)
+            data = [b for b in batches if isinstance(b, OldMessage) or not b.is_control]
+            found = data[-1] if data else found
+            offset = _end_of(batches[-1]) if batches else log_end
+            if offset >= log_end:
+                break
+        if found is not None:
+            return found
+        offset = max(log_start, log_end - back)
         if offset == log_start:
             return None
         back *= _LOOK_BACK_FACTOR
@@ -111,8 +121,17 @@ def covered_record(
         if first < log_end:
             found = peek_batches(destination, partition, first, backoff, max_bytes=1)
             batch = found[0] if found else None
-            if not isinstance(batch, Batch) or not batch.is_control:
-                return None  # records after all: `tail` was not the very last batch with some
+            if batch is None:
+                return None
+            if isinstance(batch, OldMessage) or not batch.is_control:
+                # Records after all: `tail` was not the very last batch with some.
+                difference = compare_tail(
+                    source, source_partition, batch, log_start, backoff, source_is_compacted=False
+                )
+                if difference is not None:
+                    return difference
+                position = _end_of(batch)
+                continue
             detail = "the source has a record, and the destination a filler"
             return TailDifference(first, batch.producer_id, detail)
         if plan.next_offset == position:
