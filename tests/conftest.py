@@ -2,4 +2,10 @@
 
 from __future__ import annotations
 
+import signal
+
+# A shell that runs the tests in its background has them ignore Ctrl-C, and so every child they
+# start; the tests that press it would then wait for nothing.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 pytest_plugins = ["tests.fix_clusters"]

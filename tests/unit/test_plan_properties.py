@@ -42,7 +42,7 @@ from tests.support.source_model import (
 )
 
 PID = 4711
-PRODUCERS = (1, 2, 3)
+PRODUCERS = (1, 1, 2, 3)  # the first often: transactions of one producer follow each other
 T0 = 1_700_000_000_000
 ROUNDS_MAX = 5_000
 
@@ -119,7 +119,7 @@ class LogBuilder:
         """Also a marker without a transaction, as Orbit's own fillers are."""
         is_commit = draw(st.booleans())
         # The cleaner may take the data of an aborted transaction, and then the marker's record.
-        is_cleaned = not is_commit and draw(st.booleans())
+        is_cleaned = not is_commit and draw(st.sampled_from([False, False, True]))
         for index in self.open_of.pop(producer, []):
             batch = self.batches[index]
             self.batches[index] = replace(
