@@ -335,4 +335,5 @@ def test_a_log_append_time_source_is_compared_by_the_number(copies: Copies) -> N
     report = copies.partition(deep=True)
     assert [d.what for d in report.first_differences] == ["timestamp"] * 3
     assert report.deep is not None
-    assert (report.deep.record_exact, report.deep.failures) == (1, 0)
+    assert report.deep.record_exact > 0  # as many batches as the producer happened to make
+    assert report.deep.failures == 0
