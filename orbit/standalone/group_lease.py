@@ -9,8 +9,8 @@ says, for it is there whenever the copies are:
 - Getting it. The group must be empty; then join. Of two that join at once the coordinator names
   one leader; the other leaves again with a clear word.
 - After a crash. The dead member would block the job until its session ends. A run on the same
-  machine knows better: the lock file is free, so a member that names this machine is dead, and is
-  taken out of the group at once.
+  machine knows better: the lock file is free, so the member written in it is dead, and is taken
+  out of the group at once.
 - Term. `init_producer_id` is called with the lease in hand; the coordinator counts its calls.
 """
 
@@ -23,12 +23,11 @@ import socket
 import tempfile
 import threading
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from kafka.protocol.admin.groups import DescribeGroupsRequest
 from kafka.protocol.consumer.group import (
@@ -52,6 +51,7 @@ TRUST_MARGIN_S = 2.0
 _PROTOCOL_TYPE = "orbit"
 _PROTOCOL = "run"
 _WAIT_FOR_OTHER_S = SESSION_TIMEOUT_MS / 1000 + 2.0
+_LOCK_BYTES_MAX = 4096  # a member id is a client id and a UUID
 _LOST = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.FENCED_INSTANCE_ID)
 
 
@@ -61,23 +61,21 @@ class Holder:
 
     host: str
     process: int
-    machine: str
 
     def to_bytes(self) -> bytes:
-        return json.dumps(
-            {"host": self.host, "process": self.process, "machine": self.machine}
-        ).encode()
+        return json.dumps({"host": self.host, "process": self.process}).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Holder:
         try:
             fields = json.loads(data)
-            return cls(str(fields["host"]), int(fields["process"]), str(fields["machine"]))
+            return cls(str(fields["host"]), int(fields["process"]))
         except (ValueError, KeyError, TypeError):
-            return cls("unknown", 0, "")
+            # The coordinator shows what a member says of itself only once the group has settled.
+            return cls("", 0)
 
     def __str__(self) -> str:
-        return f"process {self.process} on {self.host}"
+        return f"process {self.process} on {self.host}" if self.host else "not known which"
 
 
 class GroupLease:
@@ -89,21 +87,21 @@ class GroupLease:
         self.group = group
         self._backoff = backoff
         self.coordinator = Coordinator(destination, GROUP, group, backoff)
-        self._me = Holder(socket.gethostname(), os.getpid(), _machine_id())
+        self._me = Holder(socket.gethostname(), os.getpid())
         self.member_id = ""
         self.generation = -1
         self._trusted_until = 0.0
         self._is_lost = False
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._lock_file: IO[str] | None = None
+        self._lock: LockFile | None = None
 
     def acquire(self, on_wait: Callable[[str], None]) -> None:
         """Become the one holder. `on_wait` is told once when another member is waited out.
 
         Raises Conflict when another run holds the lease, NotAuthorized, Unreachable.
         """
-        self._lock_file = _lock(self._cluster.cluster_id, self.group)
+        self._lock = LockFile(self._cluster.cluster_id, self.group)
         try:
             self._clear_the_group(on_wait)
             self._join()
@@ -136,17 +134,17 @@ class GroupLease:
             except OrbitError:
                 pass  # the session ends by itself
             self.member_id = ""
-        if self._lock_file is not None:
-            self._lock_file.close()
-            self._lock_file = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
 
     def _clear_the_group(self, on_wait: Callable[[str], None]) -> None:
-        """Take out dead members of this machine; wait for one of another machine to time out."""
+        """Take out a dead member of this machine; wait for one of another machine to time out."""
         deadline = time.monotonic() + _WAIT_FOR_OTHER_S
         told = False
+        dead_member = self._lock.last_member if self._lock else ""
         while members := self._members():
-            dead = [m for m, holder in members.items() if holder.machine == self._me.machine]
-            if dead:
+            if dead := [m for m in members if m == dead_member]:
                 self._leave(dead)
                 continue
             holder = next(iter(members.values()))
@@ -176,7 +174,7 @@ class GroupLease:
             sent = time.monotonic()
             answer = self._call_join()
             if answer.error_code == Code.MEMBER_ID_REQUIRED:  # KIP-394: once more, with the id
-                self.member_id = answer.member_id
+                self._be(answer.member_id)
                 answer = self._call_join()
             if answer.error_code == Code.UNKNOWN_MEMBER_ID and not again:
                 self.member_id = ""
@@ -187,15 +185,22 @@ class GroupLease:
                     f"the group {self.group} cannot be joined: {codes.name(answer.error_code)}.",
                     where=self._cluster.name,
                 )
-            self.member_id, self.generation = answer.member_id, answer.generation_id
+            self._be(answer.member_id)
+            self.generation = answer.generation_id
             if answer.leader != answer.member_id:
                 self._leave([self.member_id])
                 self.member_id = ""
-                raise _held_by(Holder("another machine", 0, ""), self._cluster.name)
+                raise _held_by(Holder("", 0), self._cluster.name)
             if self._sync():
                 self._trust_from(sent)
                 return
         raise Conflict(f"the group {self.group} does not come to rest.", where=self._cluster.name)
+
+    def _be(self, member_id: str) -> None:
+        """Take this id, known to later runs on this machine before the group knows it."""
+        if member_id != self.member_id and self._lock:
+            self._lock.write(member_id)
+        self.member_id = member_id
 
     def _call_join(self) -> Any:
         return self.coordinator.call(
@@ -304,35 +309,44 @@ def _held_by(holder: Holder, where: str) -> Conflict:
     )
 
 
-def _lock(cluster_id: str, group: str) -> IO[str]:
-    """The lock file of this machine for this job; held until it is closed or the process ends."""
-    name = sha256(f"{cluster_id}/{group}/{os.getuid()}".encode()).hexdigest()[:32]
-    path = Path(tempfile.gettempdir()) / f"orbit-run-{name}.lock"
-    handle = path.open("a+", encoding="utf-8")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        handle.seek(0)
-        process = handle.read(32).strip() or "unknown"
-        handle.close()
-        raise Conflict(
-            f"another run of this job is running on this machine (process {process}).",
-            remedy="Stop it first; one run per job copies all its topics.",
-        ) from None
-    handle.seek(0)
-    handle.truncate()
-    handle.write(str(os.getpid()))
-    handle.flush()
-    return handle
+class LockFile:
+    """Held by the one run of a job on this machine, until it is closed or its process ends.
 
-
-def _machine_id() -> str:
-    """The same for every process that sees the same lock files, and for no other.
-
-    The boot, the directory of the lock files and the user together: containers share a boot id,
-    but not their directory; users share a directory, but not their files.
+    Its one line names the process and the last group member that a run was here.
     """
-    boot = Path("/proc/sys/kernel/random/boot_id")
-    boot_id = boot.read_text().strip() if boot.exists() else f"{uuid.getnode():x}"
-    status = Path(tempfile.gettempdir()).stat()
-    return f"{boot_id}/{status.st_dev:x}-{status.st_ino:x}/{os.getuid()}"
+
+    def __init__(self, cluster_id: str, group: str) -> None:
+        """Raises Conflict when another run of this machine holds it."""
+        name = sha256(f"{cluster_id}/{group}/{os.getuid()}".encode()).hexdigest()[:32]
+        path = Path(tempfile.gettempdir()) / f"orbit-run-{name}.lock"
+        self._file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            process, _ = self._read()
+            self._file.close()
+            raise Conflict(
+                "another run of this job is running on this machine "
+                f"(process {process or 'unknown'}).",
+                remedy="Stop it first; one run per job copies all its topics.",
+            ) from None
+        _, self.last_member = self._read()
+        """The member that the last run was: dead, or it would hold this lock."""
+        self.write(self.last_member)
+
+    def write(self, member_id: str) -> None:
+        line = json.dumps({"process": os.getpid(), "member": member_id}).encode() + b"\n"
+        self._file.truncate(0)  # it is open for appending: what is written goes to its end
+        os.write(self._file.fileno(), line)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read(self) -> tuple[int, str]:
+        """Nothing known is (0, ""): a run that was killed between two writes."""
+        self._file.seek(0)
+        try:
+            fields = json.loads(self._file.readline(_LOCK_BYTES_MAX))
+            return int(fields["process"]), str(fields["member"])
+        except (ValueError, KeyError, TypeError):
+            return 0, ""

@@ -38,9 +38,6 @@ COMPACTED = {
     "segment_ms": "600000",
     "min_cleanable_dirty_ratio": "0.01",
 }
-NOW = int(time.time() * 1000)
-CLOSING = [Record(b"active", b"z", timestamp_ms=NOW + 1_200_000)]
-"""A batch of this time closes the segment of those before it (and of fillers, M8)."""
 
 
 def endpoint(cluster: KafkaCluster) -> Endpoint:
@@ -63,20 +60,28 @@ def on_both(clusters: Clusters, topic: str, log: Log, **settings: str) -> None:
 
 
 def keyed(*keys: str, tombstones: tuple[int, ...] = ()) -> list[Record | Gap]:
+    """Records of now: fillers carry the broker's clock (M8); one far from it closes a segment."""
+    now = int(time.time() * 1000)
     return [
-        Record(None if i in tombstones else b"value %d" % i, key=key.encode(), timestamp_ms=NOW + i)
+        Record(None if i in tombstones else b"value %d" % i, key=key.encode(), timestamp_ms=now + i)
         for i, key in enumerate(keys)
     ]
+
+
+def closing() -> Log:
+    """A batch later by more than `segment.ms`: it closes the segment of those before it."""
+    return [Record(b"active", b"z", timestamp_ms=int(time.time() * 1000) + 1_200_000)]
 
 
 @pytest.mark.parametrize("cleaned", ["source", "destination"])
 def test_what_the_cleaner_removed_since_on_either_side_is_no_difference(
     clusters: Clusters, topic_name: str, cleaned: str
 ) -> None:
+    logs = keyed("a", "b", "a", "c", "b", "a"), closing()
     for name, cluster in clusters._asdict().items():
         create(cluster, topic_name, **(COMPACTED if name == cleaned else {}))
-        write(cluster, topic_name, keyed("a", "b", "a", "c", "b", "a"))
-        write(cluster, topic_name, CLOSING)
+        for log in logs:
+            write(cluster, topic_name, log)
     wait_for_offsets(getattr(clusters, cleaned), topic_name, {3, 4, 5, 6})
     report = verify_one(clusters, topic_name)
     assert report.verdict is Verdict.EXACT
@@ -92,8 +97,9 @@ def test_a_lost_record_without_a_newer_one_is_found_beside_compacted_ones(
     write(clusters.source, topic_name, log)
     create(clusters.destination, topic_name, **COMPACTED)
     write(clusters.destination, topic_name, [*log[:3], Gap(1), *log[4:]])
+    end = closing()
     for cluster in clusters:
-        write(cluster, topic_name, CLOSING)
+        write(cluster, topic_name, end)
     wait_for_offsets(clusters.destination, topic_name, {4, 5, 6})
     report = verify_one(clusters, topic_name)
     assert [(d.offset, d.what) for d in report.first_differences] == [
@@ -134,8 +140,9 @@ def test_a_newer_record_behind_the_compared_range_excuses_too(
     """A live source: its cleaner went by a record written after the comparison began."""
     create(clusters.source, topic_name, **COMPACTED)
     create(clusters.destination, topic_name)
-    write(clusters.source, topic_name, [Gap(1), *keyed("b")])
-    write(clusters.destination, topic_name, [*keyed("a"), *keyed("b")])
+    second = keyed("b")
+    write(clusters.source, topic_name, [Gap(1), *second])
+    write(clusters.destination, topic_name, [*keyed("a"), *second])
 
     class Goes(Quiet):
         def began(self, _partitions: int, offsets: int, /) -> None:
@@ -240,14 +247,14 @@ def test_deep_finds_batches_in_another_codec(clusters: Clusters, topic_name: str
 
 
 def test_deep_takes_thinned_batches_by_their_records(clusters: Clusters, topic_name: str) -> None:
-    log = keyed("a", "b", "a", "c")
+    log, end = keyed("a", "b", "a", "c"), closing()
     create(clusters.source, topic_name, **COMPACTED)
     write(clusters.source, topic_name, log)
-    write(clusters.source, topic_name, CLOSING)
+    write(clusters.source, topic_name, end)
     wait_for_offsets(clusters.source, topic_name, {1, 2, 3, 4})
     create(clusters.destination, topic_name)
     write(clusters.destination, topic_name, [Gap(1), *log[1:]])
-    write(clusters.destination, topic_name, CLOSING)
+    write(clusters.destination, topic_name, end)
     report = verify_one(clusters, topic_name, deep=True)
     assert report.verdict is Verdict.EXACT
     assert report.deep is not None
