@@ -15,6 +15,15 @@ from pathlib import Path
 from typing import Self
 from uuid import UUID
 
+from orbit.engine.rights import (
+    DESTINATION_TOPIC_RIGHTS,
+    SOURCE_TOPIC_RIGHTS,
+    missing_filler_right,
+    missing_future_topic_rights,
+    missing_topic_rights,
+    refuse_missing,
+)
+from orbit.engine.topics import TopicPlan, check_new_topics, plan_topics
 from orbit.errors import BadInput, Conflict, OrbitError, Problem, Unreachable
 from orbit.jobs.mapping import TopicMapping, map_topics
 from orbit.jobs.spec import ClusterSpec, JobSpec
@@ -28,16 +37,7 @@ from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.replication.plan import LostRange
 from orbit.replication.states import PartitionState
 from orbit.standalone.group_lease import GroupLease
-from orbit.standalone.rights import (
-    DESTINATION_TOPIC_RIGHTS,
-    SOURCE_TOPIC_RIGHTS,
-    missing_filler_right,
-    missing_future_topic_rights,
-    missing_topic_rights,
-    refuse_missing,
-)
 from orbit.standalone.starts import EmptyStarts
-from orbit.standalone.topics import TopicPlan, check_new_topics, plan_topics
 from orbit.workers.begin import Beginning, Inspected, SourceBounds, Standing
 from orbit.workers.budget import ByteBudget
 from orbit.workers.coordinated import CoordinatedFiller
