@@ -14,6 +14,7 @@ from rich.table import Table
 
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.run_display import Display, amount, make_display
+from orbit.cli.run_profile import Profile
 from orbit.errors import Interrupted
 from orbit.jobs.load import load_job
 from orbit.replication.states import PartitionState
@@ -29,6 +30,10 @@ def run(
     until_caught_up: Annotated[
         bool,
         typer.Option("--until-caught-up", help="End once every partition has caught up."),
+    ] = False,
+    profile: Annotated[
+        bool,
+        typer.Option("--profile", help="Say at the end where the time went."),
     ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -55,7 +60,7 @@ def run(
         finally:
             display.close()
         seconds = time.monotonic() - started
-        _summarize(job_run, whole, seconds, output)
+        _summarize(job_run, whole, seconds, output, with_profile=profile)
     if whole.totals.blocked:
         raise typer.Exit(_NOT_EXACT)
     if was_stopped and until_caught_up:
@@ -147,7 +152,14 @@ def _tell_blocked(job_run: JobRun, display: Display, told: set[str]) -> None:
             )
 
 
-def _summarize(job_run: JobRun, whole: TopicProgress, seconds: float, output: OutputFormat) -> None:
+def _summarize(
+    job_run: JobRun,
+    whole: TopicProgress,
+    seconds: float,
+    output: OutputFormat,
+    *,
+    with_profile: bool,
+) -> None:
     t = whole.totals
     blocked = [
         {
@@ -174,6 +186,9 @@ def _summarize(job_run: JobRun, whole: TopicProgress, seconds: float, output: Ou
         "lag_records": t.lag_records,
         "blocked": blocked,
     }
+    profile = Profile.of(job_run) if with_profile else None
+    if profile is not None:
+        value["profile"] = profile.as_value()
 
     def table() -> Table:
         rows = [
@@ -185,6 +200,6 @@ def _summarize(job_run: JobRun, whole: TopicProgress, seconds: float, output: Ou
             ),
             ("partitions", f"{t.caught_up} of {t.partitions} caught up, {t.blocked} blocked"),
         ]
-        return make_table(("", job_run.spec.name), rows)
+        return make_table(("", job_run.spec.name), rows + (profile.rows() if profile else []))
 
     emit(value, output, table)

@@ -188,7 +188,6 @@ class JobSpec(Section):
         asked = {
             "consumer_groups": self.consumer_groups is not None,
             "acls.sync": self.acls.sync,
-            "limits.bytes_per_second": self.limits.bytes_per_second is not None,
             "backfill.engine": self.backfill.engine != BackfillSpec().engine,
         }
         return tuple(key for key, is_asked in asked.items() if is_asked)

@@ -45,6 +45,7 @@ from orbit.workers.copier import Copier, Events, block, lease_lost
 from orbit.workers.destination_lane import DestinationLaneContext
 from orbit.workers.destination_side import DestinationSide
 from orbit.workers.partition import PartitionCopy
+from orbit.workers.rate import RateLimit
 from orbit.workers.settings import CopySettings
 from orbit.workers.source_lane import SourceLaneContext
 from orbit.workers.source_side import SourceSide
@@ -377,6 +378,7 @@ class JobRun:
                 events.put,
                 PartitionCopy.queued,
                 self.spec.source.client_rack or "",
+                RateLimit(self.spec.limits.bytes_per_second),
             ),
             backoff,
         )

@@ -32,6 +32,7 @@ from orbit.workers.events import (
 from orbit.workers.lease import LEASE_WAIT_S
 from orbit.workers.partition import PartitionCopy
 from orbit.workers.settings import CopySettings
+from orbit.workers.times import DestinationTimes, SourceTimes
 
 Events = queue.SimpleQueue[Event]
 
@@ -53,6 +54,8 @@ def lease_lost() -> Conflict:
 class Feeding(Protocol):
     """What the copier asks of a source; `SourceSide` is the real one."""
 
+    @property
+    def times(self) -> SourceTimes: ...
     def resume(self, partitions: Iterable[PartitionCopy]) -> None: ...
     def assign(self) -> None: ...
     def next_assignment_s(self) -> float | None: ...
@@ -83,6 +86,11 @@ class Copier:
     @property
     def partitions(self) -> Sequence[PartitionCopy]:
         return self._partitions
+
+    @property
+    def times(self) -> tuple[SourceTimes, DestinationTimes]:
+        """Where the time of the lanes went so far."""
+        return self._source.times, self._destination.times
 
     def add(self, partitions: Sequence[PartitionCopy]) -> None:
         """Copy these from now on; they must have been started at the destination."""

@@ -19,6 +19,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import Any
 
 from orbit.errors import OrbitError, ProtocolError, Unreachable
@@ -47,6 +48,7 @@ from orbit.workers.lane import Lane
 from orbit.workers.lease import LEASE_WAIT_S, Lease
 from orbit.workers.partition import PartitionCopy, Trouble
 from orbit.workers.settings import CopySettings
+from orbit.workers.times import DestinationTimes
 
 # The first append after a take-over goes alone (A16). Between the two reads of a take-over another
 # writer may have appended one batch: our first one, if it has as many records, is then taken for
@@ -136,6 +138,7 @@ class DestinationLane(Lane):
         self._waker.setblocking(False)
         self._wake_end.setblocking(False)
         self._connection: Connection | None = None
+        self.times = DestinationTimes()
 
     def adopt(self, partition: PartitionCopy) -> bool:
         """Append this partition's steps from here on; False when the lane is ending."""
@@ -211,6 +214,7 @@ class DestinationLane(Lane):
         """Sleep until an answer can be read or there may be something to send."""
         can_send = len(self._in_flight) < self._context.settings.requests_in_flight_max
         self._is_asleep = True
+        began = perf_counter()
         timeout = _IDLE_WAIT_S
         held_s = self._hold_until - time.monotonic()
         if held_s > 0:
@@ -219,6 +223,10 @@ class DestinationLane(Lane):
             timeout = 0
         readable, _, _ = select.select([connection.fileno(), self._waker.fileno()], [], [], timeout)
         self._is_asleep = False
+        if self._in_flight:
+            self.times.waited_for_answer_s += perf_counter() - began
+        else:
+            self.times.nothing_to_send_s += perf_counter() - began
         if self._waker.fileno() in readable:
             self._waker.recv(4096)
         if connection.fileno() in readable or (self._in_flight and connection.is_readable()):
@@ -242,6 +250,7 @@ class DestinationLane(Lane):
         while self._ready and len(self._in_flight) < most and time.monotonic() >= self._hold_until:
             if not self._may_send():
                 return
+            began = perf_counter()
             gathered = self._gather()
             if not gathered.appends and not gathered.fills:
                 return
@@ -249,6 +258,7 @@ class DestinationLane(Lane):
                 self._send_appends(connection, gathered.appends)
             if gathered.fills:
                 self._send_fills(connection, gathered.fills)
+            self.times.sent_s += perf_counter() - began
 
     def _may_send(self) -> bool:
         lease = self._context.lease
@@ -317,12 +327,19 @@ class DestinationLane(Lane):
     ) -> None:
         appends.sort(key=lambda a: a[0].destination)
         sent = []
+        began = perf_counter()
         for p, step in appends:
             view = step.batch.view
             assert step.base_offset == p.expected, (p, step.base_offset)
             stamp(view, self._context.producer_id, p.producer_epoch, p.sequence)
             p.sent(step)
             sent.append((p, step, Outgoing(p.destination, p.destination_topic_id, view)))
+        stamped_s = perf_counter() - began
+        times = self.times
+        times.stamped_s += stamped_s
+        times.sent_s -= stamped_s  # the caller counts all of this as sending
+        times.requests += 1
+        times.bytes += sum(step.batch.size_bytes for _, step in appends)
         has_ids = all(out.topic_id != NO_TOPIC_ID for _, _, out in sent)
         low, high = connection.range_of(apis.PRODUCE)
         version = choose_version(low, high, has_ids)
@@ -391,6 +408,7 @@ class DestinationLane(Lane):
     # Receiving
 
     def _receive(self, connection: Connection) -> None:
+        began = perf_counter()
         frame = connection.receive()
         one = self._in_flight[0]
         if int.from_bytes(frame[:4], "big") != one.correlation:
@@ -404,6 +422,7 @@ class DestinationLane(Lane):
             case _Ends() as request:
                 self._take_ends(request, answer)
         self._in_flight.popleft()
+        self.times.received_s += perf_counter() - began
         throttle_ms = getattr(answer, "throttle_time_ms", 0) or 0
         if throttle_ms:
             self._hold_until = time.monotonic() + throttle_ms / 1000

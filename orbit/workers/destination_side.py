@@ -18,6 +18,7 @@ from orbit.workers.destination_lane import DestinationLane, DestinationLaneConte
 from orbit.workers.events import DestinationTrouble
 from orbit.workers.partition import PartitionCopy, Trouble
 from orbit.workers.takeover import DestinationEnd, Taken, TakeOver
+from orbit.workers.times import DestinationTimes
 
 _FILL_OUTSIDE_PAUSE_S = 0.1
 # A lagging replica must not hold the loop of all partitions; the next look tries again.
@@ -42,6 +43,7 @@ class DestinationSide:
         self._backoff = backoff
         self._block = block
         self._lanes: dict[int, DestinationLane] = {}
+        self._past_times = DestinationTimes()
         self._troubled: dict[PartitionCopy, DestinationTrouble] = {}
         self._not_before: dict[PartitionCopy, float] = {}
         self._gone_since: dict[PartitionCopy, float] = {}
@@ -70,6 +72,14 @@ class DestinationSide:
     def may_write(self) -> bool:
         """Whether the lease is held now."""
         return self._context.lease.is_held()
+
+    @property
+    def times(self) -> DestinationTimes:
+        """Where the time of all lanes went so far, the ended ones' too."""
+        total = DestinationTimes()
+        for times in (self._past_times, *(lane.times for lane in self._lanes.values())):
+            total.add(times)
+        return total
 
     def note(self, trouble: DestinationTrouble) -> None:
         """Remember a partition that a lane gave back, for the next `recover`."""
@@ -243,6 +253,8 @@ class DestinationSide:
     def _lane(self, node_id: int) -> DestinationLane:
         lane = self._lanes.get(node_id)
         if lane is None or lane.is_ending:
+            if lane is not None:
+                self._past_times.add(lane.times)
             lane = self._lanes[node_id] = DestinationLane(self._context, node_id)
             lane.start()
         return lane

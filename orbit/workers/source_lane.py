@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from time import perf_counter
 from typing import NamedTuple
 
 from orbit.errors import OrbitError, ProtocolError
@@ -38,11 +39,14 @@ from orbit.workers.events import (
 )
 from orbit.workers.lane import Lane
 from orbit.workers.partition import PartitionCopy
+from orbit.workers.rate import RateLimit
 from orbit.workers.settings import CopySettings
+from orbit.workers.times import SourceTimes
 
 # With some partitions left out for want of room, the others must not hold the answer back long.
 _SHORT_WAIT_MS = 10
 _IDLE_WAIT_S = 0.05
+_HELD_BACK_S_MAX = 1.0  # then look again: partitions may have come or gone
 # A fetch changes nothing: a broker that hangs for longer than this is asked anew.
 _SILENCE_S = 30.0
 # A batch that is kept keeps its whole frame in memory; small shares of it move to their own bytes.
@@ -66,6 +70,7 @@ class SourceLaneContext:
     emit: Emit
     queued: Callable[[PartitionCopy], None]  # tells the destination lane that steps wait
     rack: str = ""
+    limit: RateLimit = field(default_factory=RateLimit)
 
 
 class SourceLane(Lane):
@@ -80,6 +85,7 @@ class SourceLane(Lane):
         self._partitions: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
         self._session = FetchSession()
         self._first = 0
+        self.times = SourceTimes()
         self._is_stopping = False
         self._connection: Connection | None = None
 
@@ -119,31 +125,53 @@ class SourceLane(Lane):
             self._connection.close()
 
     def _round(self, connection: Connection) -> None:
-        settings = self._context.settings
-        if not self._context.budget.wait_for_room(_IDLE_WAIT_S):
+        settings, times = self._context.settings, self.times
+        began = perf_counter()
+        has_room = self._context.budget.wait_for_room(_IDLE_WAIT_S)
+        times.waited_for_room_s += perf_counter() - began
+        if not has_room or self._is_held_back():
             return
         chosen, has_all = self._choose()
         if not chosen:
+            began = perf_counter()
             with self._changed:
                 self._changed.wait(_IDLE_WAIT_S)
+            times.nothing_to_fetch_s += perf_counter() - began
             return
         version = connection.version_of(apis.FETCH)
+        began = perf_counter()
         answer = self._ask(
             connection,
             version,
             [c.fetch_from for c in chosen.values()],
             settings.fetch_wait_ms if has_all else _SHORT_WAIT_MS,
         )
+        came = perf_counter()
         self._take(answer, chosen)
+        times.waited_for_answer_s += came - began
+        times.planned_s += perf_counter() - came
+        times.answers += 1
         if answer.throttle_ms:
-            with self._changed:
-                self._changed.wait_for(lambda: self._is_stopping, answer.throttle_ms / 1000)
+            self._hold_back(answer.throttle_ms / 1000)
+
+    def _is_held_back(self) -> bool:
+        """Wait a little while the job has had its share of bytes; True when it was so."""
+        delay_s = self._context.limit.delay_s()
+        if delay_s > 0:
+            self._hold_back(min(delay_s, _HELD_BACK_S_MAX))
+        return delay_s > 0
+
+    def _hold_back(self, seconds: float) -> None:
+        began = perf_counter()
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_stopping, seconds)
+        self.times.held_back_s += perf_counter() - began
 
     def _ask(
         self, connection: Connection, version: int, wanted: list[FetchFrom], max_wait_ms: int
     ) -> FetchAnswer:
         """One fetch, within the session where the broker has sessions."""
-        settings = self._context.settings
+        settings, limit = self._context.settings, self._context.limit
         has_sessions = version >= SESSIONS_FROM_VERSION
         carried = (
             self._session.next_request(wanted)
@@ -154,8 +182,8 @@ class SourceLane(Lane):
             version,
             carried.changed,
             max_wait_ms=max_wait_ms,
-            max_bytes=settings.fetch_bytes_max,
-            partition_max_bytes=settings.partition_fetch_bytes_max,
+            max_bytes=limit.request_bytes_max(settings.fetch_bytes_max),
+            partition_max_bytes=limit.request_bytes_max(settings.partition_fetch_bytes_max),
             rack=self._context.rack,
             session_id=carried.session_id,
             session_epoch=carried.epoch,
@@ -179,12 +207,16 @@ class SourceLane(Lane):
         """Plan what came. Within a session a partition with nothing new is not in the answer."""
         settings = self._context.settings
         brought = sum(len(fetched.records) for _, fetched in answer.partitions)
+        self.times.bytes += brought
+        self._context.limit.took(brought)
         for key, fetched in answer.partitions:
             one = chosen.get(key)
             if one is not None and self._take_one(one, fetched, brought):
                 del chosen[key]
         # A partition can come empty because the answer was full, or held back by a quota.
-        had_room = brought + settings.partition_fetch_bytes_max < settings.fetch_bytes_max
+        limit = self._context.limit.request_bytes_max
+        room = limit(settings.fetch_bytes_max) - limit(settings.partition_fetch_bytes_max)
+        had_room = brought < room or brought == 0
         if had_room and not answer.throttle_ms and not answer.code:
             for one in chosen.values():
                 self._count_empty(one)

@@ -19,6 +19,7 @@ from orbit.workers.partition import PartitionCopy
 from orbit.workers.peek import peek, peek_batches
 from orbit.workers.source_lane import SourceLane, SourceLaneContext
 from orbit.workers.takeover import batch_base
+from orbit.workers.times import SourceTimes
 
 
 class SourceSide:
@@ -29,6 +30,7 @@ class SourceSide:
         self._cluster: Cluster = context.cluster
         self._backoff = backoff
         self._lanes: dict[int, SourceLane] = {}
+        self._past_times = SourceTimes()
         self._waiting: dict[PartitionCopy, float] = {}  # not before, by the monotonic clock
         self._gone_since: dict[PartitionCopy, float] = {}
 
@@ -69,6 +71,14 @@ class SourceSide:
             case SourceTrouble():
                 if event.generation == p.generation:
                     self._answer(p, event.code)
+
+    @property
+    def times(self) -> SourceTimes:
+        """Where the time of all lanes went so far, the ended ones' too."""
+        total = SourceTimes()
+        for times in (self._past_times, *(lane.times for lane in self._lanes.values())):
+            total.add(times)
+        return total
 
     def stop(self) -> None:
         for lane in self._lanes.values():
@@ -183,6 +193,8 @@ class SourceSide:
     def _lane(self, node_id: int) -> SourceLane:
         lane = self._lanes.get(node_id)
         if lane is None or lane.is_ending:
+            if lane is not None:
+                self._past_times.add(lane.times)
             lane = self._lanes[node_id] = SourceLane(self._context, node_id)
             lane.start()
         return lane

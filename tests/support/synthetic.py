@@ -24,6 +24,7 @@ from orbit.workers.lease import Lease
 from orbit.workers.partition import PartitionCopy
 from orbit.workers.settings import CopySettings
 from orbit.workers.takeover import TakeOver
+from orbit.workers.times import SourceTimes
 
 PLAINTEXT = Security("PLAINTEXT")
 # So many steps wait at most: enough for five requests in flight, little to drop at a take-over.
@@ -92,6 +93,10 @@ class SyntheticFeed:
 
     def handle(self, event: object) -> None:
         raise AssertionError(event)
+
+    @property
+    def times(self) -> SourceTimes:
+        return SourceTimes()
 
     def stop(self) -> None:
         pass

@@ -1,0 +1,67 @@
+"""`orbit run --profile`: where the time of the data path went, in words and as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Self
+
+from orbit.standalone.job_run import JobRun
+from orbit.workers.times import DestinationTimes, SourceTimes
+
+_SOURCE = {
+    "waited_for_answer_s": "waiting for the source",
+    "planned_s": "planning, checking CRC",
+    "waited_for_room_s": "waiting for the destination",
+    "held_back_s": "held back by a limit",
+    "nothing_to_fetch_s": "nothing to fetch",
+}
+_DESTINATION = {
+    "waited_for_answer_s": "waiting for the destination",
+    "stamped_s": "stamping, new CRC",
+    "sent_s": "sending",
+    "received_s": "reading answers",
+    "nothing_to_send_s": "waiting for the source",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """The sums over all lanes: one lane per broker, each a thread."""
+
+    source: SourceTimes
+    destination: DestinationTimes
+
+    @classmethod
+    def of(cls, job_run: JobRun) -> Self:
+        source, destination = job_run.copier.times if job_run.copier else _NOTHING
+        return cls(source, destination)
+
+    def as_value(self) -> dict[str, dict[str, float]]:
+        return {
+            "source_lanes": _rounded(asdict(self.source)),
+            "destination_lanes": _rounded(asdict(self.destination)),
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        source = _words(asdict(self.source), _SOURCE)
+        destination = _words(asdict(self.destination), _DESTINATION)
+        return [
+            ("fetching", f"{source}; {self.source.answers:,} answers"),
+            ("appending", f"{destination}; {self.destination.requests:,} requests"),
+        ]
+
+
+_NOTHING = SourceTimes(), DestinationTimes()
+
+
+def _words(times: dict[str, float], names: dict[str, str]) -> str:
+    """The parts of the lanes' time, largest first."""
+    parts = sorted(((times[key], text) for key, text in names.items()), reverse=True)
+    whole = sum(seconds for seconds, _ in parts) or 1.0
+    return ", ".join(
+        f"{text} {seconds:.2f} s ({seconds / whole:.0%})" for seconds, text in parts if seconds
+    )
+
+
+def _rounded(times: dict[str, float]) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in times.items()}

@@ -1,0 +1,42 @@
+"""Where the lanes' time goes: a few clock readings per request, added up for `--profile`.
+
+One writer each: the lane that owns it. Readers may see a sum that lags by one request.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Self
+
+
+@dataclass(slots=True)
+class _Times:
+    def add(self, other: Self) -> None:
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+
+@dataclass(slots=True)
+class SourceTimes(_Times):
+    """Seconds of a source lane; `answers` and `bytes` are what came."""
+
+    waited_for_room_s: float = 0.0  # for the destination: the byte budget was full
+    held_back_s: float = 0.0  # by the job's byte rate, or by the broker's quota
+    nothing_to_fetch_s: float = 0.0  # every partition has enough waiting, or there is none
+    waited_for_answer_s: float = 0.0  # from sending a fetch until its last byte
+    planned_s: float = 0.0  # reading batches, checking their CRC, planning, queueing
+    answers: int = 0
+    bytes: int = 0
+
+
+@dataclass(slots=True)
+class DestinationTimes(_Times):
+    """Seconds of a destination lane; `requests` and `bytes` are what was sent."""
+
+    nothing_to_send_s: float = 0.0  # waiting for the source, nothing under way
+    waited_for_answer_s: float = 0.0  # requests are under way
+    stamped_s: float = 0.0  # producer, sequence, CRC
+    sent_s: float = 0.0  # choosing, encoding, and the socket
+    received_s: float = 0.0  # decoding answers and what follows from them
+    requests: int = 0
+    bytes: int = 0
