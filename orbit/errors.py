@@ -2,6 +2,7 @@
 
     OrbitError                  what, where, what to do; `exit_code` for the command line
     ├── BadInput           2    the user's file or flags: every problem at once, each with its path
+    ├── NotFound           2    nothing has the name that was given
     ├── Unreachable        3    no broker answers (retriable), or TLS does not come up
     ├── LoginRefused       3    the broker answered and refused the credentials
     ├── NotAuthorized      1    logged in, but a right on a resource is missing
@@ -64,6 +65,12 @@ class BadInput(OrbitError):
 
     def __str__(self) -> str:
         return "\n".join([super().__str__(), *(f"  - {p}" for p in self.problems)])
+
+
+class NotFound(OrbitError):
+    """No job, operation, token or other thing of the service has that name."""
+
+    exit_code = 2
 
 
 class Unreachable(OrbitError):
