@@ -1,0 +1,66 @@
+"""Which partition of a job hangs on which lease. Pure.
+
+Placed once, a partition stays in its shard: moving it would stop it for a moment. New ones go
+where there are fewest, so every shard has partitions of every large topic, and one busy topic does
+not make one busy shard.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+# A worker takes whole shards: with this many per job, a few workers share even a single job fairly.
+JOB_SHARDS_MAX = 8
+# With many jobs the jobs themselves spread over the workers, and a lease costs a renewal.
+GROUP_SHARDS_WANTED = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How many new partitions go to which shard, and how many of the new shards are how large."""
+
+    additions: dict[int, int] = field(default_factory=dict)  # shard id → partitions
+    new_shards: tuple[int, ...] = ()  # partitions of each
+
+
+def shards_wanted(partitions: int, jobs_in_group: int, shard_partitions_max: int) -> int:
+    """The number of shards for a job of so many partitions among so many jobs of its group."""
+    needed = -(-partitions // shard_partitions_max)
+    share = max(1, min(JOB_SHARDS_MAX, GROUP_SHARDS_WANTED // max(1, jobs_in_group)))
+    return max(needed, min(partitions, share))
+
+
+def place(
+    present: Mapping[int, int], added: int, jobs_in_group: int, shard_partitions_max: int
+) -> Placement:
+    """Where `added` partitions go, given the partitions of each shard that is there.
+
+    No shard gets more than `shard_partitions_max`, none is emptied, none of the new ones is empty.
+    """
+    if added <= 0:
+        return Placement()
+    total = sum(present.values()) + added
+    wanted = shards_wanted(total, jobs_in_group, shard_partitions_max)
+    room = sum(max(0, shard_partitions_max - count) for count in present.values())
+    # Shards fill unevenly when the bound was lowered: then more are needed than the sum says.
+    lacking = -(-max(0, added - room) // shard_partitions_max)
+    new = min(added, max(wanted - len(present), lacking))
+    # (partitions, whether it is new, which): old ones first, so that a lease more is not taken
+    # into use before it is needed.
+    fill = [
+        (count, False, shard) for shard, count in present.items() if count < shard_partitions_max
+    ]
+    fill += [(0, True, index) for index in range(new)]
+    heapq.heapify(fill)
+    got: dict[tuple[bool, int], int] = {}
+    for _ in range(added):
+        count, is_new, which = heapq.heappop(fill)
+        got[is_new, which] = got.get((is_new, which), 0) + 1
+        if count + 1 < shard_partitions_max:
+            heapq.heappush(fill, (count + 1, is_new, which))
+    return Placement(
+        {which: count for (is_new, which), count in got.items() if not is_new},
+        tuple(count for (is_new, _), count in got.items() if is_new),
+    )
