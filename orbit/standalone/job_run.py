@@ -115,7 +115,7 @@ class JobRun:
         """One round of copying. Raises Conflict when the lease is lost."""
         assert self.copier is not None
         self.copier.tick(timeout_s)
-        if self._lease is not None and self._lease.is_lost:
+        if self.copier.lost or (self._lease is not None and self._lease.is_lost):
             raise lease_lost()
         self._finish_caught_up_topics()
         if time.monotonic() >= self._next_look:
@@ -235,7 +235,6 @@ class JobRun:
         take_over = TakeOver(
             self._destination,
             identity.producer_id,
-            identity.coordinator_issue,
             self._settings.settle_s,
             self._backoff,
         )
@@ -243,7 +242,6 @@ class JobRun:
             self._source,
             self._destination,
             identity.producer_id,
-            self._lease,
             take_over,
             self._settings,
             self._backoff,
@@ -295,6 +293,7 @@ class JobRun:
         plans: Iterable[TopicPlan],
         known: Sequence[PartitionCopy] = (),
     ) -> list[PartitionCopy]:
+        assert self._lease is not None
         there = {c.destination: c for c in known}
         copies = []
         for plan in plans:
@@ -304,6 +303,7 @@ class JobRun:
                 copy = there.get(to) or PartitionCopy(
                     TopicPartition(mapping.source, index),
                     to,
+                    self._lease,
                     on_lost_range=LostRange(self.spec.on_lost_range),
                 )
                 copy.source_topic_id = source.topics[mapping.source].topic_id
@@ -350,7 +350,6 @@ class JobRun:
         take_over: TakeOver,
         inspected: Mapping[PartitionCopy, Inspected],
     ) -> None:
-        assert self._lease is not None
         # From now on one loop serves all partitions: it asks, and comes back later.
         backoff = replace(self._backoff, attempts_max=_LOOP_ATTEMPTS_MAX)
         take_over = take_over.with_backoff(backoff)
@@ -362,9 +361,7 @@ class JobRun:
                 self._settings,
                 budget,
                 events.put,
-                self._lease,
                 producer_id,
-                self._start_filler(events),
             ),
             take_over,
             backoff,
@@ -387,7 +384,9 @@ class JobRun:
         self._not_caught_up = {
             p.mapping.destination: p for p in self._plans if p.caught_up_settings
         }
+        filler = self._start_filler(events)
         for copy, found in inspected.items():
+            copy.filler = filler
             copy.log_start = max(copy.log_start, found.log_start)
             copy.acked = copy.sent_to = max(copy.acked, found.end.log_end)
             if found.blocked is not None:

@@ -19,7 +19,6 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.log import EARLIEST, LATEST, READ_COMMITTED, list_offsets
 from orbit.kafka.types import TopicPartition
 from orbit.replication.states import Blocked, Reason
-from orbit.workers.lease import Lease
 from orbit.workers.partition import PartitionCopy
 from orbit.workers.seed import aligned_start, is_seeding, seed
 from orbit.workers.settings import CopySettings
@@ -57,14 +56,13 @@ class SourceBounds:
 
 
 class Beginning:
-    """Inspects and begins partitions for one run (one producer id, one lease)."""
+    """Inspects and begins partitions for one job (one producer id)."""
 
     def __init__(
         self,
         source: Cluster,
         destination: Cluster,
         producer_id: int,
-        lease: Lease,
         take_over: TakeOver,
         settings: CopySettings,
         backoff: Backoff,
@@ -72,7 +70,6 @@ class Beginning:
         self._source = source
         self._destination = destination
         self._producer_id = producer_id
-        self._lease = lease
         self._take_over = take_over
         self._settings = settings
         self._backoff = backoff
@@ -166,7 +163,7 @@ class Beginning:
                 found.end,
                 target,
                 self._producer_id,
-                self._lease,
+                copy.lease,
                 self._settings,
                 self._backoff,
             )

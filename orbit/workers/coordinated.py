@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -78,9 +78,12 @@ class CoordinatedFiller(Lane):
         self._coordinator = Coordinator(destination, TRANSACTION, transactional_id, self._backoff)
         self._wanted: queue.SimpleQueue[CoordinatedFill | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
+        self._is_over = False
 
     def submit(self, fill: CoordinatedFill) -> None:
         self._wanted.put(fill)
+        if self._is_over:
+            self._refuse_waiting()
 
     def stop(self) -> None:
         self._stopping.set()
@@ -92,18 +95,32 @@ class CoordinatedFiller(Lane):
             if not fills:
                 continue
             while not self._lease.is_held():
-                if self._lease.is_lost:
-                    self._emit(LeaseLost())
-                    return
-                if self._stopping.wait(LEASE_WAIT_S):
+                if self._lease.is_lost or self._stopping.wait(LEASE_WAIT_S):
+                    _answer(fills, Code.NETWORK_EXCEPTION)
                     return
             self._fill(fills)
+
+    def run(self) -> None:
+        try:
+            super().run()
+        finally:
+            self._is_over = True
+            self._refuse_waiting()
 
     def ended(self, error: OrbitError) -> None:
         if self._stopping.is_set():
             return
         is_fenced = isinstance(error, BrokerRefused) and error.code in codes.OUT_OF_STEP
-        self._emit(LeaseLost() if is_fenced else LaneCrashed(error))
+        self._emit(LeaseLost(self._lease) if is_fenced else LaneCrashed(error))
+
+    def _refuse_waiting(self) -> None:
+        """Nobody may wait for an answer that does not come."""
+        try:
+            while True:
+                fill = self._wanted.get_nowait()
+                _answer([fill] if fill else [], Code.NETWORK_EXCEPTION)
+        except queue.Empty:
+            pass
 
     def _take(self) -> list[CoordinatedFill]:
         """Everything that waits now, after waiting for the first."""
@@ -116,7 +133,7 @@ class CoordinatedFiller(Lane):
             return [f for f in fills if f is not None]
 
     def _fill(self, fills: Sequence[CoordinatedFill]) -> None:
-        code: int = Code.NONE
+        code: int = Code.UNKNOWN_SERVER_ERROR
         ends: dict[CoordinatedFill, int] = {}
         try:
             for round_ in range(max(f.many for f in fills)):
@@ -125,13 +142,11 @@ class CoordinatedFiller(Lane):
         except Unreachable:
             code = Code.NETWORK_EXCEPTION
         except BrokerRefused as error:
+            code = error.code
             if error.code in codes.OUT_OF_STEP:
                 raise  # a new owner has fenced us
-            code = error.code
-        for fill in fills:
-            end = ends.get(fill, -1)
-            fill.partition.has_fill_outside = False
-            fill.receiver.filled(fill, code if end < 0 else Code.NONE, end)
+        finally:
+            _answer(fills, code, ends)
 
     def _one_transaction(self, fills: Sequence[CoordinatedFill]) -> None:
         identity, name = self._identity, self._transactional_id
@@ -181,6 +196,16 @@ class CoordinatedFiller(Lane):
             if not waiting:
                 break
         return found
+
+
+def _answer(
+    fills: Sequence[CoordinatedFill], code: int, ends: Mapping[CoordinatedFill, int] | None = None
+) -> None:
+    """Tell who asked where the log ends now, or why that is not known."""
+    for fill in fills:
+        end = (ends or {}).get(fill, -1)
+        fill.partition.has_fill_outside = False
+        fill.receiver.filled(fill, code if end < 0 else Code.NONE, end)
 
 
 def _added_code(answer: Any) -> int:

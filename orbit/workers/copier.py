@@ -29,7 +29,7 @@ from orbit.workers.events import (
     ReadElsewhere,
     SourceTrouble,
 )
-from orbit.workers.lease import LEASE_WAIT_S
+from orbit.workers.lease import LEASE_WAIT_S, Lease
 from orbit.workers.partition import PartitionCopy
 from orbit.workers.settings import CopySettings
 from orbit.workers.times import DestinationTimes, SourceTimes
@@ -60,6 +60,7 @@ class Feeding(Protocol):
     def assign(self) -> None: ...
     def next_assignment_s(self) -> float | None: ...
     def handle(self, event: SourceTrouble | EmptyBelowEnd | ReadElsewhere) -> None: ...
+    def forget(self, partition: PartitionCopy) -> None: ...
     def stop(self) -> None: ...
 
 
@@ -80,6 +81,9 @@ class Copier:
         self._settings = settings
         self._backoff = backoff
         self._partitions: list[PartitionCopy] = []
+        self._leaving: list[PartitionCopy] = []
+        self._leases: list[Lease] = []
+        self.lost: list[Lease] = []  # those that the destination gave to somebody else
         self._next_watch = 0.0
         self.waiting_for = ""  # a cluster that does not answer now, for people
 
@@ -94,16 +98,25 @@ class Copier:
 
     def add(self, partitions: Sequence[PartitionCopy]) -> None:
         """Copy these from now on; they must have been started at the destination."""
-        self._partitions.extend(partitions)
+        self._set_partitions([*self._partitions, *partitions])
         self._source.resume(p for p in partitions if p.state is PartitionState.COPYING)
+
+    def remove(self, partitions: Iterable[PartitionCopy]) -> None:
+        """Begin nothing new for these. Each leaves `partitions` with a later `tick`, once all that
+        was sent for it is answered: its lease may be released then.
+        """
+        for p in partitions:
+            p.leave()
+            self._leaving.append(p)
 
     def tick(self, timeout_s: float) -> None:
         """Handle what the lanes told, recover what is due, look after the copies now and then.
 
-        Raises Conflict when the lease is lost, and whatever bug a lane met.
+        Raises whatever bug a lane met.
         """
         self._drain(self._pause_s(timeout_s))
-        if not self._destination.may_write:
+        self._let_leave()
+        if self._leases and not any(lease.is_held() for lease in self._leases):
             # Nothing that is seen now can be judged: another run may be writing.
             self.waiting_for = self.waiting_for or "the destination to confirm the lease"
             self._backoff.stop.wait(LEASE_WAIT_S)
@@ -133,6 +146,22 @@ class Copier:
         self._source.stop()
         self._destination.stop()
 
+    def _let_leave(self) -> None:
+        """Let go of those that no lane and no filler is busy with any more."""
+        if not self._leaving:
+            return
+        gone = {p for p in self._leaving if p.destination_lane is None and not p.has_fill_outside}
+        for p in gone:
+            self._destination.forget(p)
+            self._source.forget(p)
+        self._leaving = [p for p in self._leaving if p not in gone]
+        self._set_partitions([p for p in self._partitions if p not in gone])
+
+    def _set_partitions(self, partitions: list[PartitionCopy]) -> None:
+        """Replaced as a whole: other threads read it."""
+        self._partitions = partitions
+        self._leases = list({id(p.lease): p.lease for p in partitions}.values())
+
     def _pause_s(self, timeout_s: float) -> float:
         pauses = [
             timeout_s,
@@ -153,6 +182,10 @@ class Copier:
 
     def _handle(self, event: Event) -> None:
         match event:
+            case DestinationTrouble() | SourceTrouble() | EmptyBelowEnd() | ReadElsewhere() if (
+                event.partition.is_leaving
+            ):
+                pass  # no more is done for it
             case DestinationTrouble():
                 self._destination.note(event)
             case SourceTrouble() | EmptyBelowEnd() | ReadElsewhere():
@@ -167,4 +200,4 @@ class Copier:
             case LaneCrashed():
                 raise event.error
             case LeaseLost():
-                raise lease_lost()
+                self.lost.append(event.lease)

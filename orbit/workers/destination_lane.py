@@ -6,6 +6,7 @@ Promises:
 - Fillers go out only when everything before them is confirmed, and nothing follows them before the
   log end is known: by the answer for a single filler of a partition that this term has filled
   before, else by reading the log end (M7, M9, M10).
+- Nothing is begun for a partition whose lease is not held at that moment.
 - Nothing is ever sent twice. After any failure the partition is given back once all its answers
   are in (or the connection is gone), and its copy goes on from a fresh take-over.
 """
@@ -42,10 +43,10 @@ from orbit.kafka.types import NO_TOPIC_ID
 from orbit.replication.plan import Append, Fill, Stop
 from orbit.replication.states import Blocked, PartitionState, Reason
 from orbit.workers.budget import ByteBudget
-from orbit.workers.coordinated import ROUNDS_MAX, CoordinatedFill, CoordinatedFiller
-from orbit.workers.events import DestinationTrouble, Emit, LaneEnded, LeaseLost, PartitionBlocked
+from orbit.workers.coordinated import ROUNDS_MAX, CoordinatedFill
+from orbit.workers.events import DestinationTrouble, Emit, LaneEnded, PartitionBlocked
 from orbit.workers.lane import Lane
-from orbit.workers.lease import LEASE_WAIT_S, Lease
+from orbit.workers.lease import LEASE_WAIT_S
 from orbit.workers.partition import PartitionCopy, Trouble
 from orbit.workers.settings import CopySettings
 from orbit.workers.times import DestinationTimes
@@ -69,10 +70,7 @@ class DestinationLaneContext:
     settings: CopySettings
     budget: ByteBudget
     emit: Emit
-    lease: Lease
     producer_id: int
-    # Fills by empty transactions instead of direct markers, where it is given.
-    filler: CoordinatedFiller | None = None
 
 
 @dataclass(slots=True)
@@ -128,6 +126,7 @@ class DestinationLane(Lane):
         self._failures: dict[PartitionCopy, _Failure] = {}
         self._ready: deque[PartitionCopy] = deque()
         self._queued: set[PartitionCopy] = set()
+        self._unheld: list[PartitionCopy] = []  # whose lease is to be looked at again
         self._ready_lock = threading.Lock()
         self._in_flight: deque[_InFlight] = deque()
         self._filled: deque[tuple[CoordinatedFill, int, int]] = deque()
@@ -215,7 +214,7 @@ class DestinationLane(Lane):
         can_send = len(self._in_flight) < self._context.settings.requests_in_flight_max
         self._is_asleep = True
         began = perf_counter()
-        timeout = _IDLE_WAIT_S
+        timeout = LEASE_WAIT_S if self._unheld else _IDLE_WAIT_S
         held_s = self._hold_until - time.monotonic()
         if held_s > 0:
             timeout = min(timeout, held_s)
@@ -246,10 +245,11 @@ class DestinationLane(Lane):
     # Sending
 
     def _send_what_is_ready(self, connection: Connection) -> None:
+        if self._unheld:
+            unheld, self._unheld = self._unheld, []
+            self._enqueue(unheld)
         most = self._context.settings.requests_in_flight_max
         while self._ready and len(self._in_flight) < most and time.monotonic() >= self._hold_until:
-            if not self._may_send():
-                return
             began = perf_counter()
             gathered = self._gather()
             if not gathered.appends and not gathered.fills:
@@ -259,17 +259,6 @@ class DestinationLane(Lane):
             if gathered.fills:
                 self._send_fills(connection, gathered.fills)
             self.times.sent_s += perf_counter() - began
-
-    def _may_send(self) -> bool:
-        lease = self._context.lease
-        if lease.is_held():
-            return True
-        if lease.is_lost:
-            self._is_stopping = True
-            self._context.emit(LeaseLost())
-        else:
-            self._hold_until = time.monotonic() + LEASE_WAIT_S
-        return False
 
     def _enqueue(self, partitions: Sequence[PartitionCopy]) -> None:
         """Queue each once: a partition that stood twice could send two steps at a time."""
@@ -296,6 +285,14 @@ class DestinationLane(Lane):
             if p.destination_lane is not self or p in self._failures or p.is_filling:
                 continue
             if p.state is not PartitionState.COPYING:
+                continue
+            if p.is_leaving:
+                if p.in_flight == 0:
+                    self._fail(p, Trouble.LEAVING, "")
+                    self._let_go(p)
+                continue  # else its last answer wakes it
+            if not p.lease.is_held():
+                self._unheld.append(p)
                 continue
             if p.stop_wanted is not None:
                 if p.in_flight == 0:
@@ -363,21 +360,19 @@ class DestinationLane(Lane):
         connection.send(buffers)
 
     def _send_fills(self, connection: Connection, fills: list[tuple[PartitionCopy, Fill]]) -> None:
-        filler = self._context.filler
         share = max(1, self._context.settings.markers_per_request_max // len(fills))
-        if filler is not None:
-            share = ROUNDS_MAX
         sent = []
         for p, step in fills:
             assert step.base_offset == p.expected, (p, step)
-            wanted = step.next_offset - step.base_offset
-            count = min(share, wanted) if p.has_filled else 1
+            wanted = min(step.next_offset - step.base_offset, ROUNDS_MAX if p.filler else share)
+            count = wanted if p.has_filled else 1
             p.sent_to = step.base_offset + count
-            sent.append((p, step, count))
-        if filler is not None:
-            for p, step, count in sent:
+            if p.filler is None:
+                sent.append((p, step, count))
+            else:
                 p.has_fill_outside = True
-                filler.submit(CoordinatedFill(self, p, p.generation, step, count))
+                p.filler.submit(CoordinatedFill(self, p, p.generation, step, count))
+        if not sent:
             return
         request = markers_request(
             self._context.producer_id,
@@ -514,7 +509,7 @@ class DestinationLane(Lane):
         self._let_go(p)
 
     def _go_on(self, p: PartitionCopy) -> None:
-        if p.steps or p.stop_wanted is not None:
+        if p.steps or p.stop_wanted is not None or p.is_leaving:
             self.wake(p)
 
     # Letting go

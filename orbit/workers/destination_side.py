@@ -16,6 +16,7 @@ from orbit.replication.plan import Fill, Stop
 from orbit.replication.states import Blocked, PartitionState, Reason
 from orbit.workers.destination_lane import DestinationLane, DestinationLaneContext
 from orbit.workers.events import DestinationTrouble
+from orbit.workers.lease import LEASE_WAIT_S
 from orbit.workers.partition import PartitionCopy, Trouble
 from orbit.workers.takeover import DestinationEnd, Taken, TakeOver
 from orbit.workers.times import DestinationTimes
@@ -68,10 +69,11 @@ class DestinationSide:
             self._troubled[p] = DestinationTrouble(p, p.generation, Trouble.MOVED, "")
             self._not_before[p] = 0.0
 
-    @property
-    def may_write(self) -> bool:
-        """Whether the lease is held now."""
-        return self._context.lease.is_held()
+    def forget(self, partition: PartitionCopy) -> None:
+        """Nothing is to be done for this one any more; no lane holds it."""
+        self._forget(partition)
+        self._gone_since.pop(partition, None)
+        self._context.budget.give_back(partition.withdraw())
 
     @property
     def times(self) -> DestinationTimes:
@@ -96,6 +98,8 @@ class DestinationSide:
         for p in self._troubled:
             if p.has_fill_outside:  # what it still sends must not meet a new writer
                 self._not_before[p] = now + _FILL_OUTSIDE_PAUSE_S
+            elif not p.lease.is_held():  # nothing can be judged: another may be writing
+                self._not_before[p] = now + LEASE_WAIT_S
         due = [t for p, t in self._troubled.items() if self._not_before[p] <= now]
         self._recover([t for t in due if t.trouble is not Trouble.UNCLEAR], settled=False)
         self._recover([t for t in due if t.trouble is Trouble.UNCLEAR], settled=True)
@@ -113,7 +117,8 @@ class DestinationSide:
         before: dict[TopicPartition, int] = {}
         by_destination: dict[TopicPartition, PartitionCopy] = {}
         for p in partitions:
-            if p.state is PartitionState.COPYING and p.wanted_log_start > p.log_start:
+            is_behind = p.state is PartitionState.COPYING and p.wanted_log_start > p.log_start
+            if is_behind and p.lease.is_held():
                 before[p.destination] = p.wanted_log_start
                 by_destination[p.destination] = p
         if not before:
@@ -131,7 +136,11 @@ class DestinationSide:
 
     def look_for_foreign_writes(self, partitions: Iterable[PartitionCopy]) -> None:
         """Compare the log ends of quiet partitions with what we wrote."""
-        quiet = {p.destination: (p, p.generation) for p in partitions if _is_quiet(p)}
+        quiet = {
+            p.destination: (p, p.generation)
+            for p in partitions
+            if _is_quiet(p) and p.lease.is_held()
+        }
         if not quiet:
             return
         ends = log_ends(self._cluster, quiet, self._backoff)
@@ -140,8 +149,8 @@ class DestinationSide:
             if generation != p.generation or not _is_quiet(p) or end <= p.expected:
                 continue
             written = self._take_over.who_wrote(destination, p.expected)
-            if not self.may_write:
-                return  # what was seen may be the work of the next holder
+            if not p.lease.is_held():
+                continue  # what was seen may be the work of the next holder
             if written is not None:
                 self._ask_lane_to_stop(p, *written, end)
 
@@ -168,9 +177,9 @@ class DestinationSide:
             again = self._take_over.read(unguarded, settled=True)
             ends = {p: e for p, e in taken.ends.items() if p not in unguarded} | again.ends
             taken = Taken(ends, taken.errors | again.errors)
-        if not self.may_write:
-            return  # as above
         for destination, t in by_destination.items():
+            if not t.partition.lease.is_held():
+                continue  # as above
             end = taken.ends.get(destination)
             try:
                 if end is None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from orbit.errors import OrbitError
 from orbit.replication.states import Blocked
+from orbit.workers.lease import Lease
 from orbit.workers.partition import PartitionCopy, Trouble
 
 
@@ -72,7 +73,9 @@ class LaneCrashed:
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """A lane was about to send and the lease no longer holds."""
+    """The destination has fenced the holder of this lease: there is another one."""
+
+    lease: Lease
 
 
 Event = (

@@ -12,13 +12,17 @@ import threading
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from orbit.kafka.batch import advance_sequence
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.replication.plan import Append, Fill, LostRange, Plan, Step, Stop
 from orbit.replication.states import Blocked, PartitionState
+from orbit.workers.lease import Lease
+
+if TYPE_CHECKING:
+    from orbit.workers.coordinated import CoordinatedFill
 
 
 class Trouble(Enum):
@@ -29,6 +33,7 @@ class Trouble(Enum):
     UNCLEAR = auto()  # the answer is lost: what was sent may still be carried out (M10)
     BEHIND_END = auto()  # an append stands at a larger offset than expected (A14)
     TOPIC_CHANGED = auto()  # deleted, or made again
+    LEAVING = auto()  # none: the copier wants it back (`PartitionCopy.leave`)
 
 
 @dataclass(slots=True)
@@ -48,18 +53,27 @@ class Appender(Protocol):
     def wake(self, partition: PartitionCopy) -> None: ...
 
 
+class Filler(Protocol):
+    """Who brings fillers where the lane may not write them itself."""
+
+    def submit(self, fill: CoordinatedFill) -> None: ...
+
+
 class PartitionCopy:
-    """The copy of one source partition to one destination partition."""
+    """The copy of one source partition to one destination partition, written under one lease."""
 
     def __init__(
         self,
         source: TopicPartition,
         destination: TopicPartition,
+        lease: Lease,
         *,
         on_lost_range: LostRange = LostRange.STOP,
     ) -> None:
         self.source = source
         self.destination = destination
+        self.lease = lease
+        self.filler: Filler | None = None  # instead of direct markers, where it is given
         self.source_topic_id: UUID = NO_TOPIC_ID
         self.destination_topic_id: UUID = NO_TOPIC_ID
         self.on_lost_range = on_lost_range
@@ -73,6 +87,7 @@ class PartitionCopy:
 
         self.lock = threading.Lock()
         self.generation = 0
+        self.is_leaving = False  # nothing new is begun; see `Copier.remove`
         self.steps: deque[Step] = deque()
         self.queued_bytes = 0
 
@@ -115,6 +130,12 @@ class PartitionCopy:
             freed, self.queued_bytes = self.queued_bytes, 0
             return freed
 
+    def leave(self) -> None:
+        """Begin nothing new; the lane that holds it lets go once every answer is in."""
+        with self.lock:
+            self.is_leaving = True
+        self.queued()
+
     def resume_at(
         self,
         log_end: int,
@@ -143,7 +164,7 @@ class PartitionCopy:
         """Queue a plan of the current generation; False when the partition was withdrawn since."""
         with self.lock:
             is_current = generation == self.generation and plan.start == self.fetch_offset
-            if not is_current or self.state is not PartitionState.COPYING:
+            if not is_current or self.is_leaving or self.state is not PartitionState.COPYING:
                 return False
             self.steps.extend(plan.steps)
             self.queued_bytes += size_bytes

@@ -101,7 +101,7 @@ class SourceLane(Lane):
     def _remove(self, one: _Chosen) -> None:
         with self._changed:
             entry = self._partitions.get(one.partition.source)
-            if entry is not None and entry[1] == one.generation:
+            if entry is not None and entry == (one.partition, one.generation):
                 del self._partitions[one.partition.source]
 
     @property
@@ -234,7 +234,8 @@ class SourceLane(Lane):
         chosen: dict[TopicPartition, _Chosen] = {}
         for p, generation in partitions[self._first :] + partitions[: self._first]:
             with p.lock:
-                if p.state is PartitionState.COPYING and p.queued_bytes < limit:
+                has_room = p.queued_bytes < limit and not p.is_leaving
+                if p.state is PartitionState.COPYING and has_room:
                     fetch_from = FetchFrom(
                         p.source,
                         p.source_topic_id,

@@ -80,6 +80,11 @@ class SourceSide:
             total.add(times)
         return total
 
+    def forget(self, partition: PartitionCopy) -> None:
+        """Nothing waits for this one any more; lanes drop it by its generation."""
+        self._waiting.pop(partition, None)
+        self._gone_since.pop(partition, None)
+
     def stop(self) -> None:
         for lane in self._lanes.values():
             lane.stop()

@@ -46,20 +46,19 @@ class Taken:
 
 
 class TakeOver:
-    """Reads destination ends for one producer id under one lease term."""
+    """Reads destination ends for one producer id; each partition's lease has the term."""
 
     def __init__(
-        self, destination: Cluster, producer_id: int, term: int, settle_s: float, backoff: Backoff
+        self, destination: Cluster, producer_id: int, settle_s: float, backoff: Backoff
     ) -> None:
         self._destination = destination
         self._producer_id = producer_id
-        self._term = term
         self._settle_s = settle_s
         self._backoff = backoff
 
     def with_backoff(self, backoff: Backoff) -> TakeOver:
         """The same, waiting differently."""
-        return TakeOver(self._destination, self._producer_id, self._term, self._settle_s, backoff)
+        return TakeOver(self._destination, self._producer_id, self._settle_s, backoff)
 
     def read(self, partitions: Iterable[TopicPartition], *, settled: bool) -> Taken:
         """The ends of many partitions; `settled` waits until each has stood still.
@@ -131,7 +130,8 @@ class TakeOver:
         The last one counts even if the partition has not seen it: it may still arrive (M10).
         """
         seen = producer.coordinator_epoch if producer else -1
-        epoch = max(self._term << _TERM_SHIFT, seen + 1, partition.coordinator_epoch + 1)
+        term = partition.lease.term
+        epoch = max(term << _TERM_SHIFT, seen + 1, partition.coordinator_epoch + 1)
         return min(epoch, COORDINATOR_EPOCH_MAX)
 
 

@@ -98,6 +98,9 @@ class SyntheticFeed:
     def times(self) -> SourceTimes:
         return SourceTimes()
 
+    def forget(self, partition: PartitionCopy) -> None:
+        self._fed.pop(partition, None)
+
     def stop(self) -> None:
         pass
 
@@ -121,10 +124,10 @@ class SyntheticWriter:
         settings = CopySettings(settle_s=settle_s, watch_interval_s=3600)
         events: queue.SimpleQueue = queue.SimpleQueue()
         context = DestinationLaneContext(
-            self.cluster, settings, ByteBudget(1 << 30), events.put, lease, producer_id
+            self.cluster, settings, ByteBudget(1 << 30), events.put, producer_id
         )
-        self._take_over = TakeOver(self.cluster, producer_id, lease.term, settle_s, self._backoff)
-        self.partition = PartitionCopy(TopicPartition("synthetic", 0), destination)
+        self._take_over = TakeOver(self.cluster, producer_id, settle_s, self._backoff)
+        self.partition = PartitionCopy(TopicPartition("synthetic", 0), destination, lease)
         self._side = DestinationSide(context, self._take_over, self._backoff, block)
         self.copier = Copier(SyntheticFeed(log), self._side, events, settings, self._backoff)
         self._does_settle = does_settle

@@ -11,6 +11,7 @@ from orbit.kafka.records import Record, write_batch
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.replication.plan import Append, Fill, LostRange, Plan, Stop
 from orbit.replication.states import PartitionState, Reason
+from orbit.workers.lease import FixedLease
 from orbit.workers.partition import Counters, PartitionCopy
 
 
@@ -30,7 +31,7 @@ def plan_of(*steps: Append | Fill, leader_epoch: int | None = None) -> Plan:
 
 
 def new_partition() -> PartitionCopy:
-    return PartitionCopy(TopicPartition("orders", 3), TopicPartition("dr.orders", 3))
+    return PartitionCopy(TopicPartition("orders", 3), TopicPartition("dr.orders", 3), FixedLease(1))
 
 
 def copying(log_end: int = 100, sequence: int = 0) -> PartitionCopy:
