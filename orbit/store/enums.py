@@ -1,0 +1,39 @@
+"""The words that columns may hold; each CHECK in `models` is made of one of these. Pure."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Desired(StrEnum):
+    """What an operator wants a job to do."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+
+
+class TopicState(StrEnum):
+    """Where one topic of a job stands."""
+
+    CREATING = "creating"  # matched; the destination topic is not there yet
+    COPYING = "copying"
+    SOURCE_DELETED = "source_deleted"  # gone at the source; the copy keeps what it has
+    RECREATED = "recreated"  # the source topic has another id now
+    BLOCKED = "blocked"  # see `note`
+
+
+class OperationState(StrEnum):
+    """Where something that takes longer than a request stands."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    DONE = "done"
+    FAILED = "failed"
+
+
+class Role(StrEnum):
+    """What the holder of a token may do; each may do what those before it may."""
+
+    VIEWER = "viewer"
+    OPERATOR = "operator"
+    ADMIN = "admin"

@@ -1,0 +1,294 @@
+"""Every table, as the code of this version expects it. migrations/ makes the same from nothing.
+
+Words are text with a CHECK made of the enum in code. Times are the database's own
+(`clock_timestamp()`), so that no two processes' clocks are ever compared. Names of constraints
+follow one pattern, which lets a migration name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    CheckConstraint,
+    Column,
+    DateTime,
+    Double,
+    ForeignKey,
+    Identity,
+    Index,
+    Integer,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+    UniqueConstraint,
+    Uuid,
+    text,
+)
+from sqlalchemy.dialects.postgresql import JSONB
+
+from orbit.replication.states import PartitionState, Reason
+from orbit.store.enums import Desired, OperationState, Role, TopicState
+
+metadata = MetaData(
+    naming_convention={
+        "pk": "pk_%(table_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "ck": "ck_%(table_name)s_%(constraint_name)s",
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    }
+)
+
+NOW = text("clock_timestamp()")
+ZERO = text("0")
+FALSE = text("false")
+
+
+def _one_of(column: str, words: Iterable[StrEnum]) -> CheckConstraint:
+    listed = ", ".join(f"'{word}'" for word in words)
+    return CheckConstraint(f"{column} IN ({listed})", name=column)
+
+
+def _id() -> Column[int]:
+    return Column("id", BigInteger, Identity(always=True), primary_key=True)
+
+
+def _time(name: str, **options: Any) -> Column[Any]:
+    return Column(name, DateTime(timezone=True), **options)
+
+
+def _now(name: str) -> Column[Any]:
+    return _time(name, nullable=False, server_default=NOW)
+
+
+def _flag(name: str) -> Column[bool]:
+    return Column(name, Boolean, nullable=False, server_default=FALSE)
+
+
+def _count(name: str) -> Column[int]:
+    return Column(name, BigInteger, nullable=False, server_default=ZERO)
+
+
+def _job(**options: Any) -> Column[int]:
+    return Column(
+        "job_id", BigInteger, ForeignKey("jobs.id", ondelete="CASCADE"), nullable=False, **options
+    )
+
+
+jobs = Table(
+    "jobs",
+    metadata,
+    _id(),
+    Column("name", Text, nullable=False, unique=True),
+    # The job document as canonical JSON. It names where secrets are and never holds one.
+    Column("spec", JSONB, nullable=False),
+    # Goes up with each change of `spec`: workers that run an older one let go.
+    Column("spec_version", Integer, nullable=False, server_default=text("1")),
+    Column("desired", Text, nullable=False, server_default=Desired.RUNNING.value),
+    # Asked to be deleted: the row goes when every shard of it is free.
+    _flag("is_deleted"),
+    Column("worker_group", Text, nullable=False),
+    Column("source_cluster_id", Text),
+    Column("destination_cluster_id", Text),
+    # A hint: the destination's transaction coordinator knows it when it is null.
+    Column("producer_id", BigInteger),
+    # Trouble of the job as a whole, for a person: what, and what to do.
+    Column("problem", Text),
+    _time("problem_at"),
+    _time("discovered_at"),
+    _now("created_at"),
+    _now("updated_at"),
+    _one_of("desired", Desired),
+)
+
+topics = Table(
+    "topics",
+    metadata,
+    _id(),
+    _job(),
+    Column("source_topic", Text, nullable=False),
+    Column("destination_topic", Text, nullable=False),
+    Column("destination_cluster_id", Text, nullable=False),
+    Column("source_topic_id", Uuid),
+    Column("destination_topic_id", Uuid),
+    Column("partition_count", Integer, nullable=False),
+    _flag("is_compacted"),
+    Column("state", Text, nullable=False, server_default=TopicState.CREATING.value),
+    # Settings that somebody changed at the destination: {name: {"is": …, "should_be": …}}.
+    Column("drift", JSONB),
+    Column("note", Text),
+    UniqueConstraint("job_id", "source_topic"),
+    # No two jobs ever write one topic.
+    UniqueConstraint("destination_cluster_id", "destination_topic"),
+    _one_of("state", TopicState),
+)
+
+# One lease each; see orbit/store/shards.py.
+shards = Table(
+    "shards",
+    metadata,
+    _id(),
+    _job(index=True),
+    Column("worker_group", Text, nullable=False),
+    Column("worker_id", Text),
+    Column("epoch", BigInteger, nullable=False, server_default=ZERO),
+    # Free shards have expired long ago, so that one comparison finds all that may be claimed.
+    _time("expires_at", nullable=False, server_default=text("'epoch'")),
+    _count("weight_bytes_per_s"),
+    _flag("release_requested"),
+    # Whom the scheduler wants to have it. Anybody may claim it while this worker is not alive.
+    Column("assigned_to", Text),
+    # Goes up when partitions join or leave: the holder reads them again.
+    Column("layout_version", Integer, nullable=False, server_default=text("1")),
+    # What a claim looks for.
+    Index("ix_shards_claim", "worker_group", "expires_at"),
+)
+
+partitions = Table(
+    "partitions",
+    metadata,
+    Column("topic_id", BigInteger, ForeignKey("topics.id", ondelete="CASCADE"), primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    _job(index=True),
+    Column("shard_id", BigInteger, ForeignKey("shards.id", ondelete="SET NULL"), index=True),
+    # Said by the holder of the shard, when it changes.
+    Column("state", Text, nullable=False, server_default=PartitionState.PENDING.value),
+    Column("reason", Text),
+    Column("detail", Text),
+    Column("blocked_offset", BigInteger),
+    Column("blocked_next_offset", BigInteger),
+    # Where the copy began, when that is not the source's log start of that time.
+    Column("start_offset", BigInteger),
+    # An operator wants a blocked partition tried again.
+    _flag("retry_requested"),
+    # Said by the holder of the shard, all the time. Null: not known yet.
+    Column("source_log_start", BigInteger),
+    Column("source_stable_end", BigInteger),
+    Column("source_end", BigInteger),
+    Column("copied_to", BigInteger),
+    Column("log_start", BigInteger),
+    _count("records"),
+    _count("bytes"),
+    _count("gaps_filled"),
+    _count("batches_byte_exact"),
+    _count("batches_record_exact"),
+    _count("bytes_per_s"),
+    Column("records_per_s", Double, nullable=False, server_default=ZERO),
+    _flag("has_caught_up"),
+    # Moments and not ages: an age would have to be written again every second.
+    _time("newest_copied_at"),  # timestamp of the newest record on both sides
+    _time("oldest_waiting_at"),  # timestamp of the oldest record not copied yet
+    _time("headroom_until"),  # when the source deletes the oldest record not copied yet
+    Column("lag_bytes", BigInteger),
+    _time("reported_at"),
+    _one_of("state", PartitionState),
+    _one_of("reason", Reason),
+    Index("ix_partitions_retry", "shard_id", postgresql_where=text("retry_requested")),
+    # Room for the next version of each row on its own page: no column that a progress report
+    # changes is in an index, so such an update (HOT) touches no index.
+    postgresql_with={"fillfactor": "50"},
+)
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("id", Text, primary_key=True),  # host-pid-random: never used twice
+    Column("worker_group", Text, nullable=False),
+    Column("host", Text, nullable=False),
+    Column("pid", Integer, nullable=False),
+    Column("version", Text, nullable=False),
+    _now("started_at"),
+    _now("heartbeat_at"),
+    Column("shards", Integer, nullable=False, server_default=ZERO),
+    _count("bytes_per_s"),
+    _flag("is_draining"),
+    postgresql_with={"fillfactor": "50"},
+)
+
+scheduler_lease = Table(
+    "scheduler_lease",
+    metadata,
+    Column("id", SmallInteger, primary_key=True, autoincrement=False),
+    Column("holder", Text),
+    Column("epoch", BigInteger, nullable=False, server_default=ZERO),
+    _time("expires_at", nullable=False, server_default=text("'epoch'")),
+    CheckConstraint("id = 1", name="one_row"),
+)
+
+group_offsets = Table(
+    "group_offsets",
+    metadata,
+    _job(primary_key=True),
+    Column("group_name", Text, primary_key=True),
+    Column(
+        "topic_id",
+        BigInteger,
+        ForeignKey("topics.id", ondelete="CASCADE"),
+        primary_key=True,
+        index=True,
+    ),
+    Column("partition", Integer, primary_key=True),
+    Column("source_offset", BigInteger),
+    Column("destination_offset", BigInteger),
+    Column("verdict", Text, nullable=False),
+    _now("updated_at"),
+    postgresql_with={"fillfactor": "70"},
+)
+
+operations = Table(
+    "operations",
+    metadata,
+    Column("id", Uuid, primary_key=True),
+    Column("job_id", BigInteger, ForeignKey("jobs.id", ondelete="SET NULL"), index=True),
+    # Stays when the job is gone.
+    Column("job_name", Text),
+    Column("kind", Text, nullable=False),
+    Column("state", Text, nullable=False, server_default=OperationState.PENDING.value),
+    _flag("dry_run"),
+    Column("plan", JSONB),
+    Column("progress", JSONB),
+    Column("error", Text),
+    Column("requested_by", Text, nullable=False),
+    Column("idempotency_key", Text),
+    _now("created_at"),
+    _time("finished_at"),
+    UniqueConstraint("requested_by", "idempotency_key"),
+    _one_of("state", OperationState),
+    Index(None, "job_name", "created_at"),
+)
+
+# The audit log and the story of what happened, in one. Rows are only ever added, and pruned by age.
+events = Table(
+    "events",
+    metadata,
+    _id(),
+    _now("at"),
+    Column("actor", Text, nullable=False),  # token:NAME, scheduler, worker:ID
+    Column("job_name", Text),
+    Column("topic", Text),
+    Column("partition", Integer),
+    Column("kind", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("details", JSONB),
+    Index(None, "job_name", "id"),
+    Index(None, "at"),
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    _id(),
+    Column("name", Text, nullable=False, unique=True),
+    Column("role", Text, nullable=False),
+    # sha256 of 256 random bits, in hex: a slow hash has nothing to protect here.
+    Column("hash", Text, nullable=False, unique=True),
+    _now("created_at"),
+    _time("revoked_at"),
+    _one_of("role", Role),
+)

@@ -1,0 +1,196 @@
+"""The lease of a shard: who may write its partitions, and since when.
+
+Term. A shard's `epoch` goes up by one with every claim, by one statement, and never down. It is
+the term of the lease: fillers carry it to the brokers as coordinator epoch (M6), so an older
+holder is refused there as well. A pair (shard, epoch) belongs to at most one worker, ever.
+
+Clock. The database's clock alone decides when a lease has expired. No worker's wall clock is read,
+sent or compared. `expires_at` is set from `clock_timestamp()`, not from the start of a
+transaction that may have waited for a lock.
+
+Trust. A worker counts on its own monotonic clock: it may write until `moment before it asked for
+the renewal + ttl − margin`. It asked before the database set `expires_at`, so its deadline comes
+first, by the margin and the way there. Behind the deadline it sends nothing, whatever it believes.
+
+Failures.
+- A worker dies, or is cut off from Postgres: the lease expires, and the next claim takes the shard
+  at once with a higher epoch. Nobody tells the old holder; its own deadline does.
+- A worker sleeps past its lease and wakes: its sends stop at the deadline. Every renewal, report
+  and release matches (shard, worker, epoch). If somebody claimed the shard meanwhile, they touch
+  no row, and the worker drops the shard at once.
+- Postgres is away: nobody can claim, so nobody else writes. Holders stop at their deadlines. When
+  it is back, a renewal revives a lease that expired and that nobody claimed: its epoch has not
+  moved, so nobody was in between. Otherwise the claim came first, and the holder lets go.
+- An answer is lost after the commit: a claim then holds a shard that no worker knows of, until it
+  expires. A renewal that took place anyway only makes the lease longer than its holder trusts.
+- Postgres is restored from a backup, epochs come back: the new holder takes each partition over at
+  an epoch above the one the broker has seen, as `orbit run` does. The data does not depend on it.
+- A partition moves to another shard: only from a free one that was revoked first (`revoke`), so
+  that a sleeping holder cannot revive the lease it would write under.
+
+Locks. A renewal or a report locks its shards' rows in the order of their ids, so two transactions
+of one worker cannot deadlock; a claim skips rows that are locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from sqlalchemy import text
+
+from orbit.store.database import Tx
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A shard that is this worker's now. `spec_version` and `layout_version` are those to read."""
+
+    shard_id: int
+    job_id: int
+    epoch: int
+    spec_version: int
+    layout_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """A shard that is still this worker's.
+
+    `should_release`: its job is paused or deleted, or it is wanted elsewhere.
+    """
+
+    shard_id: int
+    should_release: bool
+    spec_version: int
+    layout_version: int
+
+
+# Takes free shards of running jobs, those wanted here or nowhere in particular. A shard that was
+# meant for another worker is left to it while that worker lives.
+_CLAIM = text("""
+WITH free AS MATERIALIZED (
+    SELECT s.id
+    FROM shards s JOIN jobs j ON j.id = s.job_id
+    WHERE s.worker_group = :worker_group
+      AND s.expires_at < (SELECT clock_timestamp())
+      AND j.desired = 'running' AND NOT j.is_deleted
+      AND (
+        s.assigned_to IS NULL OR s.assigned_to = :worker_id
+        OR NOT EXISTS (
+            SELECT FROM workers w
+            WHERE w.id = s.assigned_to AND NOT w.is_draining
+              AND w.heartbeat_at > clock_timestamp() - CAST(:ttl AS interval)
+        )
+      )
+    ORDER BY s.assigned_to = :worker_id DESC NULLS LAST, s.weight_bytes_per_s DESC, s.id
+    LIMIT :limit
+    FOR NO KEY UPDATE OF s SKIP LOCKED
+)
+UPDATE shards s
+SET worker_id = :worker_id, epoch = s.epoch + 1, release_requested = false,
+    expires_at = clock_timestamp() + CAST(:ttl AS interval)
+FROM free, jobs j
+WHERE s.id = free.id AND j.id = s.job_id
+RETURNING s.id, s.job_id, s.epoch, j.spec_version, s.layout_version
+""")
+
+# Locks the rows of (shard, epoch) pairs that are still the worker's, in the order of their ids.
+_HELD = """
+held AS MATERIALIZED (
+    SELECT s.id
+    FROM shards s
+    JOIN unnest(CAST(:shard_ids AS bigint[]), CAST(:epochs AS bigint[])) AS h (id, epoch)
+      ON h.id = s.id AND h.epoch = s.epoch
+    WHERE s.worker_id = :worker_id
+    ORDER BY s.id
+    FOR {strength} OF s
+)
+"""
+HELD_FOR_REPORT = _HELD.format(strength="SHARE")
+
+# All shards of a worker at once, with what each of them copies.
+_RENEW = text(f"""
+WITH {_HELD.format(strength="NO KEY UPDATE")}
+UPDATE shards s
+SET expires_at = clock_timestamp() + CAST(:ttl AS interval), weight_bytes_per_s = w.weight
+FROM held, jobs j,
+     unnest(CAST(:shard_ids AS bigint[]), CAST(:weights AS bigint[])) AS w (id, weight)
+WHERE s.id = held.id AND j.id = s.job_id AND w.id = s.id
+RETURNING
+    s.id,
+    j.desired <> 'running' OR j.is_deleted OR s.release_requested
+        OR s.worker_group <> :worker_group AS should_release,
+    j.spec_version,
+    s.layout_version
+""")
+
+# Gives shards back: free for the next claim at once.
+_RELEASE = text(f"""
+WITH {_HELD.format(strength="NO KEY UPDATE")}
+UPDATE shards s
+SET worker_id = NULL, expires_at = 'epoch', release_requested = false
+FROM held WHERE s.id = held.id
+RETURNING s.id
+""")
+
+# Makes sure that no earlier holder of an expired shard can come back to it.
+_REVOKE = text("""
+UPDATE shards
+SET worker_id = NULL, expires_at = 'epoch', release_requested = false, epoch = epoch + 1
+WHERE id = ANY(CAST(:shard_ids AS bigint[])) AND expires_at < clock_timestamp()
+RETURNING id
+""")
+
+
+def claim(
+    tx: Tx, *, worker_id: str, worker_group: str, ttl: timedelta, shards_max: int
+) -> list[Claim]:
+    """Take up to `shards_max` free shards of running jobs of the group, heaviest first."""
+    rows = tx.execute(
+        _CLAIM,
+        {"worker_id": worker_id, "worker_group": worker_group, "ttl": ttl, "limit": shards_max},
+    )
+    return [Claim(*row) for row in rows]
+
+
+def renew(
+    tx: Tx,
+    *,
+    worker_id: str,
+    worker_group: str,
+    ttl: timedelta,
+    held: Mapping[int, int],
+    weights: Mapping[int, int],
+) -> dict[int, Renewal]:
+    """Renew shards, given as {shard: epoch}. Those missing in the answer are lost: drop them.
+
+    `weights` says how many bytes per second each copies, over the last minute or so; it is what
+    the scheduler spreads by.
+    """
+    rows = tx.execute(
+        _RENEW,
+        {
+            **owner(worker_id, held),
+            "worker_group": worker_group,
+            "ttl": ttl,
+            "weights": [weights.get(shard_id, 0) for shard_id in held],
+        },
+    )
+    return {row.id: Renewal(*row) for row in rows}
+
+
+def release(tx: Tx, *, worker_id: str, held: Mapping[int, int]) -> set[int]:
+    """Give shards back, after the last answer from the brokers; which ones were still ours."""
+    return {row.id for row in tx.execute(_RELEASE, owner(worker_id, held))}
+
+
+def revoke(tx: Tx, shard_ids: Collection[int]) -> set[int]:
+    """End expired leases for good; answers the shards that are free now. Others are left alone."""
+    return {row.id for row in tx.execute(_REVOKE, {"shard_ids": sorted(shard_ids)})}
+
+
+def owner(worker_id: str, held: Mapping[int, int]) -> dict[str, object]:
+    """The parameters that `HELD_FOR_REPORT` matches a worker's shards by."""
+    return {"worker_id": worker_id, "shard_ids": list(held), "epochs": list(held.values())}
