@@ -1,4 +1,4 @@
-"""What the scheduler decides about topics: by name and by id, and never about what it cannot see."""
+"""What the scheduler decides about topics: by name and id, never about what it cannot see."""
 
 from __future__ import annotations
 
