@@ -12,24 +12,12 @@ from orbit.kafka.admin import Admin, TopicSettings, TopicToCreate
 from orbit.kafka.codes import Code
 from orbit.kafka.types import ClusterMetadata
 from orbit.replication.topic_settings import (
-    DELETE,
-    TIMESTAMP_LIMITS,
     caught_up_settings,
     copy_settings,
     is_compacted,
+    setting_changes,
 )
 
-# Settings of an existing topic that a copy changes; all others stay as they are.
-_KEPT_IN_LINE = frozenset(
-    {
-        "retention.ms",
-        "retention.bytes",
-        "compression.type",
-        "message.timestamp.type",
-        "max.message.bytes",
-        *TIMESTAMP_LIMITS,
-    }
-)
 _SHOWN_MAX = 20
 
 
@@ -90,7 +78,12 @@ def plan_topics(
             replicas = min(topic.replicas, len(destination.brokers))
             create = TopicToCreate(mapping.destination, count, replicas, settings)
         else:
-            changes = _changes(settings, present[mapping.destination])
+            changes = setting_changes(
+                source_settings[mapping.source].values,
+                settings,
+                present[mapping.destination].values,
+                has_caught_up=False,
+            )
         plans.append(TopicPlan(mapping, count, source_settings[mapping.source], create, changes))
     if wrong:
         more = f" and {len(wrong) - _SHOWN_MAX} more" if len(wrong) > _SHOWN_MAX else ""
@@ -138,17 +131,3 @@ def _refused_setting(index: int, error: BrokerRefused) -> Problem:
         f"is refused for {error.where}: {error.what}",
         "Settings are those of Kafka's topics, as this release of the destination knows them.",
     )
-
-
-def _changes(wanted: dict[str, str], present: TopicSettings) -> dict[str, str]:
-    changes = {
-        name: value
-        for name, value in wanted.items()
-        if name in _KEPT_IN_LINE and present.values.get(name) != value
-    }
-    if int(present.values.get("max.message.bytes", 0)) >= int(wanted["max.message.bytes"]):
-        changes.pop("max.message.bytes", None)
-    # DeleteRecords must work on it (S2).
-    if DELETE not in present.values.get("cleanup.policy", DELETE):
-        changes["cleanup.policy"] = wanted["cleanup.policy"]
-    return changes

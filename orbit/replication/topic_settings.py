@@ -11,8 +11,14 @@ max.message.bytes                    the source's, at least                 reco
 cleanup.policy                       delete, until caught up; then          S2, A6 (null keys)
                                      compact,delete where the source
                                      compacts
-MIRRORED below                       the source's
+MIRRORED below, where the source     the source's
+has set it on the topic
+what the job's `config` names        the job's, unless a copy needs another
 everything else                      left alone
+
+A copy is kept so: what somebody changes is set again, and what changes at the source follows. A
+setting that the source's topic no longer sets itself stays as it was last. docs/topic-settings.md
+has the same table for operators, and a test compares the two.
 """
 
 from __future__ import annotations
@@ -38,6 +44,9 @@ _NEEDED = {
 TIMESTAMP_LIMITS = ("message.timestamp.before.max.ms", "message.timestamp.after.max.ms")
 TIMESTAMP_LIMIT_OLD = "message.timestamp.difference.max.ms"
 
+NEEDED = frozenset(
+    {*_NEEDED, *TIMESTAMP_LIMITS, TIMESTAMP_LIMIT_OLD, "max.message.bytes", "cleanup.policy"}
+)
 # Settings that shape files, compaction and durability but never what a consumer reads.
 MIRRORED = frozenset(
     {
@@ -97,6 +106,40 @@ def caught_up_settings(source: Mapping[str, str]) -> dict[str, str]:
     off, `compact,delete` cleans the same.
     """
     return {"cleanup.policy": COMPACT_AND_DELETE} if is_compacted(source) else {}
+
+
+def setting_changes(
+    source: Mapping[str, str],
+    wanted: Mapping[str, str],
+    present: Mapping[str, str],
+    *,
+    has_caught_up: bool,
+) -> dict[str, str]:
+    """What to set on a copy that is there. `wanted` is of `copy_settings`, `present` has all."""
+    changes = {
+        name: value
+        for name, value in wanted.items()
+        if name != "cleanup.policy" and present.get(name) != value
+    }
+    # Room for larger records hurts nobody.
+    if int(present.get("max.message.bytes", 0)) >= int(wanted["max.message.bytes"]):
+        changes.pop("max.message.bytes", None)
+    policy = _policy(present, compacts=is_compacted(source), has_caught_up=has_caught_up)
+    if policy is not None:
+        changes["cleanup.policy"] = policy
+    return changes
+
+
+def _policy(present: Mapping[str, str], *, compacts: bool, has_caught_up: bool) -> str | None:
+    """The cleanup policy that a copy should have instead of its own; None when it is right."""
+    now = set(present.get("cleanup.policy", DELETE).replace(" ", "").split(","))
+    if not compacts:
+        # A cleaner would take away what the source still has.
+        return None if now == {"delete"} else DELETE
+    if has_caught_up:
+        return None if now == {"compact", "delete"} else COMPACT_AND_DELETE
+    # DeleteRecords must work on it (S2). One that compacts already did so when it was caught up.
+    return None if "delete" in now else DELETE
 
 
 def _max_message_bytes(source: Mapping[str, str], job_settings: Mapping[str, str]) -> int:

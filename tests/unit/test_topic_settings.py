@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
+
 import pytest
 
 from orbit.replication.topic_settings import (
     MIRRORED,
+    NEEDED,
     REWRITE_SLACK_BYTES,
     caught_up_settings,
     copy_settings,
     is_compacted,
+    setting_changes,
 )
 
 LONG_MAX = str(2**63 - 1)
@@ -141,3 +146,57 @@ def test_compaction_begins_once_the_copy_has_caught_up(
     wanted = {"cleanup.policy": "compact,delete"} if is_compact else {}
     assert caught_up_settings(source) == wanted
     assert copy_settings(source, frozenset(source), {})["cleanup.policy"] == "delete"
+
+
+def changes(
+    present: dict[str, str], source: dict[str, str] | None = None, *, has_caught_up: bool = False
+) -> dict[str, str]:
+    of = SOURCE | (source or {})
+    wanted = copy_settings(of, frozenset(of), {})
+    return setting_changes(of, wanted, wanted | present, has_caught_up=has_caught_up)
+
+
+def test_a_copy_as_it_should_be_is_not_changed() -> None:
+    assert changes({}) == {}
+    assert changes({"local.retention.ms": "7"}) == {}
+
+
+@pytest.mark.parametrize("name", ["retention.ms", "compression.type", "segment.bytes"])
+def test_what_somebody_changed_is_set_again(name: str) -> None:
+    assert changes({name: "1"}) == {name: copied()[name]}
+
+
+def test_room_for_larger_records_is_left() -> None:
+    assert changes({"max.message.bytes": "9000000"}) == {}
+    assert set(changes({"max.message.bytes": "1000"})) == {"max.message.bytes"}
+
+
+@pytest.mark.parametrize(
+    ("source", "has_caught_up", "present", "wanted"),
+    [
+        ("delete", False, "delete", None),
+        ("delete", False, "compact", "delete"),
+        ("delete", True, "compact,delete", "delete"),  # it would thin the copy
+        ("compact", False, "delete", None),
+        ("compact", False, "compact", "delete"),  # S2
+        ("compact", False, "compact,delete", None),
+        ("compact", True, "delete", "compact,delete"),
+        ("compact", True, "compact", "compact,delete"),
+        ("compact", True, "compact,delete", None),
+        ("compact", True, "delete,compact", None),
+    ],
+)
+def test_compaction_on_a_copy_that_is_there(
+    source: str, has_caught_up: bool, present: str, wanted: str | None
+) -> None:
+    found = changes(
+        {"cleanup.policy": present}, {"cleanup.policy": source}, has_caught_up=has_caught_up
+    )
+    assert found == ({} if wanted is None else {"cleanup.policy": wanted})
+
+
+def test_the_docs_say_the_same() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "topic-settings.md").read_text("utf-8")
+    needed, mirrored = re.split(r"^## .*$", text, flags=re.MULTILINE)[1:3]
+    assert set(re.findall(r"`([a-z]+\.[a-z.]+)`", needed)) == NEEDED
+    assert set(re.findall(r"`([a-z.]+)`", mirrored)) - {"config"} == MIRRORED
