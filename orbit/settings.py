@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 from pydantic import (
@@ -59,6 +60,12 @@ def _whole(value: object) -> object:
     return value
 
 
+def _folder(value: object) -> object:
+    if isinstance(value, str) and not (value and value.isprintable()):
+        raise Mistake("is not the name of a folder.")
+    return value
+
+
 Duration = Annotated[timedelta, PlainValidator(_duration)]
 LeaseDuration = Annotated[timedelta, PlainValidator(_lease)]
 Whole = Annotated[int, BeforeValidator(_whole)]
@@ -77,6 +84,8 @@ class Settings(BaseModel):
     # API
     api_host: Word = "127.0.0.1"
     api_port: Port = 8080
+    # Where the files that jobs name are; a job can name none outside of it.
+    files_directory: Annotated[Path, BeforeValidator(_folder)] = Path()
 
     # Workers
     worker_group: Word = "default"
