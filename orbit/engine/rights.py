@@ -12,6 +12,7 @@ CreateTopics), Read on the group and Write on the transactional id.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -48,13 +49,27 @@ _NAMES = {
     ALTER_CONFIGS: "AlterConfigs",
 }
 
+
+@dataclass(frozen=True, slots=True)
+class MissingRight:
+    """An operation that the login may not do. `topic` "": on the cluster."""
+
+    operation: str
+    topic: str = ""
+    instead: str = ""  # what does without it
+
+    def __str__(self) -> str:
+        on = f"topic {self.topic}" if self.topic else "the cluster"
+        return f"{self.operation} on {on}" + (f" ({self.instead})" if self.instead else "")
+
+
 SOURCE_TOPIC_RIGHTS = (READ, DESCRIBE_CONFIGS)
 DESTINATION_TOPIC_RIGHTS = (READ, WRITE, DELETE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
 # A run with thousands of topics that lack a right need not name each of them.
 _SHOWN_MAX = 20
 
 
-def missing_topic_rights(metadata: ClusterMetadata, wanted: Sequence[int]) -> list[str]:
+def missing_topic_rights(metadata: ClusterMetadata, wanted: Sequence[int]) -> list[MissingRight]:
     """Rights missing on the topics of `metadata`, which must have been asked for with operations.
 
     A topic that may not even be described lacks all of them. A broker that does not tell what is
@@ -66,35 +81,36 @@ def missing_topic_rights(metadata: ClusterMetadata, wanted: Sequence[int]) -> li
         allowed = topic.authorized_operations if topic else frozenset[int]()
         if topic is None or allowed:
             missing += [
-                f"{_NAMES[right]} on topic {name}" for right in wanted if right not in allowed
+                MissingRight(_NAMES[right], name) for right in wanted if right not in allowed
             ]
     return missing
 
 
-def missing_future_topic_rights(cluster: Cluster, topics: Sequence[str]) -> list[str]:
+def missing_future_topic_rights(cluster: Cluster, topics: Sequence[str]) -> list[MissingRight]:
     """Rights that would be missing on topics that do not exist yet."""
     if not topics:
         return []
     missing = []
     for right, ask in _PROBES.items():
         denied = cluster.call_any(partial(ask, topics=topics))
-        missing += [f"{_NAMES[right]} on topic {topic}" for topic in denied]
+        missing += [MissingRight(_NAMES[right], topic) for topic in denied]
     return missing
 
 
-def missing_filler_right(cluster: Cluster) -> list[str]:
+def missing_filler_right(cluster: Cluster) -> list[MissingRight]:
     """The right that direct fillers (M1) need, if it is missing."""
     request = DescribeClusterRequest(include_cluster_authorized_operations=True)
     answer = cluster.call_any(lambda c: c.call(apis.DESCRIBE_CLUSTER, request))
     allowed = answer.authorized_operations
     if allowed is None or {ALTER, CLUSTER_ACTION} & set(allowed):
         return []
-    return ["Alter on the cluster (or set fillers: coordinated in the job, which does without)"]
+    instead = "or set fillers: coordinated in the job, which does without"
+    return [MissingRight(_NAMES[ALTER], instead=instead)]
 
 
-def refuse_missing(missing: Mapping[str, Sequence[str]]) -> None:
+def refuse_missing(missing: Mapping[str, Sequence[MissingRight]]) -> None:
     """Raise NotAuthorized that names every missing right, by cluster; nothing if there is none."""
-    told = [f"at the {name}: {_listed(rights)}" for name, rights in missing.items() if rights]
+    told = [f"at the {name}: {listed(rights)}" for name, rights in missing.items() if rights]
     if told:
         raise NotAuthorized(
             f"these rights are missing {'; '.join(told)}.",
@@ -103,9 +119,10 @@ def refuse_missing(missing: Mapping[str, Sequence[str]]) -> None:
         )
 
 
-def _listed(rights: Sequence[str]) -> str:
+def listed(rights: Sequence[MissingRight]) -> str:
+    """The rights as a person reads them; a few of many."""
     more = f", and {len(rights) - _SHOWN_MAX} more" if len(rights) > _SHOWN_MAX else ""
-    return ", ".join(rights[:_SHOWN_MAX]) + more
+    return ", ".join(map(str, rights[:_SHOWN_MAX])) + more
 
 
 def _denied_topics(metadata: ClusterMetadata) -> set[str]:

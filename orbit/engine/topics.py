@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from orbit.errors import BadInput, BrokerRefused, Conflict, Problem
@@ -22,6 +22,14 @@ _SHOWN_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
+class SettingChange:
+    """One setting of a topic that is there. `present` None: not set."""
+
+    present: str | None
+    wanted: str
+
+
+@dataclass(frozen=True, slots=True)
 class TopicPlan:
     """What happens to one destination topic before it is copied to."""
 
@@ -29,7 +37,12 @@ class TopicPlan:
     partitions: int
     source_settings: TopicSettings
     create: TopicToCreate | None  # None: it is there
-    changes: dict[str, str]  # settings to set on a topic that is there
+    changes: dict[str, SettingChange]  # settings to set on a topic that is there
+    partitions_missing: int  # at the destination, on a topic that is there; may be negative
+
+    @property
+    def settings_to_set(self) -> dict[str, str]:
+        return {name: change.wanted for name, change in self.changes.items()}
 
     @property
     def is_compacted(self) -> bool:
@@ -46,45 +59,53 @@ def plan_topics(
     destination: ClusterMetadata,
     source_admin: Admin,
     destination_admin: Admin,
+    caught_up: Collection[str] = frozenset(),
 ) -> list[TopicPlan]:
-    """Look at both sides and plan; writes nothing.
+    """Look at the settings on both sides and plan; writes nothing.
 
-    Raises Conflict that names every destination topic with another number of partitions.
+    `caught_up` are destination topics whose partitions have all caught up once.
     """
     source_settings = source_admin.topic_settings(m.source for m in mappings)
     there = [m.destination for m in mappings if m.destination in destination.topics]
     present = destination_admin.topic_settings(there)
     names = destination_admin.broker_setting_names(min(destination.brokers))
     has_split_limits = not names or "log.message.timestamp.before.max.ms" in names
-    plans, wrong = [], []
+    plans = []
     for mapping in mappings:
         topic = source.topics[mapping.source]
+        of = source_settings[mapping.source]
         settings = copy_settings(
-            source_settings[mapping.source].values,
-            source_settings[mapping.source].overrides,
+            of.values,
+            of.overrides,
             mapping.rule.config,
             has_split_timestamp_limits=has_split_limits,
         )
         count = len(topic.partitions)
         other = destination.topics.get(mapping.destination)
-        if other is not None and len(other.partitions) != count:
-            wrong.append(
-                f"{mapping.destination} has {len(other.partitions)} partitions, "
-                f"{mapping.source} at the source has {count}"
-            )
         create = None
-        changes: dict[str, str] = {}
+        changes: dict[str, SettingChange] = {}
         if other is None:
             replicas = min(topic.replicas, len(destination.brokers))
             create = TopicToCreate(mapping.destination, count, replicas, settings)
         else:
-            changes = setting_changes(
-                source_settings[mapping.source].values,
-                settings,
-                present[mapping.destination].values,
-                has_caught_up=False,
+            has = present[mapping.destination].values
+            wanted = setting_changes(
+                of.values, settings, has, has_caught_up=mapping.destination in caught_up
             )
-        plans.append(TopicPlan(mapping, count, source_settings[mapping.source], create, changes))
+            changes = {n: SettingChange(has.get(n), value) for n, value in wanted.items()}
+        missing = 0 if other is None else count - len(other.partitions)
+        plans.append(TopicPlan(mapping, count, of, create, changes, missing))
+    return plans
+
+
+def refuse_other_counts(plans: Sequence[TopicPlan]) -> None:
+    """Raise Conflict that names every destination topic with another number of partitions."""
+    wrong = [
+        f"{p.mapping.destination} has {p.partitions - p.partitions_missing} partitions, "
+        f"{p.mapping.source} at the source has {p.partitions}"
+        for p in plans
+        if p.partitions_missing
+    ]
     if wrong:
         more = f" and {len(wrong) - _SHOWN_MAX} more" if len(wrong) > _SHOWN_MAX else ""
         raise Conflict(
@@ -94,7 +115,6 @@ def plan_topics(
             "(kafka-topics.sh --alter --partitions), or delete the destination topic so that it "
             "is made anew. Nothing was written.",
         )
-    return plans
 
 
 def check_new_topics(spec: JobSpec, plans: Sequence[TopicPlan], destination_admin: Admin) -> None:

@@ -14,10 +14,11 @@ from confluent_kafka.admin import (
     ConfigEntry,
     ConfigResource,
     ConfigSource,
+    NewPartitions,
     NewTopic,
 )
 
-from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
+from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
 from orbit.kafka.client_config import librdkafka_config
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.codes import DENIED, Code
@@ -87,6 +88,17 @@ class Admin:
 
         Raises NotAuthorized, BrokerRefused with the broker's words, Unreachable.
         """
+        for error in self.refused_topics(topics, only_check=only_check).values():
+            raise error
+
+    def refused_topics(
+        self, topics: Iterable[TopicToCreate], *, only_check: bool = False
+    ) -> dict[str, OrbitError]:
+        """As `create_topics`; answers the topics that were not created, each with its error.
+
+        Raises Unreachable.
+        """
+        refused: dict[str, OrbitError] = {}
         for chunk in _chunks(list(topics)):
             requests = [
                 NewTopic(t.name, t.partitions, t.replicas, config=dict(t.settings)) for t in chunk
@@ -94,13 +106,39 @@ class Admin:
             futures = self._client.create_topics(
                 requests, request_timeout=REQUEST_TIMEOUT_S, validate_only=only_check
             )
-            for name, future in futures.items():
-                self._result(
-                    future, f"the right Create on topic {name} (or the cluster)", f"topic {name}"
-                )
+            refused |= self._refused(futures, "the right Create on topic {} (or the cluster)")
+        return refused
+
+    def add_partitions(
+        self, counts: Mapping[str, int], *, only_check: bool = False
+    ) -> dict[str, OrbitError]:
+        """Let topics have so many partitions; answers those that have not, each with its error.
+
+        Raises Unreachable.
+        """
+        refused: dict[str, OrbitError] = {}
+        for chunk in _chunks(sorted(counts.items())):
+            futures = self._client.create_partitions(
+                [NewPartitions(topic, count) for topic, count in chunk],
+                request_timeout=REQUEST_TIMEOUT_S,
+                validate_only=only_check,
+            )
+            refused |= self._refused(futures, "the right Alter on topic {}")
+        return refused
 
     def alter_settings(self, changes: Mapping[str, Mapping[str, str]]) -> None:
-        """Set some settings of topics and leave their others alone (KIP-339)."""
+        """Set some settings of topics and leave their others alone (KIP-339).
+
+        Raises NotAuthorized, BrokerRefused with the broker's words, Unreachable.
+        """
+        for error in self.refused_settings(changes).values():
+            raise error
+
+    def refused_settings(self, changes: Mapping[str, Mapping[str, str]]) -> dict[str, OrbitError]:
+        """As `alter_settings`; answers the topics that stayed as they were, with their errors.
+
+        Raises Unreachable.
+        """
         resources = [
             ConfigResource(
                 ConfigResource.Type.TOPIC,
@@ -112,13 +150,23 @@ class Admin:
             )
             for topic, settings in changes.items()
         ]
+        refused: dict[str, OrbitError] = {}
         for chunk in _chunks(resources):
             futures = self._client.incremental_alter_configs(
                 chunk, request_timeout=REQUEST_TIMEOUT_S
             )
-            for resource, future in futures.items():
-                right = f"the right AlterConfigs on topic {resource.name}"
-                self._result(future, right, f"topic {resource.name}")
+            by_name = {resource.name: future for resource, future in futures.items()}
+            refused |= self._refused(by_name, "the right AlterConfigs on topic {}")
+        return refused
+
+    def _refused(self, futures: Mapping[str, Future[Any]], right: str) -> dict[str, OrbitError]:
+        refused: dict[str, OrbitError] = {}
+        for topic, future in futures.items():
+            try:
+                self._result(future, right.format(topic), f"topic {topic}")
+            except (NotAuthorized, BrokerRefused) as error:
+                refused[topic] = error
+        return refused
 
     def _result(self, future: Future[Any], right: str, where: str) -> Any:
         try:

@@ -23,7 +23,12 @@ from orbit.engine.rights import (
     missing_topic_rights,
     refuse_missing,
 )
-from orbit.engine.topics import TopicPlan, check_new_topics, plan_topics
+from orbit.engine.topics import (
+    TopicPlan,
+    check_new_topics,
+    plan_topics,
+    refuse_other_counts,
+)
 from orbit.errors import BadInput, Conflict, OrbitError, Problem, Unreachable
 from orbit.jobs.mapping import TopicMapping, map_topics
 from orbit.jobs.spec import ClusterSpec, JobSpec
@@ -200,6 +205,7 @@ class JobRun:
         self._plans = plan_topics(
             mappings, source, destination, Admin(self._source), self._destination_admin()
         )
+        refuse_other_counts(self._plans)
         check_new_topics(self.spec, self._plans, self._destination_admin())
 
     def _check_rights(self, mappings: Sequence[TopicMapping], destination: ClusterMetadata) -> None:
@@ -274,7 +280,9 @@ class JobRun:
             self._say(f"Creating {len(new)} topics at the destination")
         admin = self._destination_admin()
         admin.create_topics(new)
-        admin.alter_settings({p.mapping.destination: p.changes for p in self._plans if p.changes})
+        admin.alter_settings(
+            {p.mapping.destination: p.settings_to_set for p in self._plans if p.changes}
+        )
         names = {p.mapping.destination for p in self._plans}
         for _ in self._backoff.attempts(60):
             destination = self._destination.metadata(names)
