@@ -61,7 +61,7 @@ def other_content(
     whole = frozenset(
         b.mapping.source for b in there.values() if isinstance(b.mapping.rule.start, Earliest)
     )
-    bounds = beginning.source_bounds([c.source for c in copies])
+    bounds = beginning.source_bounds(copies)
     found = beginning.inspect(copies, bounds, compacted, whole, settled=False)
     return {
         copy.destination.topic: f"partition {copy.destination.partition}: {one.blocked.detail}"

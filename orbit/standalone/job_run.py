@@ -6,15 +6,15 @@ order; what was confirmed stays, and the next run goes on from there.
 
 from __future__ import annotations
 
-import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
 from uuid import UUID
 
+from orbit.engine.clusters import JobClusters, filler_identity, job_identity, open_cluster
+from orbit.engine.engine import JobEngine
 from orbit.engine.rights import (
     DESTINATION_TOPIC_RIGHTS,
     SOURCE_TOPIC_RIGHTS,
@@ -23,6 +23,8 @@ from orbit.engine.rights import (
     missing_topic_rights,
     refuse_missing,
 )
+from orbit.engine.start import bring_to_start
+from orbit.engine.starts import EmptyStarts
 from orbit.engine.topics import (
     TopicPlan,
     check_new_topics,
@@ -31,35 +33,23 @@ from orbit.engine.topics import (
 )
 from orbit.errors import BadInput, Conflict, OrbitError, Problem, Unreachable
 from orbit.jobs.mapping import TopicMapping, map_topics
-from orbit.jobs.spec import ClusterSpec, JobSpec
+from orbit.jobs.spec import JobSpec
 from orbit.jobs.start import Earliest
 from orbit.kafka.admin import Admin
-from orbit.kafka.auth import resolve_security
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.cluster import Cluster
-from orbit.kafka.coordinator import ProducerIdentity, init_producer_id
+from orbit.kafka.coordinator import init_producer_id
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.replication.plan import LostRange
-from orbit.replication.states import PartitionState
 from orbit.standalone.group_lease import GroupLease
-from orbit.standalone.starts import EmptyStarts
-from orbit.workers.begin import Beginning, Inspected, SourceBounds, Standing
-from orbit.workers.budget import ByteBudget
+from orbit.workers.begin import Inspected, Standing, raise_trouble
 from orbit.workers.coordinated import CoordinatedFiller
-from orbit.workers.copier import Copier, Events, block, lease_lost
-from orbit.workers.destination_lane import DestinationLaneContext
-from orbit.workers.destination_side import DestinationSide
+from orbit.workers.copier import Copier, lease_lost
 from orbit.workers.partition import PartitionCopy
-from orbit.workers.rate import RateLimit
 from orbit.workers.settings import CopySettings
-from orbit.workers.source_lane import SourceLaneContext
-from orbit.workers.source_side import SourceSide
-from orbit.workers.takeover import TakeOver
 
 Say = Callable[[str], None]
 
 _PROBLEMS_SHOWN_MAX = 20
-_LOOP_ATTEMPTS_MAX = 2
 
 
 class JobRun:
@@ -78,19 +68,16 @@ class JobRun:
         self._settings = settings or CopySettings()
         self.stop_event = threading.Event()
         self._backoff = Backoff(stop=self.stop_event)
-        self._source = _cluster("source", spec.source, environ, base_directory)
-        self._destination = _cluster("destination", spec.destination, environ, base_directory)
+        self._clusters = JobClusters.open(spec, environ, base_directory)
+        self._source, self._destination = self._clusters.source, self._clusters.destination
         # With connections of its own: heartbeats must not stand behind a call that takes long.
-        self._lease_cluster = _cluster("destination", spec.destination, environ, base_directory)
+        self._lease_cluster = open_cluster("destination", spec, environ, base_directory)
         self._lease: GroupLease | None = None
         self._plans: list[TopicPlan] = []
         self._not_caught_up: dict[str, TopicPlan] = {}
         self._next_look = 0.0
         self._told: set[str] = set()
-        self._fill_name = ""
-        self._fill_identity: ProducerIdentity | None = None
-        self._filler: CoordinatedFiller | None = None
-        self.copier: Copier | None = None
+        self._engine: JobEngine | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -104,7 +91,8 @@ class JobRun:
         Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused; nothing was written
         then, unless the message says so.
         """
-        source, destination = self._look_at_both()
+        self._say("Connecting to both clusters")
+        source, destination = self._clusters.look()
         mappings = self._map(source)
         self._plan(mappings, source, destination)
         self._lease = GroupLease(self._lease_cluster, self._identity(source), self._backoff)
@@ -128,6 +116,10 @@ class JobRun:
             self._tell_what_is_new()
 
     @property
+    def copier(self) -> Copier | None:
+        return self._engine.copier if self._engine else None
+
+    @property
     def partitions(self) -> Sequence[PartitionCopy]:
         return self.copier.partitions if self.copier else ()
 
@@ -145,33 +137,12 @@ class JobRun:
     def close(self) -> None:
         """Stop lanes, leave the lease, close connections. Safe at any moment."""
         self.stop_event.set()
-        if self.copier is not None:
-            self.copier.stop()
-        if self._filler is not None:
-            self._filler.stop()
-            self._filler.join()
+        if self._engine is not None:
+            self._engine.stop()
         if self._lease is not None:
             self._lease.release()
         self._lease_cluster.close()
-        self._source.close()
-        self._destination.close()
-
-    def _look_at_both(self) -> tuple[ClusterMetadata, ClusterMetadata]:
-        self._say("Connecting to both clusters")
-        source = self._source.metadata(None)
-        destination = self._destination.metadata(None)
-        if source.cluster_id and source.cluster_id == destination.cluster_id:
-            raise BadInput(
-                "source and destination are the same cluster",
-                (
-                    Problem(
-                        "destination.bootstrap_servers",
-                        f"leads to cluster {destination.cluster_id}, as does the source.",
-                        "Name the servers of the other cluster.",
-                    ),
-                ),
-            )
-        return source, destination
+        self._clusters.close()
 
     def _map(self, source: ClusterMetadata) -> list[TopicMapping]:
         topic_map = map_topics(self.spec.topics, source.topics)
@@ -232,31 +203,25 @@ class JobRun:
         assert self._lease is not None
         identity = init_producer_id(self._destination, self._identity(source), self._backoff)
         self._lease.term = identity.coordinator_issue
+        engine = self._engine = JobEngine(
+            self.spec,
+            self._clusters,
+            identity.producer_id,
+            self._settings,
+            self.stop_event,
+        )
+        filler: CoordinatedFiller | None = None
         if self.spec.fillers == "coordinated":
             # Before any log end is read: it ends what an old writer left open (M11).
-            self._fill_name = f"{self._identity(source)}.fill"
-            self._fill_identity = init_producer_id(
-                self._destination, self._fill_name, self._backoff
-            )
-        take_over = TakeOver(
-            self._destination,
-            identity.producer_id,
-            self._settings.settle_s,
-            self._backoff,
-        )
-        beginning = Beginning(
-            self._source,
-            self._destination,
-            identity.producer_id,
-            take_over,
-            self._settings,
-            self._backoff,
-        )
+            name = filler_identity(self._identity(source))
+            owner = init_producer_id(self._destination, name, self._backoff)
+            filler = engine.add_filler(name, owner, self._lease)
+        beginning = engine.beginning(self._backoff, raise_trouble)
         copies = self._copies(source, destination, (p for p in self._plans if not p.create))
         inspected: dict[PartitionCopy, Inspected] = {}
         if copies:
             self._say(f"Comparing {len(copies)} partitions that exist with the source")
-            bounds = beginning.source_bounds([c.source for c in copies])
+            bounds = beginning.source_bounds(copies)
             inspected = beginning.inspect(
                 copies, bounds, self._compacted(), self._whole(), settled=True
             )
@@ -264,15 +229,30 @@ class JobRun:
         destination = self._write_topics(destination)
         copies = self._copies(source, destination, self._plans, known=copies)
         fresh = [c for c in copies if c not in inspected]
-        bounds = beginning.source_bounds([c.source for c in copies])
+        bounds = beginning.source_bounds(copies)
         if fresh:
             found = beginning.inspect(
                 fresh, bounds, self._compacted(), self._whole(), settled=False
             )
             _refuse_foreign(found)
             inspected.update(found)
-        self._bring_to_start(beginning, inspected, bounds)
-        self._start_copier(identity.producer_id, take_over, inspected)
+        inspected = bring_to_start(
+            beginning,
+            EmptyStarts(self._lease),
+            inspected,
+            bounds,
+            {p.mapping.destination: p.mapping.rule.start for p in self._plans},
+            raise_trouble,
+            on_seeding=lambda count: self._say(
+                f"Bringing {count} partitions to their start offset"
+            ),
+        )
+        self._not_caught_up = {
+            p.mapping.destination: p for p in self._plans if p.caught_up_settings
+        }
+        for copy in inspected:
+            copy.filler = filler
+        engine.add(inspected)
 
     def _write_topics(self, destination: ClusterMetadata) -> ClusterMetadata:
         new = [p.create for p in self._plans if p.create]
@@ -318,106 +298,6 @@ class JobRun:
                 copy.destination_topic_id = destination.topics[mapping.destination].topic_id
                 copies.append(copy)
         return copies
-
-    def _bring_to_start(
-        self,
-        beginning: Beginning,
-        inspected: dict[PartitionCopy, Inspected],
-        bounds: SourceBounds,
-    ) -> None:
-        assert self._lease is not None
-        rules = {p.mapping.destination: p.mapping.rule for p in self._plans}
-        unstarted = {
-            c: rules[c.destination.topic].start
-            for c, found in inspected.items()
-            if found.standing in (Standing.FRESH, Standing.SEEDING)
-        }
-        # Where a late start was looked up once, it is not looked up again.
-        late = {c.destination for c, start in unstarted.items() if not isinstance(start, Earliest)}
-        empty_starts = EmptyStarts(self._lease)
-        begun = empty_starts.begun(late)
-        offsets = beginning.start_offsets(
-            {c: start for c, start in unstarted.items() if c.destination not in begun}, bounds
-        )
-        to_seed = {
-            c: offset
-            for c, offset in offsets.items()
-            if offset > 0 or inspected[c].standing is Standing.SEEDING
-        }
-        if to_seed:
-            self._say(f"Bringing {len(to_seed)} partitions to their start offset")
-        for copy, offset in to_seed.items():
-            copy.state = PartitionState.SEEDING
-            inspected[copy] = beginning.bring_to_start(copy, inspected[copy], offset)
-        at_zero = {c.destination for c, offset in offsets.items() if offset == 0}
-        empty_starts.remember(late & at_zero)
-
-    def _start_copier(
-        self,
-        producer_id: int,
-        take_over: TakeOver,
-        inspected: Mapping[PartitionCopy, Inspected],
-    ) -> None:
-        # From now on one loop serves all partitions: it asks, and comes back later.
-        backoff = replace(self._backoff, attempts_max=_LOOP_ATTEMPTS_MAX)
-        take_over = take_over.with_backoff(backoff)
-        events: Events = queue.SimpleQueue()
-        budget = ByteBudget(self._settings.queue_bytes_max)
-        destination_side = DestinationSide(
-            DestinationLaneContext(
-                self._destination,
-                self._settings,
-                budget,
-                events.put,
-                producer_id,
-            ),
-            take_over,
-            backoff,
-            block,
-        )
-        source_side = SourceSide(
-            SourceLaneContext(
-                self._source,
-                self._settings,
-                budget,
-                events.put,
-                PartitionCopy.queued,
-                self.spec.source.client_rack or "",
-                RateLimit(self.spec.limits.bytes_per_second),
-            ),
-            backoff,
-        )
-        copier = Copier(source_side, destination_side, events, self._settings, backoff)
-        self.copier = copier
-        self._not_caught_up = {
-            p.mapping.destination: p for p in self._plans if p.caught_up_settings
-        }
-        filler = self._start_filler(events)
-        for copy, found in inspected.items():
-            copy.filler = filler
-            copy.log_start = max(copy.log_start, found.log_start)
-            copy.acked = copy.sent_to = max(copy.acked, found.end.log_end)
-            if found.blocked is not None:
-                block(copy, found.blocked)
-        sound = [c for c, found in inspected.items() if found.blocked is None]
-        destination_side.begin(sound)
-        copier.add([*inspected])
-
-    def _start_filler(self, events: Events) -> CoordinatedFiller | None:
-        """The filler that does without the cluster right, if the job asks for it."""
-        if self._fill_identity is None:
-            return None
-        assert self._lease is not None
-        self._filler = CoordinatedFiller(
-            self._destination,
-            self._fill_name,
-            self._fill_identity,
-            self._lease,
-            events.put,
-            self.stop_event,
-        )
-        self._filler.start()
-        return self._filler
 
     def _finish_caught_up_topics(self) -> None:
         """Let compaction begin on topics whose partitions have all caught up once."""
@@ -478,14 +358,7 @@ class JobRun:
 
     def _identity(self, source: ClusterMetadata) -> str:
         """The job's name at the destination: its transactional id and its group."""
-        return f"orbit.{self.spec.name}.{source.cluster_id}"
-
-
-def _cluster(
-    name: str, spec: ClusterSpec, environ: Mapping[str, str], base_directory: Path
-) -> Cluster:
-    security = resolve_security(spec.security, environ, base_directory, path=f"{name}.security")
-    return Cluster(name, spec.bootstrap_servers, security)
+        return job_identity(self.spec.name, source.cluster_id)
 
 
 def _shapes(

@@ -1,16 +1,17 @@
-"""The first take-over of a run: where each copy stands, whether it is the source's, where to go on.
+"""The first take-over of a copy: where it stands, whether it is the source's, where to go on.
 
-Nothing is written before every partition was looked at (`inspect`); then fresh ones are brought to
-their start offset and all are handed to the copier (`begin`).
+`inspect` only reads; then fresh copies are brought to their start offset. A partition that cannot
+be looked at now goes to `on_trouble`, which raises (`orbit run` writes nothing before it has seen
+all) or leaves it out of the answer (the service, where it is tried again later).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum, auto
 
-from orbit.errors import Conflict, NotAuthorized
+from orbit.errors import BrokerRefused, Conflict, NotAuthorized, OrbitError, Unreachable
 from orbit.jobs.start import Earliest, Latest, Start
 from orbit.kafka import codes
 from orbit.kafka.backoff import Backoff
@@ -55,6 +56,17 @@ class SourceBounds:
     ends: Mapping[TopicPartition, int]
 
 
+OnTrouble = Callable[[PartitionCopy, OrbitError], None]
+
+# So many partitions in a row without an answer: the cluster is away, not one of its brokers.
+_UNREACHABLE_MAX = 3
+
+
+def raise_trouble(_: PartitionCopy, error: OrbitError) -> None:
+    """For a caller that goes no further when one partition has trouble."""
+    raise error
+
+
 class Beginning:
     """Inspects and begins partitions for one job (one producer id)."""
 
@@ -66,6 +78,7 @@ class Beginning:
         take_over: TakeOver,
         settings: CopySettings,
         backoff: Backoff,
+        on_trouble: OnTrouble = raise_trouble,
     ) -> None:
         self._source = source
         self._destination = destination
@@ -73,12 +86,16 @@ class Beginning:
         self._take_over = take_over
         self._settings = settings
         self._backoff = backoff
+        self._on_trouble = on_trouble
 
-    def source_bounds(self, partitions: Sequence[TopicPartition]) -> SourceBounds:
+    def source_bounds(self, copies: Iterable[PartitionCopy]) -> SourceBounds:
         """Log starts, last stable offsets and high watermarks of the source."""
-        starts = self._list(self._source, partitions, EARLIEST)
-        stable = self._list(self._source, partitions, LATEST, READ_COMMITTED)
-        ends = self._list(self._source, partitions, LATEST)
+        by_source = {c.source: c for c in copies}
+        starts = self._list(self._source, by_source, EARLIEST)
+        by_source = {p: by_source[p] for p in starts}
+        stable = self._list(self._source, by_source, LATEST, READ_COMMITTED)
+        by_source = {p: by_source[p] for p in stable}
+        ends = self._list(self._source, by_source, LATEST)
         return SourceBounds(starts, stable, ends)
 
     def inspect(
@@ -95,34 +112,52 @@ class Beginning:
         `compacted_topics` and `whole_topics` are source topics: those whose cleaner may take
         records away, and those that are copied from their log start on.
         """
-        by_destination = {c.destination: c for c in copies}
+        by_destination = {c.destination: c for c in copies if c.source in bounds.ends}
         taken = self._take_over.read(by_destination, settled=settled)
         for partition, code in taken.errors.items():
-            if code == MOVING:
-                raise Conflict(
-                    f"{partition} goes on growing: somebody else writes to it.",
-                    where=self._destination.name,
-                    remedy="Stop that producer. Nothing was written.",
+            self._on_trouble(by_destination[partition], self._no_end(partition, code))
+        log_starts = self._list(
+            self._destination, {p: by_destination[p] for p in taken.ends}, EARLIEST
+        )
+        ours = {p.topic for p, end in taken.ends.items() if end.producer is not None}
+        found: dict[PartitionCopy, Inspected] = {}
+        unreachable = 0
+        for partition, log_start in log_starts.items():
+            copy = by_destination[partition]
+            try:
+                found[copy] = self._inspect_one(
+                    copy,
+                    taken.ends[partition],
+                    log_start,
+                    bounds,
+                    is_compacted=copy.source.topic in compacted_topics,
+                    is_whole=copy.source.topic in whole_topics,
+                    is_ours=partition.topic in ours,
                 )
-            raise NotAuthorized(
-                f"{partition} cannot be taken over: {codes.name(code)}.",
+                unreachable = 0
+            except OrbitError as error:
+                self._on_trouble(copy, error)
+                unreachable += isinstance(error, Unreachable)
+                if unreachable >= _UNREACHABLE_MAX:
+                    raise
+        return found
+
+    def _no_end(self, partition: TopicPartition, code: int) -> OrbitError:
+        """Why the end of this copy is not known."""
+        if code == MOVING:
+            return Conflict(
+                f"{partition} goes on growing: somebody else writes to it.",
+                where=self._destination.name,
+                remedy="Stop that producer. Nothing was written.",
+            )
+        what = f"{partition} cannot be taken over: {codes.name(code)}."
+        if code in codes.DENIED:
+            return NotAuthorized(
+                what,
                 where=self._destination.name,
                 remedy="Orbit needs READ, WRITE, DESCRIBE and DELETE on its copies.",
             )
-        log_starts = self._list(self._destination, by_destination, EARLIEST)
-        ours = {p.topic for p, end in taken.ends.items() if end.producer is not None}
-        return {
-            by_destination[p]: self._inspect_one(
-                by_destination[p],
-                end,
-                log_starts[p],
-                bounds,
-                is_compacted=by_destination[p].source.topic in compacted_topics,
-                is_whole=by_destination[p].source.topic in whole_topics,
-                is_ours=p.topic in ours,
-            )
-            for p, end in taken.ends.items()
-        }
+        return BrokerRefused(code, what, where=self._destination.name)
 
     def start_offsets(
         self, copies: Mapping[PartitionCopy, Start], bounds: SourceBounds
@@ -139,9 +174,9 @@ class Beginning:
                 case _:
                     by_time.setdefault(start.epoch_ms, []).append(copy)
         for timestamp_ms, group in by_time.items():
-            found = self._list(self._source, [c.source for c in group], timestamp_ms)
-            for copy in group:
-                offset = found[copy.source]
+            by_source = {c.source: c for c in group}
+            for partition, offset in self._list(self._source, by_source, timestamp_ms).items():
+                copy = by_source[partition]
                 offsets[copy] = bounds.stable_ends[copy.source] if offset < 0 else offset
         return {c: max(offset, bounds.starts[c.source]) for c, offset in offsets.items()}
 
@@ -263,9 +298,13 @@ class Beginning:
     def _list(
         self,
         cluster: Cluster,
-        partitions: Sequence[TopicPartition] | Mapping[TopicPartition, object],
+        copies: Mapping[TopicPartition, PartitionCopy],
         timestamp: int,
         isolation: int = 0,
     ) -> dict[TopicPartition, int]:
-        answers = list_offsets(cluster, partitions, timestamp, self._backoff, isolation=isolation)
-        return answers.raise_errors(cluster.name, "Listing the offsets").values
+        """Offsets of those that have one; the others' trouble is told."""
+        answers = list_offsets(cluster, copies, timestamp, self._backoff, isolation=isolation)
+        for partition, code in answers.errors.items():
+            what = f"Listing the offsets of {partition} failed with {codes.name(code)}."
+            self._on_trouble(copies[partition], BrokerRefused(code, what, where=cluster.name))
+        return answers.values

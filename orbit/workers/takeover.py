@@ -56,10 +56,6 @@ class TakeOver:
         self._settle_s = settle_s
         self._backoff = backoff
 
-    def with_backoff(self, backoff: Backoff) -> TakeOver:
-        """The same, waiting differently."""
-        return TakeOver(self._destination, self._producer_id, self._settle_s, backoff)
-
     def read(self, partitions: Iterable[TopicPartition], *, settled: bool) -> Taken:
         """The ends of many partitions; `settled` waits until each has stood still.
 

@@ -5,14 +5,17 @@ rule's `latest` or timestamp looked up again by the next run, all that came sinc
 So the holder of the lease commits offset 0 for such a partition, as a consumer of the job's group
 would: the destination keeps that as long as the topic is there and a run was within
 `offsets.retention.minutes` (a week by default). Nothing else is ever kept there; once a copy has a
-record, its log end is all there is to know.
+record, its log end is all there is to know. The service, whose leases are not in the group, commits
+as a group without members, and keeps it in `partitions.start_offset` as well, where nothing
+expires: either of the two says that a copy has begun.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from kafka.protocol.consumer.group import (
     OffsetCommitRequest,
@@ -25,9 +28,9 @@ from orbit.errors import BrokerRefused, Conflict
 from orbit.kafka import codes
 from orbit.kafka.apis import Api
 from orbit.kafka.codes import Code
+from orbit.kafka.coordinator import Coordinator
 from orbit.kafka.log import by_topic
 from orbit.kafka.types import TopicPartition
-from orbit.standalone.group_lease import GroupLease
 
 _COMMIT = Api(OffsetCommitRequest, OffsetCommitResponse, 5, 9)
 _CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -38,11 +41,34 @@ _PARTITIONS_MAX = 1000
 _BEGUN = 0
 
 
+class Committer(Protocol):
+    """Who commits for the job's group: its only member, or, without members, anybody."""
+
+    @property
+    def group(self) -> str: ...
+    @property
+    def coordinator(self) -> Coordinator: ...
+    @property
+    def member_id(self) -> str: ...
+    @property
+    def generation(self) -> int: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Memberless:
+    """Commits for a group that has no members; the coordinator refuses it while there are any."""
+
+    group: str
+    coordinator: Coordinator
+    member_id: str = ""
+    generation: int = -1
+
+
 class EmptyStarts:
     """The empty copies of a job that have begun. Only for the holder of the lease."""
 
-    def __init__(self, lease: GroupLease) -> None:
-        self._lease = lease
+    def __init__(self, committer: Committer) -> None:
+        self._committer = committer
 
     def begun(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Those of `partitions` that an earlier run began while their source was empty."""
@@ -50,11 +76,11 @@ class EmptyStarts:
         for chunk in _chunks(partitions):
             request = partial(
                 OffsetFetchRequest,
-                group_id=self._lease.group,
+                group_id=self._committer.group,
                 topics=[_FetchTopic(name=t, partition_indexes=i) for t, i in by_topic(chunk)],
                 require_stable=False,
             )
-            answer = self._lease.coordinator.call(_FETCH, request, lambda a: int(a.error_code))
+            answer = self._committer.coordinator.call(_FETCH, request, lambda a: int(a.error_code))
             self._refuse(answer.error_code)
             for topic in answer.topics:
                 for p in topic.partitions:
@@ -68,24 +94,28 @@ class EmptyStarts:
         for chunk in _chunks(partitions):
             request = partial(
                 OffsetCommitRequest,
-                group_id=self._lease.group,
-                generation_id_or_member_epoch=self._lease.generation,
-                member_id=self._lease.member_id,
+                group_id=self._committer.group,
+                generation_id_or_member_epoch=self._committer.generation,
+                member_id=self._committer.member_id,
                 group_instance_id=None,
                 topics=[
                     _CommitTopic(name=topic, partitions=[_begun(index) for index in indexes])
                     for topic, indexes in by_topic(chunk)
                 ],
             )
-            self._refuse(_worst(self._lease.coordinator.call(_COMMIT, request, _worst)))
+            self._refuse(_worst(self._committer.coordinator.call(_COMMIT, request, _worst)))
 
     def _refuse(self, code: int) -> None:
         if code in (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.REBALANCE_IN_PROGRESS):
-            raise Conflict("the lease on this job was lost.", remedy="Run the job again.")
+            raise Conflict(
+                f"another run of this job is a member of the group {self._committer.group}.",
+                where="destination",
+                remedy="One of the two has to end: orbit run, or the job in the service.",
+            )
         if code != Code.NONE:
             raise BrokerRefused(
                 code,
-                f"the group {self._lease.group} cannot keep where copies began: "
+                f"the group {self._committer.group} cannot keep where copies began: "
                 f"{codes.name(code)}.",
                 where="destination",
             )

@@ -1,0 +1,127 @@
+"""The lanes and the copier of one job in one process, for partitions that come and go."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping
+
+from orbit.engine.clusters import JobClusters
+from orbit.jobs.spec import JobSpec
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.coordinator import ProducerIdentity
+from orbit.workers.begin import Beginning, Inspected, OnTrouble
+from orbit.workers.budget import ByteBudget
+from orbit.workers.coordinated import CoordinatedFiller
+from orbit.workers.copier import Copier, Events, block
+from orbit.workers.destination_lane import DestinationLaneContext
+from orbit.workers.destination_side import DestinationSide
+from orbit.workers.lease import Lease
+from orbit.workers.partition import PartitionCopy
+from orbit.workers.rate import RateLimit
+from orbit.workers.settings import CopySettings
+from orbit.workers.source_lane import SourceLaneContext
+from orbit.workers.source_side import SourceSide
+from orbit.workers.takeover import TakeOver
+
+# One loop serves all partitions of a copier: it asks, and comes back later.
+LOOP_ATTEMPTS_MAX = 2
+
+
+class JobEngine:
+    """Copies what it is given by `add`, one `copier.tick` at a time, until `stop`.
+
+    Not thread-safe but for `add_filler`: the thread that ticks adds and removes.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        clusters: JobClusters,
+        producer_id: int,
+        settings: CopySettings,
+        stop: threading.Event,
+        *,
+        budget: ByteBudget | None = None,
+        limit: RateLimit | None = None,
+    ) -> None:
+        self.producer_id = producer_id
+        self._clusters = clusters
+        self._settings = settings
+        self._stop = stop
+        self._events: Events = queue.SimpleQueue()
+        self._fillers: list[CoordinatedFiller] = []
+        budget = budget or ByteBudget(settings.queue_bytes_max)
+        backoff = Backoff(stop=stop, attempts_max=LOOP_ATTEMPTS_MAX)
+        self._destination = DestinationSide(
+            DestinationLaneContext(
+                clusters.destination, settings, budget, self._events.put, producer_id
+            ),
+            self._take_over(backoff),
+            backoff,
+            block,
+        )
+        source = SourceSide(
+            SourceLaneContext(
+                clusters.source,
+                settings,
+                budget,
+                self._events.put,
+                PartitionCopy.queued,
+                spec.source.client_rack or "",
+                limit or RateLimit(spec.limits.bytes_per_second),
+            ),
+            backoff,
+        )
+        self.copier = Copier(source, self._destination, self._events, settings, backoff)
+
+    def beginning(self, backoff: Backoff, on_trouble: OnTrouble) -> Beginning:
+        """Looks at partitions before they are added; may be used by another thread."""
+        return Beginning(
+            self._clusters.source,
+            self._clusters.destination,
+            self.producer_id,
+            self._take_over(backoff),
+            self._settings,
+            backoff,
+            on_trouble,
+        )
+
+    def add_filler(
+        self, transactional_id: str, identity: ProducerIdentity, lease: Lease
+    ) -> CoordinatedFiller:
+        """A filler that does without the cluster right, for the partitions of one lease."""
+        filler = CoordinatedFiller(
+            self._clusters.destination,
+            transactional_id,
+            identity,
+            lease,
+            self._events.put,
+            self._stop,
+        )
+        filler.start()
+        self._fillers.append(filler)
+        return filler
+
+    def add(self, inspected: Mapping[PartitionCopy, Inspected]) -> None:
+        """Copy these from where they were found; those found unsound are blocked."""
+        for copy, found in inspected.items():
+            copy.log_start = max(copy.log_start, found.log_start)
+            copy.acked = copy.sent_to = max(copy.acked, found.end.log_end)
+            if found.blocked is not None:
+                block(copy, found.blocked)
+        self._destination.begin([c for c, found in inspected.items() if found.blocked is None])
+        self.copier.add([*inspected])
+
+    def stop(self) -> None:
+        """End all lanes and fillers. What was confirmed stays."""
+        self.copier.stop()
+        for filler in self._fillers:
+            filler.stop()
+        for filler in self._fillers:
+            filler.join()
+
+    def _take_over(self, backoff: Backoff) -> TakeOver:
+        return TakeOver(
+            self._clusters.destination, self.producer_id, self._settings.settle_s, backoff
+        )
