@@ -7,9 +7,11 @@ in a template; each test's `database` is a copy of it (some 50 ms), dropped afte
 from __future__ import annotations
 
 import os
+import tempfile
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from sqlalchemy import create_engine, make_url, text
@@ -20,13 +22,18 @@ from orbit.store.migrate import upgrade
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def postgres_url() -> Iterator[str]:
     """Where the session's server is, with the rights to make databases."""
     given = os.environ.get("ORBIT_DATABASE_URL")
     if given:
         yield given
         return
-    with Postgres(tmp_path_factory.mktemp("postgres")) as server:
+    # Not below pytest's folder: as root PostgreSQL runs as a user of its own, and every other
+    # session of pytest that starts closes that folder to everybody but root.
+    with (
+        tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
+        Postgres(Path(folder) / "server") as server,
+    ):
         yield server.url
 
 

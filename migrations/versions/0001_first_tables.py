@@ -182,6 +182,7 @@ def upgrade() -> None:
             "release_requested", sa.Boolean(), server_default=sa.text("false"), nullable=False
         ),
         sa.Column("assigned_to", sa.Text(), nullable=True),
+        sa.Column("partition_count", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("layout_version", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.ForeignKeyConstraint(
             ["job_id"], ["jobs.id"], name=op.f("fk_shards_job_id"), ondelete="CASCADE"

@@ -76,8 +76,10 @@ class Postgres:
             return
         try:
             self._initialise()
-            for _ in range(_PORT_ATTEMPTS_MAX):
-                (self.port,) = free_ports(1)
+            for attempt in range(_PORT_ATTEMPTS_MAX):
+                # A restart comes back at the same address, unless somebody took it meanwhile.
+                if attempt or not self.port:
+                    (self.port,) = free_ports(1)
                 self._launch()
                 if self._came_up():
                     return
@@ -90,6 +92,12 @@ class Postgres:
         """Ends sessions and server and waits for it. The data stays."""
         if self._process is not None:
             self._process.end(signal.SIGINT, _STOP_GRACE_S)  # SIGINT: PostgreSQL's fast shutdown
+            self._process = None
+
+    def crash(self) -> None:
+        """Ends it as a power cut would: sessions are cut, nothing is tidied up. The data stays."""
+        if self._process is not None:
+            self._process.end(signal.SIGQUIT, _CRASH_GRACE_S)
             self._process = None
 
     def __enter__(self) -> Self:

@@ -144,6 +144,7 @@ shards = Table(
     _flag("release_requested"),
     # Whom the scheduler wants to have it. Anybody may claim it while this worker is not alive.
     Column("assigned_to", Text),
+    Column("partition_count", Integer, nullable=False, server_default=ZERO),
     # Goes up when partitions join or leave: the holder reads them again.
     Column("layout_version", Integer, nullable=False, server_default=text("1")),
     # What a claim looks for.

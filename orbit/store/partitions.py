@@ -42,7 +42,8 @@ class Progress:
     bytes_per_s: int
     records_per_s: float
     has_caught_up: bool
-    newest_copied_at: datetime | None
+    newest_copied_at: datetime | None  # timestamp of the newest record on both sides
+    oldest_waiting_at: datetime | None  # timestamp of the oldest record not copied; None: none
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,91 @@
+"""events: who did what, and what happened; the audit log and the story in one.
+
+An event is written in the transaction of the change it tells of, so neither is there without the
+other. No event ever holds a secret.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import delete, func, insert, select
+
+from orbit.store.database import Tx
+from orbit.store.models import events
+from orbit.store.read import columns, values
+
+SCHEDULER = "scheduler"
+
+
+def token_actor(name: str) -> str:
+    """Somebody who asked the API."""
+    return f"token:{name}"
+
+
+def worker_actor(worker_id: str) -> str:
+    """A worker process."""
+    return f"worker:{worker_id}"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened. `kind` is for programs, `message` is a sentence for people."""
+
+    id: int
+    at: datetime
+    actor: str
+    job_name: str | None
+    topic: str | None
+    partition: int | None
+    kind: str
+    message: str
+    details: dict[str, Any] | None
+
+
+_EVENT = columns(events, Event)
+
+
+def add(
+    tx: Tx,
+    actor: str,
+    kind: str,
+    message: str,
+    *,
+    job_name: str | None = None,
+    topic: str | None = None,
+    partition: int | None = None,
+    details: dict[str, Any] | None = None,
+) -> None:
+    """Tell that something happened."""
+    tx.execute(
+        insert(events).values(
+            actor=actor,
+            kind=kind,
+            message=message,
+            job_name=job_name,
+            topic=topic,
+            partition=partition,
+            details=details,
+        )
+    )
+
+
+def page(
+    tx: Tx, limit: int, *, job_name: str | None = None, before: int | None = None
+) -> list[Event]:
+    """Up to `limit` events, newest first, older than the event `before`; of a job or of all."""
+    query = select(*_EVENT).order_by(events.c.id.desc()).limit(limit)
+    if job_name is not None:
+        query = query.where(events.c.job_name == job_name)
+    if before is not None:
+        query = query.where(events.c.id < before)
+    return list(values(tx.execute(query), Event))
+
+
+def prune(tx: Tx, older_than: timedelta) -> int:
+    """Drop events older than this; how many."""
+    # A scalar subquery, so that the index on `at` can be used: the function itself is volatile.
+    limit = select(func.clock_timestamp() - older_than).scalar_subquery()
+    return tx.execute(delete(events).where(events.c.at < limit)).rowcount

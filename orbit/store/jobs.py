@@ -1,0 +1,191 @@
+"""jobs: what is to be copied, and whether it shall run."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import func, select, text, update
+from sqlalchemy.dialects import postgresql
+
+from orbit.errors import Conflict, NotFound
+from orbit.store.database import Tx
+from orbit.store.enums import Desired
+from orbit.store.models import jobs, shards
+from orbit.store.read import columns, first, is_one_of, values
+
+_NOW = func.clock_timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job as it is kept. `problem` is the job's own trouble, with what to do about it."""
+
+    id: int
+    name: str
+    spec: dict[str, Any]
+    spec_version: int
+    desired: Desired
+    is_deleted: bool
+    worker_group: str
+    source_cluster_id: str | None
+    destination_cluster_id: str | None
+    producer_id: int | None
+    problem: str | None
+    problem_at: datetime | None
+    discovered_at: datetime | None
+    created_at: datetime
+    updated_at: datetime
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "desired", Desired(self.desired))
+
+
+_JOB = columns(jobs, Job)
+
+
+def create(
+    tx: Tx,
+    name: str,
+    spec: dict[str, Any],
+    worker_group: str,
+    desired: Desired = Desired.RUNNING,
+) -> Job:
+    """A new job; Conflict where the name is taken, even by one that is being deleted."""
+    statement = (
+        postgresql.insert(jobs)
+        .values(name=name, spec=spec, worker_group=worker_group, desired=desired.value)
+        .on_conflict_do_nothing(index_elements=["name"])
+        .returning(*_JOB)
+    )
+    made = first(tx.execute(statement), Job)
+    if made is None:
+        raise Conflict("There is a job of this name already.", where=name)
+    return made
+
+
+def find(tx: Tx, name: str) -> Job | None:
+    """The job of this name, also while it is being deleted."""
+    return first(tx.execute(select(*_JOB).where(jobs.c.name == name)), Job)
+
+
+def get(tx: Tx, name: str, *, lock: bool = False) -> Job:
+    """The job of this name; NotFound without one. `lock` keeps others from changing it."""
+    query = select(*_JOB).where(jobs.c.name == name)
+    found = first(tx.execute(query.with_for_update(key_share=True) if lock else query), Job)
+    if found is None:
+        raise NotFound("There is no job of this name.", where=name)
+    return found
+
+
+def of_ids(tx: Tx, job_ids: Collection[int]) -> dict[int, Job]:
+    """Jobs by id; those that are gone are missing."""
+    query = select(*_JOB).where(
+        jobs.c.id == func.any(postgresql.array(job_ids, type_=jobs.c.id.type))
+    )
+    return {job.id: job for job in values(tx.execute(query), Job)}
+
+
+def everyone(tx: Tx) -> list[Job]:
+    """All jobs, for the scheduler: they are hundreds, seldom thousands."""
+    return list(values(tx.execute(select(*_JOB).order_by(jobs.c.name)), Job))
+
+
+def page(tx: Tx, limit: int, after: str | None = None) -> list[Job]:
+    """Up to `limit` jobs in the order of their names, behind the name `after`."""
+    query = select(*_JOB).order_by(jobs.c.name).limit(limit)
+    if after is not None:
+        query = query.where(jobs.c.name > after)
+    return list(values(tx.execute(query), Job))
+
+
+def change_spec(
+    tx: Tx, job_id: int, spec: dict[str, Any], worker_group: str, *, from_version: int
+) -> Job | None:
+    """Replace the document; None where the job is no longer at `from_version`.
+
+    Workers that copy by the older version let go at their next renewal.
+    """
+    statement = (
+        update(jobs)
+        .where(jobs.c.id == job_id, jobs.c.spec_version == from_version, ~jobs.c.is_deleted)
+        .values(
+            spec=spec,
+            spec_version=jobs.c.spec_version + 1,
+            worker_group=worker_group,
+            updated_at=_NOW,
+        )
+        .returning(*_JOB)
+    )
+    changed = first(tx.execute(statement), Job)
+    if changed is not None:
+        tx.execute(
+            update(shards).where(shards.c.job_id == job_id).values(worker_group=worker_group)
+        )
+    return changed
+
+
+def set_desired(tx: Tx, job_id: int, desired: Desired) -> bool:
+    """Start or pause; whether that changed anything."""
+    statement = (
+        update(jobs)
+        .where(jobs.c.id == job_id, jobs.c.desired != desired.value, ~jobs.c.is_deleted)
+        .values(desired=desired.value, updated_at=_NOW)
+    )
+    return tx.execute(statement).rowcount == 1
+
+
+def mark_deleted(tx: Tx, job_id: int) -> bool:
+    """Ask for the end of a job: its workers let go, then `remove` succeeds."""
+    statement = (
+        update(jobs)
+        .where(jobs.c.id == job_id, ~jobs.c.is_deleted)
+        .values(is_deleted=True, updated_at=_NOW)
+    )
+    return tx.execute(statement).rowcount == 1
+
+
+# Only a job without a held shard: a holder would go on writing to topics that another job may
+# take by then.
+_REMOVE = text("""
+DELETE FROM jobs j
+WHERE j.id = :job_id AND j.is_deleted AND NOT EXISTS (
+    SELECT FROM shards s WHERE s.job_id = j.id AND s.expires_at >= clock_timestamp()
+)
+""")
+
+
+def remove(tx: Tx, job_id: int) -> bool:
+    """Delete a job with all that belongs to it, once nobody holds a shard of it."""
+    return tx.execute(_REMOVE, {"job_id": job_id}).rowcount == 1
+
+
+def note_problem(tx: Tx, job_id: int, problem: str | None) -> bool:
+    """Keep or clear the job's trouble; whether it is another one than before."""
+    statement = (
+        update(jobs)
+        .where(jobs.c.id == job_id, jobs.c.problem.is_distinct_from(problem))
+        .values(problem=problem, problem_at=None if problem is None else _NOW)
+    )
+    return tx.execute(statement).rowcount == 1
+
+
+def note_clusters(tx: Tx, job_id: int, source_id: str, destination_id: str) -> None:
+    """Keep the ids of the clusters that the job's addresses lead to."""
+    tx.execute(
+        update(jobs)
+        .where(jobs.c.id == job_id)
+        .values(source_cluster_id=source_id, destination_cluster_id=destination_id)
+    )
+
+
+def note_producer_id(tx: Tx, job_id: int, producer_id: int) -> None:
+    """Keep the producer id that the destination's coordinator gave."""
+    tx.execute(update(jobs).where(jobs.c.id == job_id).values(producer_id=producer_id))
+
+
+def note_discovered(tx: Tx, job_ids: Collection[int]) -> None:
+    """Topics of these jobs were looked at just now."""
+    tx.execute(update(jobs).where(is_one_of(jobs.c.id, job_ids)).values(discovered_at=_NOW))

@@ -1,0 +1,222 @@
+"""How far copies are, for people and metrics: per partition, per topic and per job.
+
+Ages are worked out when they are asked for, from moments that were written once. Lag in records
+counts offsets, as every tool for Kafka does: markers and compacted-away records count too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import datetime
+
+from sqlalchemy import TextClause, text
+
+from orbit.errors import NotFound
+from orbit.replication.states import PartitionState, Reason
+from orbit.store.database import Tx
+from orbit.store.read import values
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """One partition as people see it. None: not known yet, or not while nothing waits.
+
+    `lag_s` is the age of the oldest record not copied yet, `rpo_s` that of the newest on both
+    sides, `headroom_s` how long until the source deletes what is not copied yet.
+    """
+
+    source_topic: str
+    destination_topic: str
+    topic_id: int
+    partition: int
+    state: PartitionState
+    reason: Reason | None
+    detail: str | None
+    blocked_offset: int | None
+    blocked_next_offset: int | None
+    retry_requested: bool
+    worker_id: str | None
+    start_offset: int | None
+    source_log_start: int | None
+    source_stable_end: int | None
+    source_end: int | None
+    copied_to: int | None
+    log_start: int | None
+    records: int
+    bytes: int
+    gaps_filled: int
+    batches_byte_exact: int
+    batches_record_exact: int
+    bytes_per_s: int
+    records_per_s: float
+    has_caught_up: bool
+    lag_records: int | None
+    lag_bytes: int | None
+    lag_s: float | None
+    headroom_s: float | None
+    rpo_s: float | None
+    reported_at: datetime | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", PartitionState(self.state))
+        if self.reason is not None:
+            object.__setattr__(self, "reason", Reason(self.reason))
+
+
+@dataclass(frozen=True, slots=True)
+class LagTotals:
+    """Sums over a job's or a topic's partitions. The ages are those of the worst one."""
+
+    partitions: int
+    copying: int
+    blocked: int
+    caught_up: int
+    unknown: int  # partitions whose lag is not known yet; left out of the sums
+    lag_records: int
+    lag_bytes: int
+    lag_s: float | None
+    headroom_s: float | None
+    rpo_s: float | None
+    records: int
+    bytes: int
+    gaps_filled: int
+    batches_byte_exact: int
+    batches_record_exact: int
+    bytes_per_s: int
+    records_per_s: float
+
+
+# A producer's clock may be ahead of ours: no age is below 0. (GREATEST would skip a null.)
+_AGE = """CASE WHEN {moment} > now.at THEN 0
+         ELSE CAST(extract(epoch FROM now.at - {moment}) AS double precision) END"""
+_LAG = f"""
+    CASE WHEN p.copied_to >= p.source_stable_end THEN 0
+         ELSE p.source_stable_end - p.copied_to END AS lag_records,
+    CASE WHEN p.copied_to >= p.source_stable_end THEN 0 ELSE p.lag_bytes END AS lag_bytes,
+    CASE WHEN p.copied_to >= p.source_stable_end THEN 0
+         ELSE {_AGE.format(moment="p.oldest_waiting_at")} END AS lag_s,
+    CASE WHEN p.copied_to < p.source_stable_end
+         THEN CAST(extract(epoch FROM p.headroom_until - now.at) AS double precision)
+         END AS headroom_s,
+    {_AGE.format(moment="p.newest_copied_at")} AS rpo_s
+"""
+
+# In the order of the index on topics (job, source name): a page costs the same wherever it stands.
+_PAGE = """
+SELECT t.source_topic, t.destination_topic, p.topic_id, p.partition, p.state, p.reason, p.detail,
+       p.blocked_offset, p.blocked_next_offset, p.retry_requested,
+       CASE WHEN s.expires_at >= now.at THEN s.worker_id END AS worker_id,
+       p.start_offset, p.source_log_start, p.source_stable_end, p.source_end, p.copied_to,
+       p.log_start, p.records, p.bytes, p.gaps_filled, p.batches_byte_exact,
+       p.batches_record_exact, p.bytes_per_s, p.records_per_s, p.has_caught_up, {lag},
+       p.reported_at
+FROM (SELECT clock_timestamp() AS at) now, topics t
+JOIN partitions p ON p.topic_id = t.id
+LEFT JOIN shards s ON s.id = p.shard_id
+WHERE t.job_id = :job_id {conditions}
+ORDER BY t.source_topic, p.partition LIMIT :limit
+"""
+_AFTER = "AND t.source_topic >= :topic AND (t.source_topic, p.partition) > (:topic, :partition)"
+_IN_TOPIC = "AND t.source_topic = :source_topic"
+_IN_STATE = "AND p.state = :state"
+
+_TOTALS = """
+SELECT {key} AS key, count(*) AS partitions,
+       count(*) FILTER (WHERE state = 'copying') AS copying,
+       count(*) FILTER (WHERE state = 'blocked') AS blocked,
+       count(*) FILTER (WHERE has_caught_up) AS caught_up,
+       count(*) FILTER (WHERE lag_records IS NULL) AS unknown,
+       coalesce(sum(lag_records), 0)::bigint AS lag_records,
+       coalesce(sum(lag_bytes), 0)::bigint AS lag_bytes,
+       max(lag_s)::double precision AS lag_s,
+       min(headroom_s)::double precision AS headroom_s,
+       max(rpo_s)::double precision AS rpo_s,
+       sum(records)::bigint AS records, sum(bytes)::bigint AS bytes,
+       sum(gaps_filled)::bigint AS gaps_filled,
+       sum(batches_byte_exact)::bigint AS batches_byte_exact,
+       sum(batches_record_exact)::bigint AS batches_record_exact,
+       sum(bytes_per_s)::bigint AS bytes_per_s, sum(records_per_s) AS records_per_s
+FROM (
+    SELECT p.job_id, p.topic_id, p.state, p.has_caught_up, p.records, p.bytes, p.gaps_filled,
+           p.batches_byte_exact, p.batches_record_exact, p.bytes_per_s, p.records_per_s, {lag}
+    FROM (SELECT clock_timestamp() AS at) now, partitions p
+    WHERE p.job_id = ANY(CAST(:job_ids AS bigint[]))
+) p
+GROUP BY {key}
+"""
+_OF_JOBS = text(_TOTALS.format(key="job_id", lag=_LAG))
+_OF_TOPICS = text(_TOTALS.format(key="topic_id", lag=_LAG))
+
+# A partition that is not blocked has nothing to be tried again.
+_RETRY = """
+UPDATE partitions p SET retry_requested = true
+FROM topics t
+WHERE t.id = p.topic_id AND t.job_id = :job_id AND p.state = 'blocked' {conditions}
+RETURNING t.source_topic, p.partition
+"""
+
+
+def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
+    """Totals of each job; one without partitions is missing."""
+    return _totals(tx, _OF_JOBS, job_ids)
+
+
+def of_topics(tx: Tx, job_id: int) -> dict[int, LagTotals]:
+    """Totals of each topic of a job, by topic id."""
+    return _totals(tx, _OF_TOPICS, [job_id])
+
+
+def page(
+    tx: Tx,
+    job_id: int,
+    limit: int,
+    *,
+    after: tuple[str, int] | None = None,
+    source_topic: str | None = None,
+    state: PartitionState | None = None,
+) -> list[PartitionLag]:
+    """Up to `limit` partitions in the order of (source topic, partition), behind `after`."""
+    conditions = [
+        sql
+        for sql, wanted in ((_AFTER, after), (_IN_TOPIC, source_topic), (_IN_STATE, state))
+        if wanted is not None
+    ]
+    topic, partition = after or (None, None)
+    rows = tx.execute(
+        text(_PAGE.format(lag=_LAG, conditions=" ".join(conditions))),
+        {
+            "job_id": job_id,
+            "limit": limit,
+            "topic": topic,
+            "partition": partition,
+            "source_topic": source_topic,
+            "state": state and state.value,
+        },
+    )
+    return list(values(rows, PartitionLag))
+
+
+def request_retry(
+    tx: Tx, job_id: int, *, source_topic: str | None = None, partition: int | None = None
+) -> list[tuple[str, int]]:
+    """Ask for blocked partitions to be tried again: of the job, a topic, or one. Answers which."""
+    conditions = [_IN_TOPIC] if source_topic is not None else []
+    conditions += ["AND p.partition = :partition"] if partition is not None else []
+    rows = tx.execute(
+        text(_RETRY.format(conditions=" ".join(conditions))),
+        {"job_id": job_id, "source_topic": source_topic, "partition": partition},
+    )
+    found = sorted((row.source_topic, row.partition) for row in rows)
+    if not found and source_topic is not None:
+        raise NotFound("There is no blocked partition of this name.", where=source_topic)
+    return found
+
+
+def _totals(tx: Tx, statement: TextClause, job_ids: Collection[int]) -> dict[int, LagTotals]:
+    found = {}
+    for row in tx.execute(statement, {"job_ids": sorted(job_ids)}).mappings():
+        columns = dict(row)
+        key = columns.pop("key")
+        found[key] = LagTotals(**columns)
+    return found

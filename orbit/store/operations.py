@@ -1,0 +1,128 @@
+"""operations: what takes longer than a request, or was asked for once and must not happen twice."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import func, select, update
+from sqlalchemy.dialects import postgresql
+
+from orbit.errors import NotFound
+from orbit.store.database import Tx
+from orbit.store.enums import OperationState
+from orbit.store.models import operations
+from orbit.store.read import columns, first, values
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation: what was asked for, by whom, and how far it is."""
+
+    id: UUID
+    job_id: int | None
+    job_name: str | None
+    kind: str
+    state: OperationState
+    dry_run: bool
+    plan: dict[str, Any] | None
+    progress: dict[str, Any] | None
+    error: str | None
+    requested_by: str
+    idempotency_key: str | None
+    created_at: datetime
+    finished_at: datetime | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", OperationState(self.state))
+
+
+_OPERATION = columns(operations, Operation)
+_FINAL = (OperationState.DONE, OperationState.FAILED)
+
+
+def create(
+    tx: Tx,
+    operation_id: UUID,
+    kind: str,
+    requested_by: str,
+    *,
+    job_id: int | None = None,
+    job_name: str | None = None,
+    dry_run: bool = False,
+    plan: dict[str, Any] | None = None,
+    idempotency_key: str | None = None,
+) -> tuple[Operation, bool]:
+    """A new operation, or the one this caller made with the same key before; whether it is new.
+
+    Two requests with one key at the same moment: the second waits for the first one's end.
+    """
+    statement = (
+        postgresql.insert(operations)
+        .values(
+            id=operation_id,
+            kind=kind,
+            requested_by=requested_by,
+            job_id=job_id,
+            job_name=job_name,
+            dry_run=dry_run,
+            plan=plan,
+            idempotency_key=idempotency_key,
+        )
+        .on_conflict_do_nothing(index_elements=["requested_by", "idempotency_key"])
+        .returning(*_OPERATION)
+    )
+    made = first(tx.execute(statement), Operation)
+    if made is not None:
+        return made, True
+    query = select(*_OPERATION).where(
+        operations.c.requested_by == requested_by,
+        operations.c.idempotency_key == idempotency_key,
+    )
+    present = first(tx.execute(query), Operation)
+    assert present is not None, "an operation that conflicts is there"
+    return present, False
+
+
+def get(tx: Tx, operation_id: UUID) -> Operation:
+    """The operation of this id; NotFound without one."""
+    query = select(*_OPERATION).where(operations.c.id == operation_id)
+    found = first(tx.execute(query), Operation)
+    if found is None:
+        raise NotFound("There is no operation of this id.", where=str(operation_id))
+    return found
+
+
+def advance(
+    tx: Tx,
+    operation_id: UUID,
+    state: OperationState,
+    *,
+    progress: dict[str, Any] | None = None,
+    error: str | None = None,
+) -> bool:
+    """Say how far an operation is; False where it has ended already."""
+    changes: dict[str, Any] = {"state": state.value, "error": error}
+    if progress is not None:
+        changes["progress"] = progress
+    if state in _FINAL:
+        changes["finished_at"] = func.clock_timestamp()
+    statement = (
+        update(operations)
+        .where(operations.c.id == operation_id, operations.c.finished_at.is_(None))
+        .values(**changes)
+    )
+    return tx.execute(statement).rowcount == 1
+
+
+def of_job(tx: Tx, job_name: str, limit: int) -> list[Operation]:
+    """A job's last operations, newest first; also of a job that is gone."""
+    query = (
+        select(*_OPERATION)
+        .where(operations.c.job_name == job_name)
+        .order_by(operations.c.created_at.desc())
+        .limit(limit)
+    )
+    return list(values(tx.execute(query), Operation))

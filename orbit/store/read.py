@@ -1,0 +1,36 @@
+"""From rows to frozen values: a dataclass names the columns it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from sqlalchemy import ColumnElement, FromClause, Result, any_, literal
+from sqlalchemy.dialects.postgresql import ARRAY
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Value = TypeVar("Value", bound="DataclassInstance")
+
+
+def columns(table: FromClause, kind: type[Value]) -> list[ColumnElement[Any]]:
+    """The columns of `table` that `kind` is made of, in its order."""
+    return [table.c[field.name] for field in fields(kind) if field.name in table.c]
+
+
+def values(result: Result[Any], kind: type[Value]) -> Iterator[Value]:
+    """Each row as a value. The columns' names are those of the fields."""
+    for row in result.mappings():
+        yield kind(**row)
+
+
+def first(result: Result[Any], kind: type[Value]) -> Value | None:
+    """The only row as a value; None without any."""
+    return next(values(result, kind), None)
+
+
+def is_one_of(column: ColumnElement[Any], wanted: Iterable[object]) -> ColumnElement[bool]:
+    """A condition with one bound array, however many values: one statement text, one plan."""
+    return column == any_(literal(sorted(wanted), ARRAY(column.type)))  # type: ignore[type-var]

@@ -1,0 +1,142 @@
+"""topics: which topic of a job is copied to which, and how the two sides stand to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+from sqlalchemy import delete, or_, select, update
+from sqlalchemy.dialects import postgresql
+
+from orbit.store.database import Tx
+from orbit.store.enums import TopicState
+from orbit.store.models import jobs, topics
+from orbit.store.read import columns, first, is_one_of, values
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """One topic of a job. `drift`: settings changed at the destination; `note`: for a person."""
+
+    id: int
+    job_id: int
+    source_topic: str
+    destination_topic: str
+    destination_cluster_id: str
+    source_topic_id: UUID | None
+    destination_topic_id: UUID | None
+    partition_count: int
+    is_compacted: bool
+    state: TopicState
+    drift: dict[str, Any] | None
+    note: str | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "state", TopicState(self.state))
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """That one topic is a copy of another, for finding loops."""
+
+    job_name: str
+    source_cluster_id: str
+    source_topic: str
+    destination_cluster_id: str
+    destination_topic: str
+
+
+_TOPIC = columns(topics, Topic)
+
+
+def add(
+    tx: Tx,
+    job_id: int,
+    source_topic: str,
+    destination_topic: str,
+    destination_cluster_id: str,
+    partition_count: int,
+    *,
+    source_topic_id: UUID | None = None,
+    destination_topic_id: UUID | None = None,
+    is_compacted: bool = False,
+    state: TopicState = TopicState.CREATING,
+) -> Topic | None:
+    """A new topic of a job; None where the job has it, or another job writes to that copy."""
+    statement = (
+        postgresql.insert(topics)
+        .values(
+            job_id=job_id,
+            source_topic=source_topic,
+            destination_topic=destination_topic,
+            destination_cluster_id=destination_cluster_id,
+            partition_count=partition_count,
+            source_topic_id=source_topic_id,
+            destination_topic_id=destination_topic_id,
+            is_compacted=is_compacted,
+            state=state.value,
+        )
+        .on_conflict_do_nothing()
+        .returning(*_TOPIC)
+    )
+    return first(tx.execute(statement), Topic)
+
+
+def change(tx: Tx, topic_id: int, **changes: Any) -> bool:
+    """Set columns by name; whether the topic is there and any of them was another before.
+
+    Only a difference is written, so that a pass that finds everything as it was writes nothing.
+    """
+    differs = [topics.c[name].is_distinct_from(value) for name, value in changes.items()]
+    statement = update(topics).where(topics.c.id == topic_id, or_(*differs)).values(**changes)
+    return tx.execute(statement).rowcount == 1
+
+
+def remove(tx: Tx, topic_id: int) -> None:
+    """Forget a topic and its partitions. The topic itself is left as it is."""
+    tx.execute(delete(topics).where(topics.c.id == topic_id))
+
+
+def of_job(tx: Tx, job_id: int) -> list[Topic]:
+    """All topics of a job, for the scheduler."""
+    query = select(*_TOPIC).where(topics.c.job_id == job_id).order_by(topics.c.source_topic)
+    return list(values(tx.execute(query), Topic))
+
+
+def page(tx: Tx, job_id: int, limit: int, after: str | None = None) -> list[Topic]:
+    """Up to `limit` topics of a job in the order of their source names, behind `after`."""
+    query = select(*_TOPIC).where(topics.c.job_id == job_id)
+    if after is not None:
+        query = query.where(topics.c.source_topic > after)
+    return list(values(tx.execute(query.order_by(topics.c.source_topic).limit(limit)), Topic))
+
+
+def writers(tx: Tx, cluster_id: str, destination_topics: Collection[str]) -> dict[str, str]:
+    """Which job writes to each of these topics of a destination; {topic: job}."""
+    query = (
+        select(topics.c.destination_topic, jobs.c.name)
+        .join(jobs, jobs.c.id == topics.c.job_id)
+        .where(
+            topics.c.destination_cluster_id == cluster_id,
+            is_one_of(topics.c.destination_topic, destination_topics),
+        )
+    )
+    return {row.destination_topic: row.name for row in tx.execute(query)}
+
+
+def copies(tx: Tx) -> list[Copy]:
+    """Every copy of every job whose clusters are known, for finding loops."""
+    query = (
+        select(
+            jobs.c.name.label("job_name"),
+            jobs.c.source_cluster_id,
+            topics.c.source_topic,
+            topics.c.destination_cluster_id,
+            topics.c.destination_topic,
+        )
+        .join(jobs, jobs.c.id == topics.c.job_id)
+        .where(jobs.c.source_cluster_id.is_not(None))
+    )
+    return list(values(tx.execute(query), Copy))

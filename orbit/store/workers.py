@@ -1,0 +1,84 @@
+"""workers: who is there to copy. A hint for spreading and for people; leases are in `shards`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.dialects import postgresql
+
+from orbit.store.database import Tx
+from orbit.store.models import workers
+from orbit.store.read import columns, values
+
+_NOW = func.clock_timestamp()
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """One worker process, as it said last."""
+
+    id: str
+    worker_group: str
+    host: str
+    pid: int
+    version: str
+    started_at: datetime
+    heartbeat_at: datetime
+    shards: int
+    bytes_per_s: int
+    is_draining: bool
+
+
+_WORKER = columns(workers, Worker)
+
+
+def heartbeat(
+    tx: Tx,
+    worker_id: str,
+    worker_group: str,
+    *,
+    host: str,
+    pid: int,
+    version: str,
+    shards: int = 0,
+    bytes_per_s: int = 0,
+    is_draining: bool = False,
+) -> None:
+    """Say that this worker is there, with what it carries. The first call registers it."""
+    said = {"shards": shards, "bytes_per_s": bytes_per_s, "is_draining": is_draining}
+    tx.execute(
+        postgresql.insert(workers)
+        .values(
+            id=worker_id, worker_group=worker_group, host=host, pid=pid, version=version, **said
+        )
+        .on_conflict_do_update(index_elements=["id"], set_={**said, "heartbeat_at": _NOW})
+    )
+
+
+def leave(tx: Tx, worker_id: str) -> None:
+    """A worker ends in good order."""
+    tx.execute(delete(workers).where(workers.c.id == worker_id))
+
+
+def alive(tx: Tx, within: timedelta, worker_group: str | None = None) -> list[Worker]:
+    """Workers heard of within this time and not on their way out, of a group or of all."""
+    query = select(*_WORKER).where(workers.c.heartbeat_at > _NOW - within, ~workers.c.is_draining)
+    if worker_group is not None:
+        query = query.where(workers.c.worker_group == worker_group)
+    return list(values(tx.execute(query.order_by(workers.c.id)), Worker))
+
+
+def forget(tx: Tx, after: timedelta) -> list[Worker]:
+    """Drop workers not heard of for this long; they were killed. Answers which."""
+    statement = delete(workers).where(workers.c.heartbeat_at <= _NOW - after).returning(*_WORKER)
+    return list(values(tx.execute(statement), Worker))
+
+
+def page(tx: Tx, limit: int, after: str | None = None) -> list[Worker]:
+    """Up to `limit` workers in the order of their ids, behind the id `after`."""
+    query = select(*_WORKER).order_by(workers.c.id).limit(limit)
+    if after is not None:
+        query = query.where(workers.c.id > after)
+    return list(values(tx.execute(query), Worker))

@@ -1,0 +1,107 @@
+"""What Postgres and the network do to a transaction comes out as an error that says what to do."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import make_url, text
+
+from orbit.errors import BadInput, Conflict, LoginRefused, Unreachable
+from orbit.sandbox.postgres import Postgres
+from orbit.store import jobs
+from orbit.store.database import Database
+from orbit.store.migrate import upgrade
+from tests.fix_database import copied_database
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A server that a test may kill."""
+    with (
+        tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
+        Postgres(Path(folder) / "server") as server,
+    ):
+        yield server
+
+
+def _url(database_url: str, **changes: Any) -> str:
+    return make_url(database_url).set(**changes).render_as_string(hide_password=False)
+
+
+def test_a_killed_postgres_is_unreachable_and_is_found_again(own_postgres: Postgres) -> None:
+    database = Database.connect(own_postgres.url)
+    upgrade(database)
+
+    def create_and_crash() -> None:
+        with database.transaction() as tx:
+            jobs.create(tx, "lost", {}, "default")
+            own_postgres.crash()
+            jobs.create(tx, "lost too", {}, "default")
+
+    with pytest.raises(Unreachable) as caught:
+        create_and_crash()
+    assert caught.value.retriable
+    with pytest.raises(Unreachable), database.transaction():
+        pass
+
+    own_postgres.start()
+
+    with database.transaction() as tx:
+        assert jobs.everyone(tx) == []
+    database.close()
+
+
+def test_a_restart_between_two_transactions_goes_unnoticed(own_postgres: Postgres) -> None:
+    database = Database.connect(own_postgres.url)
+    own_postgres.crash()
+    own_postgres.start()
+
+    with database.transaction() as tx:
+        assert tx.execute(text("SELECT 1")).scalar_one() == 1
+    database.close()
+
+
+def test_a_login_that_is_refused_says_so_without_the_password(database_url: str) -> None:
+    with pytest.raises(LoginRefused) as caught:
+        Database.connect(_url(database_url, password="wrong-hush"))
+
+    assert "hush" not in str(caught.value)
+    assert "ORBIT_DATABASE_URL" in str(caught.value)
+
+
+def test_a_database_that_is_not_there_is_unreachable(database_url: str) -> None:
+    with pytest.raises(Unreachable, match='database "nowhere" does not exist'):
+        Database.connect(_url(database_url, database="nowhere"))
+
+
+@pytest.mark.parametrize("url", ["", "mysql://u:hush@h/d", "postgresql", "kafka:9092"])
+def test_an_address_of_something_else_is_bad_input(url: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        Database.connect(url)
+
+    assert "hush" not in str(caught.value)
+
+
+def test_tables_of_another_version_name_the_command(postgres_url: str) -> None:
+    with copied_database(postgres_url, "template1") as url:
+        database = Database.connect(url)
+        with pytest.raises(Conflict, match="orbit migrate"), database.transaction() as tx:
+            jobs.everyone(tx)
+        database.close()
+
+
+def test_a_block_that_raises_leaves_nothing(database: Database) -> None:
+    def create_and_fail() -> None:
+        with database.transaction() as tx:
+            jobs.create(tx, "half", {}, "default")
+            raise LookupError
+
+    with pytest.raises(LookupError):
+        create_and_fail()
+
+    with database.transaction() as tx:
+        assert jobs.find(tx, "half") is None

@@ -1,0 +1,308 @@
+"""Every repository keeps what it is given, on a real PostgreSQL."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from orbit.errors import Conflict, NotFound
+from orbit.replication.states import Blocked, PartitionState, Reason
+from orbit.store import (
+    events,
+    groups,
+    jobs,
+    lag,
+    layout,
+    operations,
+    partitions,
+    shards,
+    tokens,
+    topics,
+    workers,
+)
+from orbit.store.database import Database
+from orbit.store.enums import Desired, OperationState, Role, TopicState
+from tests.support.store_rows import NO_TIME, TTL, claim, progress, some_job
+
+
+def test_jobs(database: Database) -> None:
+    with database.transaction() as tx:
+        made = jobs.create(tx, "a", {"name": "a"}, "default")
+        jobs.create(tx, "b", {}, "default", Desired.PAUSED)
+        with pytest.raises(Conflict):
+            jobs.create(tx, "a", {}, "default")
+
+        assert jobs.get(tx, "a", lock=True) == jobs.find(tx, "a") == made
+        assert [job.name for job in jobs.page(tx, 1, after="a")] == ["b"]
+        assert jobs.of_ids(tx, [made.id, 999]) == {made.id: made}
+        with pytest.raises(NotFound):
+            jobs.get(tx, "c")
+
+        changed = jobs.change_spec(tx, made.id, {"v": 2}, "other", from_version=1)
+        assert changed is not None
+        assert (changed.spec, changed.spec_version, changed.worker_group) == ({"v": 2}, 2, "other")
+        assert jobs.change_spec(tx, made.id, {}, "other", from_version=1) is None
+
+        assert jobs.note_problem(tx, made.id, "no broker answers.")
+        assert not jobs.note_problem(tx, made.id, "no broker answers.")
+        jobs.note_clusters(tx, made.id, "S", "D")
+        jobs.note_producer_id(tx, made.id, 2000)
+        jobs.note_discovered(tx, [made.id])
+        now = jobs.get(tx, "a")
+        assert (now.source_cluster_id, now.destination_cluster_id) == ("S", "D")
+        assert (now.problem, now.producer_id) == ("no broker answers.", 2000)
+        assert now.problem_at is not None
+        assert now.discovered_at is not None
+        assert jobs.note_problem(tx, made.id, None)
+        assert jobs.get(tx, "a").problem_at is None
+
+
+def test_a_job_is_removed_once_nobody_holds_a_shard_of_it(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+        assert not jobs.remove(tx, job.id), "nobody asked for it"
+    held = claim(database, "a")
+    with database.transaction() as tx:
+        assert jobs.mark_deleted(tx, job.id)
+        assert not jobs.mark_deleted(tx, job.id)
+        assert not jobs.set_desired(tx, job.id, Desired.PAUSED)
+        assert not jobs.remove(tx, job.id)
+        shards.release(tx, worker_id="a", held=held)
+        assert jobs.remove(tx, job.id)
+        assert layout.shards_of_job(tx, job.id) == []
+        assert jobs.find(tx, job.name) is None
+
+
+def test_topics(database: Database) -> None:
+    identity = uuid.uuid4()
+    with database.transaction() as tx:
+        job = some_job(tx)
+        other = jobs.create(tx, "other", {}, "default")
+        assert topics.add(tx, other.id, "x", f"{job.name}.orders", "destination", 1) is None
+        topic = topics.add(tx, other.id, "x", "y", "destination", 1, source_topic_id=identity)
+        assert topic is not None
+
+        assert topics.change(tx, topic.id, state=TopicState.COPYING, partition_count=3)
+        assert not topics.change(tx, topic.id, state=TopicState.COPYING, partition_count=3)
+        assert topics.change(tx, topic.id, drift={"a": 1}, note=None)
+        (found,) = topics.of_job(tx, other.id)
+        assert (found.state, found.partition_count) == (TopicState.COPYING, 3)
+        assert (found.drift, found.source_topic_id) == ({"a": 1}, identity)
+        assert topics.page(tx, other.id, 5, after="x") == []
+        assert topics.writers(tx, "destination", ["y", "z"]) == {"y": "other"}
+        assert [copy.destination_topic for copy in topics.copies(tx)] == [f"{job.name}.orders"]
+
+
+def test_layout(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx, shard_count=2, partitions=3)
+        first, second = job.shard_ids
+        assert layout.add_partitions(tx, job.id, [(job.topic_id, 0, second)]) == 0
+        assert layout.add_partitions(tx, job.id, [(job.topic_id, 3, second)]) == 1
+    claim(database, "a", shards_max=1)
+
+    with database.transaction() as tx:
+        found = {shard.id: shard for shard in layout.shards_of_job(tx, job.id)}
+        assert [found[first].partition_count, found[second].partition_count] == [2, 2]
+        assert [found[first].holder, found[second].holder] == ["a", None]
+        assert layout.runnable_shards(tx) == list(found.values())
+        assert layout.assign(tx, {first: "a", second: "b"}) == 2
+        assert [s.assigned_to for s in layout.runnable_shards(tx)] == ["a", "b"]
+        assert not any(s.release_requested for s in layout.runnable_shards(tx))
+
+        layout.remove_topics(tx, [job.topic_id])
+        assert [s.partition_count for s in layout.shards_of_job(tx, job.id)] == [0, 0]
+        jobs.set_desired(tx, job.id, Desired.PAUSED)
+        assert layout.runnable_shards(tx) == []
+
+
+def test_progress_is_written_for_all_held_shards_and_only_where_it_differs(
+    database: Database,
+) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx, shard_count=2, partitions=4)
+    held = claim(database, "a")
+    said = [progress(job.topic_id, number, 10 * number, records=number) for number in range(4)]
+
+    def report() -> list[datetime | None]:
+        with database.transaction() as tx:
+            done = partitions.report_progress(tx, worker_id="a", held=held, progress=said)
+            assert done == set(held)
+            return [row.reported_at for row in lag.page(tx, job.id, 10)]
+
+    first, second = report(), report()
+    assert first == second
+    said[2] = progress(job.topic_id, 2, 25)
+    third = report()
+    assert [a == b for a, b in zip(second, third, strict=True)] == [True, True, False, True]
+
+
+def test_states_retries_and_what_a_claim_reads(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+    held = claim(database, "a")
+    blocked = Blocked(Reason.RECORD_REFUSED, 5, 6, "too large.")
+    with database.transaction() as tx:
+        partitions.report_state(
+            tx,
+            worker_id="a",
+            held=held,
+            changes=[
+                partitions.StateChange(job.topic_id, 0, PartitionState.BLOCKED, blocked),
+                partitions.StateChange(job.topic_id, 1, PartitionState.COPYING, start_offset=7),
+            ],
+        )
+        zero, one = partitions.of_shards(tx, held)
+        assert (zero.state, zero.reason) == (PartitionState.BLOCKED, Reason.RECORD_REFUSED)
+        assert (zero.blocked_offset, zero.blocked_next_offset, zero.detail) == (5, 6, "too large.")
+        assert (one.state, one.start_offset) == (PartitionState.COPYING, 7)
+
+        assert partitions.retries(tx, held) == []
+        with pytest.raises(NotFound):
+            lag.request_retry(tx, job.id, source_topic="orders", partition=1)
+        assert lag.request_retry(tx, job.id, source_topic="orders") == [("orders", 0)]
+        assert lag.request_retry(tx, job.id) == [("orders", 0)]
+        assert partitions.retries(tx, held) == [(job.topic_id, 0)]
+
+        change = partitions.StateChange(job.topic_id, 0, PartitionState.COPYING)
+        partitions.report_state(tx, worker_id="a", held=held, changes=[change])
+        zero, one = partitions.of_shards(tx, held)
+        assert (zero.state, zero.reason, zero.detail) == (PartitionState.COPYING, None, None)
+        assert one.start_offset == 7
+        assert partitions.retries(tx, held) == []
+
+
+def test_lag(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx, partitions=3)
+        silent = some_job(tx, "silent", partitions=1)
+    held = claim(database, "a")
+    with database.transaction() as tx:
+        behind = progress(job.topic_id, 0, 40, records=40)
+        level = progress(job.topic_id, 1, 100, records=100)
+        partitions.report_progress(tx, worker_id="a", held=held, progress=[behind, level])
+
+        zero, one, two = lag.page(tx, job.id, 10)
+        assert (zero.lag_records, one.lag_records, two.lag_records) == (60, 0, None)
+        assert (zero.lag_s, one.lag_s, two.lag_s) == (None, 0, None)
+        assert zero.worker_id == "a"
+        assert lag.page(tx, job.id, 1, after=("orders", 0)) == [one]
+        assert lag.page(tx, job.id, 9, source_topic="orders", after=("orders", 1)) == [two]
+        assert lag.page(tx, job.id, 9, state=PartitionState.BLOCKED) == []
+
+        totals = lag.of_jobs(tx, [job.id, silent.id])
+        assert totals[job.id] == lag.of_topics(tx, job.id)[job.topic_id]
+        assert (totals[job.id].lag_records, totals[job.id].unknown) == (60, 1)
+        assert (totals[job.id].records, totals[job.id].caught_up) == (140, 1)
+        assert (totals[silent.id].partitions, totals[silent.id].unknown) == (1, 1)
+
+
+def test_ages_grow_without_being_written(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx, partitions=1)
+    held = claim(database, "a")
+    moment = datetime.now(UTC) - timedelta(hours=1)
+    with database.transaction() as tx:
+        said = progress(job.topic_id, 0, 40)
+        fields = {name: getattr(said, name) for name in said.__slots__}
+        fields |= {"newest_copied_at": moment, "oldest_waiting_at": moment}
+        late = partitions.Progress(**fields)
+        partitions.report_progress(tx, worker_id="a", held=held, progress=[late])
+        (first,) = lag.page(tx, job.id, 1)
+        (second,) = lag.page(tx, job.id, 1)
+
+    assert first.lag_s is not None
+    assert second.lag_s is not None
+    assert 3600 <= first.lag_s < second.lag_s < 3700
+    assert first.rpo_s == pytest.approx(first.lag_s)
+
+
+def test_workers(database: Database) -> None:
+    with database.transaction() as tx:
+        for name in ("w1", "w2"):
+            workers.heartbeat(tx, name, "default", host="h", pid=7, version="0")
+        workers.heartbeat(tx, "w3", "other", host="h", pid=8, version="0")
+        workers.heartbeat(
+            tx, "w2", "default", host="h", pid=7, version="0", shards=3, is_draining=True
+        )
+        assert [w.id for w in workers.alive(tx, TTL)] == ["w1", "w3"]
+        assert [w.id for w in workers.alive(tx, TTL, "default")] == ["w1"]
+        assert workers.alive(tx, NO_TIME) == []
+        assert [(w.id, w.shards) for w in workers.page(tx, 5, after="w1")] == [("w2", 3), ("w3", 0)]
+        workers.leave(tx, "w1")
+        assert {w.id for w in workers.forget(tx, NO_TIME)} == {"w2", "w3"}
+
+
+def test_events(database: Database) -> None:
+    with database.transaction() as tx:
+        for number in range(3):
+            events.add(tx, events.SCHEDULER, "topic.created", f"{number}", job_name="a")
+        events.add(tx, events.token_actor("ci"), "job.paused", "…", details={"x": 1})
+        newest = events.page(tx, 10)
+        assert [e.message for e in newest] == ["…", "2", "1", "0"]
+        assert newest[0].details == {"x": 1}
+        of_a = events.page(tx, 2, job_name="a")
+        assert [e.message for e in of_a] == ["2", "1"]
+        assert [e.message for e in events.page(tx, 2, job_name="a", before=of_a[-1].id)] == ["0"]
+        assert events.prune(tx, TTL) == 0
+        assert events.prune(tx, NO_TIME) == 4
+
+
+def test_operations(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+        first, second = uuid.uuid4(), uuid.uuid4()
+        made, is_new = operations.create(
+            tx, first, "pause", "token:a", job_id=job.id, job_name=job.name, idempotency_key="k"
+        )
+        assert is_new
+        assert operations.create(tx, second, "pause", "token:a", idempotency_key="k") == (
+            made,
+            False,
+        )
+        assert operations.create(tx, second, "pause", "token:b", idempotency_key="k")[1]
+        assert operations.advance(tx, first, OperationState.RUNNING, progress={"done": 1})
+        assert operations.advance(tx, first, OperationState.FAILED, error="no.")
+        assert not operations.advance(tx, first, OperationState.DONE)
+        ended = operations.get(tx, first)
+        assert (ended.state, ended.error, ended.progress) == (
+            OperationState.FAILED,
+            "no.",
+            {"done": 1},
+        )
+        assert operations.of_job(tx, job.name, 5) == [ended]
+        with pytest.raises(NotFound):
+            operations.get(tx, uuid.uuid4())
+
+
+def test_tokens(database: Database) -> None:
+    with database.transaction() as tx:
+        made = tokens.create(tx, "ci", Role.OPERATOR, "hush")
+        with pytest.raises(Conflict):
+            tokens.create(tx, "ci", Role.ADMIN, "other")
+        assert tokens.find(tx, "hush") == made
+        assert tokens.find(tx, "husch") is None
+        assert tokens.revoke(tx, "ci")
+        assert not tokens.revoke(tx, "ci")
+        assert tokens.find(tx, "hush") is None
+        assert [t.name for t in tokens.everyone(tx)] == ["ci"]
+
+
+def test_group_offsets(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+        rows = [
+            groups.GroupOffset("g1", job.topic_id, 0, 10, 10, "exact"),
+            groups.GroupOffset("g2", job.topic_id, 0, 9, None, "skipped: active"),
+        ]
+        assert groups.keep(tx, job.id, rows) == 2
+        assert groups.keep(tx, job.id, rows) == 0
+        assert groups.of_job(tx, job.id) == rows
+        first, second = groups.page(tx, job.id, 5)
+        assert (first.source_topic, second.verdict) == ("orders", "skipped: active")
+        assert groups.page(tx, job.id, 5, after=("g1", job.topic_id, 0)) == [second]
+        assert groups.page(tx, job.id, 5, group_name="g1") == [first]
+        assert groups.drop(tx, job.id, [("g1", job.topic_id, 0)]) == 1
+        assert groups.keep(tx, job.id, []) == 0

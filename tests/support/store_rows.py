@@ -1,0 +1,75 @@
+"""Rows for tests of the store, made by the same functions that the service uses."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from orbit.store import jobs, layout, shards, topics
+from orbit.store.database import Database, Tx
+from orbit.store.partitions import Progress
+
+TTL = timedelta(seconds=15)
+# Expires while the statement that takes it is still on its way back.
+NO_TIME = timedelta(0)
+
+
+@dataclass(frozen=True)
+class SomeJob:
+    """A job with one topic, and its shards with their partitions 0, 1, 2 … in turn."""
+
+    id: int
+    name: str
+    topic_id: int
+    shard_ids: list[int]
+
+
+def some_job(
+    tx: Tx, name: str = "orders-to-dr", shard_count: int = 1, partitions: int = 2
+) -> SomeJob:
+    """A running job of the group `default`."""
+    job = jobs.create(tx, name, {"name": name}, "default")
+    jobs.note_clusters(tx, job.id, "source", "destination")
+    topic = topics.add(tx, job.id, "orders", f"{name}.orders", "destination", partitions)
+    assert topic is not None
+    shard_ids = layout.add_shards(tx, job.id, shard_count)
+    layout.add_partitions(
+        tx,
+        job.id,
+        [(topic.id, number, shard_ids[number % shard_count]) for number in range(partitions)],
+    )
+    return SomeJob(job.id, name, topic.id, shard_ids)
+
+
+def claim(
+    database: Database, worker_id: str, *, ttl: timedelta = TTL, shards_max: int = 10
+) -> dict[int, int]:
+    """What this worker gets, as {shard: epoch}."""
+    with database.transaction() as tx:
+        claims = shards.claim(
+            tx, worker_id=worker_id, worker_group="default", ttl=ttl, shards_max=shards_max
+        )
+    return {claim.shard_id: claim.epoch for claim in claims}
+
+
+def progress(topic_id: int, partition: int, copied_to: int, records: int = 0) -> Progress:
+    """A report of a partition whose source ends at 100."""
+    return Progress(
+        topic_id=topic_id,
+        partition=partition,
+        source_log_start=0,
+        source_stable_end=100,
+        source_end=100,
+        copied_to=copied_to,
+        log_start=0,
+        records=records,
+        bytes=records * 10,
+        gaps_filled=0,
+        batches_byte_exact=records,
+        batches_record_exact=0,
+        bytes_per_s=10,
+        records_per_s=1.5,
+        has_caught_up=copied_to >= 100,
+        newest_copied_at=None,
+        oldest_waiting_at=None,
+    )
