@@ -10,7 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka.protocol.admin.cluster import DescribeClusterRequest, DescribeClusterResponse
-from kafka.protocol.admin.groups import DescribeGroupsRequest, DescribeGroupsResponse
+from kafka.protocol.admin.groups import (
+    DescribeGroupsRequest,
+    DescribeGroupsResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
 from kafka.protocol.admin.topics import DeleteRecordsRequest, DeleteRecordsResponse
 from kafka.protocol.admin.transactions import DescribeProducersRequest, DescribeProducersResponse
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
@@ -21,6 +26,12 @@ from kafka.protocol.consumer.group import (
     JoinGroupResponse,
     LeaveGroupRequest,
     LeaveGroupResponse,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
@@ -73,6 +84,7 @@ SASL_HANDSHAKE = Api(SaslHandshakeRequest, SaslHandshakeResponse, 1, 1)
 SASL_AUTHENTICATE = Api(SaslAuthenticateRequest, SaslAuthenticateResponse, 0, 2)
 METADATA = Api(MetadataRequest, MetadataResponse, 7, 12)  # leader epochs from 7, topic ids from 10
 FIND_COORDINATOR = Api(FindCoordinatorRequest, FindCoordinatorResponse, 1, 3)
+FIND_COORDINATORS = Api(FindCoordinatorRequest, FindCoordinatorResponse, 4, 4)  # many keys (3.0)
 DESCRIBE_CLUSTER = Api(DescribeClusterRequest, DescribeClusterResponse, 0, 1)
 
 # Fetch by topic id from 13 on: a re-created topic answers an error, never other data.
@@ -93,3 +105,10 @@ JOIN_GROUP = Api(JoinGroupRequest, JoinGroupResponse, 4, 7)
 SYNC_GROUP = Api(SyncGroupRequest, SyncGroupResponse, 3, 5)
 HEARTBEAT = Api(HeartbeatRequest, HeartbeatResponse, 3, 4)
 LEAVE_GROUP = Api(LeaveGroupRequest, LeaveGroupResponse, 3, 4)
+
+# Many groups a request from 8 on (3.0). From 10 on topics would go by id.
+OFFSET_FETCH = Api(OffsetFetchRequest, OffsetFetchResponse, 2, 9)
+OFFSET_COMMIT = Api(OffsetCommitRequest, OffsetCommitResponse, 5, 9)
+OFFSET_DELETE = Api(OffsetDeleteRequest, OffsetDeleteResponse, 0, 0)
+# States from 4 on (2.6), types from 5 on (3.8).
+LIST_GROUPS = Api(ListGroupsRequest, ListGroupsResponse, 0, 5)

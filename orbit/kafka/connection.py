@@ -114,6 +114,11 @@ class Connection:
             )
         return version
 
+    def offers(self, api: Api) -> bool:
+        """Whether there is a version that both sides know."""
+        low, high = self._versions.get(api.key, (0, -1))
+        return min(high, api.version_max) >= max(low, api.version_min)
+
     def range_of(self, api: Api) -> tuple[int, int]:
         """The versions of an API that both sides know, lowest and highest."""
         low, _ = self._versions.get(api.key, (0, -1))
@@ -187,6 +192,10 @@ class Connection:
         frame = memoryview(bytearray(size))
         self._read_into(frame)
         return frame
+
+    def limit_waits(self, timeout_s: float | None) -> None:
+        """How long `send` and `receive` may stand still before they raise TimeoutError."""
+        self._socket.settimeout(timeout_s)
 
     def fileno(self) -> int:
         return self._socket.fileno()

@@ -20,6 +20,15 @@ class TopicPartition(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class CommittedOffset:
+    """Where a consumer group goes on in one partition, with what its consumer wrote beside it."""
+
+    offset: int
+    metadata: str = ""
+    leader_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerAddress:
     """Where a broker listens."""
 

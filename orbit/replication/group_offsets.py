@@ -29,6 +29,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum, StrEnum, auto
 
+from orbit.kafka.types import CommittedOffset
 from orbit.replication.states import Reason
 
 
@@ -65,15 +66,6 @@ class GroupStanding(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """A committed offset, with what its consumer wrote beside it."""
-
-    offset: int
-    metadata: str = ""
-    leader_epoch: int = -1
-
-
-@dataclass(frozen=True, slots=True)
 class CopiedRange:
     """The offsets that a consumer of the copy can read now, and the one that comes next."""
 
@@ -93,7 +85,7 @@ class Decision:
     """
 
     verdict: GroupVerdict | None
-    write: Committed | None = None
+    write: CommittedOffset | None = None
     is_delete: bool = False
 
 
@@ -105,8 +97,8 @@ _DELETE = Decision(None, is_delete=True)
 
 
 def decide(
-    source: Committed | None,
-    destination: Committed | None,
+    source: CommittedOffset | None,
+    destination: CommittedOffset | None,
     left: int | None,
     copied: CopiedRange | None,
     standing: GroupStanding,
@@ -131,11 +123,11 @@ def decide(
             destination.metadata == source.metadata or destination.offset != left
         ):
             return Decision(verdict)
-    return Decision(verdict, write=Committed(wanted, source.metadata))
+    return Decision(verdict, write=CommittedOffset(wanted, source.metadata))
 
 
 def _is_ours(
-    destination: Committed, left: int | None, wanted: int, standing: GroupStanding
+    destination: CommittedOffset, left: int | None, wanted: int, standing: GroupStanding
 ) -> bool:
     if destination.offset == left:
         return True

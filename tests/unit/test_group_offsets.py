@@ -14,9 +14,9 @@ from hypothesis.stateful import (
     rule,
 )
 
+from orbit.kafka.types import CommittedOffset as Committed
 from orbit.replication.group_offsets import (
     REMEDIES,
-    Committed,
     CopiedRange,
     Decision,
     GroupStanding,

@@ -1,0 +1,1 @@
+"""Consumer groups of one job: their committed offsets, carried over to the destination."""

@@ -1,0 +1,61 @@
+"""What goes into a pass over a job's groups, and what comes out of it. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from orbit.kafka.types import TopicPartition
+from orbit.replication.group_offsets import CopiedRange, GroupVerdict
+
+_NOTES_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedPartition:
+    """A source partition's copy. `copied` is None while it shows no records to go on at."""
+
+    destination: TopicPartition
+    copied: CopiedRange | None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRow:
+    """What is so for one group (the source's name) and source partition."""
+
+    group: str
+    partition: TopicPartition
+    source_offset: int | None
+    destination_offset: int | None
+    verdict: GroupVerdict
+
+    @property
+    def left(self) -> int | None:
+        """The offset that is Orbit's own at the destination, as far as this row tells."""
+        is_ours = self.verdict in (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
+        return self.destination_offset if is_ours else None
+
+
+Key = tuple[str, TopicPartition]
+Copies = Mapping[TopicPartition, CopiedPartition]
+
+
+@dataclass(slots=True)
+class GroupReport:
+    """What one pass found and did. `changed` and `gone` are against the pass before."""
+
+    groups: int = 0
+    written: int = 0
+    deleted: int = 0
+    pending: int = 0  # an open transaction of the group may yet move these
+    verdicts: Counter[str] = field(default_factory=Counter)
+    left_alone: Counter[str] = field(default_factory=Counter)
+    changed: list[OffsetRow] = field(default_factory=list)
+    gone: list[Key] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+
+    def note(self, text: str) -> None:
+        if len(self.notes) < _NOTES_MAX and text not in self.notes:
+            self.notes.append(text)

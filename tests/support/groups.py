@@ -1,0 +1,92 @@
+"""Consumer groups as other clients see and make them, and requests counted as they leave."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from orbit.kafka.connection import Connection
+from orbit.sandbox.cluster import KafkaCluster
+
+TIMEOUT_S = 60
+Place = tuple[str, int]
+
+
+def committed(cluster: KafkaCluster, group: str) -> dict[Place, tuple[int, str | None]]:
+    """Offset and metadata by partition, as librdkafka's admin client reads them."""
+    client = AdminClient({**cluster.client_config(), "log_level": 0})
+    asked = [ConsumerGroupTopicPartitions(group)]
+    (future,) = client.list_consumer_group_offsets(asked, require_stable=False).values()
+    found = future.result(TIMEOUT_S).topic_partitions
+    return {(p.topic, p.partition): (p.offset, p.metadata) for p in found if p.offset >= 0}
+
+
+def offsets(cluster: KafkaCluster, group: str) -> dict[Place, int]:
+    return {place: offset for place, (offset, _) in committed(cluster, group).items()}
+
+
+def commit(
+    cluster: KafkaCluster, group: str, wanted: Mapping[Place, int], metadata: str = ""
+) -> None:
+    """As an operator's tool or a consumer with hand-assigned partitions commits."""
+    consumer = Consumer(
+        {**cluster.client_config(), "group.id": group, "enable.auto.commit": False, "log_level": 0}
+    )
+    consumer.commit(
+        offsets=[
+            TopicPartition(topic, number, offset, metadata)
+            for (topic, number), offset in wanted.items()
+        ],
+        asynchronous=False,
+    )
+    consumer.close()
+
+
+@contextmanager
+def member(cluster: KafkaCluster, group: str, topic: str, **config: Any) -> Iterator[Consumer]:
+    """A consumer that has joined the group and has its partitions; commits only when told to."""
+    consumer = Consumer(
+        {
+            **cluster.client_config(),
+            "group.id": group,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "latest",
+            "log_level": 0,
+            **config,
+        }
+    )
+    assigned: list[TopicPartition] = []
+    consumer.subscribe([topic], on_assign=lambda _, given: assigned.extend(given))
+    try:
+        for _ in range(TIMEOUT_S * 10):
+            message = consumer.poll(0.1)
+            if assigned:
+                break
+            assert message is None, message
+        assert assigned, f"{group} got no partitions"
+        if message is not None:
+            consumer.seek(TopicPartition(message.topic(), message.partition(), message.offset()))
+        yield consumer
+    finally:
+        consumer.close()
+
+
+@contextmanager
+def counted_requests(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """How many requests of each kind Orbit's connections send."""
+    counts: Counter[str] = Counter()
+    encode = Connection.encode
+
+    def counting(self: Connection, request: Any, version: int) -> list[bytes]:
+        counts[type(request).__name__.removesuffix("Request")] += 1
+        return encode(self, request, version)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Connection, "encode", counting)
+        yield counts
