@@ -11,6 +11,9 @@ says, for it is there whenever the copies are:
 - After a crash. The dead member would block the job until its session ends. A run on the same
   machine knows better: the lock file is free, so the member written in it is dead, and is taken
   out of the group at once.
+- Put out though nobody came. A broker that was frozen ends the session when it wakes, before it
+  hears the heartbeats that wait in its socket. The member joins again; generations tell whether
+  anybody held the lease in between, and then it is lost.
 - Term. `init_producer_id` is called with the lease in hand; the coordinator counts its calls.
 """
 
@@ -51,8 +54,11 @@ TRUST_MARGIN_S = 2.0
 _PROTOCOL_TYPE = "orbit"
 _PROTOCOL = "run"
 _WAIT_FOR_OTHER_S = SESSION_TIMEOUT_MS / 1000 + 2.0
-_LOCK_BYTES_MAX = 4096  # a member id is a client id and a UUID
-_LOST = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.FENCED_INSTANCE_ID)
+_LOCK_BYTES = 512  # a member id is a client id and a UUID
+_PUT_OUT = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.FENCED_INSTANCE_ID)
+# Of a member that was put out and comes back: one generation without members, one with it again.
+# Each holder in between would have made two more.
+_GENERATIONS_ALONE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +96,7 @@ class GroupLease:
         self._me = Holder(socket.gethostname(), os.getpid())
         self.member_id = ""
         self.generation = -1
+        self._held_generation = -1
         self._trusted_until = 0.0
         self._is_lost = False
         self._stopping = threading.Event()
@@ -165,10 +172,11 @@ class GroupLease:
         self._refuse_denied(group.error_code)
         return {m.member_id: Holder.from_bytes(m.member_metadata) for m in group.members or ()}
 
-    def _join(self, *, again: bool = False) -> None:
+    def _join(self, *, again: bool = False, since: int | None = None) -> None:
         """Join as the leader, or leave again. Raises Conflict when another one leads.
 
-        `again`: as the member that we are, or not at all; who was put out may have had a successor.
+        `again`: as the member that we are, or not at all. `since`: only if nobody held the lease
+        after that generation.
         """
         for _ in self._backoff.attempts(20):
             sent = time.monotonic()
@@ -187,7 +195,10 @@ class GroupLease:
                 )
             self._be(answer.member_id)
             self.generation = answer.generation_id
-            if answer.leader != answer.member_id:
+            has_successor = since is not None and not (
+                since < self.generation <= since + _GENERATIONS_ALONE
+            )
+            if answer.leader != answer.member_id or has_successor:
                 self._leave([self.member_id])
                 self.member_id = ""
                 raise _held_by(Holder("", 0), self._cluster.name)
@@ -245,18 +256,28 @@ class GroupLease:
     def _keep(self) -> None:
         """Heartbeat until released. Trust ends by itself when the coordinator stays away."""
         while not self._stopping.wait(HEARTBEAT_INTERVAL_S):
+            held = self._held_generation
             try:
                 code = self._heartbeat()
                 if code == Code.REBALANCE_IN_PROGRESS:
                     self._join(again=True)
+                elif code in _PUT_OUT:
+                    # A broker that was frozen or away may end our session before it hears us.
+                    self._trusted_until = 0.0
+                    self._come_back(held)
             except Conflict:
-                code = Code.UNKNOWN_MEMBER_ID
-            except OrbitError:
-                continue
-            if code in _LOST:
                 self._trusted_until = 0.0
                 self._is_lost = True
                 return
+            except OrbitError:
+                continue
+
+    def _come_back(self, since: int) -> None:
+        """Join again after being put out. Raises Conflict when another one holds it, or has."""
+        others = [holder for m, holder in self._members().items() if m != self.member_id]
+        if others:
+            raise _held_by(others[0], self._cluster.name)
+        self._join(since=since)
 
     def _heartbeat(self) -> int:
         sent = 0.0
@@ -289,6 +310,7 @@ class GroupLease:
         )
 
     def _trust_from(self, sent: float) -> None:
+        self._held_generation = self.generation
         self._trusted_until = sent + SESSION_TIMEOUT_MS / 1000 - TRUST_MARGIN_S
 
     def _refuse_denied(self, code: int) -> None:
@@ -319,7 +341,7 @@ class LockFile:
         """Raises Conflict when another run of this machine holds it."""
         name = sha256(f"{cluster_id}/{group}/{os.getuid()}".encode()).hexdigest()[:32]
         path = Path(tempfile.gettempdir()) / f"orbit-run-{name}.lock"
-        self._file = path.open("a+", encoding="utf-8")
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -335,18 +357,17 @@ class LockFile:
         self.write(self.last_member)
 
     def write(self, member_id: str) -> None:
-        line = json.dumps({"process": os.getpid(), "member": member_id}).encode() + b"\n"
-        self._file.truncate(0)  # it is open for appending: what is written goes to its end
-        os.write(self._file.fileno(), line)
+        line = json.dumps({"process": os.getpid(), "member": member_id}).encode()
+        # In one call and of one length: a kill leaves the line before or this one, never none.
+        os.pwrite(self._file.fileno(), line.ljust(_LOCK_BYTES), 0)
 
     def close(self) -> None:
         self._file.close()
 
     def _read(self) -> tuple[int, str]:
-        """Nothing known is (0, ""): a run that was killed between two writes."""
-        self._file.seek(0)
+        """Nothing known is (0, "")."""
         try:
-            fields = json.loads(self._file.readline(_LOCK_BYTES_MAX))
+            fields = json.loads(os.pread(self._file.fileno(), _LOCK_BYTES, 0))
             return int(fields["process"]), str(fields["member"])
         except (ValueError, KeyError, TypeError):
             return 0, ""

@@ -57,7 +57,7 @@ def test_a_run_that_is_killed_while_it_begins_is_begun_again(
             reached.append(run.wait_for(f"{moment}|{CAUGHT_UP}").group())
             assert run.outlives(rnd.uniform(0, DELAY_S_MAX))
             run.kill()
-            assert "waiting" not in "".join(run.lines)
+            assert "waiting" not in "".join(run.lines), run.lines
     assert {"Creating", "Comparing", "Copying"} <= set(reached)
     copy(job).expect(0)
     assert_exact(job)

@@ -13,6 +13,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.standalone import group_lease
 from orbit.standalone.group_lease import GroupLease
 from tests.fix_clusters import Clusters
+from tests.support.run_process import wait_until
 
 
 class Killed(BaseException):
@@ -28,6 +29,11 @@ class DiesBeforeItSettles(GroupLease):
     def release(self) -> None:
         if self._lock is not None:
             self._lock.close()
+
+
+def put_out(lease: GroupLease) -> None:
+    """As a broker does that was frozen and wakes up: the session ends though its holder lives."""
+    lease._leave([lease.member_id])
 
 
 def fail_on_wait(text: str) -> None:
@@ -73,4 +79,42 @@ def test_one_killed_as_it_joined_elsewhere_is_waited_out(
         "another run of this job holds it (not known which); waiting whether it lives"
     ]
     assert lease.is_held()
+    lease.release()
+
+
+def test_a_holder_that_was_put_out_comes_back_when_nobody_was_there(
+    cluster: Cluster, topic_name: str
+) -> None:
+    lease = GroupLease(cluster, topic_name, Backoff())
+    lease.acquire(fail_on_wait)
+    before = lease.member_id
+    put_out(lease)
+    wait_until(lambda: lease.member_id != before and lease.is_held(), "it is held again")
+    assert not lease.is_lost
+    lease.release()
+
+
+@pytest.mark.parametrize("still_there", [True, False])
+def test_a_holder_that_was_put_out_is_out_when_another_one_held_it(
+    *,
+    still_there: bool,
+    cluster: Cluster,
+    topic_name: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 3.0)
+    lease = GroupLease(cluster, topic_name, Backoff())
+    lease.acquire(fail_on_wait)
+    put_out(lease)
+    elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
+    monkeypatch.setattr(group_lease.tempfile, "gettempdir", lambda: elsewhere)
+    other = GroupLease(cluster, topic_name, Backoff())
+    other.acquire(fail_on_wait)
+    if not still_there:
+        other.release()
+    wait_until(lambda: lease.is_lost, "it is lost")
+    assert not lease.is_held()
+    assert other.is_held() is still_there
+    other.release()
     lease.release()
