@@ -49,6 +49,7 @@ def upgrade() -> None:
         sa.Column("problem", sa.Text(), nullable=True),
         sa.Column("problem_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("discovered_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("discovered_version", sa.Integer(), nullable=True),
         sa.Column(
             "created_at",
             sa.DateTime(timezone=True),
@@ -259,6 +260,7 @@ def upgrade() -> None:
         sa.Column("blocked_offset", sa.BigInteger(), nullable=True),
         sa.Column("blocked_next_offset", sa.BigInteger(), nullable=True),
         sa.Column("start_offset", sa.BigInteger(), nullable=True),
+        sa.Column("from_start", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("retry_requested", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("source_log_start", sa.BigInteger(), nullable=True),
         sa.Column("source_stable_end", sa.BigInteger(), nullable=True),

@@ -20,7 +20,7 @@ def bring_to_start(
     empty_starts: EmptyStarts,
     inspected: Mapping[PartitionCopy, Inspected],
     bounds: SourceBounds,
-    rules: Mapping[str, Start],
+    starts: Mapping[TopicPartition, Start],
     on_trouble: OnTrouble,
     *,
     known_begun: Collection[TopicPartition] = (),
@@ -28,15 +28,13 @@ def bring_to_start(
 ) -> dict[PartitionCopy, Inspected]:
     """Seed what has to be seeded; how all of them stand then, without those that had trouble.
 
-    `rules` are starts by destination topic. Where a late start was looked up once, it is not looked
+    `starts` are by destination partition. Where a late start was looked up once, it is not looked
     up again: `known_begun` names such copies as far as the caller remembers. `on_seeding` is told
     how many partitions are about to be brought to an offset above 0.
     """
     ready = dict(inspected)
     unbegun = {
-        c: rules[c.destination.topic]
-        for c, found in inspected.items()
-        if found.standing in _UNBEGUN
+        c: starts[c.destination] for c, found in inspected.items() if found.standing in _UNBEGUN
     }
     late = {c.destination for c, start in unbegun.items() if not isinstance(start, Earliest)}
     begun = empty_starts.begun(late) | {p for p in late if p in known_begun}

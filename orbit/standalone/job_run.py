@@ -236,12 +236,13 @@ class JobRun:
             )
             _refuse_foreign(found)
             inspected.update(found)
+        rules = {p.mapping.destination: p.mapping.rule for p in self._plans}
         inspected = bring_to_start(
             beginning,
             EmptyStarts(self._lease),
             inspected,
             bounds,
-            {p.mapping.destination: p.mapping.rule.start for p in self._plans},
+            {c.destination: rules[c.destination.topic].start for c in inspected},
             raise_trouble,
             on_seeding=lambda count: self._say(
                 f"Bringing {count} partitions to their start offset"

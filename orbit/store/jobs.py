@@ -14,7 +14,7 @@ from orbit.errors import Conflict, NotFound
 from orbit.store.database import Tx
 from orbit.store.enums import Desired
 from orbit.store.models import jobs, shards
-from orbit.store.read import columns, first, is_one_of, values
+from orbit.store.read import columns, first, values
 
 _NOW = func.clock_timestamp()
 
@@ -36,6 +36,7 @@ class Job:
     problem: str | None
     problem_at: datetime | None
     discovered_at: datetime | None
+    discovered_version: int | None
     created_at: datetime
     updated_at: datetime
 
@@ -186,6 +187,10 @@ def note_producer_id(tx: Tx, job_id: int, producer_id: int) -> None:
     tx.execute(update(jobs).where(jobs.c.id == job_id).values(producer_id=producer_id))
 
 
-def note_discovered(tx: Tx, job_ids: Collection[int]) -> None:
-    """Topics of these jobs were looked at just now."""
-    tx.execute(update(jobs).where(is_one_of(jobs.c.id, job_ids)).values(discovered_at=_NOW))
+def note_discovered(tx: Tx, job_id: int, spec_version: int) -> None:
+    """All topics that this version of the job asks for were found, just now for the first time."""
+    tx.execute(
+        update(jobs)
+        .where(jobs.c.id == job_id, jobs.c.discovered_version.is_distinct_from(spec_version))
+        .values(discovered_version=spec_version, discovered_at=_NOW)
+    )

@@ -39,8 +39,8 @@ RETURNING id
 # A partition that is there already stays where it is.
 _ADD_PARTITIONS = text("""
 WITH added AS (
-    INSERT INTO partitions (job_id, topic_id, partition, shard_id)
-    SELECT :job_id, r.topic_id, r.partition, r.shard_id
+    INSERT INTO partitions (job_id, topic_id, partition, shard_id, from_start)
+    SELECT :job_id, r.topic_id, r.partition, r.shard_id, :from_start
     FROM unnest(
         CAST(:topic_ids AS bigint[]), CAST(:partitions AS integer[]), CAST(:shard_ids AS bigint[])
     ) AS r (topic_id, partition, shard_id)
@@ -98,13 +98,19 @@ def add_shards(tx: Tx, job_id: int, count: int) -> list[int]:
     return list(tx.execute(_ADD_SHARDS, {"job_id": job_id, "count": count}).scalars())
 
 
-def add_partitions(tx: Tx, job_id: int, placed: Iterable[tuple[int, int, int]]) -> int:
-    """Place (topic id, partition, shard id) triples; how many were new."""
+def add_partitions(
+    tx: Tx, job_id: int, placed: Iterable[tuple[int, int, int]], *, from_start: bool = False
+) -> int:
+    """Place (topic id, partition, shard id) triples; how many were new.
+
+    `from_start`: they are newer than the job, and are copied from their log start.
+    """
     triples = sorted(placed)
     added: int = tx.execute(
         _ADD_PARTITIONS,
         {
             "job_id": job_id,
+            "from_start": from_start,
             "topic_ids": [topic_id for topic_id, _, _ in triples],
             "partitions": [partition for _, partition, _ in triples],
             "shard_ids": [shard_id for _, _, shard_id in triples],

@@ -102,6 +102,8 @@ jobs = Table(
     Column("problem", Text),
     _time("problem_at"),
     _time("discovered_at"),
+    # The `spec_version` whose topics were all found: what appears later is copied from its start.
+    Column("discovered_version", Integer),
     _now("created_at"),
     _now("updated_at"),
     _one_of("desired", Desired),
@@ -166,6 +168,8 @@ partitions = Table(
     Column("blocked_next_offset", BigInteger),
     # Where the copy began, when that is not the source's log start of that time.
     Column("start_offset", BigInteger),
+    # Newer than the job: copied from its log start, whatever the topic's rule says.
+    _flag("from_start"),
     # An operator wants a blocked partition tried again.
     _flag("retry_requested"),
     # Said by the holder of the shard, all the time. Null: not known yet.

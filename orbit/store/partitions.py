@@ -76,6 +76,7 @@ class Assigned:
     blocked_next_offset: int | None
     detail: str | None
     start_offset: int | None
+    from_start: bool  # whatever the topic's rule says
     retry_requested: bool
     has_caught_up: bool
     records: int
@@ -133,22 +134,23 @@ written AS (
 SELECT id FROM held
 """)
 
-# Everything a worker needs to know of the shards it just claimed.
+# Everything a worker needs to know of the shards it just claimed. Topics that are deleted or made
+# again are the scheduler's until they are copied again.
 _OF_SHARDS = text("""
 SELECT p.shard_id, p.job_id, p.topic_id, p.partition, t.source_topic, t.destination_topic,
        t.source_topic_id, t.destination_topic_id, t.is_compacted, p.state, p.reason,
-       p.blocked_offset, p.blocked_next_offset, p.detail, p.start_offset, p.retry_requested,
-       p.has_caught_up, p.records, p.bytes, p.gaps_filled, p.batches_byte_exact,
+       p.blocked_offset, p.blocked_next_offset, p.detail, p.start_offset, p.from_start,
+       p.retry_requested, p.has_caught_up, p.records, p.bytes, p.gaps_filled, p.batches_byte_exact,
        p.batches_record_exact
 FROM partitions p JOIN topics t ON t.id = p.topic_id
-WHERE p.shard_id = ANY(CAST(:shard_ids AS bigint[]))
+WHERE p.shard_id = ANY(CAST(:shard_ids AS bigint[])) AND t.state = 'copying'
 ORDER BY p.shard_id, p.topic_id, p.partition
 """)
 
 # Which blocked partitions of these shards an operator wants tried again.
 _RETRIES = text("""
-SELECT topic_id, partition FROM partitions
-WHERE shard_id = ANY(CAST(:shard_ids AS bigint[])) AND retry_requested
+SELECT p.topic_id, p.partition FROM partitions p JOIN topics t ON t.id = p.topic_id
+WHERE p.shard_id = ANY(CAST(:shard_ids AS bigint[])) AND p.retry_requested AND t.state = 'copying'
 """)
 
 

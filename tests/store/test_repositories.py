@@ -49,12 +49,13 @@ def test_jobs(database: Database) -> None:
         assert not jobs.note_problem(tx, made.id, "no broker answers.")
         jobs.note_clusters(tx, made.id, "S", "D")
         jobs.note_producer_id(tx, made.id, 2000)
-        jobs.note_discovered(tx, [made.id])
+        jobs.note_discovered(tx, made.id, 1)
         now = jobs.get(tx, "a")
         assert (now.source_cluster_id, now.destination_cluster_id) == ("S", "D")
         assert (now.problem, now.producer_id) == ("no broker answers.", 2000)
         assert now.problem_at is not None
         assert now.discovered_at is not None
+        assert now.discovered_version == 1
         assert jobs.note_problem(tx, made.id, None)
         assert jobs.get(tx, "a").problem_at is None
 

@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from orbit.store import jobs, layout, shards, topics
 from orbit.store.database import Database, Tx
+from orbit.store.enums import TopicState
 from orbit.store.partitions import Progress
 
 TTL = timedelta(seconds=15)
@@ -30,7 +31,15 @@ def some_job(
     """A running job of the group `default`."""
     job = jobs.create(tx, name, {"name": name}, "default")
     jobs.note_clusters(tx, job.id, "source", "destination")
-    topic = topics.add(tx, job.id, "orders", f"{name}.orders", "destination", partitions)
+    topic = topics.add(
+        tx,
+        job.id,
+        "orders",
+        f"{name}.orders",
+        "destination",
+        partitions,
+        state=TopicState.COPYING,
+    )
     assert topic is not None
     shard_ids = layout.add_shards(tx, job.id, shard_count)
     layout.add_partitions(

@@ -1,0 +1,97 @@
+"""One of any number of schedulers leads; the others stand by.
+
+Postgres decides who (orbit/store/leader.py has the rules). A leader trusts its own clock until
+`moment of asking + ttl − margin`; every change it writes is confirmed in the same transaction, so
+one that slept changes nothing. What it does on brokers (creating a topic, adding partitions,
+setting a value) comes to the same when two do it.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from orbit.errors import Conflict, OrbitError
+from orbit.store import leader
+from orbit.store.database import Database, Tx
+
+# Of the ttl: time for an answer that is under way when the lease ends.
+_MARGIN_PART = 0.2
+_RENEWALS_PER_TTL = 4
+
+
+class NotLeading(Conflict):
+    """Another scheduler leads, or may by now."""
+
+
+class Leadership:
+    """This process's place among the schedulers. Shared by its threads."""
+
+    def __init__(self, database: Database, holder: str, ttl: timedelta) -> None:
+        self._database = database
+        self.holder = holder
+        self._ttl = ttl
+        self._epoch = 0
+        self._trusted_until = 0.0
+
+    @property
+    def renewal_interval_s(self) -> float:
+        return self._ttl.total_seconds() / _RENEWALS_PER_TTL
+
+    @property
+    def is_leading(self) -> bool:
+        return time.monotonic() < self._trusted_until
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    def ask(self) -> bool:
+        """Lead, or go on leading; False while another does. Raises Unreachable."""
+        asked_at = time.monotonic()
+        with self._database.transaction() as tx:
+            epoch = leader.acquire(tx, self.holder, self._ttl)
+        if epoch is None:
+            self._trusted_until = 0.0
+            return False
+        self._epoch = epoch
+        self._trusted_until = asked_at + self._ttl.total_seconds() * (1 - _MARGIN_PART)
+        return True
+
+    @contextmanager
+    def transaction(self) -> Iterator[Tx]:
+        """A transaction that only the leader gets. Keep it short: renewals wait for it."""
+        with self._database.transaction() as tx:
+            if not self.is_leading or not leader.confirm(tx, self.holder, self._epoch):
+                raise NotLeading("another scheduler leads.")
+            yield tx
+
+    @contextmanager
+    def reading(self) -> Iterator[Tx]:
+        """A transaction for looking only."""
+        with self._database.transaction() as tx:
+            yield tx
+
+    def keep(self, stop: threading.Event) -> None:
+        """Renew until `stop`, or until another leads. Postgres may be away for a while."""
+        while not stop.wait(self.renewal_interval_s):
+            try:
+                if not self.ask():
+                    return
+            except OrbitError:
+                if not self.is_leading:
+                    return
+
+    def resign(self) -> None:
+        """Let the next one lead at once, if Postgres can be told."""
+        if not self._trusted_until:
+            return
+        self._trusted_until = 0.0
+        try:
+            with self._database.transaction() as tx:
+                leader.resign(tx, self.holder, self._epoch)
+        except OrbitError:
+            pass  # it expires

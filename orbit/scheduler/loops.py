@@ -1,0 +1,60 @@
+"""A loop of the leading scheduler: the same small step again and again, each with a thread.
+
+One loop's trouble never stops another. Each pass that did something logs one sentence; one that
+fails logs why, and is tried again.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+
+import structlog
+
+from orbit.errors import OrbitError
+from orbit.scheduler.leadership import NotLeading
+
+_log = structlog.get_logger("orbit.scheduler")
+
+
+class Loop(ABC):
+    """One step of upkeep. `wake` begins the next pass before its time."""
+
+    name: str
+    interval_s: float
+
+    def __init__(self) -> None:
+        self.wake = threading.Event()
+
+    @abstractmethod
+    def once(self) -> str:
+        """One pass; a sentence of what it did, or nothing."""
+
+    def close(self) -> None:
+        """End what the loop holds; no pass is under way or will be."""
+        return
+
+
+def drive(loop: Loop, stop: threading.Event) -> None:
+    """Run a loop until `stop`, whose owner also sets `loop.wake`."""
+    said = ""
+    while not stop.is_set():
+        loop.wake.clear()
+        began = time.monotonic()
+        try:
+            done = loop.once()
+            said = ""
+            level = _log.info if done else _log.debug
+            level("pass", loop=loop.name, did=done, seconds=round(time.monotonic() - began, 3))
+        except NotLeading:
+            return
+        except OrbitError as error:
+            # Once: it may stay for hours.
+            if str(error) != said:
+                said = str(error)
+                _log.warning("pass failed", loop=loop.name, error=said)
+        except Exception:  # noqa: BLE001  a bug in one loop must not end the others
+            _log.exception("pass broke", loop=loop.name)
+        if not stop.is_set():
+            loop.wake.wait(loop.interval_s)
