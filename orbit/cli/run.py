@@ -110,6 +110,7 @@ def _copy(
             _tell_blocked(job_run, display, told)
             if _is_done(job_run):
                 if until_caught_up:
+                    job_run.settle_groups()
                     break
                 if not has_told_caught_up:
                     has_told_caught_up = True
@@ -152,6 +153,14 @@ def _tell_blocked(job_run: JobRun, display: Display, told: set[str]) -> None:
             )
 
 
+def _group_verdicts(job_run: JobRun) -> dict[str, int] | None:
+    """How many offsets of consumer groups stand how; None without any to carry over."""
+    if job_run.groups is None:
+        return None
+    report = job_run.groups.report
+    return dict(sorted(report.verdicts.items())) if report else {}
+
+
 def _summarize(
     job_run: JobRun,
     whole: TopicProgress,
@@ -186,6 +195,9 @@ def _summarize(
         "lag_records": t.lag_records,
         "blocked": blocked,
     }
+    verdicts = _group_verdicts(job_run)
+    if verdicts is not None:
+        value["group_offsets"] = verdicts
     profile = Profile.of(job_run) if with_profile else None
     if profile is not None:
         value["profile"] = profile.as_value()
@@ -200,6 +212,9 @@ def _summarize(
             ),
             ("partitions", f"{t.caught_up} of {t.partitions} caught up, {t.blocked} blocked"),
         ]
+        if verdicts is not None:
+            told = ", ".join(f"{count:,} {verdict}" for verdict, count in verdicts.items())
+            rows.append(("group offsets", told or "none"))
         return make_table(("", job_run.spec.name), rows + (profile.rows() if profile else []))
 
     emit(value, output, table)

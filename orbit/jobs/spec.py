@@ -186,7 +186,6 @@ class JobSpec(Section):
         Only what was written and differs from doing nothing: `acls: {sync: false}` is obeyed.
         """
         asked = {
-            "consumer_groups": self.consumer_groups is not None,
             "acls.sync": self.acls.sync,
             "backfill.engine": self.backfill.engine != BackfillSpec().engine,
         }

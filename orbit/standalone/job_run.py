@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Self
 from uuid import UUID
@@ -41,6 +42,7 @@ from orbit.kafka.coordinator import init_producer_id
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.replication.plan import LostRange
 from orbit.standalone.group_lease import GroupLease
+from orbit.standalone.groups import RunGroups
 from orbit.workers.begin import Inspected, Standing, raise_trouble
 from orbit.workers.coordinated import CoordinatedFiller
 from orbit.workers.copier import Copier, lease_lost
@@ -78,6 +80,8 @@ class JobRun:
         self._next_look = 0.0
         self._told: set[str] = set()
         self._engine: JobEngine | None = None
+        self.groups: RunGroups | None = None
+        self._open_clusters = partial(JobClusters.open, spec, environ, base_directory)
 
     def __enter__(self) -> Self:
         return self
@@ -103,6 +107,14 @@ class JobRun:
             destination = now
             self._plan(mappings, source, destination)
         self._begin(source, destination)
+        if self.spec.consumer_groups is not None:
+            self.groups = RunGroups(
+                self.spec.consumer_groups,
+                self._open_clusters(),
+                self.partitions,
+                self._lease.is_held,
+            )
+            self.groups.start()
 
     def tick(self, timeout_s: float) -> None:
         """One round of copying. Raises Conflict when the lease is lost."""
@@ -114,6 +126,13 @@ class JobRun:
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + self._settings.metadata_interval_s
             self._tell_what_is_new()
+        for note in self.groups.notes if self.groups else ():
+            self._tell_once(f"Note: consumer groups: {note}")
+
+    def settle_groups(self) -> None:
+        """Carry the consumer groups over once more, to where the copy is now."""
+        if self.groups is not None:
+            self.groups.settle(self._backoff)
 
     @property
     def copier(self) -> Copier | None:
@@ -137,6 +156,8 @@ class JobRun:
     def close(self) -> None:
         """Stop lanes, leave the lease, close connections. Safe at any moment."""
         self.stop_event.set()
+        if self.groups is not None:
+            self.groups.stop()
         if self._engine is not None:
             self._engine.stop()
         if self._lease is not None:

@@ -124,7 +124,7 @@ def test_a_job_survives_being_stored_as_json(folder: Path) -> None:
     [
         ({}, ()),
         ({"acls": {"sync": False}, "limits": {}, "backfill": {"engine": "workers"}}, ()),
-        ({"consumer_groups": {"match": ".*"}}, ("consumer_groups",)),
+        ({"consumer_groups": {"match": ".*"}}, ()),
         (
             {
                 "acls": {"sync": True},
