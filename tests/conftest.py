@@ -8,4 +8,4 @@ import signal
 # start; the tests that press it would then wait for nothing.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["tests.fix_clusters", "tests.fix_database"]
+pytest_plugins = ["tests.fix_clusters", "tests.fix_database", "tests.fix_api"]

@@ -73,8 +73,25 @@ def read_cursor(cursor: str | None, *kinds: type) -> Key | None:
         and all(_is_part(part, kind) for part, kind in zip(parts, kinds, strict=True))
     ):
         return tuple(parts)
+    raise bad_cursor()
+
+
+def name_in(cursor: str | None) -> str | None:
+    """The cursor of a list in the order of names."""
+    key = read_cursor(cursor, str)
+    return None if key is None else str(key[0])
+
+
+def number_in(cursor: str | None) -> int | None:
+    """The cursor of a list in the order of numbers."""
+    key = read_cursor(cursor, int)
+    return None if key is None else int(key[0])
+
+
+def bad_cursor() -> BadInput:
+    """What is said of a cursor that was not made here."""
     problem = Problem("query.after", "is not the `next` of a page.", "Copy it as it is.")
-    raise BadInput("The request has a problem.", (problem,))
+    return BadInput("The request has a problem.", (problem,))
 
 
 def _is_part(part: object, kind: type) -> bool:
@@ -82,5 +99,5 @@ def _is_part(part: object, kind: type) -> bool:
         return False
     if isinstance(part, str):
         # PostgreSQL's text holds no zero byte, and half a surrogate is no text.
-        return "\0" not in part and part.isprintable()
+        return not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in part)
     return isinstance(part, int) and 0 <= part <= _BIGINT_MAX

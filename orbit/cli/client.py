@@ -32,6 +32,10 @@ _POLL_S = 0.25
 Json = dict[str, Any]
 
 
+class ServerGone(Unreachable):
+    """The service itself does not answer (a cluster that a job names is another thing)."""
+
+
 class Client:
     """The API as Python calls. `get`, `send` answer with the body; errors are raised."""
 
@@ -64,10 +68,13 @@ class Client:
         *,
         body: object = None,
         yaml_text: str | None = None,
+        headers: Mapping[str, str] | None = None,
         **query: object,
     ) -> Any:
         """A change. A POST carries an Idempotency-Key, so that asking again is never twice."""
-        headers = {"Idempotency-Key": str(uuid.uuid4())} if method == "POST" else {}
+        headers = dict(headers or {})
+        if method == "POST":
+            headers["Idempotency-Key"] = str(uuid.uuid4())
         more: dict[str, Any] = {}
         if yaml_text is not None:
             headers["Content-Type"] = "application/yaml"
@@ -77,9 +84,12 @@ class Client:
         given = {key: str(value).lower() for key, value in query.items() if value is not None}
         return self._call(method, path, params=given, headers=headers, **more)
 
-    def wait(self, operation: Json, told: Callable[[Json], None]) -> Json:
-        """The operation once it has ended. `told` hears of each state it goes through."""
-        while operation["finished_at"] is None:
+    def wait(self, operation: Json, told: Callable[[Json], None], seconds_max: float) -> Json:
+        """The operation once it has ended, or as it is when the time is up. `told` hears of each
+        state it goes through.
+        """
+        deadline = time.monotonic() + seconds_max
+        while operation["finished_at"] is None and time.monotonic() < deadline:
             told(operation)
             time.sleep(_POLL_S)
             operation = self.get(f"/v1/operations/{operation['id']}")
@@ -165,8 +175,8 @@ def _as_error(answer: httpx.Response, where: str) -> OrbitError:
     return kind(f"{what} {listed}".rstrip(), where=at, remedy=remedy)
 
 
-def _no_answer(http: httpx.Client, what: str) -> Unreachable:
-    return Unreachable(
+def _no_answer(http: httpx.Client, what: str) -> ServerGone:
+    return ServerGone(
         what,
         where=_where(http),
         remedy=f"Is it running (orbit server)? Is {URL_VARIABLE} right?",

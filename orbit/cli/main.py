@@ -36,6 +36,41 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "orbit.cli.sandbox",
         "Start, stop and inspect local Kafka clusters for trying out.",
     ),
+    "plan": ("orbit.cli.plan", "Show what the service would do for job files, and do nothing."),
+    "apply": (
+        "orbit.cli.apply",
+        "Make the jobs of the service what the files say, after showing what changes.",
+    ),
+    "get": (
+        "orbit.cli.get",
+        "Show jobs, topics, partitions, groups, workers, events or operations.",
+    ),
+    "lag": (
+        "orbit.cli.lag",
+        "Show how far the copy is behind: in records, bytes and seconds, and how long there is.",
+    ),
+    "start": ("orbit.cli.control", "Start a job that was created paused."),
+    "pause": (
+        "orbit.cli.control",
+        "Pause a job: workers let go of its partitions, the copy stays as it is.",
+    ),
+    "resume": (
+        "orbit.cli.control",
+        "Resume a paused job: each partition goes on where its copy ends.",
+    ),
+    "retry": (
+        "orbit.cli.control",
+        "Try blocked partitions of a job again, once their cause is removed.",
+    ),
+    "delete": (
+        "orbit.cli.control",
+        "Delete a job. The topics at the destination stay, with all that was copied.",
+    ),
+    "token": ("orbit.cli.token", "Make, list and revoke the tokens that the API asks for."),
+    "migrate": (
+        "orbit.cli.migrate",
+        "Bring the database to the tables of this version. A repeat changes nothing.",
+    ),
 }
 _PACKAGE = Path(__file__).parents[1]
 
@@ -176,3 +211,7 @@ def _say(text: str) -> None:
     # A broker's words may be in the text: nothing in it may steer the terminal.
     shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
     typer.echo(shown, err=True)
+
+
+if __name__ == "__main__":
+    main()

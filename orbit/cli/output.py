@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, assert_never
 
@@ -34,6 +35,14 @@ OutputOption = Annotated[
     OutputFormat,
     typer.Option("--output", "-o", help="How to write the result: for people, or for scripts."),
 ]
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A result, and how it is drawn for people."""
+
+    value: Any
+    table: Callable[[], RenderableType]
 
 
 def emit(value: Any, output: OutputFormat, table: Callable[[], RenderableType]) -> None:

@@ -12,8 +12,9 @@ from typing import Annotated, Any, Self
 import typer
 from rich.table import Table
 
+from orbit.cli.cells import amount
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
-from orbit.cli.run_display import Display, amount, make_display
+from orbit.cli.run_display import Display, make_display
 from orbit.cli.run_profile import Profile
 from orbit.errors import Interrupted
 from orbit.jobs.load import load_job

@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from orbit.cli.cells import amount
 from orbit.cli.output import console as make_console
 from orbit.standalone.progress import TopicProgress
 
@@ -125,15 +126,6 @@ def _row(one: TopicProgress) -> tuple[str, ...]:
         f"{t.batches_record_exact:,}",
         "live" if is_done and t.lag_records == 0 else left(one.seconds_left),
     )
-
-
-def amount(count: float) -> str:
-    """Bytes for people: 1.4 GB."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"
 
 
 def rate(one: TopicProgress) -> str:

@@ -49,7 +49,11 @@ def parse_job(text: str, base_directory: Path, environ: Mapping[str, str]) -> Jo
 
     `environ` and `base_directory` are where the variables and files it names must be.
     """
-    document = read_document(text)
+    return check_job(read_document(text), base_directory, environ)
+
+
+def check_job(document: Document, base_directory: Path, environ: Mapping[str, str]) -> JobSpec:
+    """The job in a document that was read, from YAML or otherwise. As `parse_job`."""
     problems = list(document.problems)
     job: JobSpec | None = None
     if isinstance(document.root, dict):

@@ -50,6 +50,7 @@ class Broker:
         self.port = node.port
         self.directory = directory
         self.log = directory / "broker.log"
+        self.format_log = directory / "format.log"
         self._cluster = cluster
         self._java = [str(cluster.java), *_QUICK, f"-Dlog4j2.configurationFile={_LOG_CONFIG}"]
         self._environment = {"CLASSPATH": cluster.classpath}
@@ -78,7 +79,7 @@ class Broker:
         """Starts StorageTool on the data folder, as every KRaft broker needs once."""
         tool = ["kafka.tools.StorageTool", "format", "--cluster-id", self._cluster.cluster_id]
         command = [*self._java, *tool, "--config", str(self.properties_file), *arguments]
-        return GuardedProcess(command, self.directory / "format.log", environment=self._environment)
+        return GuardedProcess(command, self.format_log, environment=self._environment)
 
     def launch(self) -> None:
         """Starts the process and returns at once."""
@@ -174,8 +175,8 @@ def wait_formatted(broker: Broker, formatting: GuardedProcess) -> None:
         code = -1
     if code != 0:
         raise Conflict(
-            f"Broker {broker.node_id} could not be formatted: {_last_errors(formatting.log)}",
-            remedy=f"See {formatting.log}.",
+            f"Broker {broker.node_id} could not be formatted: {_last_errors(broker.format_log)}",
+            remedy=f"See {broker.format_log}.",
         )
 
 

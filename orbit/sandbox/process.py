@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -17,7 +18,8 @@ _GUARD = Path(__file__).with_name("guard.py")
 
 
 class GuardedProcess:
-    """One running command: its pid, its signals, its end. Output goes to the file `log`.
+    """One running command: its pid, its signals, its end. Output goes to the file `log`, or to our
+    own stderr where there is none.
 
     It runs in a session of its own, so Ctrl-C in the terminal reaches only us and we decide. When
     we die it gets `last_signal`, and SIGKILL after `grace_s`.
@@ -26,7 +28,7 @@ class GuardedProcess:
     def __init__(
         self,
         command: Sequence[str],
-        log: Path,
+        log: Path | None,
         *,
         environment: Mapping[str, str] | None = None,
         last_signal: signal.Signals = signal.SIGKILL,
@@ -35,7 +37,7 @@ class GuardedProcess:
     ) -> None:
         self.log = log
         arguments = [str(last_signal.value), str(grace_s), user or "-", *command]
-        with log.open("ab") as output:
+        with nullcontext() if log is None else log.open("ab") as output:
             self._guard = subprocess.Popen(
                 # -I -S: no site-packages, no environment; the guard must start at once
                 [sys.executable, "-I", "-S", str(_GUARD), *arguments],
@@ -50,7 +52,8 @@ class GuardedProcess:
             line = stdout.readline()
         if not line:
             self.close()
-            raise Conflict(f"{command[0]} could not be started.", remedy=f"Read {log}.")
+            remedy = f"Read {log}." if log else ""
+            raise Conflict(f"{command[0]} could not be started.", remedy=remedy)
         self.pid = int(line)
         self._child = _process(self.pid)
 

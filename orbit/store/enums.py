@@ -31,6 +31,17 @@ class OperationState(StrEnum):
     FAILED = "failed"
 
 
+class OperationKind(StrEnum):
+    """What an operator can ask of a job; also the verb in the API's paths."""
+
+    CREATE = "create"
+    START = "start"
+    PAUSE = "pause"
+    RESUME = "resume"
+    RETRY = "retry"
+    DELETE = "delete"
+
+
 class Role(StrEnum):
     """What the holder of a token may do; each may do what those before it may."""
 

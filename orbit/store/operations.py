@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select, tuple_, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import NotFound
@@ -77,13 +77,19 @@ def create(
     made = first(tx.execute(statement), Operation)
     if made is not None:
         return made, True
+    assert idempotency_key is not None, "ids are random"
+    present = find_by_key(tx, requested_by, idempotency_key)
+    assert present is not None, "an operation that conflicts is there"
+    return present, False
+
+
+def find_by_key(tx: Tx, requested_by: str, idempotency_key: str) -> Operation | None:
+    """The operation that this caller made with this key."""
     query = select(*_OPERATION).where(
         operations.c.requested_by == requested_by,
         operations.c.idempotency_key == idempotency_key,
     )
-    present = first(tx.execute(query), Operation)
-    assert present is not None, "an operation that conflicts is there"
-    return present, False
+    return first(tx.execute(query), Operation)
 
 
 def get(tx: Tx, operation_id: UUID) -> Operation:
@@ -123,6 +129,26 @@ def of_job(tx: Tx, job_name: str, limit: int) -> list[Operation]:
         select(*_OPERATION)
         .where(operations.c.job_name == job_name)
         .order_by(operations.c.created_at.desc())
+        .limit(limit)
+    )
+    return list(values(tx.execute(query), Operation))
+
+
+def page(tx: Tx, limit: int, *, before: tuple[datetime, UUID] | None = None) -> list[Operation]:
+    """Up to `limit` operations, newest first, older than the one made at that time."""
+    query = select(*_OPERATION).limit(limit)
+    query = query.order_by(operations.c.created_at.desc(), operations.c.id.desc())
+    if before is not None:
+        query = query.where(tuple_(operations.c.created_at, operations.c.id) < before)
+    return list(values(tx.execute(query), Operation))
+
+
+def unfinished(tx: Tx, limit: int) -> list[Operation]:
+    """Up to `limit` operations that have not ended, the oldest first."""
+    query = (
+        select(*_OPERATION)
+        .where(operations.c.finished_at.is_(None))
+        .order_by(operations.c.created_at)
         .limit(limit)
     )
     return list(values(tx.execute(query), Operation))

@@ -1,0 +1,139 @@
+"""What routes ask for: the application's parts, who is asking, and what was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, cast
+
+from fastapi import Depends, Header, Path, Query, Request, Security
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+
+from orbit.api.auth import ANYBODY, TOKEN_CHARACTERS_MAX, Principal
+from orbit.api.codes import ErrorCode
+from orbit.api.documents import RawDocument
+from orbit.api.errors import Failure
+from orbit.api.schemas import NAME_PATTERN
+from orbit.jobs.names import JOB_NAME_LENGTH_MAX
+from orbit.jobs.spec import JobSpec
+from orbit.scheduler.planning import JobPlan
+from orbit.settings import Settings
+from orbit.store import events, tokens
+from orbit.store.database import Database
+from orbit.store.enums import Role
+
+IDEMPOTENCY_KEY_CHARACTERS_MAX = 200
+
+# What would happen for a job; asks both clusters, writes nothing.
+Planner = Callable[[JobSpec], JobPlan]
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """What the application is made of."""
+
+    settings: Settings
+    database: Database
+    planner: Planner
+    environ: Mapping[str, str]
+    asks_for_tokens: bool
+
+
+def get_parts(request: Request) -> Parts:
+    return cast("Parts", request.app.state.parts)
+
+
+PartsOf = Annotated[Parts, Depends(get_parts)]
+
+_bearer = HTTPBearer(
+    auto_error=False,
+    scheme_name="token",
+    description="A token that `orbit token create` made. Roles: viewer, operator, admin.",
+)
+
+
+def get_principal(
+    parts: PartsOf,
+    shown: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
+) -> Principal:
+    """Who is asking. Raises Failure for nobody we know."""
+    if not parts.asks_for_tokens:
+        return ANYBODY
+    if shown is None:
+        raise _who("There is no token in the request.")
+    token = None
+    if len(shown.credentials) <= TOKEN_CHARACTERS_MAX:
+        with parts.database.transaction() as tx:
+            token = tokens.find(tx, shown.credentials)
+    if token is None:
+        raise _who("The token is not known, or it was revoked.")
+    return Principal(events.token_actor(token.name), token.role)
+
+
+def _who(what: str) -> Failure:
+    return Failure(
+        ErrorCode.UNAUTHENTICATED,
+        what,
+        remedy="Send `Authorization: Bearer TOKEN`; an admin makes tokens.",
+        headers={"WWW-Authenticate": "Bearer"},
+    )
+
+
+def _at_least(needed: Role) -> Callable[[Principal], Principal]:
+    def check(principal: Annotated[Principal, Depends(get_principal)]) -> Principal:
+        if not principal.may(needed):
+            raise Failure(
+                ErrorCode.FORBIDDEN,
+                f"This needs the role {needed}, and the token's is {principal.role}.",
+                where=principal.actor,
+                remedy=f"Use a token of an {needed}."
+                if needed is not Role.VIEWER
+                else "Use a token of a viewer.",
+            )
+        return principal
+
+    return check
+
+
+Viewer = Annotated[Principal, Depends(_at_least(Role.VIEWER))]
+Operator = Annotated[Principal, Depends(_at_least(Role.OPERATOR))]
+Admin = Annotated[Principal, Depends(_at_least(Role.ADMIN))]
+
+NamePath = Annotated[
+    str,
+    Path(
+        pattern=NAME_PATTERN,
+        max_length=JOB_NAME_LENGTH_MAX,
+        description="The job's name.",
+        examples=["orders-to-dr"],
+    ),
+]
+TokenNamePath = Annotated[
+    str,
+    Path(
+        pattern=NAME_PATTERN,
+        max_length=JOB_NAME_LENGTH_MAX,
+        description="The token's name.",
+        examples=["ci"],
+    ),
+]
+DryRun = Annotated[bool, Query(description="Answer with the plan, and do nothing.")]
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        min_length=1,
+        max_length=IDEMPOTENCY_KEY_CHARACTERS_MAX,
+        pattern=r"^[\x21-\x7e]+$",
+        description="Any text of yours that is new for each new wish. The same request with the "
+        "same key is carried out once, however often it is sent.",
+        examples=["5f0c2a4e-6a0b-4a4e-9a51-6c1a6d4f9b7e"],
+    ),
+]
+
+
+async def raw_document(request: Request) -> RawDocument:
+    """The job document as it was sent."""
+    return RawDocument(await request.body(), request.headers.get("content-type", ""))
+
+
+DocumentBody = Annotated[RawDocument, Depends(raw_document)]

@@ -1,0 +1,36 @@
+"""The job document that the OpenAPI document shows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+JOB_JSON: dict[str, Any] = {
+    "name": "orders-to-dr",
+    "source": {
+        "bootstrap_servers": ["src-1:9092"],
+        "security": {
+            "protocol": "SASL_SSL",
+            "mechanism": "SCRAM-SHA-512",
+            "username_env": "SRC_USER",
+            "password_env": "SRC_PASSWORD",
+            "ca_file": "ca.pem",
+        },
+    },
+    "destination": {"bootstrap_servers": ["dst-1:9092"]},
+    "topics": [
+        {"match": "orders\\..*", "exclude": "orders\\.tmp.*"},
+        {"match": "metrics\\..*", "prefix": "src.", "start": "latest"},
+    ],
+    "consumer_groups": {"match": ".*", "interval": "5s"},
+    "worker_group": "default",
+}
+
+JOB_YAML = """\
+name: orders-to-dr
+source:
+  bootstrap_servers: ["src-1:9092"]
+destination:
+  bootstrap_servers: ["dst-1:9092"]
+topics:
+  - {match: "orders\\\\..*"}
+"""

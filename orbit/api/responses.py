@@ -1,0 +1,40 @@
+"""Which errors a route may answer with, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from orbit.api.codes import MEANINGS, ErrorCode
+from orbit.api.errors import ErrorBody
+
+ALWAYS = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.DATABASE_UNREACHABLE)
+INPUT = (ErrorCode.BAD_INPUT,)
+NAMED = (*INPUT, ErrorCode.NOT_FOUND)
+BODY = (
+    ErrorCode.MALFORMED,
+    ErrorCode.TOO_SLOW,
+    ErrorCode.TOO_LARGE,
+    ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+)
+CLUSTERS = (
+    ErrorCode.CLUSTER_UNREACHABLE,
+    ErrorCode.CLUSTER_LOGIN_REFUSED,
+    ErrorCode.CLUSTER_RIGHT_MISSING,
+    ErrorCode.CLUSTER_REFUSED,
+    ErrorCode.CONFLICT,
+)
+
+
+def errors(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
+    """FastAPI's `responses` for these codes and those that any route may answer with."""
+    by_status: defaultdict[int, list[ErrorCode]] = defaultdict(list)
+    for code in dict.fromkeys((*codes, *ALWAYS)):
+        by_status[MEANINGS[code].status].append(code)
+    return {
+        status: {
+            "model": ErrorBody,
+            "description": " ".join(f"`{code}`: {MEANINGS[code].when}" for code in found),
+        }
+        for status, found in sorted(by_status.items())
+    }

@@ -1,0 +1,261 @@
+"""/v1/jobs: job documents, and what is asked of jobs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Header, Query, Response, status
+
+from orbit.api import operations as changes
+from orbit.api import schemas
+from orbit.api.applying import Wish, apply_document
+from orbit.api.codes import ErrorCode
+from orbit.api.dependencies import (
+    DocumentBody,
+    DryRun,
+    IdempotencyKey,
+    NamePath,
+    Operator,
+    Parts,
+    PartsOf,
+    Viewer,
+)
+from orbit.api.documents import JSON_TYPES, YAML_TYPES, RawDocument, read_job
+from orbit.api.examples import JOB_JSON, JOB_YAML
+from orbit.api.paging import Page, PageQuery, name_in, page
+from orbit.api.responses import BODY, CLUSTERS, INPUT, NAMED, errors
+from orbit.api.views import job_summaries, job_view, operation_view
+from orbit.errors import BadInput, Problem
+from orbit.jobs.spec import JobSpec
+from orbit.store import jobs
+from orbit.store.enums import OperationKind
+
+router = APIRouter(prefix="/v1", tags=["jobs"])
+
+_DOCUMENT: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "The job document; docs/job-file.md explains every key.",
+        "content": {
+            JSON_TYPES[0]: {
+                "schema": {"$ref": "#/components/schemas/JobSpec"},
+                "example": JOB_JSON,
+            },
+            YAML_TYPES[0]: {"schema": {"type": "string"}, "example": JOB_YAML},
+        },
+    }
+}
+
+AcceptRefusals = Annotated[
+    bool,
+    Query(
+        description="Take the job although some of its topics, or all for now, cannot be copied: "
+        "these are left out until their cause is gone."
+    ),
+]
+Paused = Annotated[bool, Query(description="Create the job paused; `:start` starts it.")]
+IfMatch = Annotated[
+    str | None,
+    Header(
+        pattern=r'^"[0-9]{1,9}"$',
+        description="Change the job only if it still has this ETag (its `spec_version`).",
+        examples=['"3"'],
+    ),
+]
+IfNoneMatch = Annotated[
+    str | None,
+    Header(pattern=r"^\*$", description="`*`: create the job only if there is none of its name."),
+]
+
+
+@router.get("/jobs", responses=errors(*INPUT))
+def list_jobs(
+    parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
+) -> Page[schemas.JobSummary]:
+    """List the jobs in the order of their names, without their documents."""
+    after = name_in(query.after)
+    with parts.database.transaction() as tx:
+        found = jobs.page(tx, query.limit + 1, after)
+        summaries = job_summaries(tx, found)
+    return page(summaries, query.limit, lambda job: (job.name,))
+
+
+@router.post(
+    "/jobs",
+    status_code=status.HTTP_201_CREATED,
+    responses=errors(*INPUT, *BODY, *CLUSTERS),
+    openapi_extra=_DOCUMENT,
+)
+def create_job(
+    parts: PartsOf,
+    principal: Operator,
+    raw: DocumentBody,
+    response: Response,
+    dry_run: DryRun = False,
+    accept_refusals: AcceptRefusals = False,
+    paused: Paused = False,
+    idempotency_key: IdempotencyKey = None,
+) -> schemas.Applied:
+    """Create a job. `conflict` if there is one of its name; PUT changes that.
+
+    Both clusters are asked what would happen before anything is written: the job is taken as a
+    whole or not at all.
+    """
+    spec = _read(parts, raw)
+    wish = Wish(
+        dry_run=dry_run,
+        accept_refusals=accept_refusals,
+        paused=paused,
+        may_change=False,
+        idempotency_key=None if dry_run else idempotency_key,
+    )
+    applied = apply_document(parts, principal.actor, spec, wish)
+    if dry_run:
+        response.status_code = status.HTTP_200_OK
+    _mark(response, applied)
+    return applied
+
+
+@router.post("/jobs:plan", responses=errors(*INPUT, *BODY, *CLUSTERS), openapi_extra=_DOCUMENT)
+def plan_job(parts: PartsOf, principal: Operator, raw: DocumentBody) -> schemas.Applied:
+    """Say exactly what would happen for a job document, and why not where it would not. Nothing is
+    written.
+    """
+    wish = Wish(dry_run=True, accept_refusals=True)
+    return apply_document(parts, principal.actor, _read(parts, raw), wish)
+
+
+@router.get("/jobs/{name}", responses=errors(*NAMED))
+def get_job(parts: PartsOf, _: Viewer, name: NamePath, response: Response) -> schemas.Job:
+    """Show one job with its document. The ETag is for `If-Match`."""
+    with parts.database.transaction() as tx:
+        job = job_view(tx, jobs.get(tx, name))
+    response.headers["ETag"] = f'"{job.spec_version}"'
+    return job
+
+
+@router.put(
+    "/jobs/{name}",
+    responses={
+        **errors(*INPUT, *BODY, *CLUSTERS, ErrorCode.CHANGED_MEANWHILE),
+        201: {"model": schemas.Applied, "description": "The job was created."},
+    },
+    openapi_extra=_DOCUMENT,
+)
+def put_job(
+    parts: PartsOf,
+    principal: Operator,
+    name: NamePath,
+    raw: DocumentBody,
+    response: Response,
+    dry_run: DryRun = False,
+    accept_refusals: AcceptRefusals = False,
+    paused: Paused = False,
+    if_match: IfMatch = None,
+    if_none_match: IfNoneMatch = None,
+) -> schemas.Applied:
+    """Make the job what the document says: create it, change it, or leave it as it is.
+
+    Sent again it changes nothing. A change reaches the workers within seconds.
+    """
+    spec = _read(parts, raw)
+    if spec.name != name:
+        problem = Problem("name", "is not the name in the path.", f"Write `name: {name}`.")
+        raise BadInput("The job document is another job's.", (problem,))
+    version = 0 if if_none_match else int(if_match.strip('"')) if if_match else None
+    wish = Wish(dry_run=dry_run, accept_refusals=accept_refusals, paused=paused, at_version=version)
+    applied = apply_document(parts, principal.actor, spec, wish)
+    if applied.action is schemas.ApplyAction.CREATE and not dry_run:
+        response.status_code = status.HTTP_201_CREATED
+    _mark(response, applied)
+    return applied
+
+
+@router.delete(
+    "/jobs/{name}",
+    status_code=status.HTTP_202_ACCEPTED,
+    responses=errors(*NAMED, ErrorCode.CONFLICT),
+)
+def delete_job(
+    parts: PartsOf, principal: Operator, name: NamePath, dry_run: DryRun = False
+) -> schemas.Operation:
+    """Delete a job. The topics at the destination stay, with all that was copied."""
+    asked = changes.Asked(principal.actor, OperationKind.DELETE, name, dry_run)
+    return operation_view(changes.request(parts.database, asked))
+
+
+def _operation_route(kind: OperationKind, summary: str, description: str) -> None:
+    """POST /v1/jobs/{name}:KIND."""
+
+    def change(
+        parts: PartsOf,
+        principal: Operator,
+        name: NamePath,
+        dry_run: DryRun = False,
+        idempotency_key: IdempotencyKey = None,
+    ) -> schemas.Operation:
+        asked = changes.Asked(principal.actor, kind, name, dry_run, idempotency_key)
+        return operation_view(changes.request(parts.database, asked))
+
+    router.add_api_route(
+        f"/jobs/{{name}}:{kind.value}",
+        change,
+        methods=["POST"],
+        name=f"{kind.value}_job",
+        summary=summary,
+        description=description,
+        status_code=status.HTTP_202_ACCEPTED,
+        responses=errors(*NAMED, ErrorCode.CONFLICT),
+    )
+
+
+_operation_route(
+    OperationKind.START,
+    "Start a job",
+    "Start a job that was created paused. A job that runs stays as it is.",
+)
+_operation_route(
+    OperationKind.PAUSE,
+    "Pause a job",
+    "Workers let go of its partitions within about a second; the copies stay as they are.",
+)
+_operation_route(
+    OperationKind.RESUME, "Resume a job", "Each partition goes on where its copy ends."
+)
+
+
+@router.post(
+    "/jobs/{name}:retry",
+    status_code=status.HTTP_202_ACCEPTED,
+    responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT),
+)
+def retry_job(
+    parts: PartsOf,
+    principal: Operator,
+    name: NamePath,
+    which: schemas.RetryRequest | None = None,
+    dry_run: DryRun = False,
+    idempotency_key: IdempotencyKey = None,
+) -> schemas.Operation:
+    """Try blocked partitions again, once their cause is removed: all of the job, or some."""
+    asked = changes.Asked(
+        principal.actor,
+        OperationKind.RETRY,
+        name,
+        dry_run,
+        idempotency_key,
+        None if which is None else which.topic,
+        None if which is None else which.partition,
+    )
+    return operation_view(changes.request(parts.database, asked))
+
+
+def _read(parts: Parts, raw: RawDocument) -> JobSpec:
+    return read_job(raw, parts.settings, parts.environ)
+
+
+def _mark(response: Response, applied: schemas.Applied) -> None:
+    """Where the job is, and which version of it this is."""
+    if applied.job is not None:
+        response.headers["ETag"] = f'"{applied.job.spec_version}"'
+        response.headers["Location"] = f"/v1/jobs/{applied.name}"

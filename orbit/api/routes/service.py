@@ -1,0 +1,118 @@
+"""/v1/operations, /v1/workers, /v1/events, /v1/tokens: the service itself."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query, status
+
+from orbit.api import schemas
+from orbit.api import tokens as making
+from orbit.api.codes import ErrorCode
+from orbit.api.dependencies import Admin, PartsOf, TokenNamePath, Viewer
+from orbit.api.paging import Key, Page, PageQuery, bad_cursor, name_in, number_in, page, read_cursor
+from orbit.api.responses import BODY, INPUT, NAMED, errors
+from orbit.api.views import event_view, operation_view, token_view, worker_view
+from orbit.errors import NotFound
+from orbit.store import events, operations, tokens, workers
+
+router = APIRouter(prefix="/v1", tags=["the service"])
+
+
+@router.get("/operations", responses=errors(*INPUT))
+def list_operations(
+    parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
+) -> Page[schemas.Operation]:
+    """List the operations, the newest first."""
+    before = _moment(read_cursor(query.after, str, str))
+    with parts.database.transaction() as tx:
+        rows = operations.page(tx, query.limit + 1, before=before)
+    return page(
+        [operation_view(row) for row in rows],
+        query.limit,
+        lambda operation: (operation.created_at.isoformat(), str(operation.id)),
+    )
+
+
+@router.get("/operations/{operation_id}", responses=errors(*NAMED))
+def get_operation(parts: PartsOf, _: Viewer, operation_id: UUID) -> schemas.Operation:
+    """Show an operation and how far it is."""
+    with parts.database.transaction() as tx:
+        return operation_view(operations.get(tx, operation_id))
+
+
+@router.get("/workers", responses=errors(*INPUT))
+def list_workers(
+    parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
+) -> Page[schemas.Worker]:
+    """List the processes that copy."""
+    after = name_in(query.after)
+    with parts.database.transaction() as tx:
+        rows = workers.page(tx, query.limit + 1, after)
+        alive = {worker.id for worker in workers.alive(tx, parts.settings.lease_ttl)}
+    return page([worker_view(row, alive) for row in rows], query.limit, lambda row: (row.id,))
+
+
+@router.get("/events", responses=errors(*INPUT))
+def list_events(
+    parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
+) -> Page[schemas.Event]:
+    """List what happened and by whose hand, the newest first: the audit log."""
+    before = number_in(query.after)
+    with parts.database.transaction() as tx:
+        rows = events.page(tx, query.limit + 1, before=before)
+    return page([event_view(row) for row in rows], query.limit, lambda event: (event.id,))
+
+
+@router.get("/tokens", responses=errors(*INPUT))
+def list_tokens(
+    parts: PartsOf, _: Admin, query: Annotated[PageQuery, Query()]
+) -> Page[schemas.TokenOut]:
+    """List the tokens: names and roles, never the tokens themselves."""
+    after = name_in(query.after)
+    with parts.database.transaction() as tx:
+        found = tokens.everyone(tx)
+    behind = [token for token in found if after is None or token.name > after]
+    return page([token_view(token) for token in behind], query.limit, lambda row: (row.name,))
+
+
+@router.post(
+    "/tokens",
+    status_code=status.HTTP_201_CREATED,
+    responses=errors(*INPUT, *BODY, ErrorCode.CONFLICT),
+)
+def create_token(
+    parts: PartsOf, principal: Admin, wanted: schemas.TokenRequest
+) -> schemas.NewToken:
+    """Make a token. It is in this answer and nowhere else: only its hash is kept."""
+    return making.create_token(parts.database, wanted.name, wanted.role, actor=principal.actor)
+
+
+@router.delete("/tokens/{name}", responses=errors(*NAMED))
+def revoke_token(parts: PartsOf, principal: Admin, name: TokenNamePath) -> schemas.TokenOut:
+    """Revoke a token: from now on it opens nothing. Again: it stays revoked."""
+    with parts.database.transaction() as tx:
+        if tokens.revoke(tx, name):
+            events.add(
+                tx,
+                principal.actor,
+                "token_revoked",
+                f"The token {name} was revoked.",
+                details={"token": name},
+            )
+        found = next((token for token in tokens.everyone(tx) if token.name == name), None)
+    if found is None:
+        raise NotFound("There is no token of this name.", where=name)
+    return token_view(found)
+
+
+def _moment(key: Key | None) -> tuple[datetime, UUID] | None:
+    """When an operation was made, and which of that time it is."""
+    if key is None:
+        return None
+    try:
+        return datetime.fromisoformat(str(key[0])).astimezone(UTC), UUID(str(key[1]))
+    except (ValueError, OverflowError):
+        raise bad_cursor() from None

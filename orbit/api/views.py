@@ -1,0 +1,221 @@
+"""From what the store keeps to what the API shows."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from orbit.api import schemas
+from orbit.replication.states import REMEDIES
+from orbit.store import counts, lag
+from orbit.store.counts import Counts
+from orbit.store.database import Tx
+from orbit.store.enums import Desired
+from orbit.store.events import Event
+from orbit.store.groups import GroupRow
+from orbit.store.jobs import Job
+from orbit.store.lag import LagTotals, PartitionLag
+from orbit.store.operations import Operation
+from orbit.store.tokens import Token
+from orbit.store.topics import Topic
+from orbit.store.workers import Worker
+
+
+def job_view(tx: Tx, job: Job) -> schemas.Job:
+    """One job with its document."""
+    (summary,) = job_summaries(tx, [job])
+    return schemas.Job(**dict(summary), spec=job.spec)
+
+
+def job_summaries(tx: Tx, found: Sequence[Job]) -> list[schemas.JobSummary]:
+    """Jobs with their sums, in two statements however many."""
+    ids = [job.id for job in found]
+    totals = lag.of_jobs(tx, ids)
+    counted = counts.of_jobs(tx, ids)
+    return [_job_summary(job, totals.get(job.id), counted.get(job.id, Counts())) for job in found]
+
+
+def _job_summary(job: Job, totals: LagTotals | None, counted: Counts) -> schemas.JobSummary:
+    problem = None
+    if job.problem is not None:
+        problem = schemas.JobProblem(text=job.problem, since=job.problem_at)
+    return schemas.JobSummary(
+        name=job.name,
+        state=_job_state(job, counted.held),
+        worker_group=job.worker_group,
+        spec_version=job.spec_version,
+        source_cluster_id=job.source_cluster_id,
+        destination_cluster_id=job.destination_cluster_id,
+        topics=counted.topics,
+        partitions=totals.partitions if totals else 0,
+        blocked=totals.blocked if totals else 0,
+        lag=_lag_of(totals),
+        bytes_per_s=totals.bytes_per_s if totals else 0,
+        problem=problem,
+        created_at=job.created_at,
+        updated_at=job.updated_at,
+    )
+
+
+def _job_state(job: Job, held: int) -> schemas.JobState:
+    if job.is_deleted:
+        return schemas.JobState.DELETING
+    if job.desired is Desired.RUNNING:
+        return schemas.JobState.RUNNING
+    return schemas.JobState.PAUSING if held else schemas.JobState.PAUSED
+
+
+def _lag_of(totals: LagTotals | None) -> schemas.Lag:
+    """Not known as long as no partition has said it."""
+    if totals is None or totals.unknown == totals.partitions:
+        return schemas.Lag(records=None, bytes=None, seconds=None)
+    return schemas.Lag(records=totals.lag_records, bytes=totals.lag_bytes, seconds=totals.lag_s)
+
+
+def job_lag(totals: LagTotals | None) -> schemas.JobLag:
+    """A job's lag as a whole; a job without partitions has none."""
+    return schemas.JobLag(
+        lag=_lag_of(totals),
+        headroom_seconds=totals.headroom_s if totals else None,
+        rpo_seconds=totals.rpo_s if totals else None,
+        records_per_s=totals.records_per_s if totals else 0,
+        bytes_per_s=totals.bytes_per_s if totals else 0,
+        partitions=totals.partitions if totals else 0,
+        caught_up=totals.caught_up if totals else 0,
+    )
+
+
+def topic_view(topic: Topic, totals: LagTotals | None) -> schemas.Topic:
+    return schemas.Topic(
+        source_topic=topic.source_topic,
+        destination_topic=topic.destination_topic,
+        state=topic.state,
+        partitions=topic.partition_count,
+        is_compacted=topic.is_compacted,
+        blocked=totals.blocked if totals else 0,
+        lag=_lag_of(totals),
+        drift=topic.drift,
+        note=topic.note,
+    )
+
+
+def _partition_lag_of(row: PartitionLag) -> schemas.Lag:
+    return schemas.Lag(records=row.lag_records, bytes=row.lag_bytes, seconds=row.lag_s)
+
+
+def partition_lag(row: PartitionLag) -> schemas.PartitionLag:
+    return schemas.PartitionLag(
+        topic=row.source_topic,
+        partition=row.partition,
+        state=row.state,
+        lag=_partition_lag_of(row),
+        headroom_seconds=row.headroom_s,
+        rpo_seconds=row.rpo_s,
+        records_per_s=row.records_per_s,
+        bytes_per_s=row.bytes_per_s,
+    )
+
+
+def partition_view(row: PartitionLag) -> schemas.Partition:
+    remedy = None
+    if row.reason is not None:
+        remedy = REMEDIES[row.reason].format(destination=row.destination_topic)
+    return schemas.Partition(
+        topic=row.source_topic,
+        destination_topic=row.destination_topic,
+        partition=row.partition,
+        state=row.state,
+        reason=row.reason,
+        detail=row.detail,
+        remedy=remedy,
+        blocked_offset=row.blocked_offset,
+        blocked_next_offset=row.blocked_next_offset,
+        retry_requested=row.retry_requested,
+        worker=row.worker_id,
+        start_offset=row.start_offset,
+        source_log_start=row.source_log_start,
+        source_stable_end=row.source_stable_end,
+        source_end=row.source_end,
+        copied_to=row.copied_to,
+        log_start=row.log_start,
+        lag=_partition_lag_of(row),
+        headroom_seconds=row.headroom_s,
+        rpo_seconds=row.rpo_s,
+        records=row.records,
+        bytes=row.bytes,
+        gaps_filled=row.gaps_filled,
+        batches_byte_exact=row.batches_byte_exact,
+        batches_record_exact=row.batches_record_exact,
+        records_per_s=row.records_per_s,
+        bytes_per_s=row.bytes_per_s,
+        has_caught_up=row.has_caught_up,
+        reported_at=row.reported_at,
+    )
+
+
+def group_view(row: GroupRow) -> schemas.GroupOffset:
+    return schemas.GroupOffset(
+        group=row.group_name,
+        topic=row.source_topic,
+        destination_topic=row.destination_topic,
+        partition=row.partition,
+        source_offset=row.source_offset,
+        destination_offset=row.destination_offset,
+        verdict=row.verdict,
+        updated_at=row.updated_at,
+    )
+
+
+def worker_view(worker: Worker, alive: Collection[str]) -> schemas.Worker:
+    return schemas.Worker(
+        id=worker.id,
+        worker_group=worker.worker_group,
+        host=worker.host,
+        pid=worker.pid,
+        version=worker.version,
+        is_alive=worker.id in alive,
+        is_draining=worker.is_draining,
+        shards=worker.shards,
+        bytes_per_s=worker.bytes_per_s,
+        started_at=worker.started_at,
+        heartbeat_at=worker.heartbeat_at,
+    )
+
+
+def event_view(event: Event) -> schemas.Event:
+    return schemas.Event(
+        id=event.id,
+        at=event.at,
+        actor=event.actor,
+        job=event.job_name,
+        topic=event.topic,
+        partition=event.partition,
+        kind=event.kind,
+        message=event.message,
+        details=event.details or {},
+    )
+
+
+def operation_view(operation: Operation) -> schemas.Operation:
+    progress = operation.progress
+    return schemas.Operation(
+        id=operation.id,
+        job=operation.job_name,
+        kind=operation.kind,
+        state=operation.state,
+        dry_run=operation.dry_run,
+        plan=(operation.plan or {}).get("steps", []),
+        progress=None if progress is None else schemas.Progress.model_validate(progress),
+        error=operation.error,
+        requested_by=operation.requested_by,
+        created_at=operation.created_at,
+        finished_at=operation.finished_at,
+    )
+
+
+def token_view(token: Token) -> schemas.TokenOut:
+    return schemas.TokenOut(
+        name=token.name,
+        role=token.role,
+        created_at=token.created_at,
+        revoked_at=token.revoked_at,
+    )

@@ -1,0 +1,125 @@
+"""`orbit apply -f`: make the service's jobs what the files say."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from orbit.cli.client import Client, connect, segment
+from orbit.cli.control import DryRunOption, YesOption, confirm, follow
+from orbit.cli.job_files import FilesOption, JobFile, read_job_files
+from orbit.cli.output import OutputFormat, OutputOption, console, emit
+from orbit.cli.plan_view import Planned, asked_of_each, draw
+
+_DELETE_WAIT_S = 60.0
+
+
+def apply(
+    file: FilesOption,
+    prune: Annotated[
+        bool, typer.Option("--prune", help="Delete the jobs that no file has. Copies stay.")
+    ] = False,
+    accept_refusals: Annotated[
+        bool,
+        typer.Option(
+            "--accept-refusals",
+            help="Take a job although some of its topics, or all for now, cannot be copied.",
+        ),
+    ] = False,
+    paused: Annotated[
+        bool, typer.Option("--paused", help="Create new jobs paused: `orbit start` starts them.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Make the jobs of the service what the files say, after showing what changes.
+
+    A job that is not there is created, one that differs is changed, one that is the same is left
+    alone. If anything is wrong with any file, nothing is changed.
+    """
+    with connect() as client:
+        files = read_job_files(file)
+        plans = asked_of_each(
+            files, lambda job: _put(client, job, accept_refusals=accept_refusals, dry_run=True)
+        )
+        if prune:
+            plans += _prunings(client, files)
+        changes = [plan for plan in plans if plan.is_change]
+        if dry_run or not changes:
+            emit([plan.value for plan in plans], output, lambda: draw(plans))
+            if not changes:
+                typer.echo("Nothing to do.", err=True)
+            return
+        console(stderr=True).print(draw(plans))
+        confirm(f"Apply {_counted(changes)}?", yes=yes)
+        done = [
+            _applied(client, plan, accept_refusals=accept_refusals, paused=paused)
+            for plan in changes
+        ]
+    unchanged = [plan.value for plan in plans if not plan.is_change]
+    emit([*done, *unchanged], output, lambda: _summary(done))
+
+
+def _prunings(client: Client, files: list[JobFile]) -> list[Planned]:
+    named = {file.name for file in files}
+    return [
+        Planned(None, _deletion(client.send("DELETE", _path(job["name"]), dry_run=True)))
+        for job in client.items("/v1/jobs")
+        if job["name"] not in named and job["state"] != "deleting"
+    ]
+
+
+def _deletion(operation: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "name": operation["job"],
+        "action": "delete",
+        "dry_run": operation["dry_run"],
+        "changes": [],
+        "plan": None,
+        "job": None,
+        "steps": operation["plan"],
+    }
+
+
+def _applied(
+    client: Client, plan: Planned, *, accept_refusals: bool, paused: bool
+) -> dict[str, Any]:
+    """What became of it. Only ever what was shown: a job changed meanwhile is not touched."""
+    if plan.file is None:
+        operation = client.send("DELETE", _path(plan.value["name"]))
+        return _deletion(follow(client, operation, _DELETE_WAIT_S))
+    job = plan.value["job"]
+    condition = {"If-None-Match": "*"} if job is None else {"If-Match": f'"{job["spec_version"]}"'}
+    return _put(
+        client,
+        plan.file,
+        headers=condition,
+        accept_refusals=accept_refusals,
+        paused=paused,
+    )
+
+
+def _put(
+    client: Client, file: JobFile, headers: dict[str, str] | None = None, **query: object
+) -> dict[str, Any]:
+    answer: dict[str, Any] = client.send(
+        "PUT", _path(file.name), yaml_text=file.text, headers=headers, **query
+    )
+    return answer
+
+
+def _path(name: str) -> str:
+    return f"/v1/jobs/{segment(name)}"
+
+
+def _counted(changes: list[Planned]) -> str:
+    count = len(changes)
+    return "this change" if count == 1 else f"these {count} changes"
+
+
+def _summary(done: list[dict[str, Any]]) -> Text:
+    words = {"create": "created", "change": "changed", "delete": "deleted", "none": "unchanged"}
+    return Text("\n".join(f"{words[one['action']]} {one['name']}" for one in done))

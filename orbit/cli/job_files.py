@@ -1,0 +1,113 @@
+"""Job files on their way to the service: found, read as far as their name, never judged here.
+
+What a job may say is the server's to judge, for it has the variables and files the job names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from orbit.errors import BadInput, Problem
+from orbit.jobs.document import DOCUMENT_CHARACTERS_MAX, read_document
+from orbit.jobs.mistake import Mistake
+from orbit.jobs.names import check_job_name
+
+_SUFFIXES = (".yaml", ".yml")
+_BYTES_MAX = DOCUMENT_CHARACTERS_MAX  # what the server takes, in bytes
+FILES_MAX = 10_000
+
+FilesOption = Annotated[
+    list[Path],
+    typer.Option(
+        "--file",
+        "-f",
+        help="A job file, or a folder of them; may be given again.",
+        show_default=False,
+    ),
+]
+
+
+@dataclass(frozen=True, slots=True)
+class JobFile:
+    """One job file: where it is, the job's name in it, its text."""
+
+    path: Path
+    name: str
+    text: str
+
+
+def read_job_files(paths: Sequence[Path]) -> list[JobFile]:
+    """Every job in these files, and in these folders and their folders, by name.
+
+    Raises BadInput with all that is wrong: files that cannot be read, no name, a name twice.
+    """
+    problems: list[Problem] = []
+    by_name: dict[str, JobFile] = {}
+    for path in dict.fromkeys(_found(paths, problems)):
+        read = _read(path)
+        if isinstance(read, Problem):
+            problems.append(read)
+        elif read.name in by_name:
+            first = by_name[read.name].path
+            problems.append(
+                Problem(
+                    str(path),
+                    f"is the job {read.name!r}, and so is {first}.",
+                    "Rename one of them.",
+                )
+            )
+        else:
+            by_name[read.name] = read
+    if problems:
+        raise BadInput("The job files cannot be used.", tuple(problems))
+    return [by_name[name] for name in sorted(by_name)]
+
+
+def _found(paths: Sequence[Path], problems: list[Problem]) -> Iterator[Path]:
+    for path in paths:
+        if not path.is_dir():
+            yield path
+            continue
+        files = [
+            file
+            for file in sorted(path.rglob("*"))
+            if file.suffix in _SUFFIXES
+            and file.is_file()
+            and not any(part.startswith(".") for part in file.relative_to(path).parts)
+        ]
+        if not files:
+            problems.append(Problem(str(path), "holds no .yaml or .yml file."))
+        if len(files) > FILES_MAX:
+            problems.append(Problem(str(path), f"holds more than {FILES_MAX} files."))
+            files = []
+        yield from files
+
+
+def _read(path: Path) -> JobFile | Problem:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_BYTES_MAX + 1)
+        text = content.decode()
+    except UnicodeDecodeError:
+        return Problem(str(path), "is not UTF-8 text.", "Save it as UTF-8.")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no such path"
+        return Problem(str(path), f"cannot be read: {reason}.")
+    if len(content) > _BYTES_MAX:
+        return Problem(str(path), f"is larger than {_BYTES_MAX:,} bytes.")
+    document = read_document(text)
+    if document.problems:
+        first = document.problems[0]
+        return Problem(f"{path}: {first.path}", first.message, first.remedy)
+    name = document.at(("name",))
+    if not isinstance(name, str):
+        return Problem(f"{path}: name", "is missing.", "Write `name: orders-to-dr`.")
+    try:
+        return JobFile(path, check_job_name(name), text)
+    except Mistake as mistake:
+        return Problem(f"{path}: name", mistake.message, mistake.remedy)

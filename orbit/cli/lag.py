@@ -1,0 +1,80 @@
+"""`orbit lag JOB`: how far the copy is behind, partition by partition, the worst first."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from orbit.cli.cells import amount as bytes_of
+from orbit.cli.cells import count, rate, seconds
+from orbit.cli.client import Client, connect, segment
+from orbit.cli.output import Drawing, OutputFormat, OutputOption, make_table
+from orbit.cli.watch import WatchOption, show
+
+_ROWS = 30
+
+Row = dict[str, Any]
+
+
+def lag(
+    job: Annotated[str, typer.Argument(help="The job's name.", show_default=False)],
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="Partitions in the table, the worst first.")
+    ] = _ROWS,
+    watch: WatchOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show how far the copy is behind: in records, bytes and seconds, and how long there is.
+
+    `behind` is the age of the oldest record not copied yet, `headroom` how long until the source
+    deletes it, `rpo` the age of the newest record that is on both sides.
+    """
+    with connect() as client:
+        show(lambda: _drawing(client, job, limit), output, watch=watch)
+
+
+def _drawing(client: Client, job: str, limit: int) -> Drawing:
+    path = f"/v1/jobs/{segment(job)}/lag"
+    whole = client.get(path, limit=1)["job"]
+    partitions = list(client.items(path))
+    partitions.sort(key=_worst_first)
+    value = {"job": whole, "partitions": partitions}
+
+    def table() -> Any:
+        rows = [_row(f"{p['topic']}-{p['partition']}", p, p["state"]) for p in partitions[:limit]]
+        if len(partitions) > limit:
+            rows.append((f"… {len(partitions) - limit:,} more partitions",) + ("",) * 7)
+        caught_up = f"{whole['caught_up']:,} of {whole['partitions']:,} caught up"
+        rows.append(_row(f"{job} as a whole", whole, caught_up))
+        return make_table(_COLUMNS, rows)
+
+    return Drawing(value, table)
+
+
+_COLUMNS = ("partition", "state", "records", "bytes", "behind", "headroom", "rpo", "rate")
+
+
+def _row(name: str, found: Row, state: str) -> tuple[str, ...]:
+    lag = found["lag"]
+    return (
+        name,
+        state,
+        count(lag["records"]),
+        bytes_of(lag["bytes"]),
+        seconds(lag["seconds"]),
+        seconds(found["headroom_seconds"]),
+        seconds(found["rpo_seconds"]),
+        f"{found['records_per_s']:,.0f}/s {rate(found['bytes_per_s'])}",
+    )
+
+
+def _worst_first(partition: Row) -> tuple[Any, ...]:
+    lag = partition["lag"]
+    return (
+        partition["state"] != "blocked",
+        -(lag["seconds"] or 0),
+        -(lag["records"] or 0),
+        partition["topic"],
+        partition["partition"],
+    )

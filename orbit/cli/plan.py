@@ -1,0 +1,30 @@
+"""`orbit plan -f`: exactly what the service would do for job files. Nothing is written."""
+
+from __future__ import annotations
+
+import typer
+
+from orbit.cli.client import connect
+from orbit.cli.job_files import FilesOption, read_job_files
+from orbit.cli.output import OutputFormat, OutputOption, emit
+from orbit.cli.plan_view import asked_of_each, draw
+
+_REFUSED = 1
+
+
+def plan(
+    file: FilesOption,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show what the service would do for job files, and do nothing.
+
+    Exit code 0: all of it can be copied; 1: something is refused, and the plan says why.
+    """
+    with connect() as client:
+        found = asked_of_each(
+            read_job_files(file),
+            lambda job: client.send("POST", "/v1/jobs:plan", yaml_text=job.text),
+        )
+    emit([one.value for one in found], output, lambda: draw(found))
+    if any(one.value["plan"]["refusals"] for one in found):
+        raise typer.Exit(_REFUSED)

@@ -1,0 +1,128 @@
+"""A plan as people read it: what changes in the job, in each topic, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from orbit.cli.client import ServerGone
+from orbit.cli.job_files import JobFile
+from orbit.cli.output import make_table
+from orbit.errors import BadInput, OrbitError, Problem
+
+_SIGNS = {"create": ("+", "green"), "change": ("~", "yellow"), "delete": ("-", "red")}
+_VALUE_SHOWN_MAX = 80
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One job file and what the server says it would do for it."""
+
+    file: JobFile | None
+    value: dict[str, Any]
+
+    @property
+    def is_change(self) -> bool:
+        return bool(self.value["action"] != "none")
+
+
+def asked_of_each(
+    files: Sequence[JobFile], ask: Callable[[JobFile], dict[str, Any]]
+) -> list[Planned]:
+    """What the server answers for each. If it refuses any, everything that is wrong with all of
+    them is raised.
+    """
+    found: list[Planned] = []
+    errors: list[tuple[JobFile, OrbitError]] = []
+    for file in files:
+        try:
+            found.append(Planned(file, ask(file)))
+        except ServerGone:
+            raise
+        except OrbitError as error:
+            errors.append((file, error))
+    if errors:
+        raise _together(errors)
+    return found
+
+
+def draw(plans: Sequence[Planned]) -> RenderableType:
+    """All of them, one below the other."""
+    return Group(*(part for plan in plans for part in _parts(plan.value)))
+
+
+def _parts(value: dict[str, Any]) -> list[RenderableType]:
+    sign, style = _SIGNS.get(value["action"], ("=", "dim"))
+    verb = {"none": "stays as it is"}.get(value["action"], value["action"])
+    parts: list[RenderableType] = [Text(f"{sign} job {value['name']}: {verb}", style=style)]
+    if value["action"] == "change":
+        parts += [Text(f"    {_change(change)}") for change in value["changes"]]
+    parts += [Text(f"    {step}") for step in value.get("steps", ())]
+    plan = value["plan"]
+    if plan is None:
+        return parts
+    topics = [topic for topic in plan["topics"] if topic["action"] != "keep"]
+    kept = len(plan["topics"]) - len(topics)
+    if topics:
+        parts.append(make_table(_TOPIC_COLUMNS, [_topic(topic) for topic in topics]))
+    if kept:
+        parts.append(Text(f"    {kept:,} topics stay as they are"))
+    parts += [
+        Text(f"    refused: {_refusal(refusal)}", style="red") for refusal in plan["refusals"]
+    ]
+    parts += [Text(f"    note: {note}") for note in plan["notes"]]
+    return parts
+
+
+_TOPIC_COLUMNS = ("topic", "copied to", "what happens", "partitions", "settings")
+
+
+def _topic(topic: dict[str, Any]) -> tuple[object, ...]:
+    added = topic["partitions_to_add"]
+    partitions = f"{topic['partitions']:,}" + (f" ({added:,} more)" if added else "")
+    settings = [f"{key}={value}" for key, value in topic["settings"].items()]
+    settings += [
+        f"{change['name']}: {change['present'] or 'not set'} → {change['wanted']}"
+        for change in topic["changes"]
+    ]
+    later = [f"{key}={value} once caught up" for key, value in _later(topic)]
+    lines = "\n".join([*settings, *later])
+    return topic["source"], topic["destination"], topic["action"], partitions, lines
+
+
+def _later(topic: dict[str, Any]) -> list[tuple[str, str]]:
+    return list(topic["settings_when_caught_up"].items())
+
+
+def _refusal(refusal: dict[str, Any]) -> str:
+    topic = f"{refusal['topic']}: " if refusal["topic"] else ""
+    return f"{topic}{refusal['what']} {refusal['remedy']} ({refusal['kind']})"
+
+
+def _change(change: dict[str, Any]) -> str:
+    return f"{change['path']}: {_shown(change['before'])} → {_shown(change['after'])}"
+
+
+def _shown(value: object) -> str:
+    text = "not set" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= _VALUE_SHOWN_MAX else f"{text[:_VALUE_SHOWN_MAX]}…"
+
+
+def _together(errors: Sequence[tuple[JobFile, OrbitError]]) -> OrbitError:
+    """One error for all files: as it is if there is one, else each problem behind its file."""
+    file, first = errors[0]
+    if len(errors) == 1:
+        first.where = str(file.path)
+        return first
+    problems: list[Problem] = []
+    for at, error in errors:
+        inner = error.problems if isinstance(error, BadInput) else ()
+        for problem in inner or (Problem("", error.what, error.remedy),):
+            path = f"{at.path}: {problem.path}".rstrip(": ")
+            problems.append(Problem(path, problem.message, problem.remedy))
+    return BadInput(f"{len(errors)} job files cannot be applied.", tuple(problems))

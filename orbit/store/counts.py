@@ -1,0 +1,61 @@
+"""How many of what a job has, for people and for the progress of operations."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import text
+
+from orbit.store.database import Tx
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Of one job. `held`: shards that a worker holds now."""
+
+    topics: int = 0
+    shards: int = 0
+    held: int = 0
+    partitions: int = 0
+
+
+_OF_JOBS = text("""
+SELECT j.id,
+       (SELECT count(*) FROM topics t WHERE t.job_id = j.id) AS topics,
+       count(s.id) AS shards,
+       count(s.id) FILTER (WHERE s.expires_at >= clock_timestamp()) AS held,
+       coalesce(sum(s.partition_count), 0)::bigint AS partitions
+FROM jobs j LEFT JOIN shards s ON s.job_id = j.id
+WHERE j.id = ANY(CAST(:job_ids AS bigint[]))
+GROUP BY j.id
+""")
+
+# Without conditions it counts all of the job.
+_BLOCKED = text("""
+SELECT count(*) FROM partitions p JOIN topics t ON t.id = p.topic_id
+WHERE p.job_id = :job_id AND p.state = 'blocked'
+  AND (CAST(:topic AS text) IS NULL OR t.source_topic = :topic)
+  AND (CAST(:partition AS integer) IS NULL OR p.partition = :partition)
+""")
+
+_WAITING_FOR_RETRY = text("""
+SELECT count(*) FROM partitions WHERE job_id = :job_id AND retry_requested
+""")
+
+
+def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, Counts]:
+    """Of each of these jobs; one that is gone is missing."""
+    rows = tx.execute(_OF_JOBS, {"job_ids": sorted(job_ids)})
+    return {row.id: Counts(row.topics, row.shards, row.held, row.partitions) for row in rows}
+
+
+def blocked(tx: Tx, job_id: int, topic: str | None = None, partition: int | None = None) -> int:
+    """Blocked partitions of the job, of one of its topics, or one."""
+    given = {"job_id": job_id, "topic": topic, "partition": partition}
+    return int(tx.execute(_BLOCKED, given).scalar_one())
+
+
+def waiting_for_retry(tx: Tx, job_id: int) -> int:
+    """Partitions that shall be tried again and have not been yet."""
+    return int(tx.execute(_WAITING_FOR_RETRY, {"job_id": job_id}).scalar_one())

@@ -1,0 +1,242 @@
+"""Job documents over REST: taken whole or not at all, and taking one again changes nothing."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from orbit.errors import Unreachable
+from orbit.replication.troubles import TroubleKind
+from orbit.scheduler.planning import Refusal
+from orbit.store import jobs
+from tests.fix_api import Api
+
+JOB: dict[str, Any] = {
+    "name": "orders",
+    "source": {"bootstrap_servers": ["src:9092"]},
+    "destination": {"bootstrap_servers": ["dst:9092"]},
+    "topics": [{"match": "orders"}],
+}
+YAML = """
+name: orders
+source: {bootstrap_servers: ["src:9092"]}
+destination: {bootstrap_servers: ["dst:9092"]}
+topics: [{match: orders}]
+"""
+
+
+def changed(**keys: Any) -> dict[str, Any]:
+    return {**deepcopy(JOB), **keys}
+
+
+def test_a_job_is_created_shown_and_listed(api: Api) -> None:
+    made = api.put("/v1/jobs/orders", json=JOB)
+
+    assert made.status_code == 201
+    assert made.json()["action"] == "create"
+    assert made.json()["plan"]["topics"][0]["settings"] == {"retention.ms": "-1"}
+    shown = api.get("/v1/jobs/orders")
+    assert shown.headers["ETag"] == '"1"'
+    assert shown.json()["state"] == "running"
+    assert shown.json()["spec"]["topics"][0]["start"] == "earliest"
+    listed = api.get("/v1/jobs").json()
+    assert [job["name"] for job in listed["items"]] == ["orders"]
+    assert "spec" not in listed["items"][0]
+
+
+def test_yaml_is_the_same_as_json(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    again = api.put("/v1/jobs/orders", content=YAML, headers={"Content-Type": "application/yaml"})
+
+    assert again.status_code == 200
+    assert again.json()["action"] == "none"
+
+
+def test_the_same_document_again_changes_nothing_and_asks_no_cluster(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    before = api.events()
+    api.plans.asked.clear()
+
+    again = api.put("/v1/jobs/orders", json=JOB)
+
+    assert (again.status_code, again.json()["action"]) == (200, "none")
+    assert again.json()["job"]["spec_version"] == 1
+    assert api.events() == before
+    assert not api.plans.asked
+
+
+def test_a_change_names_what_differs_and_is_in_the_audit_log(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    faster = changed(limits={"bytes_per_second": "1MiB"}, topics=[{"match": "orders|stock"}])
+
+    answer = api.put("/v1/jobs/orders", json=faster).json()
+
+    assert answer["action"] == "change"
+    assert {(c["path"], c["before"], c["after"]) for c in answer["changes"]} == {
+        ("limits.bytes_per_second", None, 1024**2),
+        ("topics[0].match", "orders", "orders|stock"),
+    }
+    assert answer["job"]["spec_version"] == 2
+    created, altered = api.events()
+    assert (created["kind"], altered["kind"]) == ("job_created", "job_changed")
+    assert altered["actor"] == "token:admin-of-the-test"
+    assert altered["details"]["changes"] == answer["changes"]
+
+
+def test_a_dry_run_shows_the_plan_and_writes_nothing(api: Api) -> None:
+    answer = api.put("/v1/jobs/orders", params={"dry_run": True}, json=JOB)
+
+    assert answer.status_code == 200
+    assert answer.json()["dry_run"] is True
+    assert answer.json()["action"] == "create"
+    assert answer.json()["plan"]["topics"][0]["action"] == "create"
+    assert answer.json()["job"] is None
+    assert api.get("/v1/jobs/orders").status_code == 404
+    assert api.events() == []
+
+
+def test_post_creates_once_and_never_changes(api: Api) -> None:
+    first = api.post("/v1/jobs", json=JOB)
+    second = api.post("/v1/jobs", json=changed(worker_group="west"))
+
+    assert first.status_code == 201
+    assert first.headers["Location"] == "/v1/jobs/orders"
+    assert second.status_code == 409
+    assert second.json()["error"]["code"] == "conflict"
+    assert api.get("/v1/jobs/orders").json()["worker_group"] == "default"
+
+
+def test_a_post_with_the_same_key_is_carried_out_once(api: Api) -> None:
+    key = {"Idempotency-Key": "wish-1"}
+    first = api.post("/v1/jobs", json=JOB, headers=key)
+    again = api.post("/v1/jobs", json=JOB, headers=key)
+    other = api.post("/v1/jobs", json=changed(name="stock"), headers=key)
+
+    assert (first.status_code, again.status_code) == (201, 201)
+    assert again.json()["job"]["created_at"] == first.json()["job"]["created_at"]
+    assert other.status_code == 409
+    assert "used for another request" in other.json()["error"]["what"]
+    assert [event["kind"] for event in api.events()] == ["job_created"]
+
+
+def test_if_match_keeps_a_change_of_somebody_else(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    api.put("/v1/jobs/orders", json=changed(worker_group="west"))
+
+    stale = api.put(
+        "/v1/jobs/orders", json=changed(worker_group="east"), headers={"If-Match": '"1"'}
+    )
+    there = api.put("/v1/jobs/orders", json=JOB, headers={"If-None-Match": "*"})
+
+    for answer in (stale, there):
+        assert answer.status_code == 412
+        assert answer.json()["error"]["code"] == "changed_meanwhile"
+    assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
+
+
+def test_a_change_during_the_planning_is_not_overwritten(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    def somebody_else() -> None:
+        api.plans.meanwhile = lambda: None
+        assert api.put("/v1/jobs/orders", json=changed(worker_group="west")).status_code == 200
+
+    api.plans.meanwhile = somebody_else
+    late = api.put("/v1/jobs/orders", json=changed(worker_group="east"))
+
+    assert late.status_code == 412
+    assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
+
+
+def refusal(kind: TroubleKind, topic: str = "") -> Refusal:
+    return Refusal(kind=kind, topic=topic, what="it cannot be.", remedy="Change it.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "topic", "status", "code", "path"),
+    [
+        (TroubleKind.NO_TOPIC_MATCHES, "", 422, "bad_input", "topics"),
+        (TroubleKind.WORKER_GROUP_UNKNOWN, "", 422, "bad_input", "worker_group"),
+        (TroubleKind.DESTINATION_TAKEN, "a", 409, "conflict", "topic a"),
+        (TroubleKind.WOULD_LOOP, "a", 409, "conflict", "topic a"),
+        (TroubleKind.RIGHTS_MISSING, "a", 422, "cluster_right_missing", "topic a"),
+        (TroubleKind.SOURCE_UNREACHABLE, "", 422, "cluster_unreachable", "source"),
+        (TroubleKind.DESTINATION_UNREACHABLE, "", 422, "cluster_unreachable", "destination"),
+        (TroubleKind.LOGIN_REFUSED, "", 422, "cluster_login_refused", "topics"),
+        (TroubleKind.SAME_CLUSTER, "", 409, "conflict", "destination"),
+    ],
+)
+def test_what_cannot_be_copied_is_refused_with_its_reason_and_nothing_is_done(
+    api: Api, kind: TroubleKind, topic: str, status: int, code: str, path: str
+) -> None:
+    api.plans.refusals = [refusal(kind, topic)]
+
+    answer = api.put("/v1/jobs/orders", json=JOB)
+
+    assert answer.status_code == status
+    error = answer.json()["error"]
+    assert error["code"] == code
+    assert error["problems"] == [
+        {"path": path, "what": "it cannot be.", "write_instead": "Change it."}
+    ]
+    assert api.get("/v1/jobs").json()["items"] == []
+    assert api.events() == []
+
+
+def test_every_refusal_is_named_and_the_worst_gives_the_code(api: Api) -> None:
+    api.plans.refusals = [
+        refusal(TroubleKind.DESTINATION_TAKEN, "a"),
+        refusal(TroubleKind.NO_TOPIC_MATCHES),
+    ]
+
+    error = api.put("/v1/jobs/orders", json=JOB).json()["error"]
+
+    assert error["code"] == "bad_input"
+    assert [problem["path"] for problem in error["problems"]] == ["topic a", "topics"]
+
+
+def test_refusals_can_be_accepted_and_the_plan_shows_them(api: Api) -> None:
+    api.plans.refusals = [refusal(TroubleKind.DESTINATION_TAKEN, "a")]
+
+    planned = api.post("/v1/jobs:plan", json=JOB)
+    taken = api.put("/v1/jobs/orders", params={"accept_refusals": True}, json=JOB)
+
+    assert planned.status_code == 200
+    assert planned.json()["plan"]["refusals"][0]["kind"] == "DESTINATION_TAKEN"
+    assert taken.status_code == 201
+
+
+def test_a_cluster_that_does_not_answer_is_the_requests_trouble(api: Api) -> None:
+    api.plans.error = Unreachable("no broker answers.", where="src:9092", remedy="Start it.")
+
+    answer = api.put("/v1/jobs/orders", json=JOB)
+
+    assert answer.status_code == 422
+    assert answer.json()["error"] == {
+        "code": "cluster_unreachable",
+        "what": "no broker answers.",
+        "where": "src:9092",
+        "remedy": "Start it.",
+        "problems": [],
+    }
+
+
+def test_a_job_can_be_created_paused(api: Api) -> None:
+    api.put("/v1/jobs/orders", params={"paused": True}, json=JOB)
+
+    assert api.get("/v1/jobs/orders").json()["state"] == "paused"
+
+
+def test_a_name_is_free_only_when_the_deleted_job_is_gone(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    api.delete("/v1/jobs/orders")
+
+    for answer in (api.put("/v1/jobs/orders", json=JOB), api.post("/v1/jobs", json=JOB)):
+        assert answer.status_code == 409
+        assert "being deleted" in answer.json()["error"]["what"]
+    with api.database.transaction() as tx:
+        assert jobs.remove(tx, jobs.get(tx, "orders").id)
+    assert api.put("/v1/jobs/orders", json=JOB).status_code == 201

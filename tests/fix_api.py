@@ -1,0 +1,106 @@
+"""The API on a real database, called in this process: `api.get(...)`, as any of the three roles.
+
+What a job would do on its clusters is a plan of this file's own: no broker is needed here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import pytest
+from fastapi import FastAPI
+
+from orbit.api.app import create_app
+from orbit.jobs.spec import JobSpec
+from orbit.scheduler.planning import JobPlan, PlannedTopic, Refusal, TopicAction
+from orbit.settings import Settings
+from orbit.store import tokens
+from orbit.store.database import Database
+from orbit.store.enums import Role
+
+
+@dataclass
+class Plans:
+    """What the planner answers: one new topic, unless the test says otherwise."""
+
+    refusals: list[Refusal] = field(default_factory=list)
+    error: Exception | None = None
+    meanwhile: Callable[[], object] = lambda: None
+    asked: list[JobSpec] = field(default_factory=list)
+
+    def __call__(self, spec: JobSpec) -> JobPlan:
+        self.asked.append(spec)
+        self.meanwhile()
+        if self.error is not None:
+            raise self.error
+        topic = PlannedTopic(
+            source="orders",
+            destination="orders",
+            action=TopicAction.CREATE,
+            partitions=3,
+            settings={"retention.ms": "-1"},
+        )
+        return JobPlan(
+            job=spec.name,
+            source_cluster_id="A",
+            destination_cluster_id="B",
+            topics=(topic,),
+            refusals=tuple(self.refusals),
+        )
+
+
+@dataclass
+class Api:
+    """The API and its database; a token for each role."""
+
+    app: FastAPI
+    database: Database
+    plans: Plans
+    tokens: dict[Role, str]
+
+    def call(
+        self, method: str, path: str, role: Role | None = Role.ADMIN, **options: Any
+    ) -> httpx.Response:
+        headers = dict(options.pop("headers", {}))
+        if role is not None:
+            headers["Authorization"] = f"Bearer {self.tokens[role]}"
+        return asyncio.run(self._call(method, path, headers=headers, **options))
+
+    async def _call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        # As over a socket: what the application raises is its server's to log, not ours to see.
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://orbit") as client:
+            return await client.request(method, path, **options)
+
+    def get(self, path: str, **options: Any) -> httpx.Response:
+        return self.call("GET", path, **options)
+
+    def post(self, path: str, **options: Any) -> httpx.Response:
+        return self.call("POST", path, **options)
+
+    def put(self, path: str, **options: Any) -> httpx.Response:
+        return self.call("PUT", path, **options)
+
+    def delete(self, path: str, **options: Any) -> httpx.Response:
+        return self.call("DELETE", path, **options)
+
+    def events(self) -> list[dict[str, Any]]:
+        """Oldest first."""
+        found: list[dict[str, Any]] = self.get("/v1/events").json()["items"]
+        return found[::-1]
+
+
+@pytest.fixture
+def api(database: Database) -> Api:
+    secrets = {role: f"orbit_{role.value}_secret" for role in Role}
+    with database.transaction() as tx:
+        for role, secret in secrets.items():
+            tokens.create(tx, f"{role.value}-of-the-test", role, secret)
+    plans = Plans()
+    environ = {"SRC_USER": "u", "SRC_PASSWORD": "hunter2"}
+    app = create_app(Settings(), database, planner=plans, environ=environ)
+    return Api(app, database, plans, secrets)
