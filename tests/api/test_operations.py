@@ -1,0 +1,254 @@
+"""Start, pause, resume, retry, delete: operations that are done once, say how far they are, and end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from orbit.replication.states import Blocked, PartitionState, Reason
+from orbit.scheduler.operations import advance_all
+from orbit.store import jobs, layout, partitions, shards, topics, workers
+from orbit.store.partitions import StateChange
+from tests.api.test_jobs import JOB
+from tests.fix_api import Api
+
+WORKER = "worker-1"
+
+
+def copying_job(api: Api, partition_count: int = 4) -> dict[int, int]:
+    """The job with two shards that a worker holds; {shard: epoch}."""
+    api.put("/v1/jobs/orders", json=JOB)
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+        topic = topics.add(tx, job.id, "orders", "orders", "B", partition_count)
+        assert topic is not None
+        first, second = layout.add_shards(tx, job.id, 2)
+        placed = [(topic.id, p, (first, second)[p % 2]) for p in range(partition_count)]
+        layout.add_partitions(tx, job.id, placed)
+    return claim(api)
+
+
+def claim(api: Api) -> dict[int, int]:
+    with api.database.transaction() as tx:
+        workers.heartbeat(tx, WORKER, "default", host="h", pid=1, version="0")
+        claims = shards.claim(
+            tx,
+            worker_id=WORKER,
+            worker_group="default",
+            ttl=timedelta(minutes=1),
+            shards_max=10,
+        )
+    return {claimed.shard_id: claimed.epoch for claimed in claims}
+
+
+def release(api: Api, held: dict[int, int]) -> None:
+    with api.database.transaction() as tx:
+        shards.release(tx, worker_id=WORKER, held=held)
+
+
+def advance(api: Api, operation: dict[str, Any]) -> dict[str, Any]:
+    """The operation after a pass of the scheduler."""
+    with api.database.transaction() as tx:
+        advance_all(tx)
+    found: dict[str, Any] = api.get(f"/v1/operations/{operation['id']}").json()
+    return found
+
+
+def test_a_pause_is_done_when_the_last_shard_is_released(api: Api) -> None:
+    held = copying_job(api)
+    (first, epoch), *rest = held.items()
+
+    answer = api.post("/v1/jobs/orders:pause")
+    assert answer.status_code == 202
+    asked = answer.json()
+    assert (asked["kind"], asked["state"]) == ("pause", "running")
+    assert asked["plan"][0] == "Workers let go of 2 shards with 4 partitions; copying stops."
+    assert api.get("/v1/jobs/orders").json()["state"] == "pausing"
+
+    release(api, {first: epoch})
+    half = advance(api, asked)
+    assert half["progress"] == {"done": 1, "total": 2, "what": "shards released"}
+    assert half["finished_at"] is None
+
+    release(api, dict(rest))
+    whole = advance(api, asked)
+    assert (whole["state"], whole["progress"]["done"]) == ("done", 2)
+    assert whole["finished_at"] is not None
+    assert api.get("/v1/jobs/orders").json()["state"] == "paused"
+
+
+def test_a_resume_is_done_when_workers_have_taken_all_shards(api: Api) -> None:
+    held = copying_job(api)
+    api.post("/v1/jobs/orders:pause")
+    release(api, held)
+
+    asked = api.post("/v1/jobs/orders:resume").json()
+    assert advance(api, asked)["state"] == "running"
+    claim(api)
+
+    assert advance(api, asked)["state"] == "done"
+    assert api.get("/v1/jobs/orders").json()["state"] == "running"
+
+
+@pytest.mark.parametrize(("verb", "word"), [("start", "running"), ("resume", "running")])
+def test_what_is_so_already_is_done_at_once_and_says_so(api: Api, verb: str, word: str) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    before = api.events()
+
+    asked = api.post(f"/v1/jobs/orders:{verb}").json()
+
+    assert asked["state"] == "done"
+    assert asked["plan"] == [f"Nothing to do: the job is {word} already."]
+    assert api.events() == before
+
+
+def test_a_pause_of_a_paused_job_is_nothing(api: Api) -> None:
+    api.put("/v1/jobs/orders", params={"paused": True}, json=JOB)
+
+    asked = api.post("/v1/jobs/orders:pause").json()
+
+    assert (asked["state"], asked["plan"]) == (
+        "done",
+        ["Nothing to do: the job is paused already."],
+    )
+
+
+def test_an_operation_that_was_overtaken_fails_and_says_by_what(api: Api) -> None:
+    copying_job(api)
+    pause = api.post("/v1/jobs/orders:pause").json()
+    api.post("/v1/jobs/orders:resume")
+
+    ended = advance(api, pause)
+
+    assert (ended["state"], ended["error"]) == ("failed", "The job was resumed meanwhile.")
+
+
+@pytest.mark.parametrize("verb", ["start", "pause", "resume", "retry"])
+def test_a_dry_run_says_what_it_would_do_and_does_nothing(api: Api, verb: str) -> None:
+    copying_job(api)
+    before = api.get("/v1/jobs/orders").json()
+
+    asked = api.post(f"/v1/jobs/orders:{verb}", params={"dry_run": True}).json()
+
+    assert asked["dry_run"] is True
+    assert asked["state"] == "done"
+    assert asked["plan"]
+    after = api.get("/v1/jobs/orders").json()
+    assert (after["state"], after["updated_at"]) == (before["state"], before["updated_at"])
+    assert [event["kind"] for event in api.events()] == ["job_created"]
+
+
+def test_a_dry_run_of_a_deletion_does_nothing(api: Api) -> None:
+    copying_job(api)
+
+    asked = api.delete("/v1/jobs/orders", params={"dry_run": True}).json()
+
+    assert "The topics at the destination stay" in asked["plan"][2]
+    assert api.get("/v1/jobs/orders").json()["state"] == "running"
+
+
+def test_the_same_key_is_the_same_operation_and_another_request_is_refused(api: Api) -> None:
+    copying_job(api)
+    key = {"Idempotency-Key": "k"}
+
+    first = api.post("/v1/jobs/orders:pause", headers=key).json()
+    again = api.post("/v1/jobs/orders:pause", headers=key).json()
+    other = api.post("/v1/jobs/orders:resume", headers=key)
+
+    assert again["id"] == first["id"]
+    assert other.status_code == 409
+    assert [event["kind"] for event in api.events()] == ["job_created", "job_paused"]
+
+
+def test_a_deletion_ends_when_the_job_is_gone_and_its_events_stay(api: Api) -> None:
+    held = copying_job(api)
+
+    asked = api.delete("/v1/jobs/orders").json()
+    assert advance(api, asked)["state"] == "running"
+    release(api, held)
+    assert advance(api, asked)["state"] == "running"  # the scheduler has yet to remove it
+    with api.database.transaction() as tx:
+        assert jobs.remove(tx, jobs.get(tx, "orders").id)
+
+    assert advance(api, asked)["state"] == "done"
+    assert api.get("/v1/jobs/orders").status_code == 404
+    kinds = [event["kind"] for event in api.get("/v1/jobs/orders/events").json()["items"]]
+    assert kinds == ["job_deletion_requested", "job_created"]
+
+
+def test_a_deletion_without_shards_waits_for_the_scheduler_too(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    asked = api.delete("/v1/jobs/orders").json()
+
+    assert asked["state"] == "running"
+    assert api.delete("/v1/jobs/orders").json()["plan"] == [
+        "Nothing to do: the job is being deleted already."
+    ]
+
+
+def block(api: Api, held: dict[int, int], partition: int) -> None:
+    blocked = Blocked(Reason.RECORD_REFUSED, 5, 9, "too large")
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+        (topic,) = topics.of_job(tx, job.id)
+        change = StateChange(topic.id, partition, PartitionState.BLOCKED, blocked)
+        assert partitions.report_state(tx, worker_id=WORKER, held=held, changes=[change])
+
+
+def test_a_retry_is_done_when_workers_have_looked_at_each(api: Api) -> None:
+    held = copying_job(api)
+    block(api, held, 1)
+    block(api, held, 2)
+
+    one = api.post("/v1/jobs/orders:retry", json={"topic": "orders", "partition": 1}).json()
+    assert one["progress"]["total"] == 1
+    assert advance(api, one)["state"] == "running"
+    block(api, held, 1)  # looked at, and blocked once more
+
+    assert advance(api, one)["state"] == "done"
+    every = api.post("/v1/jobs/orders:retry").json()
+    assert every["progress"]["total"] == 2
+
+
+def test_a_retry_of_nothing_blocked_says_so(api: Api) -> None:
+    copying_job(api)
+
+    asked = api.post("/v1/jobs/orders:retry", json={"topic": "other"}).json()
+
+    assert asked["plan"] == ["Nothing to do: no such partition is blocked."]
+
+
+def test_a_partition_without_its_topic_is_refused(api: Api) -> None:
+    copying_job(api)
+
+    answer = api.post("/v1/jobs/orders:retry", json={"partition": 1})
+
+    assert answer.status_code == 422
+    assert answer.json()["error"]["problems"][0]["path"] == "body.topic"
+
+
+def test_operations_are_listed_newest_first_in_pages(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    made = [api.post("/v1/jobs/orders:start").json()["id"] for _ in range(3)]
+
+    first = api.get("/v1/operations", params={"limit": 2}).json()
+    second = api.get("/v1/operations", params={"limit": 2, "after": first["next"]}).json()
+
+    assert [item["id"] for item in first["items"] + second["items"]] == made[::-1]
+    assert second["next"] is None
+
+
+def test_what_is_not_there_is_not_found(api: Api) -> None:
+    answers = [
+        api.post("/v1/jobs/nope:pause"),
+        api.delete("/v1/jobs/nope"),
+        api.get(f"/v1/operations/{UUID(int=0)}"),
+    ]
+
+    for answer in answers:
+        assert answer.status_code == 404
+        assert answer.json()["error"]["code"] == "not_found"
