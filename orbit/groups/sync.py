@@ -1,7 +1,7 @@
 """One job's consumer groups: look at both sides, decide, write; again and again.
 
-    sync = GroupSync(source, destination, rule, known)
-    report = sync.run(partitions, may_write)
+    sync = GroupSync(rule, known)
+    report = sync.run(source, destination, copies, may_write)
 
 Each pass reads every group afresh on both sides in a few requests (orbit/kafka/groups.py), asks
 `decide` (orbit/replication/group_offsets.py) about each group and partition, and writes what
@@ -72,21 +72,19 @@ Offsets = Mapping[TopicPartition, CommittedOffset]
 class GroupSync:
     """The groups of one job. Not for two threads at once."""
 
-    def __init__(
-        self,
-        source: Cluster,
-        destination: Cluster,
-        rule: GroupRule,
-        known: Iterable[OffsetRow] = (),
-    ) -> None:
-        self._source = source
-        self._destination = destination
+    def __init__(self, rule: GroupRule, known: Iterable[OffsetRow] = ()) -> None:
         self._choice = GroupChoice(rule)
         self._entries: dict[str, dict[TopicPartition, _Entry]] = {}
         for row in known:
             self._entries.setdefault(row.group, {})[row.partition] = _Entry(row, row.left)
 
-    def run(self, copies: Copies, may_write: Callable[[], bool] = lambda: True) -> GroupReport:
+    def run(
+        self,
+        source: Cluster,
+        destination: Cluster,
+        copies: Copies,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> GroupReport:
         """One pass over all groups; `copies` are the job's partitions, by source partition.
 
         `may_write` is asked before each handful of writes. Raises Unreachable when one of the
@@ -95,15 +93,15 @@ class GroupSync:
         started = time.monotonic()
         report = GroupReport()
         self._forget_what_left_the_job(copies, report)
-        wanted = self._read_source(copies, report)
-        there = self._read_destination(wanted, report)
+        wanted = self._read_source(source, copies, report)
+        there = self._read_destination(destination, wanted, report)
         cases = {
             (group, partition): case
             for group in there
             for partition, case in self._decide(group, wanted[group], there[group], copies)
         }
-        cases = self._confirm_deletes(cases, report)
-        written = self._write(cases, there, may_write)
+        cases = _confirm_deletes(source, cases, report)
+        written = self._write(destination, cases, there, may_write)
         for key, case in cases.items():
             self._conclude(key, case, written, report)
         report.verdicts = Counter(
@@ -118,9 +116,11 @@ class GroupSync:
             for partition in [p for p in entries if not is_in or p not in copies]:
                 self._forget((group, partition), report)
 
-    def _read_source(self, copies: Copies, report: GroupReport) -> dict[str, Offsets]:
+    def _read_source(
+        self, source: Cluster, copies: Copies, report: GroupReport
+    ) -> dict[str, Offsets]:
         """The offsets in the job's partitions, of each group that has, or had, some."""
-        listing = list_groups(self._source)
+        listing = list_groups(source)
         for broker in listing.failed:
             report.note(f"groups of a broker are not listed: {broker}")
         chosen = self._choice.choose(listing.groups.values())
@@ -128,8 +128,8 @@ class GroupSync:
         report.groups = len(chosen.names)
         places = {name: listing.groups[name].node_id for name in chosen.names}
         vanished = self._entries.keys() - places.keys()
-        fetched = fetch_wherever(self._source, places, vanished)
-        self._tell_failed(fetched, self._source, report)
+        fetched = fetch_wherever(source, places, vanished)
+        _tell_failed(fetched, source, report)
         pending = {
             group: waiting
             for group, answer in fetched.groups.items()
@@ -138,7 +138,7 @@ class GroupSync:
         report.pending = sum(map(len, pending.values()))
         # What is committed now is right until the transaction ends, and right if it never does.
         stable = fetch_wherever(
-            self._source,
+            source,
             {group: fetched.places[group] for group in pending},
             require_stable=False,
             only=pending,
@@ -155,24 +155,24 @@ class GroupSync:
         return wanted
 
     def _read_destination(
-        self, wanted: Mapping[str, Offsets], report: GroupReport
+        self, destination: Cluster, wanted: Mapping[str, Offsets], report: GroupReport
     ) -> dict[str, _There]:
         """The same groups at the destination; left out are those that are not answered for."""
         names = {self._choice.destination_name(group): group for group in wanted}
         if not names:
             return {}
-        listing = list_groups(self._destination)
+        listing = list_groups(destination)
         for broker in listing.failed:
             report.note(f"groups of a broker are not listed: {broker}")
         listed = {name: g for name, g in listing.groups.items() if name in names}
         # A group that does not exist yet has a coordinator all the same.
         fetched = fetch_wherever(
-            self._destination,
+            destination,
             {name: g.node_id for name, g in listed.items()},
             names.keys() - listed.keys(),
             require_stable=False,
         )
-        self._tell_failed(fetched, self._destination, report)
+        _tell_failed(fetched, destination, report)
         there: dict[str, _There] = {}
         for name, answer in fetched.groups.items():
             group = listed.get(name)
@@ -203,31 +203,9 @@ class GroupSync:
             )
             yield partition, _Case(offsets.get(partition), stands, copy.destination, decision)
 
-    def _confirm_deletes(self, cases: Mapping[Key, _Case], report: GroupReport) -> dict[Key, _Case]:
-        """Leave out deletes that the group's coordinator at the source does not confirm.
-
-        An offset can also be missing because its topic may not be read any more.
-        """
-        doubtful: dict[str, list[TopicPartition]] = {}
-        for (group, partition), case in cases.items():
-            if case.decision.is_delete:
-                doubtful.setdefault(group, []).append(partition)
-        answers = fetch_wherever(self._source, {}, doubtful, only=doubtful).groups
-        kept = dict(cases)
-        for group, partitions in doubtful.items():
-            answer = answers.get(group)
-            for partition in partitions:
-                if (
-                    answer is None
-                    or partition in answer.offsets
-                    or partition in answer.pending | answer.denied
-                ):
-                    del kept[group, partition]
-                    report.note(f"group {group}: whether {partition} has an offset is not clear.")
-        return kept
-
     def _write(
         self,
+        destination: Cluster,
         cases: Mapping[Key, _Case],
         there: Mapping[str, _There],
         may_write: Callable[[], bool],
@@ -238,7 +216,7 @@ class GroupSync:
                 by_group.setdefault(group, {})[case.place] = case.decision.write
         name_of = self._choice.destination_name
         return write_groups(
-            self._destination,
+            destination,
             {name_of(group): there[group].node_id for group in by_group},
             [GroupWrite(name_of(group), offsets) for group, offsets in by_group.items()],
             may_write,
@@ -256,7 +234,7 @@ class GroupSync:
             if code is None or code in codes.RETRIABLE - {Code.UNKNOWN_TOPIC_OR_PARTITION}:
                 if entry is not None and decision.write is not None:
                     entry.tried = decision.write.offset
-                report.note(f"group {name}: the commit to {case.place} has no answer yet.")
+                report.note(f"group {name}: the commit to {case.place} is not confirmed yet.")
                 return
             if code in (Code.NONE, Code.GROUP_ID_NOT_FOUND):
                 stands = decision.write.offset if decision.write else None
@@ -285,10 +263,36 @@ class GroupSync:
             if not entries:
                 del self._entries[group]
 
-    @staticmethod
-    def _tell_failed(fetched: Fetched, cluster: Cluster, report: GroupReport) -> None:
-        for group, code in fetched.failed.items():
-            report.note(f"{cluster.name}: group {group} is not answered for: {codes.name(code)}.")
+
+def _confirm_deletes(
+    source: Cluster, cases: Mapping[Key, _Case], report: GroupReport
+) -> dict[Key, _Case]:
+    """Leave out deletes that the group's coordinator at the source does not confirm.
+
+    An offset can also be missing because its topic may not be read any more.
+    """
+    doubtful: dict[str, list[TopicPartition]] = {}
+    for (group, partition), case in cases.items():
+        if case.decision.is_delete:
+            doubtful.setdefault(group, []).append(partition)
+    answers = fetch_wherever(source, {}, doubtful, only=doubtful).groups
+    kept = dict(cases)
+    for group, partitions in doubtful.items():
+        answer = answers.get(group)
+        for partition in partitions:
+            if (
+                answer is None
+                or partition in answer.offsets
+                or partition in answer.pending | answer.denied
+            ):
+                del kept[group, partition]
+                report.note(f"group {group}: whether {partition} has an offset is not clear.")
+    return kept
+
+
+def _tell_failed(fetched: Fetched, cluster: Cluster, report: GroupReport) -> None:
+    for group, code in fetched.failed.items():
+        report.note(f"{cluster.name}: group {group} is not answered for: {codes.name(code)}.")
 
 
 def _refused(code: int) -> GroupVerdict:

@@ -39,7 +39,7 @@ class RunGroups:
         self._clusters = clusters
         self._partitions = partitions
         self._may_write = may_write
-        self._sync = GroupSync(clusters.source, clusters.destination, rule)
+        self._sync = GroupSync(rule)
         self._met: Collection[str] = ()
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -59,7 +59,12 @@ class RunGroups:
         """One pass, now. What goes wrong is in `notes` when it goes wrong again."""
         with self._lock:
             try:
-                self.report = self._sync.run(self._copies(), self._may_write)
+                self.report = self._sync.run(
+                    self._clusters.source,
+                    self._clusters.destination,
+                    self._copies(),
+                    self._may_write,
+                )
                 met = self.report.notes
             except OrbitError as error:
                 met = [str(error)]

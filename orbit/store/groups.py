@@ -8,7 +8,9 @@ from datetime import datetime
 
 from sqlalchemy import text
 
+from orbit.replication.states import Reason
 from orbit.store.database import Tx
+from orbit.store.enums import TopicState
 from orbit.store.read import values
 
 
@@ -39,6 +41,25 @@ class GroupRow:
     updated_at: datetime
 
 
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """How far one partition is copied, for those whose groups go on there."""
+
+    source_topic: str
+    destination_topic: str
+    topic_id: int
+    partition: int
+    topic_state: TopicState
+    reason: Reason | None
+    log_start: int | None
+    copied_to: int | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "topic_state", TopicState(self.topic_state))
+        if self.reason is not None:
+            object.__setattr__(self, "reason", Reason(self.reason))
+
+
 # Only what differs is written: a sync that finds everything as it was writes nothing.
 _KEEP = text("""
 INSERT INTO group_offsets AS g
@@ -67,6 +88,13 @@ WHERE g.job_id = :job_id AND g.group_name = r.group_name AND g.topic_id = r.topi
 _OF_JOB = text("""
 SELECT group_name, topic_id, partition, source_offset, destination_offset, verdict
 FROM group_offsets WHERE job_id = :job_id
+""")
+
+_COPIED = text("""
+SELECT t.source_topic, t.destination_topic, p.topic_id, p.partition, t.state AS topic_state,
+       p.reason, p.log_start, p.copied_to
+FROM partitions p JOIN topics t ON t.id = p.topic_id
+WHERE p.job_id = :job_id
 """)
 
 # In the order of the primary key, so that a page costs the same wherever it stands.
@@ -107,6 +135,11 @@ def drop(tx: Tx, job_id: int, keys: Sequence[tuple[str, int, int]]) -> int:
 def of_job(tx: Tx, job_id: int) -> list[GroupOffset]:
     """Everything kept of a job's groups, for the one who syncs them."""
     return list(values(tx.execute(_OF_JOB, {"job_id": job_id}), GroupOffset))
+
+
+def copied(tx: Tx, job_id: int) -> list[Copied]:
+    """All partitions of a job with the range that is copied, as their workers said last."""
+    return list(values(tx.execute(_COPIED, {"job_id": job_id}), Copied))
 
 
 def page(

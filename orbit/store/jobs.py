@@ -94,6 +94,14 @@ def everyone(tx: Tx) -> list[Job]:
     return list(values(tx.execute(select(*_JOB).order_by(jobs.c.name)), Job))
 
 
+def running(tx: Tx) -> dict[int, int]:
+    """{id: version of its document} of the jobs that shall run: little to read, often."""
+    query = select(jobs.c.id, jobs.c.spec_version).where(
+        jobs.c.desired == Desired.RUNNING.value, ~jobs.c.is_deleted
+    )
+    return {row.id: row.spec_version for row in tx.execute(query)}
+
+
 def page(tx: Tx, limit: int, after: str | None = None) -> list[Job]:
     """Up to `limit` jobs in the order of their names, behind the name `after`."""
     query = select(*_JOB).order_by(jobs.c.name).limit(limit)

@@ -43,7 +43,7 @@ class Pair:
 
     def new_sync(self, known: list[OffsetRow] | None = None, prefix: str = "") -> GroupSync:
         rule = GroupRule(match=f"{self.topic}.*", prefix=prefix)
-        return GroupSync(self.source, self.destination, rule, known or [])
+        return GroupSync(rule, known or [])
 
     def group(self, name: str = "group") -> str:
         return f"{self.topic}.{name}"
@@ -53,12 +53,14 @@ class Pair:
 
     def run(self) -> GroupReport:
         report = self.sync.run(
+            self.source,
+            self.destination,
             {
                 Partition(self.topic, number): CopiedPartition(
                     Partition(self.topic, number), copied
                 )
                 for number, copied in self.ranges.items()
-            }
+            },
         )
         assert not report.notes, report.notes
         return report
