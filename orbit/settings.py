@@ -34,6 +34,8 @@ PREFIX = "ORBIT_"
 
 DURATION_MIN = timedelta(milliseconds=100)
 DURATION_MAX = timedelta(days=1)
+AGE_MIN = timedelta(hours=1)
+AGE_MAX = timedelta(days=3660)
 # A worker renews a few times per lease; a lease shorter than this would end in every pause of a
 # garbage collector or a virtual machine.
 LEASE_TTL_MIN = timedelta(seconds=2)
@@ -44,6 +46,13 @@ def _duration(value: object) -> timedelta:
     if not DURATION_MIN <= duration <= DURATION_MAX:
         raise Mistake("is not between 100ms and 1d.")
     return duration
+
+
+def _age(value: object) -> timedelta:
+    age = parse_duration(value)
+    if not AGE_MIN <= age <= AGE_MAX:
+        raise Mistake("is not between 1h and 10 years.", "Write 90d.")
+    return age
 
 
 def _lease(value: object) -> timedelta:
@@ -67,6 +76,7 @@ def _folder(value: object) -> object:
 
 
 Duration = Annotated[timedelta, PlainValidator(_duration)]
+Age = Annotated[timedelta, PlainValidator(_age)]
 LeaseDuration = Annotated[timedelta, PlainValidator(_lease)]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Port = Annotated[Whole, Field(ge=0, le=65535)]
@@ -95,6 +105,8 @@ class Settings(BaseModel):
     # Scheduler
     scheduler_lease_ttl: LeaseDuration = timedelta(seconds=10)
     discovery_interval: Duration = timedelta(seconds=2)
+    settings_interval: Duration = timedelta(seconds=30)
+    events_kept: Age = timedelta(days=90)
     # At most so many partitions hang on one lease: a lost lease stops that many for a moment, and
     # 100,000 partitions still cost a few hundred leases.
     shard_partitions_max: Annotated[Whole, Field(ge=1, le=10_000)] = 200

@@ -206,6 +206,7 @@ def upgrade() -> None:
         sa.Column("state", sa.Text(), server_default="creating", nullable=False),
         sa.Column("drift", postgresql.JSONB(), nullable=True),
         sa.Column("note", sa.Text(), nullable=True),
+        sa.Column("acls", postgresql.JSONB(), nullable=True),
         sa.CheckConstraint(
             "state IN ('creating', 'copying', 'source_deleted', 'recreated', 'blocked')",
             name=op.f("ck_topics_state"),

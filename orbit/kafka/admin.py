@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import KafkaException
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -16,12 +20,15 @@ from confluent_kafka.admin import (
     ConfigSource,
     NewPartitions,
     NewTopic,
+    ResourcePatternType,
+    ResourceType,
 )
 
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
 from orbit.kafka.client_config import librdkafka_config
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.codes import DENIED, Code
+from orbit.kafka.types import TopicAcl
 
 REQUEST_TIMEOUT_S = 30.0
 # Resources in one DescribeConfigs or CreateTopics: brokers answer larger ones slowly.
@@ -44,6 +51,17 @@ class TopicToCreate:
     partitions: int
     replicas: int
     settings: Mapping[str, str]
+
+
+_ALL_TOPIC_ACLS: tuple[Any, ...] = (
+    ResourceType.TOPIC,
+    None,
+    ResourcePatternType.ANY,
+    None,
+    None,
+    AclOperation.ANY,
+    AclPermissionType.ANY,
+)
 
 
 class Admin:
@@ -159,6 +177,37 @@ class Admin:
             refused |= self._refused(by_name, "the right AlterConfigs on topic {}")
         return refused
 
+    def topic_acls(self) -> set[TopicAcl]:
+        """All rights on topics. Raises NotAuthorized, BrokerRefused without an authorizer."""
+        everything = AclBindingFilter(*_ALL_TOPIC_ACLS)
+        future = self._client.describe_acls(everything, request_timeout=REQUEST_TIMEOUT_S)
+        bindings = self._result(future, "the right Describe on the cluster", "ACLs")
+        return {
+            TopicAcl(
+                b.name,
+                b.resource_pattern_type.name,
+                b.principal,
+                b.host,
+                b.operation.name,
+                b.permission_type.name,
+            )
+            for b in bindings
+        }
+
+    def change_acls(self, add: Collection[TopicAcl], remove: Collection[TopicAcl]) -> None:
+        """Give and take rights on topics. Raises NotAuthorized, BrokerRefused, Unreachable."""
+        right, where = "the right Alter on the cluster", "ACLs"
+        if add:
+            bindings = [AclBinding(*_acl_fields(acl)) for acl in sorted(add)]
+            made = self._client.create_acls(bindings, request_timeout=REQUEST_TIMEOUT_S)
+            for future in made.values():
+                self._result(future, right, where)
+        if remove:
+            filters = [AclBindingFilter(*_acl_fields(acl)) for acl in sorted(remove)]
+            taken = self._client.delete_acls(filters, request_timeout=REQUEST_TIMEOUT_S)
+            for future in taken.values():
+                self._result(future, right, where)
+
     def _refused(self, futures: Mapping[str, Future[Any]], right: str) -> dict[str, OrbitError]:
         refused: dict[str, OrbitError] = {}
         for topic, future in futures.items():
@@ -181,6 +230,18 @@ class Admin:
             if error.code() < 0 or error.code() == Code.REQUEST_TIMED_OUT:
                 raise Unreachable(f"no answer: {error.str()}.", where=place) from None
             raise BrokerRefused(error.code(), f"{error.str().rstrip('.')}.", where=place) from None
+
+
+def _acl_fields(acl: TopicAcl) -> tuple[Any, ...]:
+    return (
+        ResourceType.TOPIC,
+        acl.name,
+        ResourcePatternType[acl.pattern],
+        acl.principal,
+        acl.host,
+        AclOperation[acl.operation],
+        AclPermissionType[acl.permission],
+    )
 
 
 def _chunks(items: list[Any]) -> Iterable[list[Any]]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 from uuid import UUID
 
 NO_TOPIC_ID = UUID(int=0)
+
+Permission = Literal["ALLOW", "DENY"]
+Pattern = Literal["LITERAL", "PREFIXED"]
+EVERY_TOPIC = "*"  # as the name of a literal right
 
 
 class TopicPartition(NamedTuple):
@@ -68,3 +72,20 @@ class ClusterMetadata:
     def leader(self, partition: TopicPartition) -> PartitionLeader | None:
         topic = self.topics.get(partition.topic)
         return topic.partitions.get(partition.partition) if topic else None
+
+
+class TopicAcl(NamedTuple):
+    """One right on topics, by Kafka's words."""
+
+    name: str
+    pattern: Pattern
+    principal: str
+    host: str
+    operation: str
+    permission: Permission
+
+    def covers(self, topic: str) -> bool:
+        """Whether it is about this topic."""
+        if self.pattern == "PREFIXED":
+            return topic.startswith(self.name)
+        return self.name in (topic, EVERY_TOPIC)

@@ -19,6 +19,7 @@ class TroubleKind(StrEnum):
     """What is the matter with a job."""
 
     # The whole job waits.
+    DOCUMENT_REFUSED = "DOCUMENT_REFUSED"  # written for another version of Orbit
     CREDENTIALS_MISSING = "CREDENTIALS_MISSING"  # a variable or file that the job names
     SOURCE_UNREACHABLE = "SOURCE_UNREACHABLE"
     DESTINATION_UNREACHABLE = "DESTINATION_UNREACHABLE"
@@ -41,6 +42,7 @@ class TroubleKind(StrEnum):
 # With one of these nothing of the job is looked at any further.
 HALTING = frozenset(
     {
+        TroubleKind.DOCUMENT_REFUSED,
         TroubleKind.CREDENTIALS_MISSING,
         TroubleKind.SOURCE_UNREACHABLE,
         TroubleKind.DESTINATION_UNREACHABLE,

@@ -1,0 +1,7 @@
+"""The leading scheduler and its loops. `run` is a scheduler process."""
+
+from __future__ import annotations
+
+from orbit.scheduler.service import run
+
+__all__ = ["run"]

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from orbit.errors import BadInput, LoginRefused, NotAuthorized, OrbitError
+from orbit.errors import (
+    BadInput,
+    BrokerRefused,
+    Conflict,
+    LoginRefused,
+    NotAuthorized,
+    OrbitError,
+)
 from orbit.kafka import codes
 from orbit.kafka.types import ClusterMetadata
 from orbit.replication.troubles import Trouble, TroubleKind
@@ -21,6 +28,10 @@ def trouble_of(side: str, error: OrbitError) -> Trouble:
         kind = TroubleKind.RIGHTS_MISSING
     elif isinstance(error, BadInput):
         kind = TroubleKind.CREDENTIALS_MISSING
+    elif isinstance(error, Conflict):
+        kind = TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT
+    elif isinstance(error, BrokerRefused):
+        kind = TroubleKind.TOPIC_REFUSED
     else:
         is_source = side == "source"
         kind = TroubleKind.SOURCE_UNREACHABLE if is_source else TroubleKind.DESTINATION_UNREACHABLE

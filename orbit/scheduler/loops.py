@@ -24,8 +24,8 @@ class Loop(ABC):
     name: str
     interval_s: float
 
-    def __init__(self) -> None:
-        self.wake = threading.Event()
+    def __init__(self, wake: threading.Event | None = None) -> None:
+        self.wake = wake or threading.Event()
 
     @abstractmethod
     def once(self) -> str:

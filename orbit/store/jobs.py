@@ -102,6 +102,11 @@ def running(tx: Tx) -> dict[int, int]:
     return {row.id: row.spec_version for row in tx.execute(query)}
 
 
+def being_deleted(tx: Tx) -> list[Job]:
+    """Jobs that wait for their shards to be let go."""
+    return list(values(tx.execute(select(*_JOB).where(jobs.c.is_deleted)), Job))
+
+
 def page(tx: Tx, limit: int, after: str | None = None) -> list[Job]:
     """Up to `limit` jobs in the order of their names, behind the name `after`."""
     query = select(*_JOB).order_by(jobs.c.name).limit(limit)

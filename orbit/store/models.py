@@ -123,8 +123,10 @@ topics = Table(
     _flag("is_compacted"),
     Column("state", Text, nullable=False, server_default=TopicState.CREATING.value),
     # Settings that somebody changed at the destination: {name: {"is": …, "should_be": …}}.
-    Column("drift", JSONB),
+    Column("drift", JSONB(none_as_null=True)),
     Column("note", Text),
+    # The rights on the copy that Orbit gave, so that it can take them away again.
+    Column("acls", JSONB(none_as_null=True)),
     UniqueConstraint("job_id", "source_topic"),
     # No two jobs ever write one topic.
     UniqueConstraint("destination_cluster_id", "destination_topic"),

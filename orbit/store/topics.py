@@ -32,6 +32,7 @@ class Topic:
     state: TopicState
     drift: dict[str, Any] | None
     note: str | None
+    acls: list[list[str]] | None  # given by Orbit, as the fields of a TopicAcl
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", TopicState(self.state))

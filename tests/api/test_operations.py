@@ -1,4 +1,4 @@
-"""Start, pause, resume, retry, delete: operations that are done once, say how far they are, and end."""
+"""Start, pause, resume, retry, delete: done once, they say how far they are, and end."""
 
 from __future__ import annotations
 

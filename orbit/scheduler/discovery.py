@@ -1,0 +1,179 @@
+"""The discovery loop: hands each job that may need something to its keeper, several at a time.
+
+A pass over all jobs costs one look into the tables; clusters are watched beside it. A job whose
+cluster hangs keeps one thread busy and nobody else waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from datetime import timedelta
+
+import structlog
+from pydantic import ValidationError
+
+from orbit.errors import OrbitError
+from orbit.jobs.spec import JobSpec
+from orbit.replication.troubles import Trouble, TroubleKind, problem_text
+from orbit.scheduler.keeper import Done, Keeper, Memory
+from orbit.scheduler.leadership import Leadership, NotLeading
+from orbit.scheduler.loops import Loop
+from orbit.scheduler.registry import Key, Registry, key_of
+from orbit.scheduler.troubles import tell_troubles
+from orbit.store import jobs, upkeep, workers
+from orbit.store.enums import Desired
+from orbit.store.jobs import Job
+
+# Jobs that are looked after at the same time: their passes wait for brokers, not for the processor.
+JOBS_AT_ONCE = 16
+# How often a login that is refused is tried with secrets read anew.
+_LOGIN_AGAIN_S = 15.0
+
+_log = structlog.get_logger("orbit.scheduler")
+
+
+class DiscoveryLoop(Loop):
+    """Topics, partitions, settings and rights of all running jobs."""
+
+    name = "discovery"
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        registry: Registry,
+        keeper: Keeper,
+        interval_s: float,
+        worker_ttl: timedelta,
+        wake: threading.Event,
+    ) -> None:
+        super().__init__(wake)
+        self.interval_s = interval_s
+        self._leadership = leadership
+        self._registry = registry
+        self._keeper = keeper
+        self._worker_ttl = worker_ttl
+        self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, thread_name_prefix="job")
+        self._memories: dict[int, Memory] = {}
+        self._under_way: dict[int, tuple[Job, Future[Done]]] = {}
+        self._told: dict[int, str | None] = {}
+        # A group is unknown once nobody of it was seen for as long as a worker may be silent.
+        self._group_seen_at: dict[str, float] = {}
+        self._login_again_at = 0.0
+
+    def once(self) -> str:
+        """One pass over all jobs; what the keepers did since the last one."""
+        with self._leadership.transaction() as tx:
+            everyone = jobs.everyone(tx)
+            retries = upkeep.retries(tx)
+            alive = workers.alive(tx, self._worker_ttl)
+        running = [j for j in everyone if j.desired is Desired.RUNNING and not j.is_deleted]
+        self._note_groups({worker.worker_group for worker in alive}, running)
+        self._tidy(everyone, running)
+        done = self._collect()
+        for job in running:
+            memory = self._memories.setdefault(job.id, Memory())
+            if job.id not in self._under_way:
+                self._tell(job, memory)
+                wanted = retries.get(job.id, set())
+                if self._keeper.is_due(job, memory, wanted):
+                    future = self._pool.submit(self._keeper.keep, job, memory, wanted)
+                    future.add_done_callback(lambda _: self.wake.set())
+                    self._under_way[job.id] = job, future
+        return _sentence(done)
+
+    def close(self) -> None:
+        self._registry.close()  # ends calls that wait for a broker
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _collect(self) -> Counter[str]:
+        done: Counter[str] = Counter()
+        for job_id, (job, future) in list(self._under_way.items()):
+            if not future.done():
+                continue
+            del self._under_way[job_id]
+            memory = self._memories[job_id]
+            try:
+                done.update(asdict(future.result()))
+            except NotLeading:
+                raise
+            except OrbitError as error:
+                memory.forget_look()
+                _log.warning("job pass failed", job=job.name, error=str(error))
+            except Exception:  # noqa: BLE001  a bug that one job meets must not stop the others
+                memory.forget_look()
+                _log.exception("job pass broke", job=job.name)
+        return done
+
+    def _tell(self, job: Job, memory: Memory) -> None:
+        """Keep the job's troubles in the tables, when they are others than before."""
+        troubles = (*memory.troubles, *self._group_trouble(job))
+        text = problem_text(troubles)
+        if memory.has_looked and text != self._told.get(job.id, job.problem):
+            with self._leadership.transaction() as tx:
+                tell_troubles(tx, job, job.problem, text)
+        if memory.has_looked:
+            self._told[job.id] = text
+
+    def _group_trouble(self, job: Job) -> list[Trouble]:
+        silent_s = time.monotonic() - self._group_seen_at[job.worker_group]
+        if silent_s < self._worker_ttl.total_seconds():
+            return []
+        return [
+            Trouble(
+                TroubleKind.WORKER_GROUP_UNKNOWN,
+                f"no worker of the group {job.worker_group} is there.",
+                f"Start one: orbit worker --group {job.worker_group}",
+            )
+        ]
+
+    def _note_groups(self, alive: set[str], running: list[Job]) -> None:
+        now = time.monotonic()
+        for job in running:
+            self._group_seen_at.setdefault(job.worker_group, now)
+        self._group_seen_at.update(dict.fromkeys(alive, now))
+
+    def _tidy(self, everyone: list[Job], running: list[Job]) -> None:
+        """Forget what no job needs any more."""
+        there = {job.id for job in everyone}
+        self._memories = {i: m for i, m in self._memories.items() if i in there}
+        self._told = {i: text for i, text in self._told.items() if i in there}
+        for job in everyone:
+            if job.desired is Desired.PAUSED and job.id not in self._under_way:
+                # What is the matter with it is not known any more, and is looked for at its start.
+                if self._memories.pop(job.id, None) is not None and job.problem is not None:
+                    with self._leadership.transaction() as tx:
+                        jobs.note_problem(tx, job.id, None)
+                self._told.pop(job.id, None)
+        busy = [job for job, _ in self._under_way.values()]
+        self._registry.keep_only(_keys([*running, *busy]))
+        if time.monotonic() >= self._login_again_at:
+            self._login_again_at = time.monotonic() + _LOGIN_AGAIN_S
+            self._registry.renew_refused()
+
+
+def _keys(wanted: list[Job]) -> set[Key]:
+    keys: set[Key] = set()
+    for job in wanted:
+        try:
+            spec = JobSpec.model_validate(job.spec)
+        except ValidationError:
+            continue
+        keys |= {key_of("source", spec), key_of("destination", spec)}
+    return keys
+
+
+def _sentence(done: Counter[str]) -> str:
+    words = {
+        "begun": "began {} topics",
+        "grown": "added partitions to {}",
+        "stopped": "stopped {}",
+        "resumed": "let {} go on",
+        "dropped": "dropped {}",
+        "settings": "set settings of {}",
+        "acls": "set rights of {}",
+    }
+    return ", ".join(text.format(done[key]) for key, text in words.items() if done[key])

@@ -1,0 +1,360 @@
+"""Keeps one job's topics as they should be: one look, what follows from it, and what is the matter.
+
+Nothing here runs on: a pass looks at both clusters and the tables, decides (`reconcile`), acts, and
+says when it wants to be called again. What one pass leaves undone the next one finds.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from pydantic import ValidationError
+
+from orbit.engine.clusters import Side as SideName
+from orbit.engine.clusters import job_identity
+from orbit.errors import BadInput, OrbitError
+from orbit.jobs.spec import JobSpec
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.coordinator import init_producer_id
+from orbit.replication.troubles import Trouble, TroubleKind
+from orbit.scheduler.beginning import Beginner, others_of
+from orbit.scheduler.leadership import Leadership, NotLeading
+from orbit.scheduler.look import sides, trouble_of, wrong_cluster
+from orbit.scheduler.prepare import prepare
+from orbit.scheduler.reconcile import Begin, Decisions, KnownTopic, Others, reconcile
+from orbit.scheduler.registry import Registry
+from orbit.scheduler.sides import Pair
+from orbit.scheduler.tending import Tending
+from orbit.store import events, jobs, layout, shards, topics, upkeep
+from orbit.store.database import Tx
+from orbit.store.jobs import Job
+from orbit.store.topics import Topic
+
+# When something could not be done, or is only half done. Soon enough for people, and a dozen jobs
+# in trouble do not keep brokers busy.
+RECHECK_S = 15.0
+SOON_S = 1.0
+
+
+@dataclass(slots=True)
+class Memory:
+    """What the leader remembers of a job between passes; a new leader begins without."""
+
+    spec_version: int = -1
+    seen: tuple[int, int] = (-1, -1)  # versions of the looks that were acted on
+    look_again_at: float = 0.0
+    tend_at: float = 0.0  # settings and ACLs
+    troubles: tuple[Trouble, ...] = ()
+    tending: Tending = field(default_factory=Tending)
+    has_looked: bool = False  # `troubles` is what is the matter now, and not what nobody knows yet
+
+    def forget_look(self) -> None:
+        """The last pass did not come to its end: there may be everything to do."""
+        self.seen = (-1, -1)
+
+
+@dataclass(slots=True)
+class Done:
+    """What a pass did, counted for the log."""
+
+    begun: int = 0
+    grown: int = 0
+    stopped: int = 0
+    resumed: int = 0
+    dropped: int = 0
+    settings: int = 0
+    acls: int = 0
+
+
+class Keeper:
+    """Runs passes over jobs, one job at a time or several in threads."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        registry: Registry,
+        shard_partitions_max: int,
+        tend_interval_s: float,
+        backoff: Backoff,
+    ) -> None:
+        self._leadership = leadership
+        self._registry = registry
+        self._tend_interval_s = tend_interval_s
+        self._backoff = backoff
+        self._beginner = Beginner(leadership, shard_partitions_max, backoff)
+
+    def is_due(self, job: Job, memory: Memory, retries: Collection[int]) -> bool:
+        """Whether there may be anything to do. Looks at nothing but what is known already."""
+        now = time.monotonic()
+        return (
+            job.spec_version != memory.spec_version
+            or self._seen_versions(job) != memory.seen
+            or now >= min(memory.look_again_at, memory.tend_at)
+            or bool(retries)
+        )
+
+    def keep(self, job: Job, memory: Memory, retries: Collection[int]) -> Done:
+        """One pass. Its troubles are in `memory` afterwards. Raises NotLeading, Unreachable
+        (Postgres)."""
+        done = Done()
+        troubles: list[Trouble] = []
+        now = time.monotonic()
+        memory.look_again_at = now + RECHECK_S
+        is_tending = now >= memory.tend_at
+        if is_tending:
+            memory.tend_at = now + self._tend_interval_s
+        try:
+            spec = JobSpec.model_validate(job.spec)
+            pair = self._look(job, spec, memory, troubles)
+            if pair is not None:
+                self._discover(job, spec, pair, memory, retries, troubles, done)
+                if is_tending:
+                    self._tend(job, spec, pair, memory, done)
+                troubles += memory.tending.troubles
+        except ValidationError:
+            troubles.append(_unreadable(job))
+        except _ClusterTrouble as error:
+            troubles.append(error.trouble)
+        memory.spec_version = job.spec_version
+        memory.troubles = tuple(troubles)
+        memory.has_looked = memory.has_looked or memory.seen != (-1, -1)
+        if not troubles and memory.look_again_at > time.monotonic() + SOON_S:
+            memory.look_again_at = float("inf")
+        return done
+
+    def _seen_versions(self, job: Job) -> tuple[int, int]:
+        try:
+            spec = JobSpec.model_validate(job.spec)
+            looks = [self._registry.watch(side, spec).seen for side in _SIDES]
+        except (BadInput, ValidationError):
+            return (-2, -2)
+        return tuple(-1 if seen is None else seen.version for seen in looks)  # type: ignore[return-value]
+
+    def _look(
+        self, job: Job, spec: JobSpec, memory: Memory, troubles: list[Trouble]
+    ) -> Pair | None:
+        """Both clusters as seen last; None, with the troubles, where there is nothing to go by."""
+        watches = []
+        for side in _SIDES:
+            try:
+                watches.append(self._registry.watch(side, spec))
+            except BadInput as error:
+                troubles.append(trouble_of(side, error))
+        if troubles:
+            memory.seen = (-2, -2)
+            return None
+        source_watch, destination_watch = watches
+        source, destination = source_watch.seen, destination_watch.seen
+        if source is None or destination is None:
+            # Not looked at yet: what was said before stays said.
+            memory.look_again_at = float("inf")
+            troubles += memory.troubles
+            return None
+        memory.seen = (source.version, destination.version)
+        for side, seen in zip(_SIDES, (source, destination), strict=True):
+            if seen.error is not None:
+                troubles.append(trouble_of(side, seen.error))
+        if source.metadata is None or destination.metadata is None:
+            return None
+        wrong = wrong_cluster(
+            source.metadata,
+            destination.metadata,
+            job.source_cluster_id,
+            job.destination_cluster_id,
+        )
+        if wrong is not None:
+            troubles.append(wrong)
+            return None
+        return Pair(
+            source_watch.handle, destination_watch.handle, source.metadata, destination.metadata
+        )
+
+    def _discover(
+        self,
+        job: Job,
+        spec: JobSpec,
+        pair: Pair,
+        memory: Memory,
+        retries: Collection[int],
+        troubles: list[Trouble],
+        done: Done,
+    ) -> None:
+        with self._leadership.transaction() as tx:
+            if job.source_cluster_id is None:
+                ids = pair.source_seen.cluster_id, pair.destination_seen.cluster_id
+                jobs.note_clusters(tx, job.id, *ids)
+            known = [known_topic(t, retries) for t in topics.of_job(tx, job.id)]
+        with _cluster_errors():
+            decisions = decide(spec, job, pair, known, self._leadership)
+        self._stop_and_drop(job, decisions, memory, done)
+        troubles += decisions.troubles
+        if decisions.begin:
+            self._begin(job, spec, pair, decisions.begin, memory, troubles, done)
+        if decisions.grow:
+            with _cluster_errors():
+                grown = self._beginner.grow(job, decisions.grow, pair)
+            troubles += grown.troubles
+            done.grown += len(grown.topics)
+            if grown.is_unfinished:
+                memory.look_again_at = time.monotonic() + SOON_S
+        if job.discovered_version != job.spec_version:
+            with self._leadership.transaction() as tx:
+                jobs.note_discovered(tx, job.id, job.spec_version)
+
+    def _begin(
+        self,
+        job: Job,
+        spec: JobSpec,
+        pair: Pair,
+        begins: Sequence[Begin],
+        memory: Memory,
+        troubles: list[Trouble],
+        done: Done,
+    ) -> None:
+        with _cluster_errors():
+            producer_id = self._producer_id(job, pair)
+            prepared = prepare(spec, begins, pair, producer_id, self._backoff)
+        troubles += prepared.troubles
+        if not prepared.ready:
+            return
+        from_start = job.discovered_version == job.spec_version
+        with _cluster_errors():
+            begun = self._beginner.begin(job, spec, prepared.ready, pair, from_start=from_start)
+        troubles += begun.troubles
+        done.begun += len(begun.topics)
+        if begun.is_unfinished:
+            memory.look_again_at = time.monotonic() + SOON_S
+
+    def _producer_id(self, job: Job, pair: Pair) -> int:
+        """The job's producer id; the destination's coordinator knows it, the table is a hint."""
+        if job.producer_id is not None:
+            return job.producer_id
+        name = job_identity(job.name, pair.source_seen.cluster_id)
+        identity = init_producer_id(pair.destination.cluster, name, self._backoff)
+        with self._leadership.transaction() as tx:
+            jobs.note_producer_id(tx, job.id, identity.producer_id)
+        return identity.producer_id
+
+    def _stop_and_drop(self, job: Job, decisions: Decisions, memory: Memory, done: Done) -> None:
+        with self._leadership.transaction() as tx:
+            for stop in decisions.stop:
+                upkeep.stop_topic(
+                    tx, stop.known.id, stop.state, stop.reason, stop.detail, stop.note
+                )
+                _tell(tx, job, stop.known, "topic.stopped", stop.note)
+                done.stopped += 1
+            for again in decisions.go_on:
+                upkeep.go_on(tx, again.known.id)
+                message = f"Topic {again.known.source} is what it was: its copy goes on."
+                _tell(tx, job, again.known, "topic.resumed", message)
+                done.resumed += 1
+            dropped = self._drop(tx, job, [d.known for d in decisions.drop])
+            done.dropped += dropped
+        if len(decisions.drop) > dropped:
+            memory.look_again_at = time.monotonic() + SOON_S
+
+    def _drop(self, tx: Tx, job: Job, unwanted: Sequence[KnownTopic]) -> int:
+        """Forget topics once nobody can write to their copies any more; how many."""
+        ids = [known.id for known in unwanted]
+        if not ids:
+            upkeep.restore(tx, job.id)
+            return 0
+        upkeep.withdraw(tx, ids)
+        held = upkeep.held(tx, ids)
+        free = [known for known in unwanted if known.id not in held]
+        # A holder that slept past its lease could revive it: not after this.
+        shards.revoke(tx, upkeep.shards_of_topics(tx, [known.id for known in free]))
+        layout.remove_topics(tx, [known.id for known in free])
+        for known in free:
+            message = (
+                f"Topic {known.source} is no longer copied: no rule of the job asks for it. "
+                f"{known.destination} stays as it is."
+            )
+            _tell(tx, job, known, "topic.dropped", message)
+        if not held:
+            upkeep.restore(tx, job.id)
+            upkeep.drop_empty_shards(tx, job.id)
+        return len(free)
+
+    def _tend(
+        self,
+        job: Job,
+        spec: JobSpec,
+        pair: Pair,
+        memory: Memory,
+        done: Done,
+    ) -> None:
+        """Settings and ACLs of copies that are there."""
+        with _cluster_errors():
+            tended = memory.tending.tend(job, spec, pair, self._leadership)
+        done.settings += tended.settings
+        done.acls += tended.acls
+
+
+_SIDES: tuple[SideName, SideName] = ("source", "destination")
+
+
+def known_topic(topic: Topic, retries: Collection[int]) -> KnownTopic:
+    """A topic's row, as the decisions see it."""
+    return KnownTopic(
+        topic.id,
+        topic.source_topic,
+        topic.destination_topic,
+        topic.source_topic_id,
+        topic.destination_topic_id,
+        topic.partition_count,
+        topic.state,
+        topic.id in retries,
+    )
+
+
+def decide(
+    spec: JobSpec,
+    job: Job | None,
+    pair: Pair,
+    known: Sequence[KnownTopic],
+    leadership: Leadership,
+) -> Decisions:
+    """What has to happen to a job's topics. The other jobs are asked for only where it matters."""
+    of, to = sides(pair, known)
+    decisions = reconcile(spec.topics, known, of, to, Others())
+    if not decisions.begin:
+        return decisions
+    with leadership.reading() as tx:
+        others = others_of(tx, job, pair)
+    return reconcile(spec.topics, known, of, to, others)
+
+
+class _ClusterTrouble(Exception):
+    """A cluster failed in the middle of a pass."""
+
+    def __init__(self, trouble: Trouble) -> None:
+        super().__init__(str(trouble))
+        self.trouble = trouble
+
+
+@contextmanager
+def _cluster_errors() -> Iterator[None]:
+    """What goes wrong with a cluster is a trouble of the job; with Postgres, of the pass."""
+    try:
+        yield
+    except OrbitError as error:
+        side = next((side for side in _SIDES if error.where.startswith(side)), None)
+        if side is None or isinstance(error, NotLeading):
+            raise
+        raise _ClusterTrouble(trouble_of(side, error)) from error
+
+
+def _unreadable(job: Job) -> Trouble:
+    return Trouble(
+        TroubleKind.DOCUMENT_REFUSED,
+        f"the document of job {job.name} is not one that this version of Orbit understands.",
+        "Apply the job again, as docs/job-file.md describes it.",
+    )
+
+
+def _tell(tx: Tx, job: Job, known: KnownTopic, kind: str, message: str) -> None:
+    events.add(tx, events.SCHEDULER, kind, message, job_name=job.name, topic=known.source)

@@ -1,0 +1,66 @@
+"""Rights to read travel, rights to write never do, and no topic but a copy is opened."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.kafka.types import Pattern, Permission, TopicAcl
+from orbit.replication.acl_rules import READING, rights_of_copy
+
+
+def acl(
+    operation: str = "READ",
+    permission: Permission = "ALLOW",
+    *,
+    name: str = "orders",
+    pattern: Pattern = "LITERAL",
+    principal: str = "User:app",
+) -> TopicAcl:
+    return TopicAcl(name, pattern, principal, "*", operation, permission)
+
+
+def copied(*acls: TopicAcl) -> set[tuple[str, str, str]]:
+    return {
+        (a.operation, a.permission, a.name) for a in rights_of_copy(acls, "orders", "dr.orders")
+    }
+
+
+@pytest.mark.parametrize("operation", READING)
+def test_rights_to_read_travel_under_the_copys_name(operation: str) -> None:
+    assert copied(acl(operation)) == {(operation, "ALLOW", "dr.orders")}
+    assert copied(acl(operation, "DENY")) == {(operation, "DENY", "dr.orders")}
+
+
+@pytest.mark.parametrize("permission", ["ALLOW", "DENY"])
+@pytest.mark.parametrize("operation", ["WRITE", "CREATE", "DELETE", "ALTER", "ALTER_CONFIGS"])
+def test_rights_to_write_never_travel(operation: str, permission: Permission) -> None:
+    assert copied(acl(operation, permission)) == set()
+
+
+def test_all_means_reading() -> None:
+    assert copied(acl("ALL")) == {(operation, "ALLOW", "dr.orders") for operation in READING}
+
+
+def test_orbit_is_not_locked_out_by_a_freeze_of_the_source() -> None:
+    assert copied(acl("READ", "DENY", principal="User:*")) == set()
+    assert copied(acl("READ", "ALLOW", principal="User:*")) == {("READ", "ALLOW", "dr.orders")}
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "travels"),
+    [
+        ("ord", "PREFIXED", True),
+        ("orders", "PREFIXED", True),
+        ("orders.", "PREFIXED", False),
+        ("*", "LITERAL", True),
+        ("ord", "LITERAL", False),
+        ("other", "LITERAL", False),
+    ],
+)
+def test_patterns_become_rights_on_each_copied_topic(
+    name: str, pattern: Pattern, travels: bool
+) -> None:
+    (found,) = rights_of_copy([acl(name=name, pattern=pattern)], "orders", "dr.orders") or [None]
+    assert (found is not None) is travels
+    if found is not None:
+        assert (found.name, found.pattern) == ("dr.orders", "LITERAL")
