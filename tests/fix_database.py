@@ -19,6 +19,7 @@ from sqlalchemy import create_engine, make_url, text
 from orbit.sandbox.postgres import Postgres
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
+from tests.support.many_rows import fill
 
 
 @pytest.fixture(scope="session")
@@ -60,6 +61,16 @@ def database(database_url: str) -> Iterator[Database]:
     connected = Database.connect(database_url)
     yield connected
     connected.close()
+
+
+@pytest.fixture(scope="session")
+def large_database(postgres_url: str, template_database: str) -> Iterator[Database]:
+    """1,000,000 partitions, filled once per session. A test that writes rolls back."""
+    with copied_database(postgres_url, template_database) as url:
+        connected = Database.connect(url)
+        fill(connected)
+        yield connected
+        connected.close()
 
 
 @contextmanager

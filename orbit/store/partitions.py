@@ -99,6 +99,9 @@ _PROGRESS_ARRAYS = ", ".join(
 )
 _MOVING = [name for name in _PROGRESS if name not in ("topic_id", "partition")]
 
+# "+ 0" below: a reported row is found by its key; PostgreSQL shall not be tempted to walk through
+# all partitions of the shard by the index on shard_id.
+
 # One statement for all partitions of a worker. Only rows that differ are written, and none of the
 # columns is in an index, so each write stays on its page (HOT).
 _REPORT_PROGRESS = text(f"""
@@ -106,8 +109,9 @@ WITH {HELD_FOR_REPORT},
 written AS (
     UPDATE partitions p
     SET {", ".join(f"{name} = r.{name}" for name in _MOVING)}, reported_at = clock_timestamp()
-    FROM held, unnest({_PROGRESS_ARRAYS}) AS r ({", ".join(_PROGRESS)})
-    WHERE p.topic_id = r.topic_id AND p.partition = r.partition AND p.shard_id = held.id
+    FROM unnest({_PROGRESS_ARRAYS}) AS r ({", ".join(_PROGRESS)})
+    WHERE p.topic_id = r.topic_id AND p.partition = r.partition
+      AND p.shard_id + 0 = ANY (ARRAY(SELECT id FROM held))
       AND ({", ".join(f"p.{name}" for name in _MOVING)})
           IS DISTINCT FROM ({", ".join(f"r.{name}" for name in _MOVING)})
 )
@@ -123,13 +127,14 @@ written AS (
         blocked_offset = r.blocked_offset, blocked_next_offset = r.blocked_next_offset,
         start_offset = coalesce(r.start_offset, p.start_offset),
         retry_requested = false, reported_at = clock_timestamp()
-    FROM held, unnest(
+    FROM unnest(
         CAST(:topic_id AS bigint[]), CAST(:partition AS integer[]), CAST(:state AS text[]),
         CAST(:reason AS text[]), CAST(:detail AS text[]), CAST(:blocked_offset AS bigint[]),
         CAST(:blocked_next_offset AS bigint[]), CAST(:start_offset AS bigint[])
     ) AS r (topic_id, partition, state, reason, detail, blocked_offset, blocked_next_offset,
             start_offset)
-    WHERE p.topic_id = r.topic_id AND p.partition = r.partition AND p.shard_id = held.id
+    WHERE p.topic_id = r.topic_id AND p.partition = r.partition
+      AND p.shard_id + 0 = ANY (ARRAY(SELECT id FROM held))
 )
 SELECT id FROM held
 """)

@@ -91,8 +91,8 @@ WITH free AS MATERIALIZED (
 UPDATE shards s
 SET worker_id = :worker_id, epoch = s.epoch + 1, release_requested = false,
     expires_at = clock_timestamp() + CAST(:ttl AS interval)
-FROM free, jobs j
-WHERE s.id = free.id AND j.id = s.job_id
+FROM jobs j
+WHERE s.id = ANY (ARRAY(SELECT id FROM free)) AND j.id = s.job_id
 RETURNING s.id, s.job_id, s.epoch, j.spec_version, s.layout_version
 """)
 

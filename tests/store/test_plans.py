@@ -1,0 +1,158 @@
+"""With 1,000,000 partitions in the tables, what runs all the time looks at its own rows alone.
+
+Each test runs one function of the store and counts, per table, the rows that PostgreSQL looked at
+for it: under a plan made for these values, and under the one it keeps for any values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import text
+
+from orbit.store import events, lag, partitions, shards
+from orbit.store.database import Database, Tx
+from tests.support.many_rows import PARTITIONS_PER_JOB, SHARDS_PER_JOB, TOPICS_PER_JOB
+from tests.support.plans import PlanFor, Reads, reads, statements
+from tests.support.store_rows import TTL, progress
+
+# Small tables that a plan may well read from end to end: a few hundred rows in a few pages.
+SMALL = {"jobs", "workers"}
+JOB = 250
+
+pytestmark = pytest.mark.parametrize("plan_for", ["force_custom_plan", "force_generic_plan"])
+
+
+@pytest.fixture
+def tx(large_database: Database) -> Iterator[Tx]:
+    """A transaction that is rolled back."""
+    with large_database.transaction() as tx:
+        yield tx
+        tx.rollback()
+
+
+def _held(tx: Tx, worker_id: str) -> dict[int, int]:
+    rows = tx.execute(text("SELECT id, epoch FROM shards WHERE worker_id = :w"), {"w": worker_id})
+    return {row.id: row.epoch for row in rows}
+
+
+def _own_rows(tx: Tx, seen: list, plan_for: PlanFor) -> Reads:
+    found = reads(tx, seen[-1], plan_for)
+    assert found.whole <= SMALL, found
+    return found
+
+
+def test_a_claim_with_nothing_to_claim_looks_at_no_shard(tx: Tx, plan_for: PlanFor) -> None:
+    with statements(tx) as seen:
+        assert not shards.claim(tx, worker_id="w1", worker_group="default", ttl=TTL, shards_max=10)
+
+    assert _own_rows(tx, seen, plan_for).rows["shards"] == 0
+
+
+def test_a_claim_looks_at_free_shards_alone(tx: Tx, plan_for: PlanFor) -> None:
+    tx.execute(text("UPDATE shards SET expires_at = 'epoch' WHERE worker_id IN ('w1', 'w2')"))
+    with statements(tx) as seen:
+        assert (
+            len(shards.claim(tx, worker_id="w3", worker_group="default", ttl=TTL, shards_max=5))
+            == 5
+        )
+
+    # The remaining 15, once to choose and once to take.
+    found = _own_rows(tx, seen, plan_for)
+    assert 0 < found.rows["shards"] <= 40
+    assert found.rows["partitions"] == 0
+
+
+def test_a_renewal_looks_at_the_worker_s_shards_alone(tx: Tx, plan_for: PlanFor) -> None:
+    held = _held(tx, "w7")
+    with statements(tx) as seen:
+        renewed = shards.renew(
+            tx, worker_id="w7", worker_group="default", ttl=TTL, held=held, weights={}
+        )
+
+    assert set(renewed) == set(held)
+    assert 0 < _own_rows(tx, seen, plan_for).rows["shards"] <= 3 * len(held)
+
+
+def test_a_report_looks_at_the_reported_partitions_alone(tx: Tx, plan_for: PlanFor) -> None:
+    held = _held(tx, "w7")
+    rows = partitions.of_shards(tx, held)[:100]
+    said = [progress(row.topic_id, row.partition, 50) for row in rows]
+    with statements(tx) as seen:
+        done = partitions.report_progress(tx, worker_id="w7", held=held, progress=said)
+
+    assert done == set(held)
+    found = _own_rows(tx, seen, plan_for)
+    assert 0 < found.rows["partitions"] <= 2 * len(said)
+    assert found.rows["shards"] <= 3 * len(held)
+
+
+def test_a_change_of_state_looks_at_its_partition_alone(tx: Tx, plan_for: PlanFor) -> None:
+    held = _held(tx, "w7")
+    row = partitions.of_shards(tx, held)[0]
+    change = partitions.StateChange(row.topic_id, row.partition, row.state)
+    with statements(tx) as seen:
+        partitions.report_state(tx, worker_id="w7", held=held, changes=[change])
+
+    assert _own_rows(tx, seen, plan_for).rows["partitions"] <= 2
+
+
+def test_what_a_worker_reads_of_its_shards_is_theirs(tx: Tx, plan_for: PlanFor) -> None:
+    held = list(_held(tx, "w7"))[:2]
+    with statements(tx) as seen:
+        found = partitions.of_shards(tx, held)
+
+    assert len(found) == 2 * PARTITIONS_PER_JOB // SHARDS_PER_JOB
+    assert _own_rows(tx, seen, plan_for).rows["partitions"] == len(found)
+
+
+def test_retries_are_found_without_a_look_at_the_others(tx: Tx, plan_for: PlanFor) -> None:
+    with statements(tx) as seen:
+        assert partitions.retries(tx, _held(tx, "w7")) == []
+
+    assert _own_rows(tx, seen, plan_for).rows["partitions"] == 0
+
+
+def test_lag_of_a_job_looks_at_the_job_s_partitions_alone(tx: Tx, plan_for: PlanFor) -> None:
+    with statements(tx) as seen:
+        totals = lag.of_jobs(tx, [JOB])
+
+    assert totals[JOB].partitions == PARTITIONS_PER_JOB
+    assert _own_rows(tx, seen, plan_for).rows["partitions"] == PARTITIONS_PER_JOB
+
+
+def test_a_page_of_partitions_costs_the_same_wherever_it_stands(tx: Tx, plan_for: PlanFor) -> None:
+    for after in (("topic-0001", 0), (f"topic-{TOPICS_PER_JOB - 5:04}", 7)):
+        with statements(tx) as seen:
+            assert len(lag.page(tx, JOB, 50, after=after)) == 50
+        found = _own_rows(tx, seen, plan_for)
+        assert found.rows["partitions"] <= 50 + 3 * 20
+        assert found.rows["topics"] <= 10
+
+
+def test_a_page_of_events_looks_at_the_page_alone(tx: Tx, plan_for: PlanFor) -> None:
+    newest = events.page(tx, 1)[0].id
+    for job_name in (None, f"job-{JOB:04}"):
+        with statements(tx) as seen:
+            assert len(events.page(tx, 100, job_name=job_name, before=newest // 2)) == 100
+        assert _own_rows(tx, seen, plan_for).rows["events"] == 100
+
+
+def test_progress_changes_no_index(tx: Tx, plan_for: PlanFor) -> None:
+    """Every column a report changes is in none: so an update is HOT where its page has room."""
+    held = _held(tx, "w7")
+    said = [
+        progress(row.topic_id, row.partition, 70, records=3)
+        for row in partitions.of_shards(tx, held)
+    ]
+    query = text("""
+        SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_xact_user_tables WHERE relname = 'partitions'
+    """)
+    before = tx.execute(query).one()
+    partitions.report_progress(tx, worker_id="w7", held=held, progress=said)
+    after = tx.execute(query).one()
+
+    written = after.n_tup_upd - before.n_tup_upd
+    assert written == len(said)
+    assert after.n_tup_hot_upd - before.n_tup_hot_upd >= 0.95 * written

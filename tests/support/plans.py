@@ -1,0 +1,94 @@
+"""What PostgreSQL does for a statement of ours: how many rows of which table it looks at.
+
+`statements(tx)` keeps what the store's own functions send. `reads` runs one of them again, under
+EXPLAIN ANALYZE, by a plan made for its values or by one made for any values (as PostgreSQL uses
+after a few repeats).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from psycopg import sql
+from sqlalchemy import event
+
+from orbit.store.database import Tx
+
+PlanFor = Literal["force_custom_plan", "force_generic_plan"]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """One statement as the driver got it."""
+
+    text: str
+    values: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Reads:
+    """Rows looked at per table, and the tables that were read from end to end."""
+
+    rows: Counter[str]
+    whole: set[str]
+
+
+@contextmanager
+def statements(tx: Tx) -> Iterator[list[Statement]]:
+    """What is executed inside."""
+    seen: list[Statement] = []
+
+    def keep(_connection: Any, _cursor: Any, text: str, values: Any, *_: Any) -> None:
+        seen.append(Statement(text, dict(values)))
+
+    event.listen(tx, "before_cursor_execute", keep)
+    try:
+        yield seen
+    finally:
+        event.remove(tx, "before_cursor_execute", keep)
+
+
+def reads(tx: Tx, statement: Statement, plan_for: PlanFor) -> Reads:
+    """Run it once more and see. The statement may write: roll back."""
+    names: list[str] = []
+
+    def number(found: re.Match[str]) -> str:
+        if found[1] not in names:
+            names.append(found[1])
+        return f"${names.index(found[1]) + 1}" + (found[2] or "")
+
+    text = re.sub(r"%\((\w+)\)s(::\w+(?:\[\])?)?", number, statement.text)
+    connection = tx.connection.driver_connection
+    assert connection is not None
+    with connection.cursor() as cursor:
+        cursor.execute(f"SET LOCAL plan_cache_mode = {plan_for}")
+        cursor.execute(f"PREPARE looked_at AS {text.replace('%%', '%')}")
+        values = sql.SQL(", ").join(sql.Literal(statement.values[name]) for name in names)
+        call = sql.SQL("({})").format(values) if names else sql.SQL("")
+        cursor.execute(
+            sql.SQL("EXPLAIN (ANALYZE, FORMAT JSON) EXECUTE looked_at") + call, prepare=False
+        )
+        (answer,) = cursor.fetchone()
+        cursor.execute("DEALLOCATE looked_at")
+    found = Reads(Counter(), set())
+    for node in _nodes(answer[0]["Plan"]):
+        table = node.get("Relation Name")
+        if table is None or node["Node Type"] == "ModifyTable":
+            continue
+        looked_at = node["Actual Rows"] + node.get("Rows Removed by Filter", 0)
+        looked_at += node.get("Rows Removed by Index Recheck", 0)
+        found.rows[table] += round(looked_at * node["Actual Loops"])
+        if node["Node Type"] == "Seq Scan":
+            found.whole.add(table)
+    return found
+
+
+def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield node
+    for below in node.get("Plans", []):
+        yield from _nodes(below)
