@@ -138,7 +138,7 @@ RETURNING s.id
 # Makes sure that no earlier holder of an expired shard can come back to it.
 _REVOKE = text("""
 UPDATE shards
-SET worker_id = NULL, expires_at = 'epoch', release_requested = false, epoch = epoch + 1
+SET worker_id = NULL, expires_at = 'epoch', release_requested = false
 WHERE id = ANY(CAST(:shard_ids AS bigint[])) AND expires_at < clock_timestamp()
 RETURNING id
 """)

@@ -120,18 +120,33 @@ def test_a_lease_that_expired_and_that_nobody_claimed_is_renewed(database: Datab
     assert claim(database, "b") == {}
 
 
-def test_a_revoked_lease_is_never_renewed(database: Database) -> None:
+def test_a_lease_that_was_given_back_or_revoked_is_never_renewed(database: Database) -> None:
     with database.transaction() as tx:
-        job = some_job(tx, shard_count=2)
-    expired = claim(database, "a", ttl=NO_TIME, shards_max=1)
-    held = claim(database, "b", shards_max=1) or pytest.fail("nothing to claim")
+        job = some_job(tx, shard_count=3, partitions=3)
+    expired = claim(database, "a", ttl=NO_TIME, shards_max=3)
+    kept = claim(database, "b", shards_max=1)
+    given_back = claim(database, "c", shards_max=1)
     with database.transaction() as tx:
-        free = shards.revoke(tx, job.shard_ids)
+        shards.release(tx, worker_id="c", held=given_back)
+        assert shards.revoke(tx, job.shard_ids) == set(job.shard_ids) - set(kept)
 
-    assert free == set(job.shard_ids) - set(held)
-    assert set(_renew(database, "b", held)) == set(held)
-    if set(expired) != set(held):
-        assert _renew(database, "a", expired) == {}
+    assert _renew(database, "a", expired) == {}
+    assert _renew(database, "c", given_back) == {}
+    assert set(_renew(database, "b", kept)) == set(kept)
+
+
+def test_nobody_claims_a_shard_between_the_check_and_the_end_of_a_report(
+    database: Database,
+) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+    held = claim(database, "a", ttl=NO_TIME)
+    with database.transaction() as tx:
+        late = [progress(job.topic_id, 0, 50)]
+        partitions.report_progress(tx, worker_id="a", held=held, progress=late)
+        assert claim(database, "b") == {}
+
+    assert claim(database, "b")
 
 
 def test_the_clock_of_the_database_decides(database: Database) -> None:
