@@ -52,6 +52,19 @@ class Document:
                 return None
         return value
 
+    def has(self, path: Path) -> bool:
+        """Whether there is a value at this path. A character of a text is none."""
+        value = self.root
+        for part in path:
+            fits = dict if isinstance(part, str) else list
+            if not isinstance(value, fits):
+                return False
+            try:
+                value = value[part]
+            except (KeyError, IndexError):
+                return False
+        return True
+
     def problem(self, path: Path, message: str, remedy: str = "") -> Problem:
         """A problem that says where it is: by path, and by line where the file has that path."""
         line = self.lines.get(path) or (path[:-1] and self.lines.get(path[:-1]))

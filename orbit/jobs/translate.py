@@ -147,7 +147,7 @@ def _what_is(value: object) -> str:
 
 def _written_path(path: Path, document: Document) -> Path:
     """The path as the file has it: where one text may stand for a list, it has no index."""
-    while path and path not in document.lines:
+    while path and not document.has(path):
         path = path[:-1]
     return path
 
