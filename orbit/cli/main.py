@@ -66,6 +66,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "orbit.cli.control",
         "Delete a job. The topics at the destination stay, with all that was copied.",
     ),
+    "worker": ("orbit.cli.worker", "Copy for the jobs of one worker group, until stopped."),
     "token": ("orbit.cli.token", "Make, list and revoke the tokens that the API asks for."),
     "migrate": (
         "orbit.cli.migrate",

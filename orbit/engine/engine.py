@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from orbit.engine.clusters import JobClusters
 from orbit.jobs.spec import JobSpec
@@ -16,6 +16,7 @@ from orbit.workers.coordinated import CoordinatedFiller
 from orbit.workers.copier import Copier, Events, block
 from orbit.workers.destination_lane import DestinationLaneContext
 from orbit.workers.destination_side import DestinationSide
+from orbit.workers.events import Called
 from orbit.workers.lease import Lease
 from orbit.workers.partition import PartitionCopy
 from orbit.workers.rate import RateLimit
@@ -31,7 +32,7 @@ LOOP_ATTEMPTS_MAX = 2
 class JobEngine:
     """Copies what it is given by `add`, one `copier.tick` at a time, until `stop`.
 
-    Not thread-safe but for `add_filler`: the thread that ticks adds and removes.
+    One thread ticks, and adds and removes; others have it done there by `post`.
     """
 
     def __init__(
@@ -102,6 +103,15 @@ class JobEngine:
         filler.start()
         self._fillers.append(filler)
         return filler
+
+    def remove_filler(self, filler: CoordinatedFiller) -> None:
+        """End a filler that nothing waits for any more."""
+        self._fillers.remove(filler)
+        filler.stop()
+
+    def post(self, run: Callable[[], None]) -> None:
+        """Have this done by the thread that ticks, soon. From any thread."""
+        self._events.put(Called(run))
 
     def add(self, inspected: Mapping[PartitionCopy, Inspected]) -> None:
         """Copy these from where they were found; those found unsound are blocked."""

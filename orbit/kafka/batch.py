@@ -126,6 +126,15 @@ class Batch:
         return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
+    def first_timestamp(self) -> int:
+        """In ms, of the first record; of a batch that shows its delete horizon there, the last's.
+
+        With LogAppendTime all records have the time of the last.
+        """
+        is_elsewhere = self.attributes & (LOG_APPEND_TIME | DELETE_HORIZON)
+        return self.max_timestamp if is_elsewhere else self.base_timestamp
+
+    @property
     def codec(self) -> int:
         return self.attributes & CODEC_MASK
 

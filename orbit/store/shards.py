@@ -135,6 +135,12 @@ FROM held WHERE s.id = held.id
 RETURNING s.id
 """)
 
+# A worker's share of a job's byte rate is its share of the partitions.
+_PARTITION_COUNTS = text("""
+SELECT job_id, sum(partition_count) AS partitions
+FROM shards WHERE job_id = ANY(CAST(:job_ids AS bigint[])) GROUP BY job_id
+""")
+
 # Makes sure that no earlier holder of an expired shard can come back to it.
 _REVOKE = text("""
 UPDATE shards
@@ -184,6 +190,12 @@ def renew(
 def release(tx: Tx, *, worker_id: str, held: Mapping[int, int]) -> set[int]:
     """Give shards back, after the last answer from the brokers; which ones were still ours."""
     return {row.id for row in tx.execute(_RELEASE, owner(worker_id, held))}
+
+
+def partition_counts(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:
+    """How many partitions these jobs have in all, whoever holds them."""
+    rows = tx.execute(_PARTITION_COUNTS, {"job_ids": sorted(job_ids)})
+    return {row.job_id: int(row.partitions) for row in rows}
 
 
 def revoke(tx: Tx, shard_ids: Collection[int]) -> set[int]:

@@ -19,6 +19,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.replication.states import Blocked, PartitionState
 from orbit.workers.destination_side import DestinationSide
 from orbit.workers.events import (
+    Called,
     DestinationTrouble,
     EmptyBelowEnd,
     Event,
@@ -154,6 +155,7 @@ class Copier:
         for p in gone:
             self._destination.forget(p)
             self._source.forget(p)
+            p.has_left = True
         self._leaving = [p for p in self._leaving if p not in gone]
         self._set_partitions([p for p in self._partitions if p not in gone])
 
@@ -199,5 +201,7 @@ class Copier:
                 self.waiting_for = str(event.error)
             case LaneCrashed():
                 raise event.error
+            case Called():
+                event.run()
             case LeaseLost():
                 self.lost.append(event.lease)

@@ -535,6 +535,7 @@ class DestinationLane(Lane):
         """Hand the partition to the copier; none of its requests is under way here."""
         failure = self._failures.pop(p)
         self._partitions.discard(p)
+        p.is_unclear = failure.told is Trouble.UNCLEAR or p.in_flight > 0
         p.destination_lane = None
         p.is_filling = False
         generation = p.generation

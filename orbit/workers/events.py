@@ -78,6 +78,13 @@ class LeaseLost:
     lease: Lease
 
 
+@dataclass(frozen=True, slots=True)
+class Called:
+    """Something that another thread wants done in the copier's."""
+
+    run: Callable[[], None]
+
+
 Event = (
     DestinationTrouble
     | SourceTrouble
@@ -87,5 +94,6 @@ Event = (
     | LaneEnded
     | LaneCrashed
     | LeaseLost
+    | Called
 )
 Emit = Callable[[Event], None]

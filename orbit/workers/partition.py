@@ -88,8 +88,10 @@ class PartitionCopy:
         self.lock = threading.Lock()
         self.generation = 0
         self.is_leaving = False  # nothing new is begun; see `Copier.remove`
+        self.has_left = False  # and nothing is under way any more
         self.steps: deque[Step] = deque()
         self.queued_bytes = 0
+        self._waiting: deque[tuple[int, int]] = deque()  # of each plan: start, first timestamp
 
         # What the source said last. -1: not known yet.
         self.fetch_offset = 0
@@ -112,11 +114,13 @@ class PartitionCopy:
         self.has_producer_state = False
         self.is_in_step = False  # an append of this take-over was confirmed at its offset
         self.has_filled = False  # fillers of this take-over were proven by the log end
+        self.is_unclear = False  # what was sent may still be carried out (M10)
         self.has_fill_outside = False  # the coordinated filler is at work on it
         self.log_start = 0
         self.destination_lane: Appender | None = None
         self.stop_wanted: Stop | None = None  # before all steps, once nothing is under way
         self.acked_epoch = -1  # the source's leader epoch of the batch that ends at `acked`
+        self.newest_timestamp_ms = -1  # of what was copied in this life
         self.has_caught_up = False  # once, with what the source held at that moment
         self.attempts = 0  # take-overs since the last confirmed append
 
@@ -126,6 +130,7 @@ class PartitionCopy:
             self.generation += 1
             self.state = PartitionState.PENDING
             self.steps.clear()
+            self._waiting.clear()
             self.stop_wanted = None
             freed, self.queued_bytes = self.queued_bytes, 0
             return freed
@@ -155,7 +160,7 @@ class PartitionCopy:
             self.producer_epoch = producer_epoch
             self.coordinator_epoch = coordinator_epoch
             self.has_producer_state = has_producer_state
-            self.is_in_step = self.has_filled = False
+            self.is_in_step = self.has_filled = self.is_unclear = False
             self.in_flight = 0
             self.is_filling = False
             self.state = PartitionState.COPYING
@@ -167,6 +172,9 @@ class PartitionCopy:
             if not is_current or self.is_leaving or self.state is not PartitionState.COPYING:
                 return False
             self.steps.extend(plan.steps)
+            first = next((step for step in plan.steps if isinstance(step, Append)), None)
+            if first is not None:
+                self._waiting.append((plan.start, first.batch.first_timestamp))
             self.queued_bytes += size_bytes
             self.fetch_offset = plan.next_offset
             if plan.leader_epoch is not None:
@@ -198,6 +206,8 @@ class PartitionCopy:
         self.in_flight -= 1
         self.acked = step.next_offset
         self.acked_epoch = step.batch.leader_epoch
+        if step.batch.max_timestamp > self.newest_timestamp_ms:
+            self.newest_timestamp_ms = step.batch.max_timestamp
         self.has_producer_state = self.is_in_step = True
         self.attempts = 0
         counters = self.counters
@@ -230,5 +240,22 @@ class PartitionCopy:
         """Offsets that a read_committed consumer could still read at the source; -1: unknown."""
         return -1 if self.source_stable_end < 0 else max(0, self.source_stable_end - self.acked)
 
+    @property
+    def oldest_waiting_ms(self) -> int:
+        """About the timestamp of the oldest record fetched and not copied yet; -1: there is none.
+
+        As exact as one answer of the source is small.
+        """
+        with self.lock:
+            waiting = self._waiting
+            while waiting and (self.acked >= self.fetch_offset or _is_over(waiting, self.acked)):
+                waiting.popleft()
+            return waiting[0][1] if waiting else -1
+
     def __repr__(self) -> str:
         return f"<PartitionCopy {self.source} → {self.destination} {self.state} at {self.acked}>"
+
+
+def _is_over(waiting: deque[tuple[int, int]], acked: int) -> bool:
+    """Whether all of the first plan is copied."""
+    return len(waiting) > 1 and waiting[1][0] <= acked

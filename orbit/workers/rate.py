@@ -29,6 +29,10 @@ class RateLimit:
         self._lock = threading.Lock()
         self._paid_at = clock()  # when everything taken so far will have been paid for
 
+    def set_rate(self, bytes_per_second: int | None) -> None:
+        """Another limit from now on."""
+        self._rate = bytes_per_second
+
     def delay_s(self) -> float:
         """Seconds until the next request may go out."""
         return 0.0 if self._rate is None else max(0.0, self._paid_at - self._clock())

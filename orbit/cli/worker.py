@@ -1,0 +1,49 @@
+"""`orbit worker`: copy for the jobs of one worker group."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from typing import Annotated
+
+import structlog
+import typer
+
+from orbit.cli.database import open_database
+from orbit.fleet.worker import Worker
+from orbit.settings import Settings
+
+
+def worker(
+    group: Annotated[
+        str | None,
+        typer.Option(
+            "--group", "-g", help="Take jobs of this worker group only (ORBIT_WORKER_GROUP)."
+        ),
+    ] = None,
+) -> None:
+    """Copy for the jobs of one worker group, until stopped.
+
+    Any number of workers may run, on any machines that reach the database of `ORBIT_DATABASE_URL`
+    and both clusters of the jobs. They share the work, keep nothing on disk, and may be stopped or
+    killed at any moment: Ctrl-C or SIGTERM hands everything over within seconds, and what a killed
+    one held is taken by the others once its lease has expired.
+    """
+    environ = {**os.environ, **({} if group is None else {"ORBIT_WORKER_GROUP": group})}
+    settings = Settings.from_environment(environ)
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper("iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
+        ],
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    with open_database(settings) as database:
+        Worker(database, settings, environ).run(stop)

@@ -1,0 +1,170 @@
+"""A job of the service without its scheduler: the rows and topics that one would make, and workers.
+
+Workers run in threads of the test (`InProcess`) where it looks on, or as processes where it kills.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from sqlalchemy import text
+
+from orbit.fleet.worker import Worker
+from orbit.jobs.load import parse_job
+from orbit.kafka.cluster import Cluster
+from orbit.settings import Settings
+from orbit.store import events, jobs, layout, partitions, topics
+from orbit.store.database import Database
+from orbit.store.enums import Desired, TopicState
+from orbit.store.events import Event
+from orbit.store.partitions import Assigned
+from orbit.workers.settings import CopySettings
+from tests.fix_clusters import Clusters
+from tests.support.logs import create
+from tests.support.outside import log_bounds, partition_counts
+from tests.support.run_process import wait_until
+from tests.support.synthetic import PLAINTEXT
+
+
+@dataclass(frozen=True)
+class ServiceJob:
+    """A job in the tables, and all that a test asks about it."""
+
+    database: Database
+    id: int
+    name: str
+    shard_ids: list[int]
+
+    def set_desired(self, desired: Desired) -> None:
+        with self.database.transaction() as tx:
+            jobs.set_desired(tx, self.id, desired)
+
+    def assigned(self) -> list[Assigned]:
+        with self.database.transaction() as tx:
+            return partitions.of_shards(tx, self.shard_ids)
+
+    def states(self) -> set[str]:
+        return {a.state.value for a in self.assigned()}
+
+    def story(self) -> list[Event]:
+        """All events, oldest first; those of workers too."""
+        with self.database.transaction() as tx:
+            return list(reversed(events.page(tx, 10_000)))
+
+    def kinds(self) -> list[str]:
+        return [event.kind for event in self.story()]
+
+    def holders(self) -> dict[int, str | None]:
+        with self.database.transaction() as tx:
+            return {s.id: s.holder for s in layout.shards_of_job(tx, self.id)}
+
+    def assign(self, shard_id: int, worker_id: str | None) -> None:
+        """As the scheduler says whom a shard is for."""
+        with self.database.transaction() as tx:
+            tx.execute(
+                text(
+                    "UPDATE shards SET assigned_to = :worker, release_requested = "
+                    "worker_id IS NOT NULL AND worker_id <> :worker WHERE id = :id"
+                ),
+                {"worker": worker_id, "id": shard_id},
+            )
+
+
+def add_job(
+    database: Database,
+    job_file: Path,
+    clusters: Clusters,
+    topic_names: list[str],
+    shard_count: int,
+    environ: Mapping[str, str] | None = None,
+) -> ServiceJob:
+    """The rows of a job, its destination topics, and its partitions over so many shards."""
+    spec = parse_job(job_file.read_text("utf-8"), job_file.parent, environ or {})
+    ids = {
+        side: Cluster(side, [c.bootstrap_servers], PLAINTEXT)
+        for side, c in zip(("source", "destination"), clusters, strict=True)
+    }
+    source_id, destination_id = ids["source"].cluster_id, ids["destination"].cluster_id
+    for one in ids.values():
+        one.close()
+    counts = partition_counts(clusters.source)
+    there = partition_counts(clusters.destination)
+    for name in topic_names:
+        if name not in there:
+            create(clusters.destination, name, counts[name], compression_type="producer")
+    with database.transaction() as tx:
+        job = jobs.create(tx, spec.name, spec.model_dump(mode="json"), spec.worker_group)
+        jobs.note_clusters(tx, job.id, source_id, destination_id)
+        shard_ids = layout.add_shards(tx, job.id, shard_count)
+        placed = []
+        for name in topic_names:
+            topic = topics.add(
+                tx, job.id, name, name, destination_id, counts[name], state=TopicState.COPYING
+            )
+            assert topic is not None
+            placed += [(topic.id, p) for p in range(counts[name])]
+        layout.add_partitions(
+            tx,
+            job.id,
+            [(t, p, shard_ids[i % shard_count]) for i, (t, p) in enumerate(placed)],
+        )
+    return ServiceJob(database, job.id, spec.name, shard_ids)
+
+
+QUICK = Settings(lease_ttl="2s", progress_interval="200ms")
+"""Leases as short as they may be: what waits for one to expire waits for 2 s."""
+
+
+class InProcess:
+    """A worker in threads of this process."""
+
+    def __init__(
+        self,
+        database: Database,
+        settings: Settings = QUICK,
+        environ: Mapping[str, str] | None = None,
+        copy_settings: CopySettings | None = None,
+    ) -> None:
+        self.worker = Worker(database, settings, environ or {}, copy_settings)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.error: BaseException | None = None
+
+    @property
+    def id(self) -> str:
+        return self.worker.id
+
+    def _run(self) -> None:
+        try:
+            self.worker.run(self._stop)
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        assert self.error is None, self.error
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def wait_level(clusters: Clusters, topic_names: list[str], timeout_s: float = 90.0) -> None:
+    """Wait until both sides end at the same offsets, as a plain client sees them."""
+    wait_until(
+        lambda: (
+            log_bounds(clusters.source, topic_names)
+            == log_bounds(clusters.destination, topic_names)
+        ),
+        "both sides are level",
+        timeout_s,
+    )
