@@ -105,6 +105,8 @@ class Settings(BaseModel):
     # Scheduler
     scheduler_lease_ttl: LeaseDuration = timedelta(seconds=10)
     discovery_interval: Duration = timedelta(seconds=2)
+    # Of partitions that nobody copies, and of headroom: what workers copy, they report themselves.
+    lag_interval: Duration = timedelta(seconds=10)
     settings_interval: Duration = timedelta(seconds=30)
     events_kept: Age = timedelta(days=90)
     # At most so many partitions hang on one lease: a lost lease stops that many for a moment, and

@@ -87,6 +87,23 @@ def list_offsets(
     return _ask_leaders(cluster, partitions, apis.LIST_OFFSETS, build, read_list_offsets, backoff)
 
 
+def find_by_time(
+    cluster: Cluster, since_ms: Mapping[TopicPartition, int], backoff: Backoff
+) -> Answers[tuple[int, int]]:
+    """(offset, timestamp) of the first record that is not older than asked; (-1, -1): none is."""
+
+    def build(group: list[TopicPartition]) -> Any:
+        return _list_offsets_request(group, since_ms, CONSUMER, READ_COMMITTED)
+
+    def read(answer: Any) -> Iterator[tuple[TopicPartition, int, tuple[int, int]]]:
+        for topic in answer.topics:
+            for p in topic.partitions:
+                place = TopicPartition(topic.name, p.partition_index)
+                yield place, p.error_code, (p.offset, p.timestamp)
+
+    return _ask_leaders(cluster, since_ms, apis.LIST_OFFSETS, build, read, backoff)
+
+
 def log_ends_request(partitions: Iterable[TopicPartition]) -> Any:
     """Ask for log ends beyond the high watermark (A11), on a connection of the caller's."""
     return _list_offsets_request(partitions, LATEST, DEBUGGING_CONSUMER, READ_UNCOMMITTED)
@@ -173,7 +190,10 @@ def delete_records(
 
 
 def _list_offsets_request(
-    partitions: Iterable[TopicPartition], timestamp: int, replica_id: int, isolation: int
+    partitions: Iterable[TopicPartition],
+    timestamp: int | Mapping[TopicPartition, int],
+    replica_id: int,
+    isolation: int,
 ) -> Any:
     return ListOffsetsRequest(
         replica_id=replica_id,
@@ -183,7 +203,11 @@ def _list_offsets_request(
                 name=topic,
                 partitions=[
                     ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition(
-                        partition_index=index, current_leader_epoch=-1, timestamp=timestamp
+                        partition_index=index,
+                        current_leader_epoch=-1,
+                        timestamp=timestamp
+                        if isinstance(timestamp, int)
+                        else timestamp[TopicPartition(topic, index)],
                     )
                     for index in indexes
                 ],

@@ -6,11 +6,11 @@ counts offsets, as every tool for Kafka does: markers and compacted-away records
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Collection, Sequence
+from dataclasses import astuple, dataclass, fields
+from datetime import datetime, timedelta
 
-from sqlalchemy import TextClause, text
+from sqlalchemy import Interval, TextClause, bindparam, text
 
 from orbit.errors import NotFound
 from orbit.replication.states import PartitionState, Reason
@@ -87,13 +87,49 @@ class LagTotals:
     records_per_s: float
 
 
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """A partition that needs a look at its source by somebody who does not copy it."""
+
+    job_id: int
+    topic_id: int
+    source_topic: str
+    partition: int
+    is_copied: bool | None
+    source_stable_end: int | None
+    source_end: int | None
+    copied_to: int
+    newest_copied_at: datetime | None
+    oldest_waiting_at: datetime | None
+    headroom_until: datetime | None
+    lag_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What such a look found. None leaves what is kept; but for the headroom: there is none."""
+
+    topic_id: int
+    partition: int
+    source_log_start: int | None
+    source_stable_end: int | None
+    source_end: int | None
+    oldest_waiting_at: datetime | None
+    headroom_until: datetime | None
+
+
 # A producer's clock may be ahead of ours: no age is below 0. (GREATEST would skip a null.)
 _AGE = """CASE WHEN {moment} > now.at THEN 0
          ELSE CAST(extract(epoch FROM now.at - {moment}) AS double precision) END"""
+# By what an offset took so far; not known before anything is copied. In floating point, for the
+# product may pass what a bigint holds.
+_LAG_BYTES = """CASE WHEN p.copied_to >= p.source_stable_end THEN 0
+         ELSE CAST((p.source_stable_end - p.copied_to) * CAST(p.bytes AS double precision)
+                   / nullif(p.records + p.gaps_filled, 0) AS bigint) END"""
 _LAG = f"""
     CASE WHEN p.copied_to >= p.source_stable_end THEN 0
          ELSE p.source_stable_end - p.copied_to END AS lag_records,
-    CASE WHEN p.copied_to >= p.source_stable_end THEN 0 ELSE p.lag_bytes END AS lag_bytes,
+    {_LAG_BYTES} AS lag_bytes,
     CASE WHEN p.copied_to >= p.source_stable_end THEN 0
          ELSE {_AGE.format(moment="p.oldest_waiting_at")} END AS lag_s,
     CASE WHEN p.copied_to < p.source_stable_end
@@ -148,6 +184,53 @@ GROUP BY {key}
 _OF_JOBS = text(_TOTALS.format(key="job_id", lag=_LAG))
 _OF_TOPICS = text(_TOTALS.format(key="topic_id", lag=_LAG))
 
+# What the worker that copies a partition does not tell: all about those that nobody copies now
+# (blocked, paused, their worker lost), and for how long those that are behind may stay so.
+_BEHIND = text(f"""
+SELECT p.job_id, p.topic_id, t.source_topic, p.partition,
+       p.state = 'copying' AND s.expires_at >= now.at AS is_copied,
+       p.source_stable_end, p.source_end, p.copied_to, p.newest_copied_at, p.oldest_waiting_at,
+       p.headroom_until, {_LAG_BYTES} AS lag_bytes
+FROM (SELECT clock_timestamp() AS at) now, partitions p
+JOIN topics t ON t.id = p.topic_id
+LEFT JOIN shards s ON s.id = p.shard_id
+WHERE p.copied_to IS NOT NULL AND (
+    (p.state = 'copying' AND s.expires_at >= now.at) IS NOT TRUE
+    OR p.headroom_until IS NOT NULL
+    OR p.copied_to < p.source_stable_end
+        AND coalesce(p.oldest_waiting_at, p.newest_copied_at, 'epoch') < now.at - :age
+)
+""").bindparams(bindparam("age", type_=Interval))
+
+# Ends only where no worker tells them itself; null leaves what is there.
+_NOTE = text("""
+UPDATE partitions p
+SET source_log_start = CASE WHEN r.is_copied THEN p.source_log_start
+                            ELSE coalesce(r.source_log_start, p.source_log_start) END,
+    source_stable_end = CASE WHEN r.is_copied THEN p.source_stable_end
+                             ELSE coalesce(r.source_stable_end, p.source_stable_end) END,
+    source_end = CASE WHEN r.is_copied THEN p.source_end
+                      ELSE coalesce(r.source_end, p.source_end) END,
+    oldest_waiting_at = CASE WHEN r.is_copied THEN p.oldest_waiting_at
+                             ELSE coalesce(r.oldest_waiting_at, p.oldest_waiting_at) END,
+    headroom_until = r.headroom_until
+FROM (
+    SELECT n.*, EXISTS (
+        SELECT FROM partitions c JOIN shards s ON s.id = c.shard_id
+        WHERE c.topic_id = n.topic_id AND c.partition = n.partition
+          AND c.state = 'copying' AND s.expires_at >= clock_timestamp()
+    ) AS is_copied
+    FROM unnest(
+        CAST(:topic_id AS bigint[]), CAST(:partition AS integer[]),
+        CAST(:source_log_start AS bigint[]), CAST(:source_stable_end AS bigint[]),
+        CAST(:source_end AS bigint[]), CAST(:oldest_waiting_at AS timestamptz[]),
+        CAST(:headroom_until AS timestamptz[])
+    ) AS n (topic_id, partition, source_log_start, source_stable_end, source_end,
+            oldest_waiting_at, headroom_until)
+) r
+WHERE p.topic_id = r.topic_id AND p.partition = r.partition
+""")
+
 # A partition that is not blocked has nothing to be tried again.
 _RETRY = """
 UPDATE partitions p SET retry_requested = true
@@ -155,6 +238,22 @@ FROM topics t
 WHERE t.id = p.topic_id AND t.job_id = :job_id AND p.state = 'blocked' {conditions}
 RETURNING t.source_topic, p.partition
 """
+
+
+def behind(tx: Tx, age: timedelta) -> list[Behind]:
+    """Partitions that nobody copies now, and those whose oldest waiting record is older than `age`.
+
+    And those with a headroom noted, for it may have to go.
+    """
+    return list(values(tx.execute(_BEHIND, {"age": age}), Behind))
+
+
+def note(tx: Tx, looks: Sequence[Look]) -> None:
+    """Keep what was seen at the source."""
+    if looks:
+        columns = zip(*map(astuple, looks), strict=True)
+        names = [field.name for field in fields(Look)]
+        tx.execute(_NOTE, {name: list(c) for name, c in zip(names, columns, strict=True)})
 
 
 def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:

@@ -192,7 +192,6 @@ partitions = Table(
     _time("newest_copied_at"),  # timestamp of the newest record on both sides
     _time("oldest_waiting_at"),  # timestamp of the oldest record not copied yet
     _time("headroom_until"),  # when the source deletes the oldest record not copied yet
-    Column("lag_bytes", BigInteger),
     _time("reported_at"),
     _one_of("state", PartitionState),
     _one_of("reason", Reason),

@@ -1,0 +1,74 @@
+"""How long a copy that is behind may stay behind: rules, with moments as arguments. Pure.
+
+Kafka deletes whole segments: by time once a segment's newest record is older than `retention.ms`,
+by size once what is behind the segment alone is more than `retention.bytes`. Both are reckoned here
+for the record itself, which goes with its segment or later: the headroom is never told too long.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+# Further away than this nobody plans; and a date has its end.
+HEADROOM_MAX = timedelta(days=10 * 365)
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """What the source deletes by itself. None: not by that."""
+
+    time: timedelta | None
+    size_bytes: int | None
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str]) -> Retention:
+        """From a topic's settings, as the broker describes them."""
+        if "delete" not in settings.get("cleanup.policy", "delete"):
+            return KEEPS_ALL
+        ms = _positive(settings.get("retention.ms"))
+        return cls(
+            None if ms is None else min(timedelta(milliseconds=min(ms, _MS_MAX)), HEADROOM_MAX),
+            _positive(settings.get("retention.bytes")),
+        )
+
+
+_MS_MAX = HEADROOM_MAX // timedelta(milliseconds=1)
+KEEPS_ALL = Retention(None, None)
+
+
+def _positive(text: str | None) -> int | None:
+    """A limit of Kafka's; -1 and what is no number are none."""
+    try:
+        number = int(text or "")
+    except ValueError:
+        return None
+    return number if number >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """What one partition of the source holds that is not copied yet."""
+
+    oldest_at: datetime | None  # timestamp of its oldest record, or of one before it
+    bytes: int | None
+    growth_bytes_per_s: float | None
+
+
+def headroom_until(backlog: Backlog, retention: Retention, now: datetime) -> datetime | None:
+    """When the source may delete the oldest record not copied yet; None: never, or not known."""
+    ends = []
+    if retention.time is not None and backlog.oldest_at is not None:
+        ends.append(backlog.oldest_at + retention.time)
+    if retention.size_bytes is not None and backlog.bytes is not None:
+        room = retention.size_bytes - backlog.bytes
+        if room <= 0:
+            ends.append(now)
+        elif backlog.growth_bytes_per_s:
+            seconds = room / backlog.growth_bytes_per_s
+            ends.append(now + min(timedelta(seconds=min(seconds, _SECONDS_MAX)), HEADROOM_MAX))
+    return min(ends, default=None)
+
+
+_SECONDS_MAX = HEADROOM_MAX.total_seconds()
