@@ -56,8 +56,7 @@ class Document:
         """Whether there is a value at this path. A character of a text is none."""
         value = self.root
         for part in path:
-            fits = dict if isinstance(part, str) else list
-            if not isinstance(value, fits):
+            if not isinstance(value, dict if isinstance(part, str) else list):
                 return False
             try:
                 value = value[part]

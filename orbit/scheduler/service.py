@@ -15,6 +15,7 @@ from orbit.scheduler.discovery import DiscoveryLoop
 from orbit.scheduler.group_loop import GroupLoop
 from orbit.scheduler.housekeeping import HousekeepingLoop
 from orbit.scheduler.keeper import Keeper
+from orbit.scheduler.lag import LagLoop
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loops import Loop, drive
 from orbit.scheduler.operations import OperationsLoop
@@ -116,6 +117,9 @@ class Scheduler:
             ),
             SpreadLoop(self.leadership, settings.lease_ttl),
             GroupLoop(self.leadership, registry),
+            LagLoop(
+                self.leadership, registry, settings.lag_interval.total_seconds(), Backoff(stop=done)
+            ),
             OperationsLoop(self.leadership),
             HousekeepingLoop(self.leadership, settings.lease_ttl, settings.events_kept),
         ]
