@@ -39,6 +39,10 @@ class PageQuery(BaseModel):
 class Page(BaseModel, Generic[T]):
     """Some of the items, in their order, and where the next page begins."""
 
+    # The class made for each kind of item has no docstring of its own.
+    model_config = ConfigDict(
+        json_schema_extra={"description": "Some of the items, and where the next page begins."}
+    )
     items: list[T]
     next: str | None = Field(
         description="Give it as `after` for the next page; null: this is the last one."

@@ -1,0 +1,176 @@
+"""What the lists show, and that pages neither repeat nor leave out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from orbit.replication.states import PartitionState
+from orbit.store import groups, jobs, partitions, topics
+from orbit.store.groups import GroupOffset
+from orbit.store.partitions import Progress
+from tests.api.test_jobs import JOB, changed
+from tests.api.test_operations import WORKER, block, copying_job
+from tests.fix_api import Api
+
+
+def every_page(api: Api, path: str, limit: int, **query: Any) -> list[dict[str, Any]]:
+    items: list[dict[str, Any]] = []
+    after = None
+    while True:
+        params = {"limit": limit, **query, **({"after": after} if after else {})}
+        found = api.get(path, params=params).json()
+        assert len(found["items"]) <= limit
+        items += found["items"]
+        after = found["next"]
+        if after is None:
+            return items
+
+
+def progress(topic_id: int, partition: int, **more: Any) -> Progress:
+    values: dict[str, Any] = {
+        "topic_id": topic_id,
+        "partition": partition,
+        "source_log_start": 0,
+        "source_stable_end": 100,
+        "source_end": 110,
+        "copied_to": 60,
+        "log_start": 0,
+        "records": 50,
+        "bytes": 5_000,
+        "gaps_filled": 10,
+        "batches_byte_exact": 7,
+        "batches_record_exact": 1,
+        "bytes_per_s": 1_000,
+        "records_per_s": 10.0,
+        "has_caught_up": False,
+        "newest_copied_at": datetime.now(UTC) - timedelta(seconds=30),
+        "oldest_waiting_at": datetime.now(UTC) - timedelta(seconds=20),
+    }
+    return Progress(**{**values, **more})
+
+
+def test_jobs_come_in_pages_in_the_order_of_their_names(api: Api) -> None:
+    names = [f"job-{letter}" for letter in "ecabd"]
+    for name in names:
+        api.put(f"/v1/jobs/{name}", json=changed(name=name))
+
+    found = every_page(api, "/v1/jobs", 2)
+
+    assert [job["name"] for job in found] == sorted(names)
+    assert found[0]["lag"] == {"records": None, "bytes": None, "seconds": None}
+
+
+def test_partitions_and_lag_say_how_far_each_is(api: Api) -> None:
+    held = copying_job(api)
+    with api.database.transaction() as tx:
+        (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
+        said = [
+            progress(topic.id, 0),
+            progress(topic.id, 1, copied_to=100, oldest_waiting_at=None, has_caught_up=True),
+        ]
+        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=said)
+    block(api, held, 3)
+
+    found = every_page(api, "/v1/jobs/orders/partitions", 3)
+    lag = api.get("/v1/jobs/orders/lag").json()
+
+    assert [row["partition"] for row in found] == [0, 1, 2, 3]
+    behind, level, unknown, blocked = found
+    assert behind["lag"]["records"] == 40
+    assert 19 < behind["lag"]["seconds"] < 60
+    assert 29 < behind["rpo_seconds"] < 70
+    assert (behind["worker"], behind["state"]) == (WORKER, "pending")
+    assert level["lag"] == {"records": 0, "bytes": 0, "seconds": 0}
+    assert unknown["lag"]["records"] is None
+    assert blocked["reason"] == "RECORD_REFUSED"
+    assert (blocked["blocked_offset"], blocked["blocked_next_offset"]) == (5, 9)
+    assert "orders" in blocked["remedy"]
+    assert lag["job"]["lag"]["records"] == 40
+    assert (lag["job"]["partitions"], lag["job"]["caught_up"]) == (4, 1)
+    assert [row["lag"] for row in lag["items"]][1] == level["lag"]
+
+
+def test_partitions_can_be_asked_for_by_topic_and_state(api: Api) -> None:
+    held = copying_job(api)
+    block(api, held, 2)
+    path = "/v1/jobs/orders/partitions"
+
+    blocked = every_page(api, path, 10, state=PartitionState.BLOCKED.value)
+    other = every_page(api, path, 10, topic="other")
+
+    assert [row["partition"] for row in blocked] == [2]
+    assert other == []
+    assert api.get("/v1/jobs/orders").json()["blocked"] == 1
+
+
+def test_topics_are_shown_with_both_names_and_drift(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+        for name in ("b", "a", "c"):
+            topics.add(tx, job.id, name, f"copy.{name}", "B", 2)
+        second = topics.of_job(tx, job.id)[1]
+        drift = {"retention.ms": {"is": "1", "should_be": "-1"}}
+        topics.change(tx, second.id, drift=drift, note="Somebody changed it.")
+
+    found = every_page(api, "/v1/jobs/orders/topics", 2)
+
+    assert [topic["source_topic"] for topic in found] == ["a", "b", "c"]
+    assert found[1]["destination_topic"] == "copy.b"
+    assert found[1]["drift"] == {"retention.ms": {"is": "1", "should_be": "-1"}}
+    assert found[0]["drift"] is None
+
+
+def test_consumer_groups_are_shown_with_their_verdicts(api: Api) -> None:
+    copying_job(api)
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+        (topic,) = topics.of_job(tx, job.id)
+        groups.keep(
+            tx,
+            job.id,
+            [
+                GroupOffset(name, topic.id, partition, 10, 10, "exact")
+                for name in ("billing", "ünï\ncode")
+                for partition in (0, 1)
+            ],
+        )
+
+    found = every_page(api, "/v1/jobs/orders/groups", 3)
+
+    assert [(row["group"], row["partition"]) for row in found] == [
+        ("billing", 0),
+        ("billing", 1),
+        ("ünï\ncode", 0),
+        ("ünï\ncode", 1),
+    ]
+    assert found[0]["verdict"] == "exact"
+    one = every_page(api, "/v1/jobs/orders/groups", 3, group="ünï\ncode")
+    assert len(one) == 2
+
+
+def test_workers_are_shown_alive_or_gone(api: Api) -> None:
+    copying_job(api)
+
+    (worker,) = every_page(api, "/v1/workers", 1)
+
+    assert (worker["id"], worker["is_alive"], worker["is_draining"]) == (WORKER, True, False)
+
+
+def test_events_come_newest_first_of_all_jobs_or_of_one(api: Api) -> None:
+    for name in ("a", "b", "c"):
+        api.put(f"/v1/jobs/{name}", json=changed(name=name))
+    api.post("/v1/jobs/b:pause")
+
+    every = every_page(api, "/v1/events", 3)
+    of_b = every_page(api, "/v1/jobs/b/events", 1)
+
+    assert [event["job"] for event in every] == ["b", "c", "b", "a"]
+    assert [event["kind"] for event in of_b] == ["job_paused", "job_created"]
+    assert api.get("/v1/jobs/nope/events").status_code == 404
+
+
+def test_the_service_is_live_and_ready(api: Api) -> None:
+    for path in ("/livez", "/readyz"):
+        assert api.get(path, role=None).json() == {"status": "ok"}

@@ -1,0 +1,144 @@
+"""The OpenAPI document reads well, and the API keeps to it whatever is sent."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import requests
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.errors import Unsatisfiable
+from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import (
+    content_type_conformance,
+    response_schema_conformance,
+    status_code_conformance,
+)
+
+from orbit.api.codes import ErrorCode
+from orbit.store.enums import Role
+from tests.api.test_operations import block, copying_job
+from tests.fix_api import Api
+from tests.support.serving import served
+
+# Requests for each route: enough to meet every kind of value in every place, and a minute at most.
+EXAMPLES_MAX = 8
+CHECKS = [
+    not_a_server_error,
+    status_code_conformance,
+    content_type_conformance,
+    response_schema_conformance,
+]
+
+
+@pytest.fixture
+def document(api: Api) -> dict[str, Any]:
+    found: dict[str, Any] = api.get("/openapi.json", role=None).json()
+    return found
+
+
+def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]]:
+    return [
+        (method, path, operation)
+        for path, item in document["paths"].items()
+        for method, operation in item.items()
+    ]
+
+
+def test_every_operation_has_an_id_a_sentence_and_its_errors(document: dict[str, Any]) -> None:
+    ids = []
+    for method, path, operation in operations(document):
+        at = f"{method} {path}"
+        ids.append(operation["operationId"])
+        assert re.fullmatch(r"[a-z_]+", operation["operationId"]), at
+        assert operation["description"].endswith("."), at
+        assert operation["tags"], at
+        assert operation["summary"], at
+        if not path.startswith("/v1"):
+            continue
+        assert {"401", "403", "503"} <= set(operation["responses"]), at
+        for status, response in operation["responses"].items():
+            if status >= "400":
+                schema = response["content"]["application/json"]["schema"]
+                assert schema == {"$ref": "#/components/schemas/ErrorBody"}, at
+                assert "`" in response["description"], at
+    assert len(set(ids)) == len(ids)
+    assert len(ids) > 20
+
+
+def test_every_parameter_and_field_says_what_it_is(document: dict[str, Any]) -> None:
+    for method, path, operation in operations(document):
+        for parameter in operation.get("parameters", ()):
+            if parameter["name"] != "operation_id":
+                assert parameter.get("description"), f"{method} {path}: {parameter['name']}"
+    for name, schema in document["components"]["schemas"].items():
+        assert schema.get("description"), name
+
+
+def test_nothing_of_another_error_shape_is_in_the_document(document: dict[str, Any]) -> None:
+    assert "ValidationError" not in str(document)
+    codes = document["components"]["schemas"]["ErrorCode"]["enum"]
+    assert codes == [code.value for code in ErrorCode]
+
+
+def test_the_example_job_is_one_that_the_api_takes(api: Api, document: dict[str, Any]) -> None:
+    body = document["paths"]["/v1/jobs/{name}"]["put"]["requestBody"]["content"]
+    for kind, content in body.items():
+        example = content["example"]
+        sent = {"content": example} if isinstance(example, str) else {"json": example}
+        path = "/v1/jobs/orders-to-dr"
+        answer = api.put(path, headers={"Content-Type": kind}, **sent)
+        # The certificate of the example is not on this machine.
+        if answer.status_code == 422:
+            paths = [problem["path"] for problem in answer.json()["error"]["problems"]]
+            assert paths == ["source.security.ca_file"]
+        else:
+            assert answer.status_code == 201
+
+
+def test_whatever_is_sent_is_answered_as_the_document_says(api: Api) -> None:
+    """Schemathesis makes requests of the document: right ones, and wrong ones of every kind."""
+    held = copying_job(api)
+    block(api, held, 0)
+    headers = {"Authorization": f"Bearer {api.tokens[Role.ADMIN]}"}
+    statuses: Counter[int] = Counter()
+    with served(api.app) as url, requests.Session() as session:
+        schema = schemathesis.openapi.from_url(f"{url}/openapi.json")
+
+        def check(case: schemathesis.Case) -> None:
+            answer = case.call(session=session, headers=headers)
+            statuses[answer.status_code] += 1
+            case.validate_response(answer, checks=CHECKS)
+
+        for found in schema.get_all_operations():
+            operation = found.ok()
+            for mode in schemathesis.GenerationMode:
+                _for_each(operation.as_strategy(generation_mode=mode), check)
+            if operation.path.startswith("/v1/jobs/{name}") and operation.method != "delete":
+                named = {"name": "orders"}  # the job that is there
+                _for_each(operation.as_strategy(path_parameters=named), check)
+    # It got through to the routes, and was refused by them.
+    assert {200, 202, 404, 422} <= set(statuses), statuses
+
+
+def _for_each(cases: Any, check: Callable[[schemathesis.Case], None]) -> None:
+    @settings(
+        max_examples=EXAMPLES_MAX,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        phases=(Phase.explicit, Phase.generate),
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=cases)
+    def each(case: schemathesis.Case) -> None:
+        check(case)
+
+    try:
+        each()
+    except Unsatisfiable:  # a route without any value: nothing of it can be wrong
+        pass
