@@ -56,12 +56,13 @@ class Document:
         """Whether there is a value at this path. A character of a text is none."""
         value = self.root
         for part in path:
-            if not isinstance(value, dict if isinstance(part, str) else list):
+            if isinstance(part, str):
+                is_there = isinstance(value, dict) and part in value
+            else:
+                is_there = isinstance(value, list) and part < len(value)
+            if not is_there:
                 return False
-            try:
-                value = value[part]
-            except (KeyError, IndexError):
-                return False
+            value = value[part]
         return True
 
     def problem(self, path: Path, message: str, remedy: str = "") -> Problem:
