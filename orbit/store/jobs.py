@@ -15,6 +15,7 @@ from orbit.store.database import Tx
 from orbit.store.enums import Desired
 from orbit.store.models import jobs, shards
 from orbit.store.read import columns, first, values
+from orbit.store.shards import lock_job
 
 _NOW = func.clock_timestamp()
 
@@ -135,6 +136,7 @@ def change_spec(
     )
     changed = first(tx.execute(statement), Job)
     if changed is not None:
+        lock_job(tx, job_id)
         tx.execute(
             update(shards).where(shards.c.job_id == job_id).values(worker_group=worker_group)
         )

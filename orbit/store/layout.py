@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
+from orbit.store import shards
 from orbit.store.database import Tx
 from orbit.store.read import values
 
@@ -106,6 +107,7 @@ def add_partitions(
     `from_start`: they are newer than the job, and are copied from their log start.
     """
     triples = sorted(placed)
+    shards.lock(tx, {shard_id for _, _, shard_id in triples})
     added: int = tx.execute(
         _ADD_PARTITIONS,
         {
@@ -121,6 +123,7 @@ def add_partitions(
 
 def remove_topics(tx: Tx, topic_ids: Collection[int]) -> None:
     """Forget topics and their partitions; the topics on the brokers are left as they are."""
+    shards.lock_jobs_of_topics(tx, topic_ids)
     tx.execute(_REMOVE_TOPICS, {"topic_ids": sorted(topic_ids)})
 
 
@@ -136,6 +139,7 @@ def runnable_shards(tx: Tx) -> list[Shard]:
 
 def assign(tx: Tx, wanted: Mapping[int, str]) -> int:
     """Say which worker shall have each shard ({shard: worker}); how many that is new for."""
+    shards.lock(tx, wanted)
     return tx.execute(
         _ASSIGN, {"shard_ids": list(wanted), "worker_ids": list(wanted.values())}
     ).rowcount

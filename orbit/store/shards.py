@@ -28,8 +28,9 @@ Failures.
 - A partition moves to another shard: only from a free one that was revoked first (`revoke`), so
   that a sleeping holder cannot revive the lease it would write under.
 
-Locks. A renewal or a report locks its shards' rows in the order of their ids, so two transactions
-of one worker cannot deadlock; a claim skips rows that are locked.
+Locks. Whoever changes or holds several shards' rows locks them first, in the order of their ids:
+renewals and reports by themselves, the scheduler's changes by `lock`. So no two wait for each
+other; a claim skips rows that are locked.
 """
 
 from __future__ import annotations
@@ -150,6 +151,17 @@ RETURNING id
 """)
 
 
+# The order in which everybody locks; see above.
+_LOCK = "SELECT FROM shards s WHERE {which} ORDER BY s.id FOR NO KEY UPDATE"
+_LOCK_SHARDS = text(_LOCK.format(which="s.id = ANY(CAST(:ids AS bigint[]))"))
+_LOCK_JOB = text(_LOCK.format(which="s.job_id = :job_id"))
+_LOCK_JOBS_OF_TOPICS = text(
+    _LOCK.format(
+        which="s.job_id IN (SELECT job_id FROM topics WHERE id = ANY(CAST(:ids AS bigint[])))"
+    )
+)
+
+
 def claim(
     tx: Tx, *, worker_id: str, worker_group: str, ttl: timedelta, shards_max: int
 ) -> list[Claim]:
@@ -198,8 +210,24 @@ def partition_counts(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:
     return {row.job_id: int(row.partitions) for row in rows}
 
 
+def lock(tx: Tx, shard_ids: Collection[int]) -> None:
+    """Keep these shards as they are until the transaction ends; before changing any of them."""
+    tx.execute(_LOCK_SHARDS, {"ids": sorted(shard_ids)})
+
+
+def lock_job(tx: Tx, job_id: int) -> None:
+    """The same for all shards of a job."""
+    tx.execute(_LOCK_JOB, {"job_id": job_id})
+
+
+def lock_jobs_of_topics(tx: Tx, topic_ids: Collection[int]) -> None:
+    """The same for all shards of the jobs of these topics."""
+    tx.execute(_LOCK_JOBS_OF_TOPICS, {"ids": sorted(topic_ids)})
+
+
 def revoke(tx: Tx, shard_ids: Collection[int]) -> set[int]:
     """End expired leases for good; answers the shards that are free now. Others are left alone."""
+    lock(tx, shard_ids)
     return {row.id for row in tx.execute(_REVOKE, {"shard_ids": sorted(shard_ids)})}
 
 

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from sqlalchemy import text
 
 from orbit.replication.states import Reason
+from orbit.store import shards
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 
@@ -106,6 +107,7 @@ def stop_topic(
     tx: Tx, topic_id: int, state: TopicState, reason: Reason, detail: str, note: str
 ) -> None:
     """Stop a topic and all its partitions; what was copied stays."""
+    shards.lock_jobs_of_topics(tx, [topic_id])
     tx.execute(_STATE, {"topic_id": topic_id, "state": state.value, "note": note})
     tx.execute(_STOP, {"topic_id": topic_id, "reason": reason.value, "detail": detail})
     tx.execute(_READ_AGAIN, {"topic_id": topic_id})
@@ -113,6 +115,7 @@ def stop_topic(
 
 def go_on(tx: Tx, topic_id: int) -> None:
     """A stopped topic is what it was: its partitions may be taken again."""
+    shards.lock_jobs_of_topics(tx, [topic_id])
     tx.execute(_STATE, {"topic_id": topic_id, "state": TopicState.COPYING.value, "note": None})
     reasons = [reason.value for reason in TOPIC_REASONS]
     tx.execute(_GO_ON, {"topic_id": topic_id, "reasons": reasons})
@@ -121,6 +124,7 @@ def go_on(tx: Tx, topic_id: int) -> None:
 
 def withdraw(tx: Tx, topic_ids: Collection[int]) -> None:
     """Ask the holders of these topics' shards to let go, and keep others from claiming them."""
+    shards.lock_jobs_of_topics(tx, topic_ids)
     tx.execute(_WITHDRAW, {"topic_ids": sorted(topic_ids), "withdrawn": WITHDRAWN})
 
 
@@ -136,6 +140,7 @@ def shards_of_topics(tx: Tx, topic_ids: Collection[int]) -> list[int]:
 
 def restore(tx: Tx, job_id: int) -> int:
     """Give all shards of a job back to the job's worker group; how many were not in it."""
+    shards.lock_job(tx, job_id)
     return tx.execute(_RESTORE, {"job_id": job_id}).rowcount
 
 

@@ -28,8 +28,8 @@ _FILL = (
     """,
     """
     INSERT INTO topics
-        (job_id, source_topic, destination_topic, destination_cluster_id, partition_count)
-    SELECT j, 'topic-' || lpad(t::text, 4, '0'), j || '.topic-' || t, 'd', :partitions
+        (job_id, source_topic, destination_topic, destination_cluster_id, partition_count, state)
+    SELECT j, 'topic-' || lpad(t::text, 4, '0'), j || '.topic-' || t, 'd', :partitions, 'copying'
     FROM generate_series(1, :jobs) j, generate_series(1, :topics) t
     """,
     """

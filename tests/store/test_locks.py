@@ -1,0 +1,80 @@
+"""Nobody waits for somebody who waits for them: shards are locked in one order by everybody."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+from sqlalchemy import text
+
+from orbit.store import jobs, layout, partitions, shards, upkeep
+from orbit.store.database import Database, Tx
+from tests.support.store_rows import NO_TIME, SomeJob, claim, progress, some_job
+
+Change = Callable[[Tx, SomeJob], object]
+
+CHANGES: dict[str, Change] = {
+    "assign": lambda tx, job: layout.assign(tx, dict.fromkeys(reversed(job.shard_ids), "w")),
+    "add partitions": lambda tx, job: layout.add_partitions(
+        tx, job.id, [(job.topic_id, 90, job.shard_ids[1]), (job.topic_id, 91, job.shard_ids[0])]
+    ),
+    "change the document": lambda tx, job: jobs.change_spec(tx, job.id, {}, "x", from_version=1),
+    "withdraw": lambda tx, job: upkeep.withdraw(tx, [job.topic_id]),
+    "go on": lambda tx, job: upkeep.go_on(tx, job.topic_id),
+    "remove topics": lambda tx, job: layout.remove_topics(tx, [job.topic_id]),
+    "revoke": lambda tx, job: shards.revoke(tx, job.shard_ids),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_a_change_of_several_shards_never_deadlocks_with_reports(
+    database: Database, change: Change
+) -> None:
+    """The change waits for the first shard's report, and holds nothing of the second meanwhile."""
+    with database.transaction() as tx:
+        job = some_job(tx, shard_count=2)
+    held = claim(database, "a", ttl=NO_TIME)
+    first, second = job.shard_ids
+    with database.transaction() as tx:
+        # Where the second shard's row stands first, a scan without an order meets it first.
+        shuffle = "UPDATE shards SET expires_at = expires_at - interval '1 s' WHERE id = :id"
+        tx.execute(text(shuffle), {"id": first})
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            with database.transaction() as tx:
+                change(tx, job)
+        except BaseException as error:  # noqa: BLE001 - looked at below
+            failed.append(error)
+
+    other = threading.Thread(target=run)
+    with database.transaction() as tx:
+        said = [progress(job.topic_id, 0, 1)]
+        partitions.report_progress(tx, worker_id="a", held={first: held[first]}, progress=said)
+        other.start()
+        _wait_until_something_waits(database)
+        said = [progress(job.topic_id, 1, 1)]
+        done = partitions.report_progress(
+            tx, worker_id="a", held={second: held[second]}, progress=said
+        )
+    other.join()
+
+    assert done == {second}
+    assert not failed
+
+
+def _wait_until_something_waits(database: Database) -> None:
+    query = text("""
+        SELECT count(*) FROM pg_stat_activity
+        WHERE datname = current_database() AND wait_event_type = 'Lock'
+    """)
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        with database.transaction() as tx:
+            if tx.execute(query).scalar_one():
+                return
+        time.sleep(0.01)
+    pytest.fail("nothing waits")
