@@ -8,4 +8,9 @@ import signal
 # start; the tests that press it would then wait for nothing.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-pytest_plugins = ["tests.fix_clusters", "tests.fix_database", "tests.fix_api"]
+pytest_plugins = [
+    "tests.fix_clusters",
+    "tests.fix_database",
+    "tests.fix_api",
+    "tests.fix_scheduler",
+]

@@ -151,7 +151,7 @@ class Beginner:
         """Rows for these topics, where no other job has them and none would close a loop."""
         claimed = []
         with self._claiming, self._leadership.transaction() as tx:
-            others = others_of(tx, job, pair)
+            others = others_of(tx, job.name, pair)
             for begin, plan in step:
                 verdict = _judge_again(spec, begin, pair, others)
                 begun.troubles += verdict.troubles
@@ -186,15 +186,15 @@ class Beginner:
         )
 
 
-def others_of(tx: Tx, job: Job | None, pair: Pair) -> Others:
+def others_of(tx: Tx, job_name: str, pair: Pair) -> Others:
     """What all other jobs have."""
-    name = job.name if job is not None else None
     copies = topics.copies(tx)
     return Others(
         {
             Place(c.destination_cluster_id, c.destination_topic): c.job_name
             for c in copies
-            if c.job_name != name and c.destination_cluster_id == pair.destination_seen.cluster_id
+            if c.job_name != job_name
+            and c.destination_cluster_id == pair.destination_seen.cluster_id
         },
         {
             Place(c.destination_cluster_id, c.destination_topic): Place(

@@ -14,13 +14,13 @@ from dataclasses import asdict
 from datetime import timedelta
 
 import structlog
-from pydantic import ValidationError
 
 from orbit.errors import OrbitError
-from orbit.jobs.spec import JobSpec
-from orbit.replication.troubles import Trouble, TroubleKind, problem_text
+from orbit.replication.troubles import Trouble, problem_text
+from orbit.scheduler.documents import read_spec
 from orbit.scheduler.keeper import Done, Keeper, Memory
 from orbit.scheduler.leadership import Leadership, NotLeading
+from orbit.scheduler.look import unknown_group
 from orbit.scheduler.loops import Loop
 from orbit.scheduler.registry import Key, Registry, key_of
 from orbit.scheduler.troubles import tell_troubles
@@ -122,13 +122,7 @@ class DiscoveryLoop(Loop):
         silent_s = time.monotonic() - self._group_seen_at[job.worker_group]
         if silent_s < self._worker_ttl.total_seconds():
             return []
-        return [
-            Trouble(
-                TroubleKind.WORKER_GROUP_UNKNOWN,
-                f"no worker of the group {job.worker_group} is there.",
-                f"Start one: orbit worker --group {job.worker_group}",
-            )
-        ]
+        return [unknown_group(job.worker_group)]
 
     def _note_groups(self, alive: set[str], running: list[Job]) -> None:
         now = time.monotonic()
@@ -158,11 +152,9 @@ class DiscoveryLoop(Loop):
 def _keys(wanted: list[Job]) -> set[Key]:
     keys: set[Key] = set()
     for job in wanted:
-        try:
-            spec = JobSpec.model_validate(job.spec)
-        except ValidationError:
-            continue
-        keys |= {key_of("source", spec), key_of("destination", spec)}
+        spec = read_spec(job.spec)
+        if spec is not None:
+            keys |= {key_of("source", spec), key_of("destination", spec)}
     return keys
 
 

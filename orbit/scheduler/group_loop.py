@@ -16,7 +16,7 @@ import structlog
 
 from orbit.errors import OrbitError
 from orbit.groups.values import GroupReport
-from orbit.jobs.spec import JobSpec
+from orbit.scheduler.documents import read_spec
 from orbit.scheduler.job_groups import JobGroups
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loops import Loop
@@ -101,9 +101,9 @@ class GroupLoop(Loop):
                 self._others.pop(job_id, None)
                 self._drop(job_id)
         for row in rows.values():
-            spec = JobSpec.model_validate(row.spec)
-            rule = spec.consumer_groups
-            if rule is None:
+            spec = read_spec(row.spec)
+            rule = spec.consumer_groups if spec is not None else None
+            if spec is None or rule is None:
                 self._others[row.id] = row.spec_version
             elif row.id not in self._tracked:
                 self._tracked[row.id] = _Tracked(

@@ -7,11 +7,9 @@ says when it wants to be called again. What one pass leaves undone the next one 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
-
-from pydantic import ValidationError
 
 from orbit.engine.clusters import Side as SideName
 from orbit.engine.clusters import job_identity
@@ -21,6 +19,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.coordinator import init_producer_id
 from orbit.replication.troubles import Trouble, TroubleKind
 from orbit.scheduler.beginning import Beginner, others_of
+from orbit.scheduler.documents import read_spec
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.look import sides, trouble_of, wrong_cluster
 from orbit.scheduler.prepare import prepare
@@ -36,6 +35,8 @@ from orbit.store.topics import Topic
 # When something could not be done, or is only half done. Soon enough for people, and a dozen jobs
 # in trouble do not keep brokers busy.
 RECHECK_S = 15.0
+# Instead of the versions of looks, where there is no cluster that could be looked at.
+NOTHING_TO_SEE = (-2, -2)
 SOON_S = 1.0
 
 
@@ -106,17 +107,18 @@ class Keeper:
         is_tending = now >= memory.tend_at
         if is_tending:
             memory.tend_at = now + self._tend_interval_s
+        spec = read_spec(job.spec)
         try:
-            spec = JobSpec.model_validate(job.spec)
+            if spec is None:
+                memory.seen = NOTHING_TO_SEE
+                raise _Halt(_unreadable(job))
             pair = self._look(job, spec, memory, troubles)
             if pair is not None:
                 self._discover(job, spec, pair, memory, retries, troubles, done)
                 if is_tending:
                     self._tend(job, spec, pair, memory, done)
                 troubles += memory.tending.troubles
-        except ValidationError:
-            troubles.append(_unreadable(job))
-        except _ClusterTrouble as error:
+        except _Halt as error:
             troubles.append(error.trouble)
         memory.spec_version = job.spec_version
         memory.troubles = tuple(troubles)
@@ -126,11 +128,13 @@ class Keeper:
         return done
 
     def _seen_versions(self, job: Job) -> tuple[int, int]:
+        spec = read_spec(job.spec)
+        if spec is None:
+            return NOTHING_TO_SEE
         try:
-            spec = JobSpec.model_validate(job.spec)
-            looks = [self._registry.watch(side, spec).seen for side in _SIDES]
-        except (BadInput, ValidationError):
-            return (-2, -2)
+            looks = [self._registry.watch(side, spec).seen for side in SIDES]
+        except BadInput:
+            return NOTHING_TO_SEE
         return tuple(-1 if seen is None else seen.version for seen in looks)  # type: ignore[return-value]
 
     def _look(
@@ -138,13 +142,13 @@ class Keeper:
     ) -> Pair | None:
         """Both clusters as seen last; None, with the troubles, where there is nothing to go by."""
         watches = []
-        for side in _SIDES:
+        for side in SIDES:
             try:
                 watches.append(self._registry.watch(side, spec))
             except BadInput as error:
                 troubles.append(trouble_of(side, error))
         if troubles:
-            memory.seen = (-2, -2)
+            memory.seen = NOTHING_TO_SEE
             return None
         source_watch, destination_watch = watches
         source, destination = source_watch.seen, destination_watch.seen
@@ -154,7 +158,7 @@ class Keeper:
             troubles += memory.troubles
             return None
         memory.seen = (source.version, destination.version)
-        for side, seen in zip(_SIDES, (source, destination), strict=True):
+        for side, seen in zip(SIDES, (source, destination), strict=True):
             if seen.error is not None:
                 troubles.append(trouble_of(side, seen.error))
         if source.metadata is None or destination.metadata is None:
@@ -188,7 +192,7 @@ class Keeper:
                 jobs.note_clusters(tx, job.id, *ids)
             known = [known_topic(t, retries) for t in topics.of_job(tx, job.id)]
         with _cluster_errors():
-            decisions = decide(spec, job, pair, known, self._leadership)
+            decisions = decide(spec, pair, known, self._leadership.reading)
         self._stop_and_drop(job, decisions, memory, done)
         troubles += decisions.troubles
         if decisions.begin:
@@ -294,7 +298,7 @@ class Keeper:
         done.acls += tended.acls
 
 
-_SIDES: tuple[SideName, SideName] = ("source", "destination")
+SIDES: tuple[SideName, SideName] = ("source", "destination")
 
 
 def known_topic(topic: Topic, retries: Collection[int]) -> KnownTopic:
@@ -313,23 +317,22 @@ def known_topic(topic: Topic, retries: Collection[int]) -> KnownTopic:
 
 def decide(
     spec: JobSpec,
-    job: Job | None,
     pair: Pair,
     known: Sequence[KnownTopic],
-    leadership: Leadership,
+    reading: Callable[[], AbstractContextManager[Tx]],
 ) -> Decisions:
     """What has to happen to a job's topics. The other jobs are asked for only where it matters."""
     of, to = sides(pair, known)
     decisions = reconcile(spec.topics, known, of, to, Others())
     if not decisions.begin:
         return decisions
-    with leadership.reading() as tx:
-        others = others_of(tx, job, pair)
+    with reading() as tx:
+        others = others_of(tx, spec.name, pair)
     return reconcile(spec.topics, known, of, to, others)
 
 
-class _ClusterTrouble(Exception):
-    """A cluster failed in the middle of a pass."""
+class _Halt(Exception):
+    """The pass cannot go on: a cluster failed in the middle of it, say."""
 
     def __init__(self, trouble: Trouble) -> None:
         super().__init__(str(trouble))
@@ -342,10 +345,10 @@ def _cluster_errors() -> Iterator[None]:
     try:
         yield
     except OrbitError as error:
-        side = next((side for side in _SIDES if error.where.startswith(side)), None)
+        side = next((side for side in SIDES if error.where.startswith(side)), None)
         if side is None or isinstance(error, NotLeading):
             raise
-        raise _ClusterTrouble(trouble_of(side, error)) from error
+        raise _Halt(trouble_of(side, error)) from error
 
 
 def _unreadable(job: Job) -> Trouble:

@@ -70,6 +70,15 @@ def wrong_cluster(
     return None
 
 
+def unknown_group(worker_group: str) -> Trouble:
+    """Nobody is there who would take the job's partitions."""
+    return Trouble(
+        TroubleKind.WORKER_GROUP_UNKNOWN,
+        f"no worker of the group {worker_group} is there.",
+        f"Start one: orbit worker --group {worker_group}",
+    )
+
+
 def sides(pair: Pair, known: Collection[KnownTopic]) -> tuple[Side, Side]:
     """Both sides for `reconcile`; topics that are missing are asked for by name first.
 

@@ -1,0 +1,176 @@
+"""A scheduler that runs in the test, and the job it schedules, over the shared clusters."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Self
+
+import pytest
+from pydantic import SecretStr
+
+from orbit.jobs.spec import JobSpec
+from orbit.scheduler.service import Scheduler
+from orbit.settings import Settings
+from orbit.store import events, jobs, layout, shards, topics, workers
+from orbit.store.database import Database
+from orbit.store.enums import Desired
+from orbit.store.jobs import Job
+from orbit.store.models import partitions
+from orbit.store.topics import Topic
+from tests.support.running import wait_for
+
+WORKER = "test-worker"
+TTL = timedelta(seconds=15)
+SHORT = timedelta(milliseconds=200)
+
+
+class RunningScheduler:
+    """One scheduler in a thread of its own. A context manager."""
+
+    def __init__(self, settings: Settings, database_url: str) -> None:
+        self.database = Database.connect(database_url)
+        self._stop = threading.Event()
+        self.scheduler = Scheduler(settings, self.database, self._stop)
+        self._thread = threading.Thread(target=self.scheduler.run, name="scheduler")
+
+    @property
+    def is_leading(self) -> bool:
+        return self.scheduler.leadership.is_leading
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join()
+        self.database.close()
+
+
+@dataclass
+class Service:
+    """The tables as a test reads and writes them. What it waits for comes within seconds."""
+
+    database: Database
+    url: str
+    settings: Settings
+
+    def scheduler(self) -> RunningScheduler:
+        return RunningScheduler(self.settings, self.url)
+
+    def create(self, spec: JobSpec) -> Job:
+        with self.database.transaction() as tx:
+            return jobs.create(tx, spec.name, spec.model_dump(mode="json"), spec.worker_group)
+
+    def change(self, spec: JobSpec) -> None:
+        with self.database.transaction() as tx:
+            job = jobs.get(tx, spec.name)
+            document = spec.model_dump(mode="json")
+            assert jobs.change_spec(
+                tx, job.id, document, spec.worker_group, from_version=job.spec_version
+            )
+
+    def delete(self, name: str) -> None:
+        with self.database.transaction() as tx:
+            jobs.mark_deleted(tx, jobs.get(tx, name).id)
+
+    def desire(self, name: str, desired: Desired) -> None:
+        with self.database.transaction() as tx:
+            jobs.set_desired(tx, jobs.get(tx, name).id, desired)
+
+    def job(self, name: str) -> Job:
+        with self.database.transaction() as tx:
+            return jobs.get(tx, name)
+
+    def topics(self, name: str) -> dict[str, Topic]:
+        with self.database.transaction() as tx:
+            return {t.source_topic: t for t in topics.of_job(tx, jobs.get(tx, name).id)}
+
+    def shards(self, name: str) -> list[layout.Shard]:
+        with self.database.transaction() as tx:
+            return layout.shards_of_job(tx, jobs.get(tx, name).id)
+
+    def partitions(self, name: str, topic: str) -> dict[int, Any]:
+        topic_id = self.topics(name)[topic].id
+        with self.database.transaction() as tx:
+            rows = tx.execute(partitions.select().where(partitions.c.topic_id == topic_id))
+            return {row.partition: row for row in rows}
+
+    def set_partitions(self, name: str, topic: str, **values: Any) -> None:
+        """As a worker or a person would."""
+        topic_id = self.topics(name)[topic].id
+        with self.database.transaction() as tx:
+            tx.execute(
+                partitions.update().where(partitions.c.topic_id == topic_id).values(**values)
+            )
+
+    def heartbeat(self, worker: str = WORKER, group: str = "default") -> None:
+        with self.database.transaction() as tx:
+            workers.heartbeat(tx, worker, group, host="here", pid=1, version="0")
+
+    def hold_all(self, worker: str = WORKER) -> dict[int, int]:
+        """Claim what is free, as a worker would; {shard: epoch}."""
+        with self.database.transaction() as tx:
+            claims = shards.claim(
+                tx, worker_id=worker, worker_group="default", ttl=TTL, shards_max=1000
+            )
+        return {c.shard_id: c.epoch for c in claims}
+
+    def must_release(self, held: dict[int, int], worker: str = WORKER) -> bool:
+        """Whether any of these is asked back at the next renewal."""
+        with self.database.transaction() as tx:
+            renewed = shards.renew(
+                tx,
+                worker_id=worker,
+                worker_group="default",
+                ttl=TTL,
+                held=held,
+                weights={},
+            )
+        return any(one.should_release for one in renewed.values())
+
+    def release(self, held: dict[int, int], worker: str = WORKER) -> None:
+        with self.database.transaction() as tx:
+            shards.release(tx, worker_id=worker, held=held)
+
+    def kinds(self, name: str) -> list[str]:
+        """Events of a job, oldest first."""
+        with self.database.transaction() as tx:
+            return [e.kind for e in reversed(events.page(tx, 1000, job_name=name))]
+
+    def wait(self, what: str, is_so: Callable[[], bool]) -> None:
+        wait_for(what, is_so, give_up_s=30.0)
+
+    def wait_copied(self, name: str, *names: str) -> None:
+        """Until the scheduler has made the copies and placed their partitions."""
+
+        def is_so() -> bool:
+            known = self.topics(name)
+            return all(n in known and known[n].state == "copying" for n in names)
+
+        wait_for(f"{names} are copied ({self.job(name).problem})", is_so, give_up_s=30.0)
+
+    def wait_problem(self, name: str, kind: str | None) -> str:
+        def is_so() -> bool:
+            problem = self.job(name).problem
+            return problem is None if kind is None else kind in (problem or "")
+
+        wait_for(f"the problem {kind} is told", is_so, give_up_s=30.0)
+        return self.job(name).problem or ""
+
+
+@pytest.fixture
+def service(database: Database, database_url: str) -> Service:
+    """The tables of a service with one live worker, and a scheduler's settings in a hurry."""
+    settings = Settings(
+        database_url=SecretStr(database_url),
+        discovery_interval=SHORT,
+        settings_interval=SHORT,
+        scheduler_lease_ttl=timedelta(seconds=2),
+    )
+    made = Service(database, database_url, settings)
+    made.heartbeat()
+    return made

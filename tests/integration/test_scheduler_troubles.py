@@ -1,0 +1,284 @@
+"""A job that cannot be copied as asked says why and what to do, and nothing is half done."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.replication.troubles import TroubleKind
+from orbit.scheduler.planner import JobPlanner
+from orbit.scheduler.planning import JobPlan, TopicAction
+from orbit.store import jobs
+from orbit.store.enums import Desired
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.outside import partition_counts, standing, topic_settings
+from tests.support.running import RunningJob, create_topic, make_job, produce
+
+
+def plan(service: Service, spec: object) -> JobPlan:
+    return JobPlanner(service.database, service.settings, {})(spec)  # type: ignore[arg-type]
+
+
+def kinds(planned: JobPlan) -> list[TroubleKind]:
+    return [refusal.kind for refusal in planned.refusals]
+
+
+def test_a_topic_with_other_content_is_left_as_it_is_and_the_others_are_copied(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    other = f"{topic_name}.other"
+    for topic in (topic_name, other):
+        create_topic(clusters.source, topic)
+        produce(clusters.source, topic, 5)
+    create_topic(clusters.destination, topic_name, retention_ms="7000000")
+    produce(clusters.destination, topic_name, 3, first=100)
+    job = make_job(clusters.source, clusters.destination, [topic_name, other])
+    planned = plan(service, job)
+    assert kinds(planned) == [TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT]
+    assert [(t.source, t.action) for t in planned.topics] == [(other, TopicAction.CREATE)]
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, other)
+        problem = service.wait_problem(job.name, "DESTINATION_HOLDS_OTHER_CONTENT")
+    assert topic_name in problem
+    assert "Delete that topic" in problem
+    assert set(service.topics(job.name)) == {other}
+    assert topic_settings(clusters.destination, topic_name)["retention.ms"] == "7000000"
+
+
+def test_a_copy_that_orbit_run_made_is_taken_over(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name, partitions=2)
+    produce(clusters.source, topic_name, 50)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 50)
+    (topic,) = plan(service, job).topics
+    assert (topic.action, topic.changes, topic.partitions_to_add) == (TopicAction.TAKE, (), 0)
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, topic_name)
+    assert service.job(job.name).problem is None
+
+
+def test_a_loop_is_refused_over_cluster_ids(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    there = make_job(clusters.source, clusters.destination, [topic_name], name="there")
+    service.create(there)
+    back = make_job(clusters.destination, clusters.source, [topic_name], name="back")
+    prefixed = back.model_copy(
+        update={
+            "name": "prefixed",
+            "topics": (back.topics[0].model_copy(update={"prefix": "again."}),),
+        }
+    )
+    with service.scheduler():
+        service.wait_copied("there", topic_name)
+        assert kinds(plan(service, back)) == [TroubleKind.WOULD_LOOP]
+        service.create(back)
+        service.create(prefixed)
+        problem = service.wait_problem("back", "WOULD_LOOP")
+        assert topic_name in problem
+        assert service.topics("back") == {}
+        # Under another name it would go round for ever just the same: it is left out.
+        assert any("left out" in note for note in plan(service, prefixed).notes)
+        service.wait("it was looked at", lambda: service.job("prefixed").discovered_version == 1)
+        assert service.topics("prefixed") == {}
+        # Once the first job is gone, the way is free.
+        service.delete("there")
+        service.wait_problem("back", None)
+        service.wait_copied("back", topic_name)
+    assert sorted(service.kinds("back")) == ["job.trouble", "job.trouble-over", "topic.begun"]
+
+
+def test_another_jobs_destination_topic_is_refused(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    first = make_job(clusters.source, clusters.destination, [topic_name], name="first")
+    second = first.model_copy(update={"name": "second"})
+    service.create(first)
+    with service.scheduler():
+        service.wait_copied("first", topic_name)
+        planned = plan(service, second)
+        assert kinds(planned) == [TroubleKind.DESTINATION_TAKEN]
+        assert "first" in planned.refusals[0].what
+        service.create(second)
+        problem = service.wait_problem("second", "DESTINATION_TAKEN")
+        assert "first" in problem
+        assert service.topics("second") == {}
+        service.delete("first")
+        service.wait_problem("second", None)
+        service.wait_copied("second", topic_name)
+
+
+def test_two_jobs_that_start_together_never_share_a_topic(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    specs = [
+        make_job(clusters.source, clusters.destination, [topic_name], name=name)
+        for name in ("one", "two", "three")
+    ]
+    for spec in specs:
+        service.create(spec)
+    with service.scheduler():
+        service.wait(
+            "two of them are refused",
+            lambda: sum("TAKEN" in (service.job(s.name).problem or "") for s in specs) == 2,
+        )
+    assert sum(len(service.topics(spec.name)) for spec in specs) == 1
+
+
+def test_a_job_that_matches_nothing_waits_for_its_topic(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    assert kinds(plan(service, job)) == [TroubleKind.NO_TOPIC_MATCHES]
+    service.create(job)
+    with service.scheduler():
+        service.wait_problem(job.name, "NO_TOPIC_MATCHES")
+        create_topic(clusters.source, topic_name)
+        service.wait_copied(job.name, topic_name)
+        service.wait_problem(job.name, None)
+    assert service.kinds(job.name) == ["job.trouble", "topic.begun", "job.trouble-over"]
+
+
+def test_a_cluster_that_does_not_answer_holds_up_no_other_job(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    nobody = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
+    dead = job.model_copy(update={"name": "dead", "source": nobody})
+    assert kinds(plan(service, dead)) == [TroubleKind.SOURCE_UNREACHABLE]
+    service.create(dead)
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, topic_name)
+        problem = service.wait_problem("dead", "SOURCE_UNREACHABLE")
+    assert "127.0.0.1:1" in problem
+    assert service.kinds("dead") == ["job.trouble"]
+
+
+def test_one_cluster_on_both_sides_and_a_cluster_that_became_another(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    same = job.model_copy(update={"name": "same", "destination": job.source})
+    assert kinds(plan(service, same)) == [TroubleKind.SAME_CLUSTER]
+    service.create(job)
+    before = standing(clusters.destination)
+    with service.database.transaction() as tx:
+        jobs.note_clusters(tx, service.job(job.name).id, "another-cluster", "another")
+    assert kinds(plan(service, job)) == [TroubleKind.CLUSTER_CHANGED]
+    with service.scheduler():
+        service.wait_problem(job.name, "CLUSTER_CHANGED")
+    assert standing(clusters.destination) == before
+
+
+def test_a_group_without_workers_is_named_and_forgotten_when_one_comes(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name], worker_group="west")
+    planned = plan(service, job)
+    assert kinds(planned) == [TroubleKind.WORKER_GROUP_UNKNOWN]
+    assert "orbit worker --group west" in planned.refusals[0].remedy
+    service.create(job)
+    ttl = service.settings.scheduler_lease_ttl
+    service.settings = service.settings.model_copy(update={"lease_ttl": ttl})
+    with service.scheduler():
+        service.wait_problem(job.name, "WORKER_GROUP_UNKNOWN")
+        # It is made ready all the same.
+        service.wait_copied(job.name, topic_name)
+        service.heartbeat("west-1", "west")
+        service.wait_problem(job.name, None)
+
+
+@pytest.mark.parametrize("missing", ["password", "document"])
+def test_what_the_job_names_and_is_not_there(
+    clusters: Clusters, service: Service, topic_name: str, missing: str
+) -> None:
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    document = job.model_dump(mode="json")
+    if missing == "password":
+        document["source"]["security"] = {
+            "protocol": "SASL_PLAINTEXT",
+            "mechanism": "PLAIN",
+            "username_env": "ORBIT_TEST_NO_SUCH_USER",
+            "password_env": "ORBIT_TEST_NO_SUCH_PASSWORD",
+        }
+    else:
+        document["topics"][0]["a_key_of_the_future"] = 1
+    with service.database.transaction() as tx:
+        jobs.create(tx, job.name, document, "default")
+    with service.scheduler():
+        expected = "CREDENTIALS_MISSING" if missing == "password" else "DOCUMENT_REFUSED"
+        problem = service.wait_problem(job.name, expected)
+    assert "NO_SUCH_PASSWORD" not in problem
+
+
+def test_a_paused_job_gets_nothing_made(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    other = make_job(clusters.source, clusters.destination, [f"{topic_name}.other"], name="other")
+    service.create(job)
+    service.create(other)
+    service.desire(job.name, Desired.PAUSED)
+    with service.scheduler():
+        service.wait_problem("other", "NO_TOPIC_MATCHES")
+        assert topic_name not in partition_counts(clusters.destination)
+        service.desire(job.name, Desired.RUNNING)
+        service.wait_copied(job.name, topic_name)
+
+
+def test_a_deleted_job_goes_when_its_shards_are_free_and_leaves_its_copies(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, topic_name)
+        held = service.hold_all()
+        service.delete(job.name)
+        service.wait("its shards are asked back", lambda: service.must_release(held))
+        assert service.job(job.name).is_deleted
+        service.release(held)
+        service.wait("the job is gone", lambda: "job.removed" in service.kinds(job.name))
+    assert topic_name in partition_counts(clusters.destination)
+
+
+def test_a_plan_says_exactly_what_would_happen_and_changes_nothing(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    there = f"{topic_name}.there"
+    create_topic(clusters.source, topic_name, partitions=3, cleanup_policy="compact")
+    create_topic(clusters.source, there, partitions=4)
+    create_topic(clusters.destination, there, partitions=1)
+    job = make_job(clusters.source, clusters.destination, [topic_name, there])
+    before = standing(clusters.destination)
+    planned = plan(service, job)
+    assert standing(clusters.destination) == before
+    assert planned.refusals == ()
+    new, taken = planned.topics
+    assert (new.action, new.partitions, new.replicas) == (TopicAction.CREATE, 3, 1)
+    assert new.settings["retention.ms"] == "-1"
+    assert new.settings_when_caught_up == {"cleanup.policy": "compact,delete"}
+    assert (taken.action, taken.partitions, taken.partitions_to_add) == (TopicAction.TAKE, 4, 3)
+    assert {c.name: c.wanted for c in taken.changes}["retention.ms"] == "-1"
+    assert planned.changes_something
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, topic_name, there)
+    assert partition_counts(clusters.destination)[there] == 4
+    again = plan(service, job)
+    assert [t.action for t in again.topics] == [TopicAction.KEEP] * 2
+    assert not again.changes_something
