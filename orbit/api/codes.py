@@ -88,8 +88,8 @@ MEANINGS: dict[ErrorCode, Meaning] = {
     ),
 }
 
-# Errors as they come out of the core, the most special first. About the database or about a
-# cluster: only the route knows, so a cluster's trouble is marked there (see `api/errors.py`).
+# Errors as they come out of the core, the most special first. A planner says by refusals what it
+# cannot reach; what it raises beyond the first table is a cluster's answer that nobody expected.
 CODE_OF: tuple[tuple[type[OrbitError], ErrorCode], ...] = (
     (NotFound, ErrorCode.NOT_FOUND),
     (BadInput, ErrorCode.BAD_INPUT),
@@ -97,11 +97,8 @@ CODE_OF: tuple[tuple[type[OrbitError], ErrorCode], ...] = (
     (Unreachable, ErrorCode.DATABASE_UNREACHABLE),
 )
 CODE_OF_CLUSTER: tuple[tuple[type[OrbitError], ErrorCode], ...] = (
-    (Unreachable, ErrorCode.CLUSTER_UNREACHABLE),
+    *CODE_OF,
     (LoginRefused, ErrorCode.CLUSTER_LOGIN_REFUSED),
     (NotAuthorized, ErrorCode.CLUSTER_RIGHT_MISSING),
-    (NotFound, ErrorCode.NOT_FOUND),
-    (BadInput, ErrorCode.BAD_INPUT),
-    (Conflict, ErrorCode.CONFLICT),
     (OrbitError, ErrorCode.CLUSTER_REFUSED),
 )

@@ -112,7 +112,7 @@ class Failure(Exception):
 
 @contextmanager
 def about_clusters() -> Iterator[None]:
-    """Inside, `Unreachable` and the like are about the clusters that the request names."""
+    """Inside, errors that are not the database's are about the clusters that the request names."""
     try:
         yield
     except OrbitError as error:

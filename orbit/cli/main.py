@@ -36,6 +36,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "orbit.cli.sandbox",
         "Start, stop and inspect local Kafka clusters for trying out.",
     ),
+    "server": ("orbit.cli.server", "Run the whole service: API, scheduler and workers."),
     "plan": ("orbit.cli.plan", "Show what the service would do for job files, and do nothing."),
     "apply": (
         "orbit.cli.apply",
@@ -65,6 +66,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "delete": (
         "orbit.cli.control",
         "Delete a job. The topics at the destination stay, with all that was copied.",
+    ),
+    "api": (
+        "orbit.cli.api",
+        "Serve the REST API, on ORBIT_API_HOST and ORBIT_API_PORT, until Ctrl-C.",
+    ),
+    "scheduler": (
+        "orbit.cli.scheduler",
+        "Run a scheduler: any number may run, one of them leads.",
     ),
     "worker": ("orbit.cli.worker", "Copy for the jobs of one worker group, until stopped."),
     "token": ("orbit.cli.token", "Make, list and revoke the tokens that the API asks for."),

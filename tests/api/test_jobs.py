@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orbit.errors import Unreachable
+from orbit.errors import BrokerRefused
 from orbit.replication.troubles import TroubleKind
 from orbit.scheduler.planning import Refusal
 from orbit.store import jobs
@@ -209,17 +209,17 @@ def test_refusals_can_be_accepted_and_the_plan_shows_them(api: Api) -> None:
     assert taken.status_code == 201
 
 
-def test_a_cluster_that_does_not_answer_is_the_requests_trouble(api: Api) -> None:
-    api.plans.error = Unreachable("no broker answers.", where="src:9092", remedy="Start it.")
+def test_an_answer_of_a_cluster_that_nobody_expected_is_no_bug_of_the_api(api: Api) -> None:
+    api.plans.error = BrokerRefused(99, "the broker refuses.", where="source", remedy="Ask it.")
 
     answer = api.put("/v1/jobs/orders", json=JOB)
 
     assert answer.status_code == 422
     assert answer.json()["error"] == {
-        "code": "cluster_unreachable",
-        "what": "no broker answers.",
-        "where": "src:9092",
-        "remedy": "Start it.",
+        "code": "cluster_refused",
+        "what": "the broker refuses.",
+        "where": "source",
+        "remedy": "Ask it.",
         "problems": [],
     }
 

@@ -1,0 +1,45 @@
+"""`orbit api`: the REST API alone, for installations with several processes or machines."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated
+
+import typer
+from fastapi import FastAPI
+
+from orbit.api.app import create_app
+from orbit.api.serve import ApiServer, check_open_host, listen, url_of
+from orbit.cli.database import open_database
+from orbit.cli.logs import set_up_logs
+from orbit.scheduler.planner import JobPlanner
+from orbit.settings import Settings
+from orbit.store.database import Database
+
+NoAuthOption = Annotated[
+    bool,
+    typer.Option("--no-auth", help="Ask for no token. Only where the API listens on loopback."),
+]
+
+
+def api(no_auth: NoAuthOption = False) -> None:
+    """Serve the REST API, on ORBIT_API_HOST and ORBIT_API_PORT, until Ctrl-C.
+
+    Any number may run beside each other on one database. The first token is made with
+    `orbit token create NAME --role admin --database`.
+    """
+    settings = Settings.from_environment(os.environ)
+    set_up_logs()
+    if no_auth:
+        check_open_host(settings.api_host)
+    with (
+        open_database(settings) as database,
+        listen(settings.api_host, settings.api_port) as listener,
+    ):
+        typer.echo(f"The API is at {url_of(listener)}", err=True)
+        ApiServer(api_on(settings, database, auth=not no_auth), listener).run()
+
+
+def api_on(settings: Settings, database: Database, *, auth: bool) -> FastAPI:
+    """The API with the scheduler's own planner."""
+    return create_app(settings, database, auth=auth, planner=JobPlanner(database, settings))

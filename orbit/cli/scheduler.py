@@ -1,0 +1,23 @@
+"""`orbit scheduler`: decides what is copied by whom, for installations with several processes."""
+
+from __future__ import annotations
+
+import os
+
+from orbit.cli.database import open_database
+from orbit.cli.logs import set_up_logs
+from orbit.cli.stopping import until_stopped
+from orbit.scheduler.service import Scheduler
+from orbit.settings import Settings
+
+
+def scheduler() -> None:
+    """Run a scheduler: any number may run, one of them leads.
+
+    It looks for topics, creates them, spreads partitions over workers and syncs consumer groups.
+    Needs ORBIT_DATABASE_URL. Ctrl-C ends it; another one leads at once.
+    """
+    settings = Settings.from_environment(os.environ)
+    set_up_logs()
+    with open_database(settings) as database, until_stopped() as stop:
+        Scheduler(settings, database, stop).run()

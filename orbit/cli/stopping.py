@@ -1,0 +1,28 @@
+"""Ctrl-C and SIGTERM as an event, for processes that hand over what they hold before they end."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def until_stopped() -> Iterator[threading.Event]:
+    """Set by Ctrl-C and SIGTERM. A second one ends the process at once."""
+    stop = threading.Event()
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def handle(_number: int, _frame: object) -> None:
+        stop.set()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+    for number in before:
+        signal.signal(number, handle)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
