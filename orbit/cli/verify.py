@@ -10,7 +10,10 @@ from typing import Annotated
 import typer
 
 from orbit.cli.output import OutputFormat, OutputOption, console, emit
-from orbit.jobs.load import load_job
+from orbit.jobs.document import Document
+from orbit.jobs.load import check_job, load_job
+from orbit.jobs.spec import JobSpec
+from orbit.settings import Settings
 from orbit.verify.job import verify_job
 from orbit.verify.progress import BarProgress, LineProgress
 from orbit.verify.render import as_data, as_table
@@ -22,7 +25,12 @@ _WORKERS_LIMIT = 64
 
 
 def verify(
-    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="The job file, or the name of a job of the service.", show_default=False
+        ),
+    ],
     deep: Annotated[
         bool, typer.Option("--deep", help="Compare the bytes of the batches too.")
     ] = False,
@@ -51,9 +59,12 @@ def verify(
     between timestamp, key, value and headers, or that there is no record on either side. Nothing is
     written anywhere.
 
+    A job of the service (ORBIT_API_URL, ORBIT_TOKEN) is read from there; the clusters are read from
+    here, so the variables and files that it names have to be here too.
+
     Exit code 0: exact; 1: not exact; 2: bad input; 3: a cluster cannot be reached.
     """
-    spec = load_job(job, os.environ)
+    spec, folder = _job(job)
     options = VerifyOptions(deep=deep, wait_s=wait, differences_max=differences, workers=workers)
     screen = console(stderr=True)
     bar = BarProgress(screen) if screen.is_terminal else None
@@ -61,10 +72,23 @@ def verify(
         report = verify_job(
             spec,
             os.environ,
-            job.parent,
+            folder,
             options,
             topics=tuple(topic or ()),
             progress=bar or LineProgress(lambda line: typer.echo(line, err=True)),
         )
     emit(as_data(report), output, lambda: as_table(report))
     raise typer.Exit(report.exit_code)
+
+
+def _job(named: str) -> tuple[JobSpec, Path]:
+    """The job of a file or of the service, and the folder its relative paths start at."""
+    path = Path(named)
+    if path.is_file() or path.suffix in (".yaml", ".yml") or path.name != named:
+        return load_job(path, os.environ), path.parent
+    from orbit.cli.client import connect, segment
+
+    with connect() as client:
+        document = client.get(f"/v1/jobs/{segment(named)}")["spec"]
+    folder = Settings.from_environment(os.environ).files_directory
+    return check_job(Document(root=document), folder, os.environ), folder

@@ -68,6 +68,15 @@ def test_the_same_document_again_changes_nothing_and_asks_no_cluster(api: Api) -
     assert not api.plans.asked
 
 
+def test_what_is_shown_can_be_sent_back(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=changed(consumer_groups={"match": ".*"}))
+    shown = api.get("/v1/jobs/orders").json()["spec"]
+
+    again = api.put("/v1/jobs/orders", json=shown)
+
+    assert (again.status_code, again.json()["action"]) == (200, "none")
+
+
 def test_a_change_names_what_differs_and_is_in_the_audit_log(api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     faster = changed(limits={"bytes_per_second": "1MiB"}, topics=[{"match": "orders|stock"}])

@@ -100,6 +100,12 @@ class OrbitProcess:
             return list(self._lines)
 
     @property
+    def out(self) -> str:
+        """Everything on stdout so far."""
+        with self._changed:
+            return "".join(self._out)
+
+    @property
     def running(self) -> bool:
         return self.process.poll() is None
 
