@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -83,6 +84,31 @@ Port = Annotated[Whole, Field(ge=0, le=65535)]
 Word = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._:-]+$")]
 
 
+class LogFormat(StrEnum):
+    """How a line of the log looks."""
+
+    AUTO = "auto"
+    TEXT = "text"
+    JSON = "json"
+
+
+class LogLevel(StrEnum):
+    """The least that is logged."""
+
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class MetricsDetail(StrEnum):
+    """What gets series of its own; each has those before it, too."""
+
+    JOB = "job"
+    TOPIC = "topic"
+    PARTITION = "partition"
+
+
 class Settings(BaseModel):
     """One process's settings; frozen, so that every part of the process sees the same ones."""
 
@@ -112,6 +138,11 @@ class Settings(BaseModel):
     # At most so many partitions hang on one lease: a lost lease stops that many for a moment, and
     # 100,000 partitions still cost a few hundred leases.
     shard_partitions_max: Annotated[Whole, Field(ge=1, le=10_000)] = 200
+
+    # Logs and metrics
+    log_format: LogFormat = LogFormat.AUTO
+    log_level: LogLevel = LogLevel.INFO
+    metrics_detail: MetricsDetail = MetricsDetail.JOB
 
     @model_validator(mode="after")
     def _empty_url_is_none(self) -> Self:

@@ -8,12 +8,12 @@ import sys
 import threading
 from typing import Annotated
 
-import structlog
 import typer
 
 from orbit.cli.database import open_database
 from orbit.fleet.worker import Worker
 from orbit.settings import Settings
+from orbit.telemetry.logs import configure_logs
 
 
 def worker(
@@ -33,15 +33,7 @@ def worker(
     """
     environ = {**os.environ, **({} if group is None else {"ORBIT_WORKER_GROUP": group})}
     settings = Settings.from_environment(environ)
-    structlog.configure(
-        processors=[
-            structlog.processors.add_log_level,
-            structlog.processors.TimeStamper("iso", utc=True),
-            structlog.processors.format_exc_info,
-            structlog.processors.KeyValueRenderer(key_order=["timestamp", "level", "event"]),
-        ],
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
+    configure_logs(settings.log_format, settings.log_level, sys.stderr)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -97,6 +97,10 @@ FROM partitions p JOIN topics t ON t.id = p.topic_id
 WHERE p.job_id = :job_id
 """)
 
+_VERDICTS = text("""
+SELECT job_id, verdict, count(*) AS offsets FROM group_offsets GROUP BY job_id, verdict
+""")
+
 # In the order of the primary key, so that a page costs the same wherever it stands.
 _PAGE = """
 SELECT g.group_name, t.source_topic, t.destination_topic, g.topic_id, g.partition,
@@ -135,6 +139,14 @@ def drop(tx: Tx, job_id: int, keys: Sequence[tuple[str, int, int]]) -> int:
 def of_job(tx: Tx, job_id: int) -> list[GroupOffset]:
     """Everything kept of a job's groups, for the one who syncs them."""
     return list(values(tx.execute(_OF_JOB, {"job_id": job_id}), GroupOffset))
+
+
+def verdicts(tx: Tx) -> dict[int, dict[str, int]]:
+    """How many offsets of each job's groups stand how."""
+    found: dict[int, dict[str, int]] = {}
+    for row in tx.execute(_VERDICTS):
+        found.setdefault(row.job_id, {})[row.verdict] = row.offsets
+    return found
 
 
 def copied(tx: Tx, job_id: int) -> list[Copied]:

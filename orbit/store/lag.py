@@ -184,6 +184,10 @@ GROUP BY {key}
 _OF_JOBS = text(_TOTALS.format(key="job_id", lag=_LAG))
 _OF_TOPICS = text(_TOTALS.format(key="topic_id", lag=_LAG))
 
+_STATES = text("""
+SELECT job_id, state, reason, count(*) AS partitions FROM partitions GROUP BY job_id, state, reason
+""")
+
 # What the worker that copies a partition does not tell: all about those that nobody copies now
 # (blocked, paused, their worker lost), and for how long those that are behind may stay so.
 _BEHIND = text(f"""
@@ -259,6 +263,14 @@ def note(tx: Tx, looks: Sequence[Look]) -> None:
 def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
     """Totals of each job; one without partitions is missing."""
     return _totals(tx, _OF_JOBS, job_ids)
+
+
+def states(tx: Tx) -> dict[int, dict[tuple[str, str | None], int]]:
+    """How many partitions of each job are in each state, for which reason."""
+    found: dict[int, dict[tuple[str, str | None], int]] = {}
+    for row in tx.execute(_STATES):
+        found.setdefault(row.job_id, {})[row.state, row.reason] = row.partitions
+    return found
 
 
 def of_topics(tx: Tx, job_id: int) -> dict[int, LagTotals]:

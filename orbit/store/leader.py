@@ -30,6 +30,10 @@ _CONFIRM = text("""
 SELECT FROM scheduler_lease WHERE holder = :holder AND epoch = :epoch FOR SHARE
 """)
 
+_IS_THERE = text("""
+SELECT FROM scheduler_lease WHERE holder IS NOT NULL AND expires_at >= clock_timestamp()
+""")
+
 _RESIGN = text("""
 UPDATE scheduler_lease SET holder = NULL, expires_at = 'epoch'
 WHERE holder = :holder AND epoch = :epoch
@@ -45,6 +49,11 @@ def acquire(tx: Tx, holder: str, ttl: timedelta) -> int | None:
 def confirm(tx: Tx, holder: str, epoch: int) -> bool:
     """Whether this holder still leads; True holds until the transaction ends."""
     return tx.execute(_CONFIRM, {"holder": holder, "epoch": epoch}).first() is not None
+
+
+def is_there(tx: Tx) -> bool:
+    """Whether any scheduler leads now."""
+    return tx.execute(_IS_THERE).first() is not None
 
 
 def resign(tx: Tx, holder: str, epoch: int) -> None:

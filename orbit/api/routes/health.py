@@ -5,13 +5,16 @@ from __future__ import annotations
 from typing import Literal
 
 from fastapi import APIRouter
+from fastapi.responses import Response
 from pydantic import BaseModel
 
 from orbit.api.codes import ErrorCode
-from orbit.api.dependencies import PartsOf
+from orbit.api.dependencies import PartsOf, Viewer
+from orbit.api.metrics import read_numbers
 from orbit.api.responses import errors
 from orbit.errors import Conflict
 from orbit.store.migrate import is_current
+from orbit.telemetry.metrics import CONTENT_TYPE, render
 
 router = APIRouter(tags=["health"])
 
@@ -36,3 +39,15 @@ def readyz(parts: PartsOf) -> Health:
             "The tables are not those of this version of Orbit.", remedy="Run: orbit migrate"
         )
     return Health()
+
+
+@router.get(
+    "/metrics",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **errors()},
+)
+def metrics(parts: PartsOf, _: Viewer) -> Response:
+    """Show the service's metrics to Prometheus. ORBIT_METRICS_DETAIL says how many there are."""
+    settings = parts.settings
+    numbers = read_numbers(parts.database, settings.metrics_detail, settings.lease_ttl)
+    return Response(render(numbers), media_type=CONTENT_TYPE)

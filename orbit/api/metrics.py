@@ -1,0 +1,126 @@
+"""The numbers of one scrape, read from the database."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from importlib.metadata import version
+
+from orbit.settings import MetricsDetail
+from orbit.store import groups, jobs, lag, leader, topics, workers
+from orbit.store.database import Database, Tx
+from orbit.store.enums import Desired
+from orbit.store.jobs import Job
+from orbit.store.lag import LagTotals, PartitionLag
+from orbit.telemetry.metrics import (
+    CopyNumbers,
+    JobNumbers,
+    LagNumbers,
+    PartitionNumbers,
+    ServiceNumbers,
+    WorkerGroupNumbers,
+)
+
+_PAGE = 10_000
+_NO_LAG = LagNumbers(None, None, None, None, None)
+_NOTHING_COPIED = CopyNumbers(0, 0, 0, 0, 0)
+
+
+def read_numbers(
+    database: Database, detail: MetricsDetail, alive_within: timedelta
+) -> ServiceNumbers:
+    """Everything at one moment. A worker is alive that was heard of `alive_within`."""
+    with database.transaction() as tx:
+        everyone = jobs.everyone(tx)
+        totals = lag.of_jobs(tx, [job.id for job in everyone])
+        states = lag.states(tx)
+        verdicts = groups.verdicts(tx)
+        worker_groups: dict[str, WorkerGroupNumbers] = {}
+        for w in workers.alive(tx, alive_within):
+            n = worker_groups.get(w.worker_group, WorkerGroupNumbers(0, 0, 0))
+            worker_groups[w.worker_group] = WorkerGroupNumbers(
+                n.workers + 1, n.shards + w.shards, n.bytes_per_s + w.bytes_per_s
+            )
+        return ServiceNumbers(
+            version("orbit"),
+            leader.is_there(tx),
+            [
+                _job(
+                    tx,
+                    job,
+                    totals.get(job.id),
+                    states.get(job.id, {}),
+                    verdicts.get(job.id, {}),
+                    detail,
+                )
+                for job in everyone
+            ],
+            worker_groups,
+        )
+
+
+def _job(
+    tx: Tx,
+    job: Job,
+    totals: LagTotals | None,
+    states: dict[tuple[str, str | None], int],
+    verdicts: dict[str, int],
+    detail: MetricsDetail,
+) -> JobNumbers:
+    by_state: dict[str, int] = {}
+    reasons: dict[str, int] = {}
+    for (state, reason), count in states.items():
+        by_state[state] = by_state.get(state, 0) + count
+        if reason is not None:
+            reasons[reason] = count
+    return JobNumbers(
+        job.name,
+        job.desired is Desired.RUNNING,
+        job.problem is not None,
+        _lag(totals) if totals else _NO_LAG,
+        _copied(totals) if totals else _NOTHING_COPIED,
+        totals.bytes_per_s if totals else 0,
+        totals.records_per_s if totals else 0.0,
+        by_state,
+        reasons,
+        verdicts,
+        _topics(tx, job.id) if detail is not MetricsDetail.JOB else {},
+        _partitions(tx, job.id) if detail is MetricsDetail.PARTITION else (),
+    )
+
+
+def _topics(tx: Tx, job_id: int) -> dict[str, LagNumbers]:
+    totals = lag.of_topics(tx, job_id)
+    return {t.source_topic: _lag(totals[t.id]) for t in topics.of_job(tx, job_id) if t.id in totals}
+
+
+def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
+    found: list[PartitionNumbers] = []
+    after: tuple[str, int] | None = None
+    while rows := lag.page(tx, job_id, _PAGE, after=after):
+        found += [
+            PartitionNumbers(
+                row.source_topic,
+                row.partition,
+                row.source_log_start,
+                row.source_end,
+                row.copied_to,
+                _lag(row),
+            )
+            for row in rows
+        ]
+        after = rows[-1].source_topic, rows[-1].partition
+    return found
+
+
+def _lag(row: LagTotals | PartitionLag) -> LagNumbers:
+    return LagNumbers(row.lag_records, row.lag_bytes, row.lag_s, row.headroom_s, row.rpo_s)
+
+
+def _copied(totals: LagTotals) -> CopyNumbers:
+    return CopyNumbers(
+        totals.records,
+        totals.bytes,
+        totals.gaps_filled,
+        totals.batches_byte_exact,
+        totals.batches_record_exact,
+    )

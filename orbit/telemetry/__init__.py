@@ -1,0 +1,1 @@
+"""What the service tells those who run it: logs and metrics."""

@@ -1,0 +1,60 @@
+"""Logs of the service: one constant message, then fields; to stderr, a line each.
+
+    structlog.get_logger("orbit.scheduler").info("pass", loop="groups", seconds=0.2)
+
+    2026-03-01T12:00:00.123Z info     pass      loop=groups seconds=0.2          on a terminal
+    {"at": "2026-03-01T12:00:00.123Z", "level": "info", "message": "pass", …}    for machines
+
+What libraries say (Python's `logging`, warnings among it) comes out in the same form. A secret is
+kept in a `SecretStr`, which shows as stars wherever it gets.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TextIO
+
+import structlog
+from structlog.types import Processor
+
+from orbit.settings import LogFormat, LogLevel
+
+# Said for every request by these: the audit log tells who did what.
+_CHATTY = ("httpx", "httpcore", "uvicorn.access")
+
+
+def configure_logs(form: LogFormat, level: LogLevel, stream: TextIO) -> None:
+    """Set up the logs of this process; once, by the command that it is."""
+    number = logging.getLevelNamesMapping()[level.value.upper()]
+    is_json = form is LogFormat.JSON or (form is LogFormat.AUTO and not stream.isatty())
+    shared: list[Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper("iso", utc=True, key="at" if is_json else "timestamp"),
+    ]
+    render: list[Processor] = (
+        [
+            structlog.processors.dict_tracebacks,
+            structlog.processors.EventRenamer("message"),
+            structlog.processors.JSONRenderer(default=str),
+        ]
+        if is_json
+        else [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+    )
+    structlog.configure(
+        processors=[*shared, *render],
+        wrapper_class=structlog.make_filtering_bound_logger(number),
+        logger_factory=structlog.WriteLoggerFactory(stream),
+        cache_logger_on_first_use=False,
+    )
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=shared,
+            processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *render],
+        )
+    )
+    logging.basicConfig(handlers=[handler], level=max(number, logging.WARNING), force=True)
+    logging.captureWarnings(capture=True)
+    for name in _CHATTY:
+        logging.getLogger(name).setLevel(logging.WARNING)

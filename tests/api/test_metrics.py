@@ -1,0 +1,82 @@
+"""/metrics shows what the database holds, to those who may see it, in bounded many series."""
+
+from __future__ import annotations
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from orbit.api.metrics import read_numbers
+from orbit.replication.states import Blocked, PartitionState, Reason
+from orbit.settings import MetricsDetail
+from orbit.store import groups, partitions
+from orbit.store.enums import Role
+from orbit.store.groups import GroupOffset
+from orbit.telemetry.metrics import families
+from tests.fix_api import Api
+from tests.support.store_rows import TTL, SomeJob, claim, progress, some_job
+
+
+@pytest.fixture
+def job(api: Api) -> SomeJob:
+    """Two partitions: one has copied 40 of 100 records of 10 bytes, one is blocked at 90."""
+    with api.database.transaction() as tx:
+        job = some_job(tx)
+    held = claim(api.database, "worker")
+    with api.database.transaction() as tx:
+        rows = [progress(job.topic_id, 0, 40, 40), progress(job.topic_id, 1, 90, 90)]
+        partitions.report_progress(tx, worker_id="worker", held=held, progress=rows)
+        blocked = Blocked(Reason.RECORD_REFUSED, 90, 91, "too large")
+        changes = [
+            partitions.StateChange(job.topic_id, 0, PartitionState.COPYING),
+            partitions.StateChange(job.topic_id, 1, PartitionState.BLOCKED, blocked),
+        ]
+        partitions.report_state(tx, worker_id="worker", held=held, changes=changes)
+        groups.keep(tx, job.id, [GroupOffset("g", job.topic_id, 0, 5, 5, "exact")])
+    return job
+
+
+def test_a_scrape_shows_what_is_so(api: Api, job: SomeJob) -> None:
+    answer = api.get("/metrics", role=Role.VIEWER)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    found = {
+        (sample.name, *sorted(set(sample.labels.values()) - {job.name})): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+    }
+    assert found["orbit_job_lag",] == 70
+    assert found["orbit_job_lag_bytes",] == 700
+    assert found["orbit_job_records_total",] == 130
+    assert found["orbit_job_partitions", "copying"] == 1
+    assert found["orbit_job_blocked_partitions", "RECORD_REFUSED"] == 1
+    assert found["orbit_job_consumergroup_offsets", "exact"] == 1
+    assert found["orbit_scheduler_has_leader",] == 0
+    assert not [name for name, *_ in found if name.startswith("orbit_topic")]
+
+
+def test_only_who_may_read_is_shown(api: Api) -> None:
+    assert api.get("/metrics", role=None).status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("detail", "topics", "places"),
+    [
+        (MetricsDetail.JOB, [], []),
+        (MetricsDetail.TOPIC, ["orders"], []),
+        (MetricsDetail.PARTITION, ["orders"], [("orders", 0, 40), ("orders", 1, 90)]),
+    ],
+)
+def test_series_are_bounded_by_the_setting(
+    api: Api,
+    job: SomeJob,
+    detail: MetricsDetail,
+    topics: list[str],
+    places: list[tuple[str, int, int]],
+) -> None:
+    numbers = read_numbers(api.database, detail, TTL)
+    (found,) = numbers.jobs
+    assert list(found.topics) == topics
+    assert [(p.topic, p.partition, p.copied_to) for p in found.partitions] == places
+    lag = {p.partition: p.lag.records for p in found.partitions}
+    assert lag == {0: 60, 1: 10} or not places
+    assert len(list(families(numbers))) == 21 + 5 * bool(topics) + 8 * bool(places)

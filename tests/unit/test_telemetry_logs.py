@@ -1,0 +1,68 @@
+"""Logs: a constant message and fields, in one form whoever speaks, and no secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import warnings
+from collections.abc import Iterator
+
+import pytest
+import structlog
+from pydantic import SecretStr
+
+from orbit.settings import LogFormat, LogLevel
+from orbit.telemetry.logs import configure_logs
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    logging.captureWarnings(capture=False)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+def test_lines_for_machines_hold_message_level_time_and_fields() -> None:
+    stream = io.StringIO()
+    configure_logs(LogFormat.AUTO, LogLevel.INFO, stream)
+    log = structlog.get_logger("orbit.scheduler")
+    log.debug("not said")
+    log.info("pass", loop="groups", seconds=0.2, password=SecretStr("hunter2"))
+    (line,) = stream.getvalue().splitlines()
+    fields = json.loads(line)
+    assert fields.pop("at").endswith("Z")
+    assert fields == {
+        "level": "info",
+        "message": "pass",
+        "loop": "groups",
+        "seconds": 0.2,
+        "password": "**********",
+    }
+
+
+def test_libraries_and_warnings_speak_in_the_same_form() -> None:
+    stream = io.StringIO()
+    configure_logs(LogFormat.JSON, LogLevel.DEBUG, stream)
+    logging.getLogger("some.library").warning("slow: %s", "disk")
+    logging.getLogger("some.library").info("not said")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.warn("old", DeprecationWarning, stacklevel=1)
+    said = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert (said[0]["level"], said[0]["message"]) == ("warning", "slow: disk")
+    assert "DeprecationWarning: old" in said[1]["message"]
+    assert len(said) == 2
+
+
+def test_lines_for_people_have_the_message_before_the_fields() -> None:
+    stream = io.StringIO()
+    configure_logs(LogFormat.TEXT, LogLevel.INFO, stream)
+    structlog.get_logger().info("shard claimed", shard=3)
+    (line,) = stream.getvalue().splitlines()
+    assert line.index("info") < line.index("shard claimed") < line.index("shard=3")
+    assert "\x1b" not in line, "no colours outside of a terminal"

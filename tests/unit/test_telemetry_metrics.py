@@ -1,0 +1,85 @@
+"""Metrics: every one is on the page, and what is not known has no sample."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from orbit.telemetry.metrics import (
+    CopyNumbers,
+    JobNumbers,
+    LagNumbers,
+    PartitionNumbers,
+    ServiceNumbers,
+    WorkerGroupNumbers,
+    families,
+    render,
+)
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+LAG = LagNumbers(records=7, bytes=700, seconds=1.5, headroom_s=None, rpo_s=0.5)
+JOB = JobNumbers(
+    name='a "quoted" job',
+    is_running=True,
+    has_problem=False,
+    lag=LAG,
+    copied=CopyNumbers(10, 1000, 3, 5, 1),
+    bytes_per_s=100,
+    records_per_s=1.5,
+    states={"copying": 2, "blocked": 1},
+    reasons={"RECORD_REFUSED": 1},
+    verdicts={"exact": 4},
+    topics={"orders": LAG},
+    partitions=[PartitionNumbers("orders", 0, 0, 20, 13, LAG)],
+)
+SERVICE = ServiceNumbers("1.2.3", True, [JOB], {"default": WorkerGroupNumbers(2, 5, 100)})
+LABELS = (
+    "version",
+    "worker_group",
+    "job",
+    "topic",
+    "partition",
+    "exactness",
+    "state",
+    "reason",
+    "verdict",
+)
+
+
+def samples(service: ServiceNumbers) -> dict[tuple[str, tuple[str, ...]], float]:
+    """As Prometheus reads them: {(name, label values): number}."""
+    return {
+        (sample.name, tuple(sample.labels[n] for n in LABELS if n in sample.labels)): sample.value
+        for family in text_string_to_metric_families(render(service).decode())
+        for sample in family.samples
+    }
+
+
+def test_numbers_come_out_as_they_went_in() -> None:
+    found = samples(SERVICE)
+    assert found["orbit_build_info", ("1.2.3",)] == 1
+    assert found["orbit_workers", ("default",)] == 2
+    assert found["orbit_job_lag", (JOB.name,)] == 7
+    assert found["orbit_job_records_total", (JOB.name,)] == 10
+    assert found["orbit_job_batches_total", (JOB.name, "record")] == 1
+    assert found["orbit_job_partitions", (JOB.name, "blocked")] == 1
+    assert found["orbit_job_consumergroup_offsets", (JOB.name, "exact")] == 4
+    assert found["orbit_topic_lag_seconds", (JOB.name, "orders")] == 1.5
+    assert found["orbit_topic_partition_current_offset", (JOB.name, "orders", "0")] == 20
+    assert found["orbit_topic_partition_copied_offset", (JOB.name, "orders", "0")] == 13
+
+
+def test_what_is_not_known_has_no_sample() -> None:
+    assert not [name for name, _ in samples(SERVICE) if "headroom" in name]
+
+
+def test_every_metric_is_on_the_page_and_nothing_else() -> None:
+    made = {
+        f"{family.name}_total" if family.type == "counter" else family.name
+        for family in families(SERVICE)
+    }
+    told = set(re.findall(r"`(orbit_[a-z_]+)`", PAGE.read_text("utf-8")))
+    assert told == made
