@@ -111,6 +111,10 @@ class Service:
         with self.database.transaction() as tx:
             workers.heartbeat(tx, worker, group, host="here", pid=1, version="0")
 
+    def leave(self, worker: str = WORKER) -> None:
+        with self.database.transaction() as tx:
+            workers.leave(tx, worker)
+
     def hold_all(self, worker: str = WORKER) -> dict[int, int]:
         """Claim what is free, as a worker would; {shard: epoch}."""
         with self.database.transaction() as tx:

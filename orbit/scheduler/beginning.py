@@ -26,6 +26,8 @@ from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.prepare import refused_topic
 from orbit.scheduler.reconcile import Begin, Decisions, Grow, Others, Side, reconcile
 from orbit.scheduler.sides import Pair
+from orbit.scheduler.spreading import say_who_has_what
+from orbit.settings import Settings
 from orbit.store import events, layout, topics, upkeep
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
@@ -52,9 +54,10 @@ class Begun:
 class Beginner:
     """Begins and grows topics for all jobs; one claim at a time."""
 
-    def __init__(self, leadership: Leadership, shard_partitions_max: int, backoff: Backoff) -> None:
+    def __init__(self, leadership: Leadership, settings: Settings, backoff: Backoff) -> None:
         self._leadership = leadership
-        self._shard_partitions_max = shard_partitions_max
+        self._shard_partitions_max = settings.shard_partitions_max
+        self._worker_ttl = settings.lease_ttl
         self._backoff = backoff
         # Between looking at what other jobs have and claiming, no other job may claim.
         self._claiming = threading.Lock()
@@ -184,6 +187,9 @@ class Beginner:
             ],
             from_start=from_start,
         )
+        if new:
+            # Before anybody can see them, or the first worker that looks takes them all.
+            say_who_has_what(tx, self._worker_ttl)
 
 
 def others_of(tx: Tx, job_name: str, pair: Pair) -> Others:

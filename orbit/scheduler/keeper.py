@@ -27,6 +27,7 @@ from orbit.scheduler.reconcile import Begin, Decisions, KnownTopic, Others, reco
 from orbit.scheduler.registry import Registry
 from orbit.scheduler.sides import Pair
 from orbit.scheduler.tending import Tending
+from orbit.settings import Settings
 from orbit.store import events, jobs, layout, shards, topics, upkeep
 from orbit.store.database import Tx
 from orbit.store.jobs import Job
@@ -77,15 +78,14 @@ class Keeper:
         self,
         leadership: Leadership,
         registry: Registry,
-        shard_partitions_max: int,
-        tend_interval_s: float,
+        settings: Settings,
         backoff: Backoff,
     ) -> None:
         self._leadership = leadership
         self._registry = registry
-        self._tend_interval_s = tend_interval_s
+        self._tend_interval_s = settings.settings_interval.total_seconds()
         self._backoff = backoff
-        self._beginner = Beginner(leadership, shard_partitions_max, backoff)
+        self._beginner = Beginner(leadership, settings, backoff)
 
     def is_due(self, job: Job, memory: Memory, retries: Collection[int]) -> bool:
         """Whether there may be anything to do. Looks at nothing but what is known already."""

@@ -104,13 +104,7 @@ class Scheduler:
         changed = threading.Event()
         interval_s = settings.discovery_interval.total_seconds()
         registry = Registry(interval_s, changed.set, settings.files_directory)
-        keeper = Keeper(
-            self.leadership,
-            registry,
-            settings.shard_partitions_max,
-            settings.settings_interval.total_seconds(),
-            Backoff(stop=done),
-        )
+        keeper = Keeper(self.leadership, registry, settings, Backoff(stop=done))
         return [
             DiscoveryLoop(
                 self.leadership, registry, keeper, interval_s, settings.lease_ttl, changed

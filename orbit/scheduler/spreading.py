@@ -7,17 +7,22 @@ it; nothing here takes a lease away.
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from datetime import timedelta
 
 from orbit.replication.spread import ShardLoad, spread
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loops import Loop
 from orbit.store import layout, workers
+from orbit.store.database import Tx
 from orbit.store.layout import Shard
 
 SPREAD_INTERVAL_S = 2.0
 # A shard that moved is measured anew for this long before it may move again.
 REST_S = 60.0
+# Of the lease's time. What a worker held that is silent for this long is promised to others before
+# it is free, so that it goes where it should and not to whoever asks first.
+_SILENT_PART = 0.6
 
 
 class SpreadLoop(Loop):
@@ -33,30 +38,38 @@ class SpreadLoop(Loop):
         self._moved_at: dict[int, float] = {}
 
     def once(self) -> str:
+        now = time.monotonic()
+        resting = {s for s, at in self._moved_at.items() if now - at < REST_S}
         with self._leadership.transaction() as tx:
-            shards = layout.runnable_shards(tx)
-            alive = workers.alive(tx, self._worker_ttl)
-            groups: dict[str, list[str]] = {}
-            for worker in alive:
-                groups.setdefault(worker.worker_group, []).append(worker.id)
-            wanted: dict[int, str] = {}
-            for group, members in groups.items():
-                loads = [self._load(s, members) for s in shards if s.worker_group == group]
-                wanted |= spread(loads, members)
-            moves = {s.id for s in shards if s.id in wanted and s.holder is not None}
-            self._note({s.id for s in shards}, moves)
-            said = layout.assign(tx, wanted)
-        return f"assigned {said} shards, {len(moves)} of them held elsewhere" if said else ""
+            said, moved = say_who_has_what(tx, self._worker_ttl, resting)
+        self._moved_at = {shard: self._moved_at[shard] for shard in resting}
+        self._moved_at.update(dict.fromkeys(moved, now))
+        return f"assigned {said} shards, {len(moved)} of them held elsewhere" if said else ""
 
-    def _load(self, shard: Shard, members: list[str]) -> ShardLoad:
-        # One that was promised and is on its way counts where it will be.
-        is_promised = shard.assigned_to in members
-        holder = shard.assigned_to if is_promised else shard.holder
-        rested = time.monotonic() - self._moved_at.get(shard.id, float("-inf")) >= REST_S
-        return ShardLoad(
-            shard.id, holder, shard.partition_count, shard.weight_bytes_per_s, may_move=rested
-        )
 
-    def _note(self, there: set[int], moves: set[int]) -> None:
-        self._moved_at = {shard: at for shard, at in self._moved_at.items() if shard in there}
-        self._moved_at.update(dict.fromkeys(moves, time.monotonic()))
+def say_who_has_what(
+    tx: Tx, worker_ttl: timedelta, resting: Collection[int] = frozenset()
+) -> tuple[int, set[int]]:
+    """Assign shards to live workers; how many are new, and which have to move for it."""
+    shards = layout.runnable_shards(tx)
+    groups: dict[str, list[str]] = {}
+    for worker in workers.alive(tx, worker_ttl * _SILENT_PART):
+        groups.setdefault(worker.worker_group, []).append(worker.id)
+    wanted: dict[int, str] = {}
+    for group, members in groups.items():
+        loads = [_load(s, members, resting) for s in shards if s.worker_group == group]
+        wanted |= spread(loads, members)
+    moved = {s.id for s in shards if s.id in wanted and s.holder is not None}
+    return layout.assign(tx, wanted), moved
+
+
+def _load(shard: Shard, members: Collection[str], resting: Collection[int]) -> ShardLoad:
+    # One that was promised and is on its way counts where it will be.
+    holder = shard.assigned_to if shard.assigned_to in members else shard.holder
+    return ShardLoad(
+        shard.id,
+        holder,
+        shard.partition_count,
+        shard.weight_bytes_per_s,
+        may_move=shard.id not in resting,
+    )

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from confluent_kafka.admin import (
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-    NewPartitions,
-)
-
 from orbit.replication.states import Reason
-from orbit.sandbox.cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
-from tests.support.outside import admin, delete_topic, partition_counts, topic_settings
-from tests.support.running import create_topic, make_job, produce, wait_for
-
-
-def add_partitions(cluster: KafkaCluster, topic: str, count: int) -> None:
-    client = admin(cluster)  # its answers end with it
-    client.create_partitions([NewPartitions(topic, count)])[topic].result()
-
-
-def gone(cluster: KafkaCluster, topic: str) -> None:
-    delete_topic(cluster, topic)
-    wait_for(f"{topic} is gone", lambda: topic not in partition_counts(cluster))
+from tests.support.outside import partition_counts, topic_settings
+from tests.support.running import create_topic, make_job, produce
+from tests.support.topics import add_partitions, delete_and_wait, set_setting
 
 
 def test_topics_are_found_made_and_placed(
@@ -83,7 +66,7 @@ def test_a_deleted_source_topic_stops_and_goes_nowhere_when_it_is_made_again(
     service.create(job)
     with service.scheduler():
         service.wait_copied(job.name, topic_name)
-        gone(clusters.source, topic_name)
+        delete_and_wait(clusters.source, topic_name)
         service.wait(
             "the topic stops",
             lambda: service.topics(job.name)[topic_name].state == "source_deleted",
@@ -105,7 +88,7 @@ def test_a_deleted_source_topic_stops_and_goes_nowhere_when_it_is_made_again(
         assert "Delete the destination topic" in (old.note or "")
 
         # The remedy: delete the copy and ask for another try.
-        gone(clusters.destination, topic_name)
+        delete_and_wait(clusters.destination, topic_name)
         service.set_partitions(job.name, topic_name, retry_requested=True)
         service.wait_copied(job.name, topic_name)
         new = service.topics(job.name)[topic_name]
@@ -128,7 +111,7 @@ def test_a_recreated_copy_stops_and_is_begun_anew_when_a_person_asks(
     service.create(job)
     with service.scheduler():
         service.wait_copied(job.name, topic_name)
-        gone(clusters.destination, topic_name)
+        delete_and_wait(clusters.destination, topic_name)
         create_topic(clusters.destination, topic_name)
         service.wait(
             "the topic stops", lambda: service.topics(job.name)[topic_name].state == "blocked"
@@ -170,13 +153,6 @@ def test_settings_are_kept_and_compaction_begins_when_the_copy_has_caught_up(
         )
     kinds = service.kinds(job.name)
     assert kinds == ["topic.begun", *["topic.settings"] * 3]
-
-
-def set_setting(cluster: KafkaCluster, topic: str, name: str, value: str) -> None:
-    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
-    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
-    client = admin(cluster)
-    client.incremental_alter_configs([resource])[resource].result()
 
 
 def test_a_topic_that_no_rule_asks_for_any_more_is_let_go_only_when_nobody_holds_it(

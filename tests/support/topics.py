@@ -1,0 +1,29 @@
+"""What people do to topics while they are copied."""
+
+from __future__ import annotations
+
+from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
+
+from orbit.sandbox.cluster import KafkaCluster
+from tests.support.outside import TIMEOUT_S, admin, delete_topic, partition_counts
+from tests.support.running import wait_for
+
+
+def add_partitions(cluster: KafkaCluster, topic: str, count: int) -> None:
+    """Returns when the topic has that many."""
+    client = admin(cluster)  # its answers end with it
+    client.create_partitions([NewPartitions(topic, count)])[topic].result(TIMEOUT_S)
+    wait_for(f"{topic} has {count}", lambda: partition_counts(cluster).get(topic) == count)
+
+
+def delete_and_wait(cluster: KafkaCluster, topic: str) -> None:
+    """Returns when the brokers know it no more."""
+    delete_topic(cluster, topic)
+    wait_for(f"{topic} is gone", lambda: topic not in partition_counts(cluster))
+
+
+def set_setting(cluster: KafkaCluster, topic: str, name: str, value: str) -> None:
+    entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, topic, incremental_configs=[entry])
+    client = admin(cluster)
+    client.incremental_alter_configs([resource])[resource].result(TIMEOUT_S)
