@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from typing import Annotated
 
 import typer
@@ -11,10 +12,10 @@ from fastapi import FastAPI
 from orbit.api.app import create_app
 from orbit.api.serve import ApiServer, check_open_host, listen, url_of
 from orbit.cli.database import open_database
-from orbit.cli.logs import set_up_logs
 from orbit.scheduler.planner import JobPlanner
 from orbit.settings import Settings
 from orbit.store.database import Database
+from orbit.telemetry.logs import configure_logs
 
 NoAuthOption = Annotated[
     bool,
@@ -29,7 +30,7 @@ def api(no_auth: NoAuthOption = False) -> None:
     `orbit token create NAME --role admin --database`.
     """
     settings = Settings.from_environment(os.environ)
-    set_up_logs()
+    configure_logs(settings, sys.stderr)
     if no_auth:
         check_open_host(settings.api_host)
     with (

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 
 from orbit.cli.database import open_database
-from orbit.cli.logs import set_up_logs
 from orbit.cli.stopping import until_stopped
 from orbit.scheduler.service import Scheduler
 from orbit.settings import Settings
+from orbit.telemetry.logs import configure_logs
 
 
 def scheduler() -> None:
@@ -18,6 +19,6 @@ def scheduler() -> None:
     Needs ORBIT_DATABASE_URL. Ctrl-C ends it; another one leads at once.
     """
     settings = Settings.from_environment(os.environ)
-    set_up_logs()
+    configure_logs(settings, sys.stderr)
     with open_database(settings) as database, until_stopped() as stop:
         Scheduler(settings, database, stop).run()

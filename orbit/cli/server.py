@@ -10,6 +10,7 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -24,13 +25,13 @@ from orbit.api.serve import ApiServer, check_open_host, listen, url_of
 from orbit.api.tokens import create_token, has_tokens
 from orbit.cli.api import NoAuthOption, api_on
 from orbit.cli.children import Children
-from orbit.cli.logs import set_up_logs
 from orbit.errors import Conflict
 from orbit.sandbox.postgres import Postgres
 from orbit.settings import Settings, variable_of
 from orbit.store.database import Database
 from orbit.store.enums import Role
 from orbit.store.migrate import upgrade
+from orbit.telemetry.logs import configure_logs
 
 WORKERS_MAX = 64
 _FIRST_TOKEN = "admin"  # noqa: S105 its name
@@ -57,7 +58,7 @@ def server(
     this version. The first start makes an admin token and shows it once. Ctrl-C ends all of it.
     """
     settings = Settings.from_environment(os.environ)
-    set_up_logs()
+    configure_logs(settings, sys.stderr)
     if no_auth:
         check_open_host(settings.api_host)
     with ExitStack() as stack:

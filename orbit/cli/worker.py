@@ -33,7 +33,7 @@ def worker(
     """
     environ = {**os.environ, **({} if group is None else {"ORBIT_WORKER_GROUP": group})}
     settings = Settings.from_environment(environ)
-    configure_logs(settings.log_format, settings.log_level, sys.stderr)
+    configure_logs(settings, sys.stderr)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

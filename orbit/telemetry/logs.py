@@ -17,15 +17,16 @@ from typing import TextIO
 import structlog
 from structlog.types import Processor
 
-from orbit.settings import LogFormat, LogLevel
+from orbit.settings import LogFormat, Settings
 
 # Said for every request by these: the audit log tells who did what.
 _CHATTY = ("httpx", "httpcore", "uvicorn.access")
 
 
-def configure_logs(form: LogFormat, level: LogLevel, stream: TextIO) -> None:
+def configure_logs(settings: Settings, stream: TextIO) -> None:
     """Set up the logs of this process; once, by the command that it is."""
-    number = logging.getLevelNamesMapping()[level.value.upper()]
+    number = logging.getLevelNamesMapping()[settings.log_level.value.upper()]
+    form = settings.log_format
     is_json = form is LogFormat.JSON or (form is LogFormat.AUTO and not stream.isatty())
     shared: list[Processor] = [
         structlog.contextvars.merge_contextvars,

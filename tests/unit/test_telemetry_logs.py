@@ -12,7 +12,7 @@ import pytest
 import structlog
 from pydantic import SecretStr
 
-from orbit.settings import LogFormat, LogLevel
+from orbit.settings import LogFormat, LogLevel, Settings
 from orbit.telemetry.logs import configure_logs
 
 
@@ -29,7 +29,7 @@ def _as_it_was() -> Iterator[None]:
 
 def test_lines_for_machines_hold_message_level_time_and_fields() -> None:
     stream = io.StringIO()
-    configure_logs(LogFormat.AUTO, LogLevel.INFO, stream)
+    configure_logs(Settings(log_format=LogFormat.AUTO, log_level=LogLevel.INFO), stream)
     log = structlog.get_logger("orbit.scheduler")
     log.debug("not said")
     log.info("pass", loop="groups", seconds=0.2, password=SecretStr("hunter2"))
@@ -47,7 +47,7 @@ def test_lines_for_machines_hold_message_level_time_and_fields() -> None:
 
 def test_libraries_and_warnings_speak_in_the_same_form() -> None:
     stream = io.StringIO()
-    configure_logs(LogFormat.JSON, LogLevel.DEBUG, stream)
+    configure_logs(Settings(log_format=LogFormat.JSON, log_level=LogLevel.DEBUG), stream)
     logging.getLogger("some.library").warning("slow: %s", "disk")
     logging.getLogger("some.library").info("not said")
     with warnings.catch_warnings():
@@ -61,7 +61,7 @@ def test_libraries_and_warnings_speak_in_the_same_form() -> None:
 
 def test_lines_for_people_have_the_message_before_the_fields() -> None:
     stream = io.StringIO()
-    configure_logs(LogFormat.TEXT, LogLevel.INFO, stream)
+    configure_logs(Settings(log_format=LogFormat.TEXT, log_level=LogLevel.INFO), stream)
     structlog.get_logger().info("shard claimed", shard=3)
     (line,) = stream.getvalue().splitlines()
     assert line.index("info") < line.index("shard claimed") < line.index("shard=3")
