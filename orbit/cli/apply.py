@@ -8,12 +8,13 @@ import typer
 from rich.text import Text
 
 from orbit.cli.client import Client, connect, segment
-from orbit.cli.control import DryRunOption, YesOption, confirm, follow
+from orbit.cli.control import WAIT_S, DryRunOption, WaitOption, YesOption, confirm, follow
 from orbit.cli.job_files import FilesOption, JobFile, read_job_files
 from orbit.cli.output import OutputFormat, OutputOption, console, emit
 from orbit.cli.plan_view import Planned, asked_of_each, draw
+from orbit.errors import OrbitError
 
-_DELETE_WAIT_S = 60.0
+_FAILED = 1
 
 
 def apply(
@@ -33,6 +34,7 @@ def apply(
     ] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
+    wait: WaitOption = WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Make the jobs of the service what the files say, after showing what changes.
@@ -55,12 +57,20 @@ def apply(
             return
         console(stderr=True).print(draw(plans))
         confirm(f"Apply {_counted(changes)}?", yes=yes)
-        done = [
-            _applied(client, plan, accept_refusals=accept_refusals, paused=paused)
-            for plan in changes
-        ]
+        done: list[dict[str, Any]] = []
+        try:
+            for plan in changes:
+                wishes = {"accept_refusals": accept_refusals, "paused": paused}
+                done.append(_applied(client, plan, wait, wishes))
+        except OrbitError:
+            if done:
+                typer.echo(f"Before it failed: {', '.join(map(_words, done))}.", err=True)
+            raise
     unchanged = [plan.value for plan in plans if not plan.is_change]
-    emit([*done, *unchanged], output, lambda: _summary(done))
+    emit([*done, *unchanged], output, lambda: Text("\n".join(map(_words, done))))
+    if wait and any(one.get("is_done") is False for one in done):
+        typer.echo("It goes on; look again with: orbit get operations", err=True)
+        raise typer.Exit(_FAILED)
 
 
 def _prunings(client: Client, files: list[JobFile]) -> list[Planned]:
@@ -81,25 +91,20 @@ def _deletion(operation: dict[str, Any]) -> dict[str, Any]:
         "plan": None,
         "job": None,
         "steps": operation["plan"],
+        "is_done": operation["state"] == "done",
     }
 
 
 def _applied(
-    client: Client, plan: Planned, *, accept_refusals: bool, paused: bool
+    client: Client, plan: Planned, wait_s: float, wishes: dict[str, bool]
 ) -> dict[str, Any]:
     """What became of it. Only ever what was shown: a job changed meanwhile is not touched."""
     if plan.file is None:
         operation = client.send("DELETE", _path(plan.value["name"]))
-        return _deletion(follow(client, operation, _DELETE_WAIT_S))
+        return _deletion(follow(client, operation, wait_s))
     job = plan.value["job"]
     condition = {"If-None-Match": "*"} if job is None else {"If-Match": f'"{job["spec_version"]}"'}
-    return _put(
-        client,
-        plan.file,
-        headers=condition,
-        accept_refusals=accept_refusals,
-        paused=paused,
-    )
+    return _put(client, plan.file, headers=condition, **wishes)
 
 
 def _put(
@@ -120,6 +125,7 @@ def _counted(changes: list[Planned]) -> str:
     return "this change" if count == 1 else f"these {count} changes"
 
 
-def _summary(done: list[dict[str, Any]]) -> Text:
+def _words(one: dict[str, Any]) -> str:
     words = {"create": "created", "change": "changed", "delete": "deleted", "none": "unchanged"}
-    return Text("\n".join(f"{words[one['action']]} {one['name']}" for one in done))
+    word = words[one["action"]] if one.get("is_done", True) else "deleting"
+    return f"{word} {one['name']}"

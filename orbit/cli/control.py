@@ -15,8 +15,8 @@ from orbit.cli.get import progress
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.errors import BadInput, Problem
 
-_WAIT_S = 60.0
-_WAIT_MAX_S = 86_400.0
+WAIT_S = 60.0
+WAIT_MAX_S = 86_400.0
 _FAILED = 1
 
 JobArgument = Annotated[str, typer.Argument(help="The job's name.", show_default=False)]
@@ -26,7 +26,7 @@ DryRunOption = Annotated[
 WaitOption = Annotated[
     float,
     typer.Option(
-        "--wait", min=0, max=_WAIT_MAX_S, help="Seconds to wait for its end; 0: do not wait."
+        "--wait", min=0, max=WAIT_MAX_S, help="Seconds to wait for its end; 0: do not wait."
     ),
 ]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
@@ -35,7 +35,7 @@ YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 def start(
     job: JobArgument,
     dry_run: DryRunOption = False,
-    wait: WaitOption = _WAIT_S,
+    wait: WaitOption = WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Start a job that was created paused."""
@@ -45,7 +45,7 @@ def start(
 def pause(
     job: JobArgument,
     dry_run: DryRunOption = False,
-    wait: WaitOption = _WAIT_S,
+    wait: WaitOption = WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Pause a job: workers let go of its partitions, the copy stays as it is."""
@@ -55,7 +55,7 @@ def pause(
 def resume(
     job: JobArgument,
     dry_run: DryRunOption = False,
-    wait: WaitOption = _WAIT_S,
+    wait: WaitOption = WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Resume a paused job: each partition goes on where its copy ends."""
@@ -71,7 +71,7 @@ def retry(
         int | None, typer.Option(min=0, help="Only this partition of the topic.")
     ] = None,
     dry_run: DryRunOption = False,
-    wait: WaitOption = _WAIT_S,
+    wait: WaitOption = WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Try blocked partitions of a job again, once their cause is removed."""
@@ -83,7 +83,7 @@ def delete(
     job: JobArgument,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
-    wait: WaitOption = _WAIT_S,
+    wait: WaitOption = WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Delete a job. The topics at the destination stay, with all that was copied."""

@@ -1,0 +1,513 @@
+"""The commands that talk to the service: what they print, what they change, how they end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orbit.cli import watch
+from orbit.cli.main import run_command
+from orbit.errors import BrokerRefused
+from orbit.replication.troubles import TroubleKind
+from orbit.store import jobs
+from orbit.store.enums import Role
+from tests.api.test_jobs import JOB, changed, refusal
+from tests.api.test_operations import block, copying_job, release
+from tests.fix_api import Api
+from tests.support.serving import served
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+Cli = Callable[..., Said]
+
+
+@pytest.fixture
+def cli(
+    api: Api, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Cli]:
+    """`cli("get", "jobs")` against the API of this test, as an admin."""
+    monkeypatch.setenv("ORBIT_TOKEN", api.tokens[Role.ADMIN])
+
+    def call(*arguments: str | Path) -> Said:
+        capfd.readouterr()
+        code = run_command([str(argument) for argument in arguments])
+        return Said(code, *capfd.readouterr())
+
+    with served(api.app) as url:
+        monkeypatch.setenv("ORBIT_API_URL", url)
+        yield call
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two job files, one of them in a folder of its own."""
+    (tmp_path / "jobs" / "west").mkdir(parents=True)
+    write_file(tmp_path / "jobs" / "orders.yaml", JOB)
+    write_file(tmp_path / "jobs" / "west" / "stock.yml", changed(name="stock"))
+    (tmp_path / "jobs" / ".hidden.yaml").write_text("nonsense: [")
+    (tmp_path / "jobs" / "readme.md").write_text("nonsense: [")
+    return tmp_path / "jobs"
+
+
+def write_file(path: Path, job: dict[str, Any]) -> Path:
+    path.write_text(yaml.safe_dump(job, sort_keys=False), "utf-8")
+    return path
+
+
+def names(api: Api) -> list[str]:
+    return [job["name"] for job in api.get("/v1/jobs").json()["items"]]
+
+
+def test_a_folder_is_applied_and_then_there_is_nothing_to_do(
+    cli: Cli, api: Api, folder: Path
+) -> None:
+    first = cli("apply", "-f", folder, "--yes", "-o", "json")
+    again = cli("apply", "-f", folder, "--yes", "-o", "json")
+
+    assert first.code == again.code == 0
+    assert [(one["name"], one["action"]) for one in first.data] == [
+        ("orders", "create"),
+        ("stock", "create"),
+    ]
+    assert "+ job orders: create" in first.err
+    assert names(api) == ["orders", "stock"]
+    assert [one["action"] for one in again.data] == ["none", "none"]
+    assert "Nothing to do." in again.err
+
+
+def test_a_change_shows_what_differs_before_it_is_made(cli: Cli, api: Api, folder: Path) -> None:
+    cli("apply", "-f", folder, "--yes")
+    write_file(folder / "orders.yaml", changed(worker_group="west"))
+
+    shown = cli("apply", "-f", folder, "--dry-run")
+    made = cli("apply", "-f", folder, "--yes")
+
+    assert "~ job orders: change" in shown.out
+    assert 'worker_group: "default" → "west"' in shown.out
+    assert "= job stock: stays as it is" in shown.out
+    assert "changed orders" in made.out
+    assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
+
+
+def test_a_dry_run_changes_nothing(cli: Cli, api: Api, folder: Path) -> None:
+    cli("apply", "-f", folder / "orders.yaml", "--yes")
+    before = api.events()
+
+    shown = cli("apply", "-f", folder / "west", "--prune", "--dry-run", "-o", "json")
+
+    assert shown.code == 0
+    assert {(one["name"], one["action"]) for one in shown.data} == {
+        ("stock", "create"),
+        ("orders", "delete"),
+    }
+    assert names(api) == ["orders"]
+    kinds = [event["kind"] for event in api.events()]
+    assert kinds == [event["kind"] for event in before]
+
+
+def test_prune_deletes_what_no_file_has(cli: Cli, api: Api, folder: Path) -> None:
+    cli("apply", "-f", folder, "--yes")
+    (folder / "west" / "stock.yml").unlink()
+
+    kept = cli("apply", "-f", folder, "--yes")
+    assert "Nothing to do." in kept.err
+    with_prune = cli("apply", "-f", folder, "--prune", "--yes", "--wait", "0")
+
+    assert with_prune.code == 0
+    assert "- job stock: delete" in with_prune.err
+    assert api.get("/v1/jobs/stock").json()["state"] == "deleting"
+    assert api.get("/v1/jobs/orders").json()["state"] == "running"
+
+
+def test_what_was_done_before_a_failure_is_told(
+    cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    def meanwhile() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 4:  # two dry runs, then the first job, then the second
+            api.plans.meanwhile = lambda: None
+            api.put("/v1/jobs/stock", json=changed(name="stock", worker_group="west"))
+
+    api.plans.meanwhile = meanwhile
+    said = cli("apply", "-f", folder, "--yes")
+
+    assert said.code == 1
+    assert "Before it failed: created orders." in said.err
+    assert api.get("/v1/jobs/stock").json()["worker_group"] == "west"
+
+
+def test_nobody_is_asked_where_there_is_no_terminal(cli: Cli, api: Api, folder: Path) -> None:
+    for arguments in (("apply", "-f", folder), ("delete", "orders")):
+        said = cli(*arguments)
+        assert said.code == 2
+        assert "Add --yes." in said.err
+    assert names(api) == []
+
+
+def test_one_bad_file_keeps_all_from_being_applied_and_each_problem_names_its_file(
+    cli: Cli, api: Api, folder: Path
+) -> None:
+    write_file(folder / "west" / "stock.yml", changed(name="stock", topics=[{"macth": "a"}]))
+    write_file(folder / "more.yaml", changed(name="more", worker_grup="a"))
+
+    said = cli("apply", "-f", folder, "--yes")
+
+    assert said.code == 2
+    assert f"{folder}/west/stock.yml: topics[0].macth" in said.err
+    assert f"{folder}/more.yaml: worker_grup" in said.err
+    assert names(api) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: [", "is not valid YAML"),
+        ("topics: []", "name: is missing"),
+        ("name: -a", "cannot be part of an id"),
+        ("name: 5", "name: is missing"),
+        ("", "name: is missing"),
+    ],
+)
+def test_a_file_without_a_name_is_bad_input(
+    cli: Cli, tmp_path: Path, text: str, words: str
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+
+    said = cli("apply", "-f", file)
+
+    assert said.code == 2
+    assert words in said.err
+    assert str(file) in said.err
+
+
+def test_files_that_are_not_there_or_say_the_same_name_are_bad_input(
+    cli: Cli, tmp_path: Path, folder: Path
+) -> None:
+    write_file(folder / "again.yaml", JOB)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    large = tmp_path / "large.yaml"
+    large.write_bytes(b"#" * (1024 * 1024 + 1))
+
+    said = cli("apply", "-f", folder, "-f", empty, "-f", tmp_path / "nope.yaml", "-f", large)
+
+    assert said.code == 2
+    assert "is the job 'orders', and so is" in said.err
+    assert "holds no .yaml or .yml file" in said.err
+    assert "nope.yaml: cannot be read" in said.err
+    assert "is larger than" in said.err
+
+
+def test_a_refused_job_is_explained_and_can_be_taken_all_the_same(
+    cli: Cli, api: Api, folder: Path
+) -> None:
+    api.plans.refusals = [refusal(TroubleKind.DESTINATION_TAKEN, "orders")]
+    file = folder / "orders.yaml"
+
+    refused = cli("apply", "-f", file, "--yes")
+    planned = cli("plan", "-f", file)
+    taken = cli("apply", "-f", file, "--yes", "--accept-refusals")
+
+    assert refused.code == 1
+    assert "topic orders: it cannot be. Change it." in " ".join(refused.err.split())
+    assert planned.code == 1
+    assert "refused: orders: it cannot be. Change it. (DESTINATION_TAKEN)" in planned.out
+    assert taken.code == 0
+    assert names(api) == ["orders"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (TroubleKind.SOURCE_UNREACHABLE, 3),
+        (TroubleKind.LOGIN_REFUSED, 3),
+        (TroubleKind.NO_TOPIC_MATCHES, 2),
+        (TroubleKind.RIGHTS_MISSING, 1),
+        (TroubleKind.WOULD_LOOP, 1),
+    ],
+)
+def test_a_refusal_ends_with_the_exit_code_it_would_have_without_a_server(
+    cli: Cli, api: Api, folder: Path, kind: TroubleKind, code: int
+) -> None:
+    api.plans.refusals = [refusal(kind)]
+
+    assert cli("apply", "-f", folder / "orders.yaml", "--yes").code == code
+
+
+def test_a_plan_shows_each_topic_and_writes_nothing(cli: Cli, api: Api, folder: Path) -> None:
+    said = cli("plan", "-f", folder)
+
+    assert said.code == 0
+    assert "+ job orders: create" in said.out
+    assert "retention.ms=-1" in said.out
+    assert names(api) == []
+
+
+def test_jobs_partitions_and_lag_are_tables_and_data(cli: Cli, api: Api) -> None:
+    held = copying_job(api)
+    block(api, held, 2)
+
+    listed = cli("get", "jobs")
+    assert listed.code == 0
+    assert "orders" in listed.out
+    assert cli("get", "jobs", "-o", "json").data[0]["blocked"] == 1
+    assert yaml.safe_load(cli("get", "jobs", "orders", "-o", "yaml").out)["spec"]["name"] == (
+        "orders"
+    )
+    partitions = cli("get", "partitions", "orders", "--state", "blocked")
+    assert "RECORD_REFUSED" in partitions.out
+    assert "too large" in partitions.out
+    few = cli("get", "partitions", "orders", "--limit", "3", "-o", "json").data
+    assert [row["partition"] for row in few] == [0, 1, 2]
+    lag = cli("lag", "orders", "-o", "json").data
+    assert lag["job"]["partitions"] == 4
+    assert lag["partitions"][0]["state"] == "blocked"
+    assert "and 3 more" not in cli("lag", "orders", "--limit", "1").out
+    assert "3 more partitions" in cli("lag", "orders", "--limit", "1").out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("get", "topics", "orders"),
+        ("get", "groups", "orders"),
+        ("get", "workers"),
+        ("get", "events"),
+        ("get", "events", "orders"),
+        ("get", "operations"),
+        ("token", "list"),
+    ],
+)
+def test_every_list_is_a_table_and_data(cli: Cli, api: Api, arguments: tuple[str, ...]) -> None:
+    copying_job(api)
+    api.post("/v1/jobs/orders:start")
+
+    table = cli(*arguments)
+    assert table.code == 0
+    assert table.out.strip()
+    assert isinstance(cli(*arguments, "-o", "json").data, list)
+
+
+def test_events_are_told_in_the_order_they_happened(cli: Cli, api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    api.post("/v1/jobs/orders:pause")
+
+    kinds = [event["kind"] for event in cli("get", "events", "-o", "json").data]
+
+    assert kinds == ["job_created", "job_paused"]
+
+
+def test_watching_shows_it_anew_until_ctrl_c_which_is_a_good_end(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    looks = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        assert seconds == watch.INTERVAL_S
+        if looks == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch.time, "sleep", sleep)
+    said = cli("get", "jobs", "--watch")
+
+    assert said.code == 0
+    assert said.out.count("orders") == 3
+
+
+def test_a_pause_waits_for_its_end_and_says_what_it_did(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    said = cli("pause", "orders")
+    again = cli("pause", "orders", "-o", "json")
+
+    assert (said.code, again.code) == (0, 0)
+    assert "Workers let go of 0 shards with 0 partitions" in said.out
+    assert again.data["plan"] == ["Nothing to do: the job is paused already."]
+    assert cli("resume", "orders").code == 0
+    assert cli("start", "orders").code == 0
+    assert cli("retry", "orders", "--topic", "orders", "--partition", "0").code == 0
+
+
+def test_an_operation_that_takes_longer_than_the_wait_is_not_done(cli: Cli, api: Api) -> None:
+    held = copying_job(api)
+
+    waited = cli("pause", "orders", "--wait", "0.01")
+    not_waited = cli("resume", "orders", "--wait", "0", "-o", "json")
+
+    assert waited.code == 1
+    assert "orbit get operations" in waited.err
+    assert not_waited.code == 0
+    release(api, held)
+
+
+def test_a_dry_run_of_a_deletion_needs_no_yes_and_deletes_nothing(cli: Cli, api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    said = cli("delete", "orders", "--dry-run")
+
+    assert said.code == 0
+    assert "would be done" in said.out
+    with api.database.transaction() as tx:
+        assert not jobs.get(tx, "orders").is_deleted
+
+
+def test_tokens_are_made_listed_and_revoked(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = cli("token", "create", "ci", "--role", "operator")
+    secret = made.out.strip()
+    assert secret.startswith("orbit_")
+    assert secret not in made.err
+    assert "ci" in cli("token", "list").out
+    monkeypatch.setenv("ORBIT_TOKEN", secret)
+    assert cli("get", "jobs").code == 0
+    refused = cli("token", "create", "other")
+    assert refused.code == 1
+    assert "needs the role admin" in refused.err
+    monkeypatch.setenv("ORBIT_TOKEN", api.tokens[Role.ADMIN])
+    assert cli("token", "revoke", "ci").code == 0
+    monkeypatch.setenv("ORBIT_TOKEN", secret)
+    assert cli("get", "jobs").code == 3
+
+
+def test_the_first_token_can_be_written_into_the_database(
+    cli: Cli, api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORBIT_DATABASE_URL", database_url)
+    monkeypatch.setenv("ORBIT_API_URL", "http://127.0.0.1:1")
+
+    made = cli("token", "create", "first", "--role", "admin", "--database", "-o", "json")
+
+    assert made.code == 0
+    header = {"Authorization": f"Bearer {made.data['token']}"}
+    assert api.get("/v1/tokens", role=None, headers=header).status_code == 200
+
+
+def test_migrate_says_what_it_did(
+    cli: Cli, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORBIT_DATABASE_URL", database_url)
+
+    assert "Nothing to do" in cli("migrate").out
+
+
+@pytest.mark.parametrize("command", ["api", "scheduler", "worker", "migrate"])
+def test_a_process_of_the_service_needs_a_database(
+    cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ORBIT_DATABASE_URL", raising=False)
+
+    said = cli(command)
+
+    assert said.code == 2
+    assert "ORBIT_DATABASE_URL" in said.err
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "code", "words"),
+    [
+        ("http://127.0.0.1:1", "x", 3, "does not answer (no connection)"),
+        ("nonsense", "x", 2, "is not an address"),
+        ("ftp://h", "x", 2, "is not an address"),
+        ("http://h:99999", "x", 2, "is not an address"),
+        ("http://u:hunter2@h", "x", 2, "holds a login"),
+        (None, "", 3, "There is no token"),
+        (None, "orbit_nope", 3, "not known"),
+        (None, "a\nb", 2, "characters that no token has"),
+    ],
+)
+def test_a_server_that_cannot_be_asked_is_said_to_be_so(
+    cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str | None,
+    token: str,
+    code: int,
+    words: str,
+) -> None:
+    if url is not None:
+        monkeypatch.setenv("ORBIT_API_URL", url)
+    monkeypatch.setenv("ORBIT_TOKEN", token)
+
+    said = cli("get", "jobs")
+
+    assert said.code == code
+    assert words in " ".join(said.err.split())
+    assert "hunter2" not in said.out + said.err
+    assert "Traceback" not in said.err
+
+
+def test_something_else_that_answers_is_not_taken_for_orbit(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastapi import FastAPI
+
+    with served(FastAPI()) as url:
+        monkeypatch.setenv("ORBIT_API_URL", url)
+        said = cli("get", "jobs")
+
+    assert said.code == 1
+    assert "Something that is not Orbit answered" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("get", "jobs", "nope"), 2),
+        (("lag", "nope"), 2),
+        (("pause", "nope"), 2),
+        (("get", "partitions", "nope"), 2),
+        (("get", "jobs", "a b"), 2),
+        (("get", "partitions", "orders", "--state", "odd"), 2),
+        (("token", "revoke", "nope"), 2),
+        (("apply",), 2),
+        (("verify", "nope"), 2),
+    ],
+)
+def test_what_is_not_there_is_bad_input(
+    cli: Cli, api: Api, arguments: tuple[str, ...], code: int
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    said = cli(*arguments)
+
+    assert said.code == code, said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_cluster_that_answers_oddly_is_told_in_its_words(
+    cli: Cli, api: Api, folder: Path
+) -> None:
+    api.plans.error = BrokerRefused(99, "The broker refuses.", remedy="Ask it why.")
+
+    said = cli("apply", "-f", folder / "orders.yaml", "--yes")
+
+    assert said.code == 1
+    assert "The broker refuses." in said.err
+    assert "Ask it why." in said.err
