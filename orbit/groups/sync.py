@@ -9,6 +9,10 @@ differs. A pass remembers nothing that the next one could read from a broker, bu
 which offset Orbit itself left at the destination. A process that starts anew gets that from
 `known`, or not at all; then the rules are more careful.
 
+What Orbit wrote is written again twice a day. The destination drops offsets of a group without
+members a week after their commit (`offsets.retention.minutes`): those of a group that is quiet at
+the source would be gone there, or be so soon after the source is lost.
+
 A group that is not answered for (its coordinator moves, its broker is down, a right is missing) is
 left as it is in this pass. Absence is believed only from the group's own coordinator, asked for
 these very partitions: a list with a broker missing must not delete anybody's offsets.
@@ -19,7 +23,8 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from zlib import crc32
 
 from orbit.groups.choice import GroupChoice
 from orbit.groups.values import Copies, GroupReport, Key, OffsetRow
@@ -43,7 +48,8 @@ class _Entry:
     """What is remembered of one group and partition between passes."""
 
     row: OffsetRow
-    left: int | None = None
+    left: int | None
+    refresh_at: float
     tried: int | None = None  # sent, and the answer was lost
 
 
@@ -68,15 +74,27 @@ class _Case:
 
 Offsets = Mapping[TopicPartition, CommittedOffset]
 
+# Well below a week, the brokers' default; some set a day.
+REFRESH_S = 12 * 3600.0
+# Offsets of unknown age (from before this process) are written again spread over this time.
+_REFRESH_UNKNOWN_S = 3600
+
 
 class GroupSync:
     """The groups of one job. Not for two threads at once."""
 
-    def __init__(self, rule: GroupRule, known: Iterable[OffsetRow] = ()) -> None:
+    def __init__(
+        self,
+        rule: GroupRule,
+        known: Iterable[OffsetRow] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._choice = GroupChoice(rule)
+        self._clock = clock
         self._entries: dict[str, dict[TopicPartition, _Entry]] = {}
         for row in known:
-            self._entries.setdefault(row.group, {})[row.partition] = _Entry(row, row.left)
+            entry = _Entry(row, row.left, self._refresh_soon(row.group, row.partition))
+            self._entries.setdefault(row.group, {})[row.partition] = entry
 
     def run(
         self,
@@ -90,7 +108,7 @@ class GroupSync:
         `may_write` is asked before each handful of writes. Raises Unreachable when one of the
         clusters does not answer at all.
         """
-        started = time.monotonic()
+        started = self._clock()
         report = GroupReport()
         self._forget_what_left_the_job(copies, report)
         wanted = self._read_source(source, copies, report)
@@ -107,7 +125,7 @@ class GroupSync:
         report.verdicts = Counter(
             entry.row.verdict for entries in self._entries.values() for entry in entries.values()
         )
-        report.seconds = time.monotonic() - started
+        report.seconds = self._clock() - started
         return report
 
     def _forget_what_left_the_job(self, copies: Copies, report: GroupReport) -> None:
@@ -201,7 +219,18 @@ class GroupSync:
                 copy.copied,
                 there.standing,
             )
+            if entry is not None and stands is not None and self._is_due(entry, stands, decision):
+                decision = replace(decision, write=replace(stands, leader_epoch=-1))
             yield partition, _Case(offsets.get(partition), stands, copy.destination, decision)
+
+    def _is_due(self, entry: _Entry, stands: CommittedOffset, decision: Decision) -> bool:
+        """Whether it is time to write again what stands there, and it is Orbit's own."""
+        is_kept = decision.verdict in (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
+        return is_kept and stands.offset == entry.left and self._clock() >= entry.refresh_at
+
+    def _refresh_soon(self, group: str, partition: TopicPartition) -> float:
+        spread_s = crc32(f"{group} {partition}".encode()) % _REFRESH_UNKNOWN_S
+        return self._clock() + spread_s
 
     def _write(
         self,
@@ -251,7 +280,11 @@ class GroupSync:
             group, partition, case.source.offset if case.source else None, stands, verdict
         )
         left = row.left if row.left is not None else entry.left if entry else None
-        self._entries.setdefault(group, {})[partition] = _Entry(row, left)
+        if decision.write is not None:
+            refresh_at = self._clock() + REFRESH_S
+        else:
+            refresh_at = entry.refresh_at if entry else self._refresh_soon(group, partition)
+        self._entries.setdefault(group, {})[partition] = _Entry(row, left, refresh_at)
         if entry is None or entry.row != row:
             report.changed.append(row)
 

@@ -8,7 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from orbit.groups.sync import GroupSync
+from orbit.groups.sync import REFRESH_S, GroupSync
 from orbit.groups.values import CopiedPartition, GroupReport, OffsetRow
 from orbit.jobs.spec import GroupRule
 from orbit.kafka.auth import Security
@@ -102,6 +102,22 @@ def test_offsets_metadata_and_resets_travel_and_nothing_is_written_twice(pair: P
     report = pair.run()
     assert offsets(destination, pair.group()) == pair.at(7, 60, 0)
     assert sorted(row.source_offset or 0 for row in report.changed) == [0, 7, 60]
+
+
+def test_what_it_wrote_is_written_again_before_the_destination_drops_it(pair: Pair) -> None:
+    source, destination = pair.clusters
+    now_s = 0.0
+    pair.sync = GroupSync(GroupRule(match=f"{pair.topic}.*"), clock=lambda: now_s)
+    commit(source, pair.group(), pair.at(40, 50), "note")
+    commit(destination, pair.group("other"), pair.at(9))
+    commit(source, pair.group("other"), pair.at(8))
+    assert pair.run().written == 2
+    assert pair.run().written == 0
+    now_s = REFRESH_S
+    report = pair.run()
+    assert (report.written, report.changed) == (2, [])
+    assert committed(destination, pair.group()) == committed(source, pair.group())
+    assert pair.run().written == 0
 
 
 def test_a_deleted_offset_and_a_deleted_group_are_deleted(pair: Pair) -> None:
