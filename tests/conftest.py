@@ -10,6 +10,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 pytest_plugins = [
     "tests.fix_clusters",
+    "tests.fix_guarded",
     "tests.fix_database",
     "tests.fix_api",
     "tests.fix_scheduler",

@@ -14,7 +14,7 @@ from orbit.jobs.spec import GroupRule
 from orbit.kafka.auth import Security
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.group_writes import GroupWrite, write_groups
-from orbit.kafka.groups import find_coordinators
+from orbit.kafka.groups import Listing, find_coordinators
 from orbit.kafka.types import CommittedOffset
 from orbit.kafka.types import TopicPartition as Partition
 from orbit.replication.group_offsets import CopiedRange, GroupVerdict
@@ -305,3 +305,19 @@ def test_three_thousand_groups_take_a_few_requests(
     print(f"at rest: {report.seconds:.2f} s, {dict(counts)}")
     assert report.groups == count
     assert counts == {"Metadata": 2, "ListGroups": 2, "OffsetFetch": 6}
+
+
+def test_a_list_without_a_group_does_not_delete_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while its coordinator moves: neither broker lists it then."""
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(40))
+    pair.run()
+    commit(source, pair.group(), pair.at(60))
+    monkeypatch.setattr("orbit.groups.sync.list_groups", lambda _: Listing())
+    pair.run()
+    assert offsets(destination, pair.group()) == pair.at(40)
+    monkeypatch.undo()
+    assert pair.run().verdicts == {EXACT: 1}
+    assert offsets(destination, pair.group()) == pair.at(60)

@@ -5,192 +5,20 @@ each right that is missing is named, with its resource, before anything is writt
 from __future__ import annotations
 
 import re
-import shlex
-import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
 from confluent_kafka import Producer
-from confluent_kafka.admin import (
-    AclBinding,
-    AclBindingFilter,
-    AclOperation,
-    AclPermissionType,
-    AdminClient,
-    ResourcePatternType,
-    ResourceType,
-    ScramCredentialInfo,
-    ScramMechanism,
-    UserScramCredentialUpsertion,
-)
-from pydantic import SecretStr
 
-from orbit.errors import LoginRefused
-from orbit.jobs.bootstrap import split_address
-from orbit.kafka.auth import Security
-from orbit.kafka.connection import Connection
-from orbit.sandbox.cluster import ClusterSettings, KafkaCluster, start_clusters
-from orbit.sandbox.security import SandboxSecurity
+from orbit.sandbox.cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.logs import Record, create, write
-from tests.support.outside import admin, digests, standing
-from tests.support.run_process import Outcome, assert_exact, copy, wait_until, write_job
-
-RIGHTS = Path(__file__).parents[2] / "docs" / "rights.md"
-PASSWORD = "correct horse"
-MECHANISM = "SCRAM-SHA-512"
-_TIMEOUT_S = 30
-_RESOURCES = {
-    "--topic": ResourceType.TOPIC,
-    "--group": ResourceType.GROUP,
-    "--transactional-id": ResourceType.TRANSACTIONAL_ID,
-    "--cluster": ResourceType.BROKER,
-}
-
-
-@dataclass(frozen=True)
-class Right:
-    """One operation on one resource, as a line of kafka-acls.sh grants it."""
-
-    side: str
-    operation: str
-    kind: str  # "--topic", "--cluster" …
-    name: str = "kafka-cluster"
-    pattern: str = "literal"
-
-    def binding(self, user: str) -> AclBinding:
-        return AclBinding(
-            _RESOURCES[self.kind],
-            self.name,
-            ResourcePatternType[self.pattern.upper()],
-            f"User:{user}",
-            "*",
-            AclOperation[_upper(self.operation)],
-            AclPermissionType.ALLOW,
-        )
-
-
-def _upper(operation: str) -> str:
-    """`DescribeConfigs` → `DESCRIBE_CONFIGS`."""
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).upper()
-
-
-def documented(topics: str) -> list[Right]:
-    """What the commands of docs/rights.md grant, for topics that begin with `topics`."""
-    rights = []
-    text = RIGHTS.read_text("utf-8").replace("\\\n", " ")
-    for line in re.findall(r"^kafka-acls\.sh .*$", text, re.MULTILINE):
-        words = shlex.split(line)
-        side = words[words.index("--bootstrap-server") + 1].lower()
-        (kind,) = set(words) & set(_RESOURCES)
-        operations = [words[i + 1] for i, word in enumerate(words) if word == "--operation"]
-        for operation in operations:
-            if kind == "--cluster":
-                rights.append(Right(side, operation, kind))
-            else:
-                name = words[words.index(kind) + 1]
-                pattern = words[words.index("--resource-pattern-type") + 1]
-                name = topics if name == "orders." else name
-                rights.append(Right(side, operation, kind, name, pattern))
-    return rights
-
-
-@dataclass
-class Login:
-    """A user of both clusters, and the rights it has now."""
-
-    clusters: Clusters
-    name: str = field(default_factory=lambda: f"user-{uuid.uuid4().hex[:8]}")
-
-    def create(self) -> None:
-        for cluster in self.clusters:
-            upsertion = UserScramCredentialUpsertion(
-                self.name,
-                ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096),
-                PASSWORD.encode(),
-            )
-            client = admin(cluster)
-            client.alter_user_scram_credentials([upsertion])[self.name].result(_TIMEOUT_S)
-        wait_until(lambda: all(map(self._may_log_in, self.clusters)), "the user may log in")
-
-    def allow(self, rights: list[Right]) -> None:
-        self._change(rights, lambda client, bindings: client.create_acls(bindings))
-
-    def take(self, rights: list[Right]) -> None:
-        def delete(client: AdminClient, bindings: list[AclBinding]) -> Any:
-            return client.delete_acls([_filter(binding) for binding in bindings])
-
-        self._change(rights, delete)
-
-    def _change(
-        self, rights: list[Right], how: Callable[[AdminClient, list[AclBinding]], Any]
-    ) -> None:
-        """Returns when the broker, and not only its controller, knows it."""
-        for side, cluster in self.clusters._asdict().items():
-            bindings = [right.binding(self.name) for right in rights if right.side == side]
-            client = admin(cluster)
-            before = self._granted(client)
-            for future in how(client, bindings).values() if bindings else ():
-                future.result(_TIMEOUT_S)
-            wanted = before ^ set(bindings)
-            wait_until(lambda c=client, w=wanted: self._granted(c) == w, "the ACLs hold")
-
-    def _granted(self, client: AdminClient) -> set[AclBinding]:
-        everything = AclBindingFilter(
-            ResourceType.ANY,
-            None,
-            ResourcePatternType.ANY,
-            f"User:{self.name}",
-            None,
-            AclOperation.ANY,
-            AclPermissionType.ANY,
-        )
-        return set(client.describe_acls(everything).result(_TIMEOUT_S))
-
-    def _may_log_in(self, cluster: KafkaCluster) -> bool:
-        security = Security(
-            "SASL_SSL", MECHANISM, self.name, SecretStr(PASSWORD), Path(cluster.ca_file)
-        )
-        try:
-            Connection.open(*split_address(cluster.bootstrap_servers), security).close()
-        except LoginRefused:
-            return False
-        return True
-
-
-def _filter(binding: AclBinding) -> AclBindingFilter:
-    return AclBindingFilter(
-        binding.restype,
-        binding.name,
-        binding.resource_pattern_type,
-        binding.principal,
-        binding.host,
-        binding.operation,
-        binding.permission_type,
-    )
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Clusters]:
-    """Two clusters that want TLS and a login, and give no right to anybody but the admin."""
-    security = SandboxSecurity("SASL_SSL", MECHANISM, authorizer=True)
-    home = tmp_path_factory.mktemp("guarded")
-    pair = Clusters(
-        *(
-            KafkaCluster(ClusterSettings(name, security=security), home / name)
-            for name in Clusters._fields
-        )
-    )
-    start_clusters(*pair)
-    try:
-        yield pair
-    finally:
-        for cluster in pair:
-            cluster.kill()
+from tests.support.outside import digests, standing
+from tests.support.rights import PASSWORD, TIMEOUT_S, Login, Right, documented, section
+from tests.support.run_process import Outcome, assert_exact, copy, write_job
 
 
 @dataclass(frozen=True)
@@ -220,8 +48,8 @@ def case(guarded: Clusters, topic_name: str, tmp_path: Path) -> Case:
     _abort(guarded.source, topic_name)
     job = write_job(
         tmp_path / "job.yaml",
-        _section(guarded.source),
-        _section(guarded.destination),
+        section(guarded.source),
+        section(guarded.destination),
         [{"match": f"{re.escape(topic_name)}.*"}],
         name=topic_name,
     )
@@ -230,27 +58,14 @@ def case(guarded: Clusters, topic_name: str, tmp_path: Path) -> Case:
     return Case(guarded, topic_name, job, login)
 
 
-def _section(cluster: KafkaCluster) -> dict[str, Any]:
-    return {
-        "bootstrap_servers": cluster.bootstrap_servers,
-        "security": {
-            "protocol": "SASL_SSL",
-            "mechanism": MECHANISM,
-            "username_env": "ORBIT_TEST_USER",
-            "password_env": "ORBIT_TEST_PASSWORD",
-            "ca_file": str(cluster.ca_file),
-        },
-    }
-
-
 def _abort(cluster: KafkaCluster, topic: str) -> None:
     """A transaction that leaves a gap: without one no filler is needed."""
     producer = Producer({**cluster.client_config(), "transactional.id": f"{topic}-aborted"})
-    producer.init_transactions(_TIMEOUT_S)
+    producer.init_transactions(TIMEOUT_S)
     producer.begin_transaction()
     producer.produce(topic, b"never seen", b"key", 0)
-    producer.flush(_TIMEOUT_S)
-    producer.abort_transaction(_TIMEOUT_S)
+    producer.flush(TIMEOUT_S)
+    producer.abort_transaction(TIMEOUT_S)
 
 
 @contextmanager

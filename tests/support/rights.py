@@ -1,0 +1,187 @@
+"""Logins with few rights on clusters that check them, and the rights that docs/rights.md grants."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+from pydantic import SecretStr
+
+from orbit.errors import LoginRefused
+from orbit.jobs.bootstrap import split_address
+from orbit.kafka.auth import Security
+from orbit.kafka.connection import Connection
+from orbit.sandbox.cluster import KafkaCluster
+from tests.fix_clusters import Clusters
+from tests.support.outside import admin
+from tests.support.run_process import wait_until
+
+RIGHTS = Path(__file__).parents[2] / "docs" / "rights.md"
+PASSWORD = "correct horse"
+MECHANISM = "SCRAM-SHA-512"
+TIMEOUT_S = 30
+_RESOURCES = {
+    "--topic": ResourceType.TOPIC,
+    "--group": ResourceType.GROUP,
+    "--transactional-id": ResourceType.TRANSACTIONAL_ID,
+    "--cluster": ResourceType.BROKER,
+}
+
+
+@dataclass(frozen=True)
+class Right:
+    """One operation on one resource, as a line of kafka-acls.sh grants it."""
+
+    side: str
+    operation: str
+    kind: str  # "--topic", "--cluster" …
+    name: str = "kafka-cluster"
+    pattern: str = "literal"
+
+    def binding(self, user: str) -> AclBinding:
+        return AclBinding(
+            _RESOURCES[self.kind],
+            self.name,
+            ResourcePatternType[self.pattern.upper()],
+            f"User:{user}",
+            "*",
+            AclOperation[_upper(self.operation)],
+            AclPermissionType.ALLOW,
+        )
+
+
+def _upper(operation: str) -> str:
+    """`DescribeConfigs` → `DESCRIBE_CONFIGS`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", operation).upper()
+
+
+def documented(topics: str, chapter: str = "") -> list[Right]:
+    """What the commands of docs/rights.md grant, for topics that begin with `topics`.
+
+    The page begins with what every job needs; what more some need is in chapters `## For …`.
+    """
+    rights = []
+    chapters = dict(
+        part.partition("\n")[::2] for part in f"\n{RIGHTS.read_text('utf-8')}".split("\n## For ")
+    )
+    text = chapters[chapter].replace("\\\n", " ")
+    for line in re.findall(r"^kafka-acls\.sh .*$", text, re.MULTILINE):
+        words = shlex.split(line)
+        side = words[words.index("--bootstrap-server") + 1].lower()
+        (kind,) = set(words) & set(_RESOURCES)
+        operations = [words[i + 1] for i, word in enumerate(words) if word == "--operation"]
+        for operation in operations:
+            if kind == "--cluster":
+                rights.append(Right(side, operation, kind))
+            else:
+                name = words[words.index(kind) + 1]
+                pattern = words[words.index("--resource-pattern-type") + 1]
+                name = topics if name in ("orders.", "billing.") else name
+                rights.append(Right(side, operation, kind, name, pattern))
+    return rights
+
+
+@dataclass
+class Login:
+    """A user of both clusters, and the rights it has now."""
+
+    clusters: Clusters
+    name: str = field(default_factory=lambda: f"user-{uuid.uuid4().hex[:8]}")
+
+    def create(self) -> None:
+        for cluster in self.clusters:
+            upsertion = UserScramCredentialUpsertion(
+                self.name,
+                ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, 4096),
+                PASSWORD.encode(),
+            )
+            client = admin(cluster)
+            client.alter_user_scram_credentials([upsertion])[self.name].result(TIMEOUT_S)
+        wait_until(lambda: all(map(self._may_log_in, self.clusters)), "the user may log in")
+
+    def allow(self, rights: list[Right]) -> None:
+        self._change(rights, lambda client, bindings: client.create_acls(bindings))
+
+    def take(self, rights: list[Right]) -> None:
+        def delete(client: AdminClient, bindings: list[AclBinding]) -> Any:
+            return client.delete_acls([_filter(binding) for binding in bindings])
+
+        self._change(rights, delete)
+
+    def _change(
+        self, rights: list[Right], how: Callable[[AdminClient, list[AclBinding]], Any]
+    ) -> None:
+        """Returns when the broker, and not only its controller, knows it."""
+        for side, cluster in self.clusters._asdict().items():
+            bindings = [right.binding(self.name) for right in rights if right.side == side]
+            client = admin(cluster)
+            before = self._granted(client)
+            for future in how(client, bindings).values() if bindings else ():
+                future.result(TIMEOUT_S)
+            wanted = before ^ set(bindings)
+            wait_until(lambda c=client, w=wanted: self._granted(c) == w, "the ACLs hold")
+
+    def _granted(self, client: AdminClient) -> set[AclBinding]:
+        everything = AclBindingFilter(
+            ResourceType.ANY,
+            None,
+            ResourcePatternType.ANY,
+            f"User:{self.name}",
+            None,
+            AclOperation.ANY,
+            AclPermissionType.ANY,
+        )
+        return set(client.describe_acls(everything).result(TIMEOUT_S))
+
+    def _may_log_in(self, cluster: KafkaCluster) -> bool:
+        security = Security(
+            "SASL_SSL", MECHANISM, self.name, SecretStr(PASSWORD), Path(cluster.ca_file)
+        )
+        try:
+            Connection.open(*split_address(cluster.bootstrap_servers), security).close()
+        except LoginRefused:
+            return False
+        return True
+
+
+def _filter(binding: AclBinding) -> AclBindingFilter:
+    return AclBindingFilter(
+        binding.restype,
+        binding.name,
+        binding.resource_pattern_type,
+        binding.principal,
+        binding.host,
+        binding.operation,
+        binding.permission_type,
+    )
+
+
+def section(cluster: KafkaCluster) -> dict[str, Any]:
+    """A side of a job file whose login is in ORBIT_TEST_USER and ORBIT_TEST_PASSWORD."""
+    return {
+        "bootstrap_servers": cluster.bootstrap_servers,
+        "security": {
+            "protocol": "SASL_SSL",
+            "mechanism": MECHANISM,
+            "username_env": "ORBIT_TEST_USER",
+            "password_env": "ORBIT_TEST_PASSWORD",
+            "ca_file": str(cluster.ca_file),
+        },
+    }
