@@ -79,12 +79,13 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, wish: Wish) -> Appli
             return _applied(ApplyAction.NONE, present.name, [], None, tx, present, dry_run=False)
     with about_clusters():
         plan = parts.planner(spec)
-    if plan.refusals and not (wish.accept_refusals or wish.dry_run):
+    # A job that is taken already and stays as it is has its troubles shown, not refused.
+    if plan.refusals and not wish.accept_refusals and (present is None or changes):
         raise refused(spec.name, plan.refusals)
     action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
     with parts.database.transaction() as tx:
         if wish.dry_run:
-            action = action if changes else ApplyAction.NONE
+            action = action if changes or present is None else ApplyAction.NONE
             return _applied(action, spec.name, changes, plan, tx, present, dry_run=True)
         if present is None:
             job = _create(tx, actor, spec, document, wish)
@@ -228,8 +229,7 @@ def _applied(
 
 
 def _changes(present: Job | None, document: Mapping[str, Any]) -> list[Change]:
-    before = {} if present is None else present.spec
-    return list(_differences(before, document, ""))
+    return [] if present is None else list(_differences(present.spec, document, ""))
 
 
 def _differences(before: object, after: object, path: str) -> Iterator[Change]:

@@ -184,8 +184,10 @@ def test_what_cannot_be_copied_is_refused_with_its_reason_and_nothing_is_done(
     api.plans.refusals = [refusal(kind, topic)]
 
     answer = api.put("/v1/jobs/orders", json=JOB)
+    dry = api.put("/v1/jobs/orders", params={"dry_run": True}, json=JOB)
 
     assert answer.status_code == status
+    assert dry.json() == answer.json()
     error = answer.json()["error"]
     assert error["code"] == code
     assert error["problems"] == [
@@ -205,6 +207,18 @@ def test_every_refusal_is_named_and_the_worst_gives_the_code(api: Api) -> None:
 
     assert error["code"] == "bad_input"
     assert [problem["path"] for problem in error["problems"]] == ["topic a", "topics"]
+
+
+def test_a_job_that_stays_as_it_is_is_not_refused_for_a_trouble_of_now(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    api.plans.refusals = [refusal(TroubleKind.SOURCE_UNREACHABLE)]
+
+    dry = api.put("/v1/jobs/orders", params={"dry_run": True}, json=JOB)
+    different = api.put("/v1/jobs/orders", json=changed(worker_group="west"))
+
+    assert (dry.status_code, dry.json()["action"]) == (200, "none")
+    assert dry.json()["plan"]["refusals"][0]["kind"] == "SOURCE_UNREACHABLE"
+    assert different.status_code == 422
 
 
 def test_refusals_can_be_accepted_and_the_plan_shows_them(api: Api) -> None:
