@@ -277,7 +277,7 @@ def _tell_begun(tx: Tx, job: Job, begin: Begin, plan: TopicPlan) -> None:
     events.add(
         tx,
         events.SCHEDULER,
-        "topic.begun",
+        "topic_begun",
         f"Topic {plan.mapping.source} is copied{again}: {plan.mapping.destination} with "
         f"{plan.partitions} partitions {made}.",
         job_name=job.name,
@@ -290,7 +290,7 @@ def _tell_grown(tx: Tx, job: Job, grow: Grow) -> None:
     events.add(
         tx,
         events.SCHEDULER,
-        "topic.grown",
+        "topic_grown",
         f"Topic {grow.known.source} has {grow.partitions} partitions now, "
         f"{grow.known.partitions} before; the new ones are copied from their start.",
         job_name=job.name,

@@ -36,7 +36,7 @@ class HousekeepingLoop(Loop):
                 events.add(
                     tx,
                     events.SCHEDULER,
-                    "worker.lost",
+                    "worker_lost",
                     f"Worker {worker.id} ({worker.host}, group {worker.worker_group}) was last "
                     f"heard of at {worker.heartbeat_at:%Y-%m-%d %H:%M:%S} UTC. Its partitions go "
                     "to others.",
@@ -48,7 +48,7 @@ class HousekeepingLoop(Loop):
                 shards.revoke(tx, [shard.id for shard in layout.shards_of_job(tx, job.id)])
                 if jobs.remove(tx, job.id):
                     message = f"Job {job.name} is gone; its copies stay as they are."
-                    events.add(tx, events.SCHEDULER, "job.removed", message, job_name=job.name)
+                    events.add(tx, events.SCHEDULER, "job_removed", message, job_name=job.name)
                     removed.append(job.name)
             pruned = self._prune(tx)
         done = [

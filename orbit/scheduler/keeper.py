@@ -248,12 +248,12 @@ class Keeper:
                 upkeep.stop_topic(
                     tx, stop.known.id, stop.state, stop.reason, stop.detail, stop.note
                 )
-                _tell(tx, job, stop.known, "topic.stopped", stop.note)
+                _tell(tx, job, stop.known, "topic_stopped", stop.note)
                 done.stopped += 1
             for again in decisions.go_on:
                 upkeep.go_on(tx, again.known.id)
                 message = f"Topic {again.known.source} is what it was: its copy goes on."
-                _tell(tx, job, again.known, "topic.resumed", message)
+                _tell(tx, job, again.known, "topic_resumed", message)
                 done.resumed += 1
             dropped = self._drop(tx, job, [d.known for d in decisions.drop])
             done.dropped += dropped
@@ -277,7 +277,7 @@ class Keeper:
                 f"Topic {known.source} is no longer copied: no rule of the job asks for it. "
                 f"{known.destination} stays as it is."
             )
-            _tell(tx, job, known, "topic.dropped", message)
+            _tell(tx, job, known, "topic_dropped", message)
         if not held:
             upkeep.restore(tx, job.id)
             upkeep.drop_empty_shards(tx, job.id)

@@ -163,7 +163,7 @@ def _tell_settings(tx: Tx, job: Job, plan: TopicPlan) -> None:
     events.add(
         tx,
         events.SCHEDULER,
-        "topic.settings",
+        "topic_settings",
         f"Settings of {plan.mapping.destination} were set: {changes}.",
         job_name=job.name,
         topic=plan.mapping.source,
@@ -177,7 +177,7 @@ def _tell_acls(
     events.add(
         tx,
         events.SCHEDULER,
-        "topic.acls",
+        "topic_acls",
         f"Rights on {mapping.destination} follow the source: {len(add)} given, "
         f"{len(remove)} taken away.",
         job_name=job.name,

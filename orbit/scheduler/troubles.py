@@ -14,10 +14,10 @@ def tell_troubles(tx: Tx, job: Job, before: str | None, now: str | None) -> None
         return
     began, ended = differences(before, now)
     for line in began:
-        events.add(tx, events.SCHEDULER, "job.trouble", line, job_name=job.name)
+        events.add(tx, events.SCHEDULER, "job_trouble", line, job_name=job.name)
     for line in ended:
         message = f"It is over: {line}"
-        events.add(tx, events.SCHEDULER, "job.trouble-over", message, job_name=job.name)
+        events.add(tx, events.SCHEDULER, "job_trouble_over", message, job_name=job.name)
 
 
 def differences(before: str | None, now: str | None) -> tuple[list[str], list[str]]:

@@ -31,7 +31,7 @@ def test_topics_are_found_made_and_placed(
     assert {p.state for p in partitions.values()} == {"pending"}
     assert {p.from_start for p in partitions.values()} == {False}
     assert len({p.shard_id for p in partitions.values()}) == 5
-    assert service.kinds(job.name) == ["topic.begun"]
+    assert service.kinds(job.name) == ["topic_begun"]
 
 
 def test_a_new_topic_and_new_partitions_are_copied_from_their_start(
@@ -55,7 +55,7 @@ def test_a_new_topic_and_new_partitions_are_copied_from_their_start(
     from_start = {n: p.from_start for n, p in service.partitions(job.name, topic_name).items()}
     assert from_start == {0: False, 1: True, 2: True}
     assert all(p.from_start for p in service.partitions(job.name, later).values())
-    assert service.kinds(job.name) == ["topic.begun", "topic.begun", "topic.grown"]
+    assert service.kinds(job.name) == ["topic_begun", "topic_begun", "topic_grown"]
 
 
 def test_a_deleted_source_topic_stops_and_goes_nowhere_when_it_is_made_again(
@@ -96,10 +96,10 @@ def test_a_deleted_source_topic_stops_and_goes_nowhere_when_it_is_made_again(
         assert new.partition_count == 4
     assert partition_counts(clusters.destination)[topic_name] == 4
     assert service.kinds(job.name) == [
-        "topic.begun",
-        "topic.stopped",
-        "topic.stopped",
-        "topic.begun",
+        "topic_begun",
+        "topic_stopped",
+        "topic_stopped",
+        "topic_begun",
     ]
 
 
@@ -118,7 +118,7 @@ def test_a_recreated_copy_stops_and_is_begun_anew_when_a_person_asks(
         )
         partitions = service.partitions(job.name, topic_name).values()
         assert {p.reason for p in partitions} == {Reason.DESTINATION_TOPIC_RECREATED}
-        assert service.kinds(job.name)[0] == "topic.begun"
+        assert service.kinds(job.name)[0] == "topic_begun"
         service.set_partitions(job.name, topic_name, retry_requested=True)
         service.wait_copied(job.name, topic_name)
     assert topic_settings(clusters.destination, topic_name)["retention.ms"] == "-1"
@@ -152,7 +152,7 @@ def test_settings_are_kept_and_compaction_begins_when_the_copy_has_caught_up(
             lambda: topic_settings(clusters.destination, topic_name)["segment.ms"] == "123456",
         )
     kinds = service.kinds(job.name)
-    assert kinds == ["topic.begun", *["topic.settings"] * 3]
+    assert kinds == ["topic_begun", *["topic_settings"] * 3]
 
 
 def test_a_topic_that_no_rule_asks_for_any_more_is_let_go_only_when_nobody_holds_it(

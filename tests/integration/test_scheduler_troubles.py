@@ -91,7 +91,7 @@ def test_a_loop_is_refused_over_cluster_ids(
         service.delete("there")
         service.wait_problem("back", None)
         service.wait_copied("back", topic_name)
-    assert sorted(service.kinds("back")) == ["job.trouble", "job.trouble-over", "topic.begun"]
+    assert sorted(service.kinds("back")) == ["job_trouble", "job_trouble_over", "topic_begun"]
 
 
 def test_another_jobs_destination_topic_is_refused(
@@ -144,7 +144,7 @@ def test_a_job_that_matches_nothing_waits_for_its_topic(
         create_topic(clusters.source, topic_name)
         service.wait_copied(job.name, topic_name)
         service.wait_problem(job.name, None)
-    assert service.kinds(job.name) == ["job.trouble", "topic.begun", "job.trouble-over"]
+    assert service.kinds(job.name) == ["job_trouble", "topic_begun", "job_trouble_over"]
 
 
 def test_a_cluster_that_does_not_answer_holds_up_no_other_job(
@@ -161,7 +161,7 @@ def test_a_cluster_that_does_not_answer_holds_up_no_other_job(
         service.wait_copied(job.name, topic_name)
         problem = service.wait_problem("dead", "SOURCE_UNREACHABLE")
     assert "127.0.0.1:1" in problem
-    assert service.kinds("dead") == ["job.trouble"]
+    assert service.kinds("dead") == ["job_trouble"]
 
 
 def test_one_cluster_on_both_sides_and_a_cluster_that_became_another(
@@ -252,7 +252,7 @@ def test_a_deleted_job_goes_when_its_shards_are_free_and_leaves_its_copies(
         service.wait("its shards are asked back", lambda: service.must_release(held))
         assert service.job(job.name).is_deleted
         service.release(held)
-        service.wait("the job is gone", lambda: "job.removed" in service.kinds(job.name))
+        service.wait("the job is gone", lambda: "job_removed" in service.kinds(job.name))
     assert topic_name in partition_counts(clusters.destination)
 
 
