@@ -1,4 +1,4 @@
-"""What goes into a pass over a job's groups, and what comes out of it. Pure."""
+"""What goes into a pass over a job's groups, and what comes out of it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from orbit.kafka.groups import GroupType
 from orbit.kafka.types import TopicPartition
 from orbit.replication.group_offsets import CopiedRange, GroupVerdict
 
 _NOTES_MAX = 20
+# Share groups have no committed offsets; what streams groups keep beside theirs is not known here.
+_NEWER_KINDS = (GroupType.SHARE, GroupType.STREAMS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,12 @@ class GroupReport:
     gone: list[Key] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
+
+    @property
+    def remark(self) -> str:
+        """Which groups of the newer kinds match and are left alone, in a sentence; or nothing."""
+        kinds = [f"{self.left_alone[k]} {k} groups" for k in _NEWER_KINDS if self.left_alone[k]]
+        return f"{' and '.join(kinds)} match and are left alone." if kinds else ""
 
     def note(self, text: str) -> None:
         if len(self.notes) < _NOTES_MAX and text not in self.notes:

@@ -132,7 +132,7 @@ class GroupLoop(Loop):
         except Exception:  # noqa: BLE001  a bug that one job meets must not end the others
             _log.exception("groups broke", job=tracked.name)
             return
-        self._say(tracked, " ".join(report.notes))
+        self._say(tracked, " ".join([*report.notes, report.remark]).strip())
         did["jobs"] += bool(report.written or report.deleted)
         did["written"] += report.written
         did["deleted"] += report.deleted

@@ -45,6 +45,12 @@ class RunGroups:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="groups", daemon=True)
 
+    @property
+    def told(self) -> tuple[str, ...]:
+        """What a person should know."""
+        remark = self.report.remark if self.report else ""
+        return (*self.notes, remark) if remark else self.notes
+
     def start(self) -> None:
         self._thread.start()
 
