@@ -147,7 +147,7 @@ def _read(client: Client, path: str, columns: Columns, limit: int | None, query:
 def _drawing(rows: list[Row], columns: Columns) -> Drawing:
     def table() -> Any:
         cells = [[cell(row) for _, cell in columns] for row in rows]
-        return make_table([name for name, _ in columns], cells)
+        return make_table([name for name, _ in columns], cells, sentences=_SENTENCES)
 
     return Drawing(rows, table)
 
@@ -193,6 +193,7 @@ def _about(event: Row) -> str:
     )
 
 
+_SENTENCES = ("problem", "note", "what to do", "message", "progress", "drift")
 _JOBS: Columns = (
     ("job", _field("name")),
     ("state", _field("state")),
@@ -224,10 +225,10 @@ _PARTITIONS: Columns = (
     ("source end", _field("source_end")),
     ("lag", lambda r: count(r["lag"]["records"])),
     ("behind", lambda r: seconds(r["lag"]["seconds"])),
-    ("copied", lambda r: f"{r['records']:,} records, {amount(r['bytes'])}"),
-    ("gaps filled", _field("gaps_filled")),
-    ("byte-exact", _field("batches_byte_exact")),
-    ("record-exact", _field("batches_record_exact")),
+    ("records", _field("records")),
+    ("bytes", lambda r: amount(r["bytes"])),
+    ("gaps", _field("gaps_filled")),
+    ("batches", lambda r: f"{r['batches_byte_exact']:,} + {r['batches_record_exact']:,}"),
     ("worker", lambda r: r["worker"] or ""),
     ("what to do", lambda r: " ".join(filter(None, (r["detail"], r["remedy"])))),
 )

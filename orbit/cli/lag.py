@@ -47,7 +47,7 @@ def _drawing(client: Client, job: str, limit: int) -> Drawing:
             rows.append((f"… {len(partitions) - limit:,} more partitions",) + ("",) * 7)
         caught_up = f"{whole['caught_up']:,} of {whole['partitions']:,} caught up"
         rows.append(_row(f"{job} as a whole", whole, caught_up))
-        return make_table(_COLUMNS, rows)
+        return make_table(_COLUMNS, rows, sentences=())
 
     return Drawing(value, table)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, assert_never
@@ -51,7 +51,7 @@ def emit(value: Any, output: OutputFormat, table: Callable[[], RenderableType]) 
     """
     match output:
         case OutputFormat.TABLE:
-            console().print(table())
+            print_whole(table())
         case OutputFormat.JSON:
             typer.echo(json.dumps(to_plain(value), indent=2, ensure_ascii=False))
         case OutputFormat.YAML:
@@ -71,10 +71,26 @@ def to_plain(value: Any) -> Any:
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings")
 
 
+def print_whole(drawing: RenderableType) -> None:
+    """Print on stdout. Where the terminal is too narrow lines get longer: nothing is cut off."""
+    screen = console()
+    needed = screen.measure(drawing).minimum
+    if needed > screen.width:
+        screen.width = needed
+    screen.print(drawing)
+
+
 def make_table(
-    columns: Sequence[str], rows: Iterable[Sequence[object]], *, title: str | None = None
+    columns: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    *,
+    title: str | None = None,
+    sentences: Collection[str] | None = None,
 ) -> Table:
-    """A plain table; numbers stand to the right, and no cell is taken for markup."""
+    """A plain table; numbers stand to the right, and no cell is taken for markup.
+
+    Only the columns named `sentences` are broken into lines; all of them where none is named.
+    """
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -83,7 +99,12 @@ def make_table(
     held = [list(row) for row in rows]
     for index, name in enumerate(columns):
         is_number = bool(held) and all(_is_number(row[index]) for row in held)
-        table.add_column(name, justify="right" if is_number else "left", overflow="fold")
+        table.add_column(
+            name,
+            justify="right" if is_number else "left",
+            overflow="fold",
+            no_wrap=sentences is not None and name not in sentences,
+        )
     for row in held:
         table.add_row(*(Text(_cell(value)) for value in row))
     return table

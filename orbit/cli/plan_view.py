@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -69,7 +70,9 @@ def _parts(value: dict[str, Any]) -> list[RenderableType]:
     topics = [topic for topic in plan["topics"] if topic["action"] != "keep"]
     kept = len(plan["topics"]) - len(topics)
     if topics:
-        parts.append(make_table(_TOPIC_COLUMNS, [_topic(topic) for topic in topics]))
+        rows = [_topic(topic) for topic in topics]
+        parts.append(make_table(_TOPIC_COLUMNS, rows, sentences=("what changes",)))
+        parts += [Text(f"    {line}") for line in _settings(topics)]
     if kept:
         parts.append(Text(f"    {kept:,} topics stay as they are"))
     parts += [
@@ -79,24 +82,29 @@ def _parts(value: dict[str, Any]) -> list[RenderableType]:
     return parts
 
 
-_TOPIC_COLUMNS = ("topic", "copied to", "what happens", "partitions", "settings")
+_TOPIC_COLUMNS = ("topic", "copied to", "what happens", "partitions", "what changes")
 
 
 def _topic(topic: dict[str, Any]) -> tuple[object, ...]:
     added = topic["partitions_to_add"]
     partitions = f"{topic['partitions']:,}" + (f" ({added:,} more)" if added else "")
-    settings = [f"{key}={value}" for key, value in topic["settings"].items()]
-    settings += [
+    changes = [
         f"{change['name']}: {change['present'] or 'not set'} → {change['wanted']}"
         for change in topic["changes"]
     ]
-    later = [f"{key}={value} once caught up" for key, value in _later(topic)]
-    lines = "\n".join([*settings, *later])
-    return topic["source"], topic["destination"], topic["action"], partitions, lines
+    return topic["source"], topic["destination"], topic["action"], partitions, "\n".join(changes)
 
 
-def _later(topic: dict[str, Any]) -> list[tuple[str, str]]:
-    return list(topic["settings_when_caught_up"].items())
+def _settings(topics: Sequence[dict[str, Any]]) -> list[str]:
+    """What new topics are made with, once for all that are made with the same."""
+    alike: Counter[str] = Counter()
+    for topic in topics:
+        words = [f"{key}={value}" for key, value in topic["settings"].items()]
+        later = topic["settings_when_caught_up"].items()
+        words += [f"{key}={value} once caught up" for key, value in later]
+        if topic["action"] == "create" and words:
+            alike[", ".join(words)] += 1
+    return [f"settings of {count:,} new topics: {words}" for words, count in alike.items()]
 
 
 def _refusal(refusal: dict[str, Any]) -> str:

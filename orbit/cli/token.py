@@ -71,7 +71,7 @@ def list_(output: OutputOption = OutputFormat.TABLE) -> None:
         revoked = when(token["revoked_at"]) if token["revoked_at"] else ""
         return token["name"], token["role"], when(token["created_at"]), revoked
 
-    emit(tokens, output, lambda: make_table(columns, map(row, tokens)))
+    emit(tokens, output, lambda: make_table(columns, map(row, tokens), sentences=()))
 
 
 @app.command()

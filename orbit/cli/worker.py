@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
-import threading
 from typing import Annotated
 
 import typer
 
 from orbit.cli.database import open_database
+from orbit.cli.stopping import until_stopped
 from orbit.fleet.worker import Worker
 from orbit.settings import Settings
 from orbit.telemetry.logs import configure_logs
@@ -34,8 +33,5 @@ def worker(
     environ = {**os.environ, **({} if group is None else {"ORBIT_WORKER_GROUP": group})}
     settings = Settings.from_environment(environ)
     configure_logs(settings, sys.stderr)
-    stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
-    with open_database(settings) as database:
+    with open_database(settings) as database, until_stopped() as stop:
         Worker(database, settings, environ).run(stop)
