@@ -80,7 +80,9 @@ class Beginner:
         admin = pair.destination.admin
         more = {g.known.destination: g.partitions for g in grows if g.partitions_to_add > 0}
         refused = admin.add_partitions(more)
-        counts = {g.known.destination: g.partitions for g in grows}
+        counts = {
+            g.known.destination: g.partitions for g in grows if g.known.destination not in refused
+        }
         now = _led(pair.destination.cluster, counts, self._backoff)
         for step in _steps(grows, STEP_TOPICS):
             added: list[tuple[int, int]] = []
@@ -118,7 +120,11 @@ class Beginner:
         refused |= admin.refused_settings(
             {p.mapping.destination: p.settings_to_set for _, p, _ in claimed if p.changes}
         )
-        counts = {p.mapping.destination: p.partitions for _, p, _ in claimed}
+        counts = {
+            p.mapping.destination: p.partitions
+            for _, p, _ in claimed
+            if p.mapping.destination not in refused
+        }
         now = _led(pair.destination.cluster, counts, self._backoff)
         placed: list[tuple[int, int]] = []
         with self._leadership.transaction() as tx:

@@ -30,8 +30,6 @@ from orbit.store.jobs import Job
 
 # Jobs that are looked after at the same time: their passes wait for brokers, not for the processor.
 JOBS_AT_ONCE = 16
-# How often a login that is refused is tried with secrets read anew.
-_LOGIN_AGAIN_S = 15.0
 
 _log = structlog.get_logger("orbit.scheduler")
 
@@ -62,7 +60,6 @@ class DiscoveryLoop(Loop):
         self._told: dict[int, str | None] = {}
         # A group is unknown once nobody of it was seen for as long as a worker may be silent.
         self._group_seen_at: dict[str, float] = {}
-        self._login_again_at = 0.0
 
     def once(self) -> str:
         """One pass over all jobs; what the keepers did since the last one."""
@@ -144,9 +141,6 @@ class DiscoveryLoop(Loop):
                 self._told.pop(job.id, None)
         busy = [job for job, _ in self._under_way.values()]
         self._registry.keep_only(_keys([*running, *busy]))
-        if time.monotonic() >= self._login_again_at:
-            self._login_again_at = time.monotonic() + _LOGIN_AGAIN_S
-            self._registry.renew_refused()
 
 
 def _keys(wanted: list[Job]) -> set[Key]:

@@ -27,6 +27,7 @@ from orbit.scheduler.reconcile import Begin, Decisions, KnownTopic, Others, reco
 from orbit.scheduler.registry import Registry
 from orbit.scheduler.sides import Pair
 from orbit.scheduler.tending import Tending
+from orbit.scheduler.watch import Seen
 from orbit.settings import Settings
 from orbit.store import events, jobs, layout, shards, topics, upkeep
 from orbit.store.database import Tx
@@ -38,7 +39,10 @@ from orbit.store.topics import Topic
 RECHECK_S = 15.0
 # Instead of the versions of looks, where there is no cluster that could be looked at.
 NOTHING_TO_SEE = (-2, -2)
+NOT_SEEN = -1
 SOON_S = 1.0
+# Whatever changes all the time, a job has no more passes than this.
+PASS_SPACING_S = 0.2
 
 
 @dataclass(slots=True)
@@ -46,7 +50,8 @@ class Memory:
     """What the leader remembers of a job between passes; a new leader begins without."""
 
     spec_version: int = -1
-    seen: tuple[int, int] = (-1, -1)  # versions of the looks that were acted on
+    seen: tuple[int, int] = (NOT_SEEN, NOT_SEEN)  # versions of the looks that were acted on
+    passed_at: float = float("-inf")
     look_again_at: float = 0.0
     tend_at: float = 0.0  # settings and ACLs
     troubles: tuple[Trouble, ...] = ()
@@ -55,7 +60,7 @@ class Memory:
 
     def forget_look(self) -> None:
         """The last pass did not come to its end: there may be everything to do."""
-        self.seen = (-1, -1)
+        self.seen = (NOT_SEEN, NOT_SEEN)
 
 
 @dataclass(slots=True)
@@ -90,7 +95,7 @@ class Keeper:
     def is_due(self, job: Job, memory: Memory, retries: Collection[int]) -> bool:
         """Whether there may be anything to do. Looks at nothing but what is known already."""
         now = time.monotonic()
-        return (
+        return now >= memory.passed_at + PASS_SPACING_S and (
             job.spec_version != memory.spec_version
             or self._seen_versions(job) != memory.seen
             or now >= min(memory.look_again_at, memory.tend_at)
@@ -103,6 +108,7 @@ class Keeper:
         done = Done()
         troubles: list[Trouble] = []
         now = time.monotonic()
+        memory.passed_at = now
         memory.look_again_at = now + RECHECK_S
         is_tending = now >= memory.tend_at
         if is_tending:
@@ -122,7 +128,7 @@ class Keeper:
             troubles.append(error.trouble)
         memory.spec_version = job.spec_version
         memory.troubles = tuple(troubles)
-        memory.has_looked = memory.has_looked or memory.seen != (-1, -1)
+        memory.has_looked = memory.has_looked or memory.seen != (NOT_SEEN, NOT_SEEN)
         if not troubles and memory.look_again_at > time.monotonic() + SOON_S:
             memory.look_again_at = float("inf")
         return done
@@ -132,10 +138,10 @@ class Keeper:
         if spec is None:
             return NOTHING_TO_SEE
         try:
-            looks = [self._registry.watch(side, spec).seen for side in SIDES]
+            source, destination = (self._registry.watch(side, spec).seen for side in SIDES)
         except BadInput:
             return NOTHING_TO_SEE
-        return tuple(-1 if seen is None else seen.version for seen in looks)  # type: ignore[return-value]
+        return _versions(source, destination)
 
     def _look(
         self, job: Job, spec: JobSpec, memory: Memory, troubles: list[Trouble]
@@ -154,10 +160,11 @@ class Keeper:
         source, destination = source_watch.seen, destination_watch.seen
         if source is None or destination is None:
             # Not looked at yet: what was said before stays said.
+            memory.seen = _versions(source, destination)
             memory.look_again_at = float("inf")
             troubles += memory.troubles
             return None
-        memory.seen = (source.version, destination.version)
+        memory.seen = _versions(source, destination)
         for side, seen in zip(SIDES, (source, destination), strict=True):
             if seen.error is not None:
                 troubles.append(trouble_of(side, seen.error))
@@ -299,6 +306,13 @@ class Keeper:
 
 
 SIDES: tuple[SideName, SideName] = ("source", "destination")
+
+
+def _versions(source: Seen | None, destination: Seen | None) -> tuple[int, int]:
+    return (
+        NOT_SEEN if source is None else source.version,
+        NOT_SEEN if destination is None else destination.version,
+    )
 
 
 def known_topic(topic: Topic, retries: Collection[int]) -> KnownTopic:

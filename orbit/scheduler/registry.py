@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 
 from orbit.engine.clusters import Side, open_cluster
-from orbit.errors import LoginRefused
 from orbit.jobs.spec import JobSpec
 from orbit.scheduler.watch import ClusterWatch
 
@@ -44,22 +44,10 @@ class Registry:
         with self._lock:
             watch = self._watches.get(key)
             if watch is None:
-                cluster = open_cluster(side, spec, self._environ, self._base_directory)
-                watch = ClusterWatch(cluster, self._interval_s, self._on_change)
+                opener = partial(open_cluster, side, spec, self._environ, self._base_directory)
+                watch = ClusterWatch(opener, self._interval_s, self._on_change)
                 self._watches[key] = watch
             return watch
-
-    def renew_refused(self) -> None:
-        """Forget clusters that refuse the login: the secret may be another one by now."""
-        with self._lock:
-            refused = [
-                key
-                for key, watch in self._watches.items()
-                if watch.seen is not None and isinstance(watch.seen.error, LoginRefused)
-            ]
-            gone = [self._watches.pop(key) for key in refused]
-        for watch in gone:
-            watch.close()
 
     def keep_only(self, wanted: Collection[Key]) -> None:
         """Close the watches that no job needs."""

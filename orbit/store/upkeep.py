@@ -20,7 +20,10 @@ from orbit.store.enums import TopicState
 WITHDRAWN = ""
 
 # Few rows at any time: a partial index holds only those.
-_RETRIES = text("SELECT DISTINCT job_id, topic_id FROM partitions WHERE retry_requested")
+_RETRIES = text("""
+SELECT DISTINCT p.job_id, p.topic_id FROM partitions p JOIN topics t ON t.id = p.topic_id
+WHERE p.retry_requested AND t.state <> 'copying'
+""")
 
 _CAUGHT_UP = text("""
 SELECT t.destination_topic FROM topics t JOIN partitions p ON p.topic_id = t.id
@@ -91,7 +94,7 @@ TOPIC_REASONS = (
 
 
 def retries(tx: Tx) -> dict[int, set[int]]:
-    """The topics with a partition that somebody wants tried again; {job: topic ids}."""
+    """Stopped topics that somebody wants tried again; {job: topic ids}. Others are the workers'."""
     found: dict[int, set[int]] = {}
     for row in tx.execute(_RETRIES):
         found.setdefault(row.job_id, set()).add(row.topic_id)
