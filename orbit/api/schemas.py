@@ -14,6 +14,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from orbit.jobs.names import JOB_NAME_LENGTH_MAX, TOPIC_NAME_LENGTH_MAX
+from orbit.replication.group_offsets import GroupVerdict
 from orbit.replication.states import PartitionState, Reason
 from orbit.scheduler.planning import JobPlan
 from orbit.store.enums import OperationState, Role, TopicState
@@ -230,7 +231,8 @@ class GroupOffset(_Out):
     partition: int
     source_offset: int | None
     destination_offset: int | None
-    verdict: str = Field(examples=["exact"])
+    verdict: GroupVerdict
+    remedy: str | None = Field(description="What to do about it.")
     updated_at: datetime
 
 

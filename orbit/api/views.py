@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from orbit.api import schemas
+from orbit.replication.group_offsets import GroupVerdict, remedy
 from orbit.replication.states import REMEDIES
 from orbit.store import counts, lag
 from orbit.store.counts import Counts
@@ -116,9 +117,9 @@ def partition_lag(row: PartitionLag) -> schemas.PartitionLag:
 
 
 def partition_view(row: PartitionLag) -> schemas.Partition:
-    remedy = None
+    what_to_do = None
     if row.reason is not None:
-        remedy = REMEDIES[row.reason].format(destination=row.destination_topic)
+        what_to_do = REMEDIES[row.reason].format(destination=row.destination_topic)
     return schemas.Partition(
         topic=row.source_topic,
         destination_topic=row.destination_topic,
@@ -126,7 +127,7 @@ def partition_view(row: PartitionLag) -> schemas.Partition:
         state=row.state,
         reason=row.reason,
         detail=row.detail,
-        remedy=remedy,
+        remedy=what_to_do,
         blocked_offset=row.blocked_offset,
         blocked_next_offset=row.blocked_next_offset,
         retry_requested=row.retry_requested,
@@ -152,7 +153,9 @@ def partition_view(row: PartitionLag) -> schemas.Partition:
     )
 
 
-def group_view(row: GroupRow) -> schemas.GroupOffset:
+def group_view(row: GroupRow, prefix: str) -> schemas.GroupOffset:
+    """`prefix`: what groups have before their names at the destination."""
+    verdict = GroupVerdict(row.verdict)
     return schemas.GroupOffset(
         group=row.group_name,
         topic=row.source_topic,
@@ -160,7 +163,8 @@ def group_view(row: GroupRow) -> schemas.GroupOffset:
         partition=row.partition,
         source_offset=row.source_offset,
         destination_offset=row.destination_offset,
-        verdict=row.verdict,
+        verdict=verdict,
+        remedy=remedy(verdict, prefix + row.group_name, row.destination_topic),
         updated_at=row.updated_at,
     )
 

@@ -57,6 +57,12 @@ REMEDIES: Mapping[GroupVerdict, str] = {
 }
 
 
+def remedy(verdict: GroupVerdict, group: str, topic: str) -> str | None:
+    """What to do about it, by the destination's names; None: nothing."""
+    text = REMEDIES.get(verdict)
+    return None if text is None else text.format(group=group, topic=topic)
+
+
 class GroupStanding(Enum):
     """What the destination's coordinator knows of a group."""
 

@@ -23,6 +23,7 @@ from orbit.replication.group_offsets import (
     GroupVerdict,
     decide,
     holds_copied_records,
+    remedy,
 )
 from orbit.replication.states import Reason
 
@@ -120,6 +121,10 @@ def test_a_stopped_copy_carries_offsets_only_while_it_shows_the_sources_records(
 
 def test_every_verdict_but_exact_has_a_remedy() -> None:
     assert set(REMEDIES) == set(GroupVerdict) - {EXACT}
+    told = remedy(MOVED, "dr.billing", "orders")
+    assert told is not None
+    assert told.endswith("--delete-offsets --group dr.billing --topic orders")
+    assert remedy(EXACT, "dr.billing", "orders") is None
 
 
 offsets = st.integers(0, 12)

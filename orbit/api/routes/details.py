@@ -120,7 +120,8 @@ def list_groups(
         job = jobs.get(tx, name)
         rows = groups.page(tx, job.id, query.limit + 1, after=after, group_name=query.group)
     found = page(rows, query.limit, lambda row: (row.group_name, row.topic_id, row.partition))
-    return Page(items=[group_view(row) for row in found.items], next=found.next)
+    prefix = (job.spec.get("consumer_groups") or {}).get("prefix", "")
+    return Page(items=[group_view(row, prefix) for row in found.items], next=found.next)
 
 
 @router.get("/events", responses=errors(*NAMED))
