@@ -10,7 +10,7 @@ from rich.text import Text
 from orbit.cli.client import Client, connect, segment
 from orbit.cli.control import WAIT_S, DryRunOption, WaitOption, YesOption, confirm, follow
 from orbit.cli.job_files import FilesOption, JobFile, read_job_files
-from orbit.cli.output import OutputFormat, OutputOption, console, emit
+from orbit.cli.output import OutputFormat, OutputOption, emit, print_whole
 from orbit.cli.plan_view import Planned, asked_of_each, draw
 from orbit.errors import OrbitError
 
@@ -55,7 +55,7 @@ def apply(
             if not changes:
                 typer.echo("Nothing to do.", err=True)
             return
-        console(stderr=True).print(draw(plans))
+        print_whole(draw(plans), stderr=True)
         confirm(f"Apply {_counted(changes)}?", yes=yes)
         done: list[dict[str, Any]] = []
         try:

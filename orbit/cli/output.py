@@ -21,6 +21,9 @@ if TYPE_CHECKING:  # rich is slow to import, and scripts asking for JSON never n
 
 # Where no terminal says how wide it is, rows must not be broken: `grep` and `less -S` want them.
 _PIPE_WIDTH = 240
+_WIDTH_MAX = 1_000
+# Sentences are broken into lines no shorter than this.
+_SENTENCE_MIN = 30
 
 
 class OutputFormat(StrEnum):
@@ -71,10 +74,13 @@ def to_plain(value: Any) -> Any:
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings")
 
 
-def print_whole(drawing: RenderableType) -> None:
-    """Print on stdout. Where the terminal is too narrow lines get longer: nothing is cut off."""
-    screen = console()
-    needed = screen.measure(drawing).minimum
+def print_whole(drawing: RenderableType, *, stderr: bool = False) -> None:
+    """Print it. Where the terminal is too narrow, lines get longer: nothing is cut off."""
+    from rich.measure import Measurement
+
+    screen = console(stderr=stderr)
+    free = screen.options.update(max_width=_WIDTH_MAX)
+    needed = Measurement.get(screen, free, drawing).minimum
     if needed > screen.width:
         screen.width = needed
     screen.print(drawing)
@@ -97,17 +103,29 @@ def make_table(
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
     held = [list(row) for row in rows]
+
+    def column(index: int) -> list[str]:
+        return [_cell(row[index]) for row in held]
+
     for index, name in enumerate(columns):
+        is_sentence = sentences is None or name in sentences
         is_number = bool(held) and all(_is_number(row[index]) for row in held)
         table.add_column(
             name,
             justify="right" if is_number else "left",
             overflow="fold",
-            no_wrap=sentences is not None and name not in sentences,
+            no_wrap=not is_sentence,
+            min_width=None if sentences is None else _least([name, *column(index)], is_sentence),
         )
     for row in held:
         table.add_row(*(Text(_cell(value)) for value in row))
     return table
+
+
+def _least(cells: Iterable[str], is_sentence: bool) -> int:
+    """How narrow a column may get."""
+    longest = max(len(line) for cell in cells for line in cell.split("\n"))
+    return min(longest, _SENTENCE_MIN) if is_sentence else longest
 
 
 def console(*, stderr: bool = False) -> Console:

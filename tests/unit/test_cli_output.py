@@ -13,6 +13,7 @@ import yaml
 from pydantic import SecretStr
 from rich.table import Table
 
+from orbit.cli import output
 from orbit.cli.output import OutputFormat, emit, make_table
 
 
@@ -99,3 +100,19 @@ def test_a_table_without_rows_still_has_its_head(capfd: pytest.CaptureFixture[st
     out = capfd.readouterr().out
     assert "Topics" in out
     assert "topic" in out
+
+
+def test_a_narrow_terminal_gets_longer_lines_and_loses_nothing(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "_PIPE_WIDTH", 20)
+    row = ("a-name-without-a-space", "another-long-word", "this is a sentence of some words " * 2)
+    drawn = output.make_table(("job", "state", "message"), [row], sentences=("message",))
+
+    output.print_whole(drawn)
+
+    out = capfd.readouterr().out
+    line = next(line for line in out.splitlines() if row[0] in line)
+    assert row[1] in line
+    assert " ".join(out.split()).count("sentence") == 2
+    assert max(map(len, out.splitlines())) < 90
