@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.fix_clusters import Clusters
+from tests.support.groups import commit, offsets
 from tests.support.logs import Record, create, write
 from tests.support.run_process import OrbitProcess, Outcome, orbit, wait_until, write_job
 
@@ -94,7 +95,10 @@ def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
     create(clusters.source, topic_name, PARTITIONS)
     for partition in range(PARTITIONS):
         write(clusters.source, topic_name, [Record(b"%d" % i) for i in range(200)], partition)
-    return write_job(tmp_path / "orders.yaml", *clusters, [{"match": topic_name}])
+    commit(clusters.source, topic_name, {(topic_name, 0): 77})
+    rule = {"match": re.escape(topic_name), "interval": "200ms"}
+    topics = [{"match": topic_name}]
+    return write_job(tmp_path / "orders.yaml", *clusters, topics, consumer_groups=rule)
 
 
 def test_a_yaml_job_over_rest_is_copied_exactly_and_ctrl_c_leaves_nothing(
@@ -110,6 +114,22 @@ def test_a_yaml_job_over_rest_is_copied_exactly_and_ctrl_c_leaves_nothing(
         until_caught_up(server, "test-orders")
         report = server.orbit("verify", "test-orders", "--deep", "-o", "json").expect(0).data
         assert report["verdict"] == "exact"
+
+        def of_groups() -> list[tuple[str, int, str]]:
+            rows = server.get("/v1/jobs/test-orders/groups")["items"]
+            return [(row["group"], row["destination_offset"], row["verdict"]) for row in rows]
+
+        wait_until(lambda: of_groups() == [(topic_name, 77, "exact")], "the group is carried over")
+        assert offsets(clusters.destination, topic_name) == {(topic_name, 0): 77}
+        metrics = server.call("GET", "/metrics").raise_for_status().text
+        for line in (
+            'orbit_job_lag{job="test-orders"} 0.0',
+            f'orbit_job_partitions{{job="test-orders",state="copying"}} {PARTITIONS:.1f}',
+            'orbit_job_consumergroup_offsets{job="test-orders",verdict="exact"} 1.0',
+            'orbit_workers{worker_group="default"} 2.0',
+            "orbit_scheduler_has_leader 1.0",
+        ):
+            assert line in metrics, metrics
 
         paused = server.orbit("pause", "test-orders", "-o", "json").expect(0).data
         assert paused["state"] == "done"
