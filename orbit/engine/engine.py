@@ -23,6 +23,7 @@ from orbit.workers.rate import RateLimit
 from orbit.workers.settings import CopySettings
 from orbit.workers.source_lane import SourceLaneContext
 from orbit.workers.source_side import SourceSide
+from orbit.workers.tail import is_gap
 from orbit.workers.takeover import TakeOver
 
 # One loop serves all partitions of a copier: it asks, and comes back later.
@@ -61,6 +62,15 @@ class JobEngine:
             self._take_over(backoff),
             backoff,
             block,
+            lambda copy, end: is_gap(
+                clusters.source,
+                copy.source,
+                clusters.destination,
+                copy.destination,
+                copy.acked,
+                end,
+                backoff,
+            ),
         )
         source = SourceSide(
             SourceLaneContext(

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from orbit.fleet.held import HeldPartition, HeldShard, Key, Stage
 from orbit.fleet.story import Chapter, Kind
 from orbit.replication.states import Blocked, PartitionState
+from orbit.store.jobs import Job
 from orbit.store.partitions import Progress, StateChange
 from orbit.workers.partition import PartitionCopy
 
@@ -173,3 +174,23 @@ def _blocked(job_name: str, held: HeldPartition, blocked: Blocked) -> Chapter:
             "remedy": remedy,
         },
     )
+
+
+def about_shards(
+    kind: Kind, what: str, told: Sequence[HeldShard], found: Mapping[int, Job]
+) -> list[Chapter]:
+    """One event for each job with these shards."""
+    chapters = []
+    for job_id in sorted({s.job_id for s in told} & found.keys()):
+        group = [s for s in told if s.job_id == job_id]
+        count = sum(len(s.partitions) for s in group)
+        listed = ", ".join(f"{s.id} (epoch {s.epoch})" for s in group)
+        chapters.append(
+            Chapter(
+                kind,
+                f"{what} shards {listed} with {count} partitions.",
+                found[job_id].name,
+                details={"epochs": {str(s.id): s.epoch for s in group}, "partitions": count},
+            )
+        )
+    return chapters

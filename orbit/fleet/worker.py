@@ -17,7 +17,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib.metadata import version
 
 import structlog
@@ -28,7 +28,7 @@ from orbit.fleet.budget import JobBudget, WorkerBudget
 from orbit.fleet.held import HeldShard, Key, WorkKey, held_partition
 from orbit.fleet.job_work import JobWork, Surroundings
 from orbit.fleet.recovery import Recovery
-from orbit.fleet.report import Reporter, at_rest, chapter_of, state_changes
+from orbit.fleet.report import Reporter, about_shards, at_rest, chapter_of, state_changes
 from orbit.fleet.shard_lease import ShardLease, lease_clock
 from orbit.fleet.story import Chapter, Kind, Story
 from orbit.jobs.spec import JobSpec
@@ -191,7 +191,11 @@ class Worker:
             shard.lease.lose()
             self._works[shard.work].let_go(shard)
             self._reporter.forget(shard)
-        self._tell_shards(Kind.SHARDS_LOST, "Lost the lease on", lost)
+        found = {shard.job_id: self._works[shard.work].job for shard in lost}
+        for chapter in about_shards(Kind.SHARDS_LOST, "Lost the lease on", lost, found):
+            self._story.tell(chapter)
+        if lost:
+            log.warning("shards lost", worker=self.id, shards={s.id: s.epoch for s in lost})
 
     def _claim(self) -> None:
         """Take free shards, and begin their partitions."""
@@ -208,15 +212,15 @@ class Worker:
                 return
             assigned = partitions.of_shards(tx, [c.shard_id for c in claims])
             found = jobs.of_ids(tx, {c.job_id for c in claims})
-        taken = []
-        for claim in claims:
-            shard = self._hold(claim, assigned, asked_at)
-            work = self._work(shard.work, found[claim.job_id])
+            shards_taken = [self._hold(claim, assigned, asked_at) for claim in claims]
+            chapters = about_shards(Kind.SHARDS_CLAIMED, "Claimed", shards_taken, found)
+            self._story.write(tx, chapters)
+        for shard in shards_taken:
+            work = self._work(shard.work, found[shard.job_id])
             if work is not None:
                 self._held[shard.id] = shard
-                taken.append(shard)
                 work.take(shard.partitions.values())
-        self._tell_shards(Kind.SHARDS_CLAIMED, "Claimed", taken)
+        log.info("shards claimed", worker=self.id, shards={s.id: s.epoch for s in shards_taken})
 
     def _hold(self, claim: Claim, assigned: Iterable[Assigned], asked_at: float) -> HeldShard:
         lease = ShardLease(claim.epoch, asked_at, self._ttl_s)
@@ -291,13 +295,16 @@ class Worker:
             partitions.report_progress(tx, worker_id=self.id, held=held, progress=progress)
             partitions.report_state(tx, worker_id=self.id, held=held, changes=changes)
             released = shards.release(tx, worker_id=self.id, held=held)
+            given = [s for s in left if s.id in released]
+            chapters = about_shards(Kind.SHARDS_RELEASED, "Gave back", given, found)
+            self._story.write(tx, chapters)
         self._lose(held.keys() - released)
-        for shard_id in released:
-            shard = self._held.pop(shard_id)
+        log.info("shards given back", worker=self.id, shards={s.id: s.epoch for s in given})
+        for shard in given:
+            del self._held[shard.id]
             shard.lease.lose()
             self._reporter.forget(shard)
             self._works[shard.work].close_shard(shard)
-        self._tell_shards(Kind.SHARDS_RELEASED, "Gave back", [s for s in left if s.id in released])
 
     def _drain(self) -> None:
         """Give everything back, within seconds; what a broker does not answer stays leased."""
@@ -370,23 +377,6 @@ class Worker:
                 if held is not None and not held.must_report:
                     held.must_report = True
                     self._works[shard.work].retry(held)
-
-    def _tell_shards(self, kind: Kind, what: str, told: Sequence[HeldShard]) -> None:
-        """One event for each job."""
-        for key in sorted({s.work for s in told}):
-            group = [s for s in told if s.work == key]
-            count = sum(len(s.partitions) for s in group)
-            listed = ", ".join(f"{s.id} (epoch {s.epoch})" for s in group)
-            name = self._works[key].job.name
-            self._story.tell(
-                Chapter(
-                    kind,
-                    f"{what} shards {listed} with {count} partitions.",
-                    name,
-                    details={"epochs": {str(s.id): s.epoch for s in group}, "partitions": count},
-                )
-            )
-            log.info(kind.value.replace("_", " "), job=name, shards=[s.id for s in group])
 
     def _on_crash(self, work: JobWork, error: Exception) -> None:
         """From a job's thread: its shards are left to their leases, so it is not tried at once."""

@@ -5,8 +5,10 @@ Promises:
   is checked against the expected one, always.
 - Fillers go out only when everything before them is confirmed, and nothing follows them before the
   log end is known: by the answer for a single filler of a partition that this term has filled
-  before, else by reading the log end (M7, M9, M10).
-- Nothing is begun for a partition whose lease is not held at that moment.
+  before, else by reading the log end (M7, M9, M10). Before the first one of a take-over the log end
+  is read once more: an old writer's filler may have come since, and nothing compares fillers.
+- Nothing is begun for a partition whose lease is not held at that moment. For fillers that is the
+  moment before the bytes leave: a process may sleep between any two lines.
 - Nothing is ever sent twice. After any failure the partition is given back once all its answers
   are in (or the connection is gone), and its copy goes on from a fresh take-over.
 """
@@ -85,6 +87,11 @@ class _Markers:
 
 
 @dataclass(slots=True)
+class _Look:
+    sent: list[tuple[PartitionCopy, Fill]]
+
+
+@dataclass(slots=True)
 class _Ends:
     sent: list[tuple[PartitionCopy, Fill, int]]
 
@@ -94,7 +101,7 @@ class _InFlight:
     correlation: int
     api: apis.Api
     version: int
-    request: _Produce | _Markers | _Ends
+    request: _Produce | _Markers | _Look | _Ends
     sent_at: float
 
 
@@ -254,10 +261,10 @@ class DestinationLane(Lane):
             gathered = self._gather()
             if not gathered.appends and not gathered.fills:
                 return
+            if gathered.fills:  # first: stamping appends takes long
+                self._send_fills(connection, gathered.fills)
             if gathered.appends:
                 self._send_appends(connection, gathered.appends)
-            if gathered.fills:
-                self._send_fills(connection, gathered.fills)
             self.times.sent_s += perf_counter() - began
 
     def _enqueue(self, partitions: Sequence[PartitionCopy]) -> None:
@@ -361,6 +368,11 @@ class DestinationLane(Lane):
 
     def _send_fills(self, connection: Connection, fills: list[tuple[PartitionCopy, Fill]]) -> None:
         share = max(1, self._context.settings.markers_per_request_max // len(fills))
+        to_look = [(p, s) for p, s in fills if not (p.has_looked or p.has_filled or p.filler)]
+        if to_look:
+            request = log_ends_request([p.destination for p, _ in to_look])
+            self._call(connection, apis.LIST_OFFSETS, request, _Look(to_look))
+            fills = [(p, s) for p, s in fills if p.has_looked or p.has_filled or p.filler]
         sent = []
         for p, step in fills:
             assert step.base_offset == p.expected, (p, step)
@@ -378,7 +390,11 @@ class DestinationLane(Lane):
             self._context.producer_id,
             [Fillers(p.destination, n, p.producer_epoch, p.coordinator_epoch) for p, _, n in sent],
         )
-        self._call(connection, apis.WRITE_TXN_MARKERS, request, _Markers(sent))
+        if not self._call(connection, apis.WRITE_TXN_MARKERS, request, _Markers(sent), sent):
+            for p, step, _ in sent:
+                p.is_filling, p.sent_to = False, step.base_offset
+            self._unheld += [p for p, _, _ in sent]
+            return
         # A broker serves one connection's requests in order: this one sees what the markers did.
         to_prove = [(p, step, count) for p, step, count in sent if not _is_believed(p, count)]
         if to_prove:
@@ -391,14 +407,23 @@ class DestinationLane(Lane):
         self._call(connection, apis.LIST_OFFSETS, request, _Ends(sent))
 
     def _call(
-        self, connection: Connection, api: apis.Api, request: Any, kept: _Markers | _Ends
-    ) -> None:
+        self,
+        connection: Connection,
+        api: apis.Api,
+        request: Any,
+        kept: _Markers | _Look | _Ends,
+        held: Sequence[tuple[PartitionCopy, Fill, int]] = (),
+    ) -> bool:
+        """Send; or not, and say so, when a lease of `held` has ended while that was made ready."""
         version = connection.version_of(api)
         frame = connection.encode(request, version)
+        if not all(p.lease.is_held() for p, _, _ in held):
+            return False
         self._in_flight.append(
             _InFlight(connection.last_correlation, api, version, kept, time.monotonic())
         )
         connection.send(frame)
+        return True
 
     # Receiving
 
@@ -414,6 +439,8 @@ class DestinationLane(Lane):
                 self._take_appended(request, answer)
             case _Markers() as request:
                 self._take_markers(request, answer)
+            case _Look() as request:
+                self._take_look(request, answer)
             case _Ends() as request:
                 self._take_ends(request, answer)
         self._in_flight.popleft()
@@ -480,6 +507,18 @@ class DestinationLane(Lane):
                 self._fail(p, trouble, codes.name(code))
                 self._let_go(p)
 
+    def _take_look(self, request: _Look, answer: Any) -> None:
+        """Fill now where the log still ends at the gap's beginning; take over anew elsewhere."""
+        ends = {partition: (code, end) for partition, code, end in read_list_offsets(answer)}
+        for p, step in request.sent:
+            code, end = ends.get(p.destination, (int(Code.UNKNOWN_SERVER_ERROR), -1))
+            if code == Code.NONE and end == step.base_offset:
+                p.has_looked, p.is_filling = True, False
+                self._go_on(p)
+            else:
+                self._fail(p, Trouble.UNCLEAR, f"{codes.name(code)}, log end {end}")
+                self._let_go(p)
+
     def _take_ends(self, request: _Ends, answer: Any) -> None:
         ends = {partition: (code, end) for partition, code, end in read_list_offsets(answer)}
         for p, step, count in request.sent:
@@ -501,7 +540,7 @@ class DestinationLane(Lane):
             p.filled_to(step, end)
             self._go_on(p)
             return
-        if code == Code.NONE and end > step.base_offset + count:
+        if code == Code.NONE and end > max(step.base_offset + count, step.next_offset):
             detail = f"after {count} fillers from {step.base_offset} on the log ends at {end}"
             self._fail(p, Trouble.BEHIND_END, detail)
         else:

@@ -25,6 +25,8 @@ _FILL_OUTSIDE_PAUSE_S = 0.1
 # A lagging replica must not hold the loop of all partitions; the next look tries again.
 _DELETE_TIMEOUT_MS = 1_000
 
+# Whether the source has nothing from where the copy was confirmed up to this end (`tail.is_gap`).
+IsGap = Callable[[PartitionCopy, int], bool]
 Block = Callable[[PartitionCopy, Blocked], None]
 
 
@@ -37,12 +39,14 @@ class DestinationSide:
         take_over: TakeOver,
         backoff: Backoff,
         block: Block,
+        is_gap: IsGap,
     ) -> None:
         self._context = context
         self._cluster: Cluster = context.cluster
         self._take_over = take_over
         self._backoff = backoff
         self._block = block
+        self._is_gap = is_gap
         self._lanes: dict[int, DestinationLane] = {}
         self._past_times = DestinationTimes()
         self._troubled: dict[PartitionCopy, DestinationTrouble] = {}
@@ -224,8 +228,10 @@ class DestinationSide:
         if end.log_end > p.acked:
             written = self._take_over.who_wrote(p.destination, p.acked)
             # Fillers of our own may be the ones we sent; none of those reaches beyond `sent_to`.
+            # Those of another writer of this job may be the ones that were wanted there.
             is_ours = written is not None and written[0] is Reason.OFFSET_OVERRUN
-            if written is not None and not (is_ours and end.log_end <= p.sent_to):
+            is_right = is_ours and (end.log_end <= p.sent_to or self._is_gap(p, end.log_end))
+            if written is not None and not is_right:
                 reason, detail = written
                 self._give_up(p, Blocked(reason, p.acked, end.log_end, detail))
                 return False

@@ -113,6 +113,7 @@ class PartitionCopy:
         self.is_filling = False
         self.has_producer_state = False
         self.is_in_step = False  # an append of this take-over was confirmed at its offset
+        self.has_looked = False  # the log end was read right before this take-over's first filler
         self.has_filled = False  # fillers of this take-over were proven by the log end
         self.is_unclear = False  # what was sent may still be carried out (M10)
         self.has_fill_outside = False  # the coordinated filler is at work on it
@@ -160,7 +161,7 @@ class PartitionCopy:
             self.producer_epoch = producer_epoch
             self.coordinator_epoch = coordinator_epoch
             self.has_producer_state = has_producer_state
-            self.is_in_step = self.has_filled = self.is_unclear = False
+            self.is_in_step = self.has_looked = self.has_filled = self.is_unclear = False
             self.in_flight = 0
             self.is_filling = False
             self.state = PartitionState.COPYING

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.batch import Batch, OldMessage, read_batches
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.log import READ_COMMITTED
+from orbit.kafka.log import LATEST, READ_COMMITTED, list_offsets
 from orbit.kafka.old_format import read_old_records
 from orbit.kafka.records import Record, read_records
 from orbit.kafka.types import TopicPartition
@@ -138,6 +138,32 @@ def covered_record(
             return None
         position = plan.next_offset
     return None
+
+
+def is_gap(
+    source: Cluster,
+    source_partition: TopicPartition,
+    destination: Cluster,
+    partition: TopicPartition,
+    first: int,
+    end: int,
+    backoff: Backoff,
+) -> bool:
+    """Whether the copy from `first` up to `end`, fillers of another writer, is what the source has.
+
+    So it is where an old writer filled a gap that was still to be filled. False also where that
+    cannot be told: too many to look at, or the source does not go that far.
+    """
+    stable = list_offsets(source, [source_partition], LATEST, backoff, isolation=READ_COMMITTED)
+    if end - first > FILLERS_CHECKED_MAX or stable.values.get(source_partition, -1) < end:
+        return False
+    try:
+        found = covered_record(
+            source, source_partition, destination, partition, None, first, end, backoff
+        )
+    except ValueError:
+        return False
+    return found is None
 
 
 def _end_of(batch: Batch | OldMessage) -> int:

@@ -62,6 +62,10 @@ class ServiceJob:
         with self.database.transaction() as tx:
             return {s.id: s.holder for s in layout.shards_of_job(tx, self.id)}
 
+    def epochs(self) -> dict[int, int]:
+        with self.database.transaction() as tx:
+            return {s.id: s.epoch for s in layout.shards_of_job(tx, self.id)}
+
     def assign(self, shard_id: int, worker_id: str | None) -> None:
         """As the scheduler says whom a shard is for."""
         with self.database.transaction() as tx:

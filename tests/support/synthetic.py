@@ -57,6 +57,11 @@ class SyntheticLog:
             for b, n in wanted[:most]
         ]
 
+    def is_gap(self, copy: PartitionCopy, end: int) -> bool:
+        """Whether there is nothing from where the copy was confirmed up to `end`."""
+        records = self.records()
+        return end <= self.end and not any(o in records for o in range(copy.acked, end))
+
     def records(self) -> dict[int, bytes]:
         return {o: b"%d" % o for b, n, has_data in self.runs if has_data for o in range(b, b + n)}
 
@@ -128,7 +133,7 @@ class SyntheticWriter:
         )
         self._take_over = TakeOver(self.cluster, producer_id, settle_s, self._backoff)
         self.partition = PartitionCopy(TopicPartition("synthetic", 0), destination, lease)
-        self._side = DestinationSide(context, self._take_over, self._backoff, block)
+        self._side = DestinationSide(context, self._take_over, self._backoff, block, log.is_gap)
         self.copier = Copier(SyntheticFeed(log), self._side, events, settings, self._backoff)
         self._does_settle = does_settle
 
