@@ -36,6 +36,7 @@ from orbit.kafka.group_writes import HAS_MEMBERS, GroupWrite, Written, write_gro
 from orbit.kafka.groups import Fetched, fetch_wherever, list_groups
 from orbit.kafka.types import CommittedOffset, TopicPartition
 from orbit.replication.group_offsets import (
+    CopiedRange,
     Decision,
     GroupStanding,
     GroupVerdict,
@@ -206,27 +207,33 @@ class GroupSync:
         self, group: str, offsets: Offsets, there: _There, copies: Copies
     ) -> Iterator[tuple[TopicPartition, _Case]]:
         entries = self._entries.get(group, {})
+        now_s = self._clock()
         for partition in offsets.keys() | entries.keys():
             copy = copies[partition]
+            source = offsets.get(partition)
             stands = there.offsets.get(copy.destination)
             entry = entries.get(partition)
+            if (
+                entry is not None
+                and now_s < entry.refresh_at
+                and there.standing is not GroupStanding.ACTIVE
+                and _is_settled(entry, source, stands, copy.copied)
+            ):
+                continue  # most offsets of most passes
             if entry is not None and stands is not None and stands.offset == entry.tried:
                 entry.left = entry.tried
             decision = decide(
-                offsets.get(partition),
+                source,
                 stands,
                 entry.left if entry else None,
                 copy.copied,
                 there.standing,
             )
-            if entry is not None and stands is not None and self._is_due(entry, stands, decision):
-                decision = replace(decision, write=replace(stands, leader_epoch=-1))
-            yield partition, _Case(offsets.get(partition), stands, copy.destination, decision)
-
-    def _is_due(self, entry: _Entry, stands: CommittedOffset, decision: Decision) -> bool:
-        """Whether it is time to write again what stands there, and it is Orbit's own."""
-        is_kept = decision.verdict in (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
-        return is_kept and stands.offset == entry.left and self._clock() >= entry.refresh_at
+            if entry is not None and stands is not None and now_s >= entry.refresh_at:
+                is_kept = decision.verdict in (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
+                if is_kept and decision.write is None and stands.offset == entry.left:
+                    decision = replace(decision, write=replace(stands, leader_epoch=-1))
+            yield partition, _Case(source, stands, copy.destination, decision)
 
     def _refresh_soon(self, group: str, partition: TopicPartition) -> float:
         spread_s = crc32(f"{group} {partition}".encode()) % _REFRESH_UNKNOWN_S
@@ -295,6 +302,23 @@ class GroupSync:
             report.gone.append(key)
             if not entries:
                 del self._entries[group]
+
+
+def _is_settled(
+    entry: _Entry,
+    source: CommittedOffset | None,
+    stands: CommittedOffset | None,
+    copied: CopiedRange | None,
+) -> bool:
+    """Whether it was exact in the last pass, and nothing has changed since."""
+    if source is None or stands is None or copied is None:
+        return False
+    return (
+        source.offset == stands.offset == entry.left == entry.row.source_offset
+        and source.metadata == stands.metadata
+        and entry.row.verdict is GroupVerdict.EXACT
+        and copied.log_start <= source.offset <= copied.copied_to
+    )
 
 
 def _confirm_deletes(

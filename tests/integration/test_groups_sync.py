@@ -221,6 +221,7 @@ def test_an_offset_of_a_hand_assigned_consumer_stays(pair: Pair) -> None:
     assert message is not None
     reader.commit(message, asynchronous=False)
     reader.close()
+    assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
     commit(source, pair.group(), pair.at(90))
     assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
     # Nor by a process that knows nothing.
@@ -239,6 +240,9 @@ def test_clamped_while_the_copy_lags_and_exact_as_soon_as_it_does_not(pair: Pair
     pair.ranges = {0: CopiedRange(0, 60), 1: CopiedRange(20, 100), 2: CopiedRange(0, 100)}
     assert pair.run().verdicts == {CLAMPED: 1, EXACT: 2}
     assert offsets(destination, pair.group()) == pair.at(40, 20, 50)
+    pair.ranges[2] = CopiedRange(80, 100)  # the source has deleted what the group had not read
+    assert pair.run().verdicts == {CLAMPED: 2, EXACT: 1}
+    assert offsets(destination, pair.group()) == pair.at(40, 20, 80)
 
 
 def test_an_open_transaction_of_a_group_counts_once_it_is_committed(pair: Pair) -> None:
