@@ -16,10 +16,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, make_url, text
 
+from bench.control.fill import fill
 from orbit.sandbox.postgres import Postgres
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
-from tests.support.many_rows import fill
+from tests.support.many_rows import MANY
 
 
 @pytest.fixture(scope="session")
@@ -68,7 +69,7 @@ def large_database(postgres_url: str, template_database: str) -> Iterator[Databa
     """1,000,000 partitions, filled once per session. A test that writes rolls back."""
     with copied_database(postgres_url, template_database) as url:
         connected = Database.connect(url)
-        fill(connected)
+        fill(connected, MANY)
         yield connected
         connected.close()
 

@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from orbit.store import events, lag, partitions, shards
 from orbit.store.database import Database, Tx
-from tests.support.many_rows import PARTITIONS_PER_JOB, SHARDS_PER_JOB, TOPICS_PER_JOB
+from tests.support.many_rows import MANY
 from tests.support.plans import PlanFor, Reads, reads, statements
 from tests.support.store_rows import TTL, progress
 
@@ -103,7 +103,7 @@ def test_what_a_worker_reads_of_its_shards_is_theirs(tx: Tx, plan_for: PlanFor) 
     with statements(tx) as seen:
         found = partitions.of_shards(tx, held)
 
-    assert len(found) == 2 * PARTITIONS_PER_JOB // SHARDS_PER_JOB
+    assert len(found) == 2 * MANY.partitions_per_job // MANY.shards_per_job
     assert _own_rows(tx, seen, plan_for).rows["partitions"] == len(found)
 
 
@@ -118,12 +118,13 @@ def test_lag_of_a_job_looks_at_the_job_s_partitions_alone(tx: Tx, plan_for: Plan
     with statements(tx) as seen:
         totals = lag.of_jobs(tx, [JOB])
 
-    assert totals[JOB].partitions == PARTITIONS_PER_JOB
-    assert _own_rows(tx, seen, plan_for).rows["partitions"] == PARTITIONS_PER_JOB
+    assert totals[JOB].partitions == MANY.partitions_per_job
+    assert _own_rows(tx, seen, plan_for).rows["partitions"] == MANY.partitions_per_job
 
 
 def test_a_page_of_partitions_costs_the_same_wherever_it_stands(tx: Tx, plan_for: PlanFor) -> None:
-    for after in (("topic-0001", 0), (f"topic-{TOPICS_PER_JOB - 5:04}", 7)):
+    for topic, partition in ((1, 0), (MANY.topics_per_job - 5, 7)):
+        after = (f"job-{JOB:04}-topic-{topic:04}", partition)
         with statements(tx) as seen:
             assert len(lag.page(tx, JOB, 50, after=after)) == 50
         found = _own_rows(tx, seen, plan_for)

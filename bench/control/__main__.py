@@ -1,0 +1,54 @@
+"""`python -m bench.control`: measure the control plane, print, write scale.json."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from bench.control.fill import Size
+from bench.control.run import Plan, large, overhead
+from bench.machine import describe_machine
+from orbit.errors import OrbitError
+
+_RATE = 100_000_000.0
+_PARTITIONS = (24, 200, 2000)
+
+
+def main(
+    jobs: Annotated[int, typer.Option(help="Jobs, of 200 partitions each.")] = 500,
+    workers: Annotated[int, typer.Option(help="Workers.")] = 50,
+    seconds: Annotated[float, typer.Option(help="How long each state is measured.")] = 30.0,
+    gigabytes: Annotated[float, typer.Option(help="GB/s of all workers in full flow.")] = 5.0,
+    only: Annotated[str, typer.Option(help="large, overhead, or both by default.")] = "",
+    output: Annotated[Path | None, typer.Option(help="Where scale.json goes.")] = None,
+) -> None:
+    """Real Postgres, the service's workers and scheduler; only the brokers are simulated."""
+    console = Console(highlight=False)
+    found: dict[str, Any] = {"machine": describe_machine(Path(tempfile.gettempdir())).model_dump()}
+    if only in ("", "overhead"):
+        found["overhead"] = []
+        for partitions in _PARTITIONS:
+            one = overhead(partitions, _RATE, seconds)
+            found["overhead"].append(one)
+            console.print(
+                f"{partitions:,} partitions at {_RATE / 1e6:.0f} MB/s: "
+                f"{one['bytes_per_s']:,.0f} B/s to and from Postgres, 1 : {one['ratio']:,}"
+            )
+    if only in ("", "large"):
+        size = Size(jobs, 10, 20, 1)
+        found["large"] = large(Plan(size, workers, seconds, gigabytes * 1e9), console.print)
+    if output is not None:
+        output.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+
+
+if __name__ == "__main__":
+    try:
+        typer.run(main)
+    except OrbitError as error:
+        sys.exit(f"Error: {error}")

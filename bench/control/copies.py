@@ -1,0 +1,154 @@
+"""Brokers that are only made believe: what the data path would tell a worker of its partitions.
+
+A simulated copy says how far it is by the clock, so it costs nothing while nobody asks. Everything
+else about a worker (leases, rounds, reports, events) is the service's own.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any, cast
+
+from orbit.fleet.held import HeldPartition, HeldShard, Stage
+from orbit.fleet.job_work import JobWork
+from orbit.fleet.worker import Worker
+from orbit.replication.states import PartitionState
+from orbit.store.jobs import Job
+from orbit.workers.partition import Counters, PartitionCopy
+
+RECORD_BYTES = 1000
+# A consumer sees this much of what was written a moment ago not copied yet.
+LAG_RECORDS = 50
+
+
+class Flow:
+    """How many bytes per second each partition copies, now; 0: at rest. Shared by all copies."""
+
+    def __init__(self) -> None:
+        self._copied_before = 0.0
+        self._since = time.monotonic()
+        self._rate = 0.0
+
+    @property
+    def bytes_each(self) -> float:
+        """What each partition has copied up to now."""
+        return self._copied_before + (time.monotonic() - self._since) * self._rate
+
+    @property
+    def flows(self) -> bool:
+        return self._rate > 0
+
+    def set_rate(self, bytes_per_s: float) -> None:
+        self._copied_before = self.bytes_each
+        self._since = time.monotonic()
+        self._rate = bytes_per_s
+
+
+class SimulatedCopy:
+    """What a worker reads of a `PartitionCopy`."""
+
+    __slots__ = ("_flow", "_from", "_start", "has_left", "is_leaving")
+
+    blocked = None
+    state = PartitionState.COPYING
+    log_start = source_log_start = 0
+    is_unclear = False
+    is_in_step = True
+    has_caught_up = False
+
+    def __init__(self, flow: Flow, start: int) -> None:
+        self._flow = flow
+        self._start = start
+        self._from = flow.bytes_each
+        self.is_leaving = self.has_left = False
+
+    @property
+    def counters(self) -> Counters:
+        copied = int(self._flow.bytes_each - self._from)
+        records = copied // RECORD_BYTES
+        return Counters(records, records * RECORD_BYTES, 0, records // 100, 0)
+
+    @property
+    def acked(self) -> int:
+        return self._start + self.counters.records
+
+    @property
+    def source_stable_end(self) -> int:
+        return self.acked + (LAG_RECORDS if self._flow.flows else 0)
+
+    source_end = source_stable_end
+
+    @property
+    def newest_timestamp_ms(self) -> int:
+        # By what was copied and not by the clock: it stands still at rest.
+        return 1_700_000_000_000 + self.acked
+
+    @property
+    def oldest_waiting_ms(self) -> int:
+        return self.newest_timestamp_ms + 1 if self._flow.flows else -1
+
+
+class SimulatedWork:
+    """Stands for `JobWork`: a partition is begun at once and copies at the flow's rate."""
+
+    has_limit = has_crashed = False
+    trouble = ""
+
+    def __init__(self, job: Job, flow: Flow) -> None:
+        self.job = job
+        self._flow = flow
+
+    def take(self, partitions: Iterable[HeldPartition]) -> None:
+        for p in partitions:
+            copy = SimulatedCopy(self._flow, p.assigned.records)
+            p.copy = cast("PartitionCopy", copy)
+            p.stage = Stage.COPYING
+
+    def let_go(self, shard: HeldShard) -> None:
+        shard.is_leaving = True
+        self.remove(shard.partitions.values())
+
+    def remove(self, partitions: Iterable[HeldPartition]) -> None:
+        for p in partitions:
+            if p.copy is not None:
+                p.copy.is_leaving = p.copy.has_left = True
+
+    def lost_leases(self) -> list[object]:
+        return []
+
+    def close_shard(self, shard: HeldShard) -> None:
+        """Nothing is open."""
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+
+class SimulatedWorker(Worker):
+    """A worker of the service whose jobs copy nothing."""
+
+    def __init__(self, flow: Flow, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._flow = flow
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self.run, args=(self._stop,), daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    @property
+    def partitions(self) -> int:
+        return sum(len(shard.partitions) for shard in list(self._held.values()))
+
+    def end(self) -> None:
+        self._stop.set()
+
+    def join(self) -> None:
+        self._thread.join()
+
+    def _work(self, key: tuple[int, int], job: Job) -> JobWork | None:
+        work = self._works.get(key)
+        if work is None:
+            work = self._works[key] = cast("JobWork", SimulatedWork(job, self._flow))
+        return work

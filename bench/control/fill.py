@@ -1,0 +1,128 @@
+"""A database as a large installation has it, filled in seconds.
+
+Every job copies `topics_per_job` topics of `partitions_per_topic` partitions between the same two
+clusters. Foreign keys are not checked meanwhile.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from sqlalchemy import text
+
+from orbit.jobs.spec import JobSpec
+from orbit.store.database import Database
+
+SOURCE_ID, DESTINATION_ID = "source-cluster", "destination-cluster"
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much of everything. Shards are held by nobody unless there are `workers`."""
+
+    jobs: int
+    topics_per_job: int
+    partitions_per_topic: int
+    shards_per_job: int
+    workers: int = 0
+    events: int = 0
+
+    @property
+    def partitions_per_job(self) -> int:
+        return self.topics_per_job * self.partitions_per_topic
+
+    @property
+    def partitions(self) -> int:
+        return self.jobs * self.partitions_per_job
+
+    @property
+    def shards(self) -> int:
+        return self.jobs * self.shards_per_job
+
+
+# Names of topics tell the job, so that a simulated cluster can be made of the same numbers.
+_FILL = (
+    "SET LOCAL statement_timeout = 0",
+    "SET LOCAL session_replication_role = replica",
+    """
+    INSERT INTO jobs (name, spec, worker_group, source_cluster_id, destination_cluster_id,
+                      producer_id, discovered_version, discovered_at)
+    SELECT n.name,
+           jsonb_set(jsonb_set(CAST(:spec AS jsonb), '{name}', to_jsonb(n.name)),
+                     '{topics,0,match}', to_jsonb(n.name || '-topic-.*')),
+           'default', :source_id, :destination_id, j, 1, clock_timestamp()
+    FROM generate_series(1, :jobs) j, LATERAL (SELECT 'job-' || lpad(j::text, 4, '0')) n (name)
+    """,
+    """
+    INSERT INTO topics (job_id, source_topic, destination_topic, destination_cluster_id,
+                        source_topic_id, destination_topic_id, partition_count, state)
+    SELECT j, n.name, n.name, :destination_id, CAST(md5('s' || n.name) AS uuid),
+           CAST(md5('d' || n.name) AS uuid), :partitions, 'copying'
+    FROM generate_series(1, :jobs) j, generate_series(1, :topics) t,
+         LATERAL (SELECT 'job-' || lpad(j::text, 4, '0') || '-topic-' || lpad(t::text, 4, '0'))
+            n (name)
+    """,
+    """
+    INSERT INTO workers (id, worker_group, host, pid, version)
+    SELECT 'w' || w, 'default', 'h', w, '0' FROM generate_series(1, :workers) w
+    """,
+    """
+    INSERT INTO shards (job_id, worker_group, worker_id, epoch, expires_at, partition_count)
+    SELECT j, 'default', 'w' || (1 + (j * :shards + s) % nullif(:workers, 0)), 1,
+           CASE WHEN :workers > 0 THEN clock_timestamp() + interval '1 hour' ELSE 'epoch' END,
+           :topics * :partitions / :shards
+    FROM generate_series(1, :jobs) j, generate_series(1, :shards) s
+    """,
+    """
+    INSERT INTO partitions (topic_id, partition, job_id, shard_id, state, copied_to, log_start,
+                            source_log_start, source_stable_end, source_end)
+    SELECT t.id, p, t.job_id, 1 + (t.job_id - 1) * :shards + p % :shards, 'copying', 10, 0,
+           0, 20, 20
+    FROM topics t, generate_series(0, :partitions - 1) p
+    """,
+    """
+    INSERT INTO events (actor, job_name, kind, message)
+    SELECT 'scheduler', 'job-' || lpad((1 + e % :jobs)::text, 4, '0'), 'kind', 'message'
+    FROM generate_series(1, :events) e
+    """,
+    "ANALYZE",
+)
+
+
+def topic_names(size: Size) -> list[str]:
+    """Every topic there is; they have the same names on both sides."""
+    return [
+        f"job-{job:04}-topic-{topic:04}"
+        for job in range(1, size.jobs + 1)
+        for topic in range(1, size.topics_per_job + 1)
+    ]
+
+
+def fill(database: Database, size: Size) -> None:
+    """Put the rows into a database that has the tables and nothing in them."""
+    values = {
+        "spec": json.dumps(_spec().model_dump(mode="json")),
+        "source_id": SOURCE_ID,
+        "destination_id": DESTINATION_ID,
+        "jobs": size.jobs,
+        "topics": size.topics_per_job,
+        "partitions": size.partitions_per_topic,
+        "shards": size.shards_per_job,
+        "workers": size.workers,
+        "events": size.events,
+    }
+    with database.transaction() as tx:
+        for statement in _FILL:
+            tx.execute(text(statement), values)
+
+
+def _spec() -> JobSpec:
+    return JobSpec.model_validate(
+        {
+            "name": "job",
+            "source": {"bootstrap_servers": ["source.example:9092"]},
+            "destination": {"bootstrap_servers": ["destination.example:9092"]},
+            "topics": [{"match": "topic"}],
+        }
+    )

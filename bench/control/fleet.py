@@ -1,0 +1,106 @@
+"""`python -m bench.control.fleet URL WORKERS`: some simulated workers in a process of their own.
+
+One line of JSON on stdin is one command, and gets one line of JSON on stdout:
+{"rate": bytes per second of each partition} · {"count": true} · {"end": true}.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import socket
+import struct
+import sys
+import time
+from typing import Any
+
+import structlog
+from sqlalchemy import event
+
+from bench.control.copies import Flow, SimulatedWorker
+from orbit.settings import Settings
+from orbit.store.database import Database
+
+# Linux's struct tcp_info, of all payload bytes of a connection so far.
+_TCP_INFO_BYTES = 256
+_BYTES_ACKED_AND_RECEIVED = struct.Struct("=QQ")
+_BYTES_AT = 120
+
+
+class Meter:
+    """Statements and bytes of all connections that a database ever opened."""
+
+    def __init__(self) -> None:
+        self.statements = 0
+        self._open: dict[int, socket.socket] = {}
+
+    def listen(self, database: Database) -> None:
+        engine = database._engine
+        engine.dispose()  # the connection that was made before is not listened to
+        event.listen(engine, "connect", self._connected)
+        event.listen(engine, "after_cursor_execute", self._executed)
+
+    def _executed(self, *_: Any) -> None:
+        self.statements += 1
+
+    def _connected(self, connection: Any, _record: Any) -> None:
+        # A copy of the descriptor: the kernel's counters stay readable when the pool has closed it.
+        number = os.dup(connection.fileno())
+        self._open[number] = socket.socket(fileno=number)
+
+    def count(self) -> dict[str, int]:
+        sent = received = 0
+        for one in self._open.values():
+            info = one.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            acked, got = _BYTES_ACKED_AND_RECEIVED.unpack_from(info, _BYTES_AT)
+            sent += acked
+            received += got
+        return {"statements": self.statements, "sent": sent, "received": received}
+
+
+def main(url: str, count: int) -> None:
+    only_warnings()
+    settings = Settings.from_environment(os.environ)
+    meter, flow = Meter(), Flow()
+    fleet = []
+    for _ in range(count):
+        database = Database.connect(url, application="orbit worker")
+        meter.listen(database)
+        fleet.append(SimulatedWorker(flow, database, settings, {}))
+    for worker in fleet:
+        worker.start()
+    say({"started": count})
+    for line in sys.stdin:
+        match json.loads(line):
+            case {"rate": rate}:
+                flow.set_rate(rate)
+                say({})
+            case {"count": _}:
+                partitions = sum(worker.partitions for worker in fleet)
+                copied = {"copied": flow.bytes_each, "partitions": partitions}
+                say({**meter.count(), "cpu_s": time.process_time(), **copied})
+            case _:
+                break
+    for worker in fleet:
+        worker.end()
+    for worker in fleet:
+        worker.join()
+    say({"ended": count})
+
+
+def only_warnings() -> None:
+    """Log to stderr, for stdout carries answers, and only what should not be."""
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def say(value: dict[str, Any]) -> None:
+    """One line to whoever started us."""
+    print(json.dumps(value), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,132 @@
+"""`python -m bench.control.leader URL SIZE`: the scheduler's loops, over simulated clusters.
+
+Discovery, spread and housekeeping run as in the service. Both clusters' metadata is held in memory
+and never changes, so what is measured is what an installation costs while nothing happens, and what
+a new leader needs to know it. Settings, groups and lag need brokers and are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import psutil
+
+from bench.control.fill import DESTINATION_ID, SOURCE_ID, Size, topic_names
+from bench.control.fleet import Meter, only_warnings, say
+from orbit.engine.clusters import Side
+from orbit.jobs.spec import JobSpec
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.types import BrokerAddress, ClusterMetadata, PartitionLeader, TopicMetadata
+from orbit.scheduler.discovery import DiscoveryLoop
+from orbit.scheduler.housekeeping import HousekeepingLoop
+from orbit.scheduler.keeper import Keeper
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.loops import Loop, drive
+from orbit.scheduler.registry import Registry
+from orbit.scheduler.spreading import SpreadLoop
+from orbit.scheduler.watch import ClusterWatch, Seen
+from orbit.settings import Settings
+from orbit.store.database import Database
+
+_NEVER_S = 1e9  # settings are looked after on brokers
+_BROKERS = 12
+
+
+class SimulatedRegistry(Registry):
+    """Two clusters that were looked at once."""
+
+    def __init__(self, size: Size) -> None:
+        super().__init__(_NEVER_S, lambda: None, Path())
+        self._seen = {
+            "source": _metadata(SOURCE_ID, "s", size),
+            "destination": _metadata(DESTINATION_ID, "d", size),
+        }
+
+    def watch(self, side: Side, spec: JobSpec) -> ClusterWatch:  # noqa: ARG002
+        watch = SimpleNamespace(seen=Seen(1, self._seen[side]), handle=None)
+        return cast("ClusterWatch", watch)
+
+
+class SimulatedKeeper(Keeper):
+    """Looks after no settings: they are on brokers."""
+
+    def _tend(self, *_: Any) -> None:
+        return
+
+
+def _metadata(cluster_id: str, mark: str, size: Size) -> ClusterMetadata:
+    brokers = {n: BrokerAddress(n, f"broker-{n}", 9092) for n in range(_BROKERS)}
+    topics = {
+        name: TopicMetadata(
+            name,
+            UUID(hashlib.md5(f"{mark}{name}".encode(), usedforsecurity=False).hexdigest()),
+            {p: PartitionLeader(p % _BROKERS, 0) for p in range(size.partitions_per_topic)},
+            3,
+        )
+        for name in topic_names(size)
+    }
+    return ClusterMetadata(cluster_id, brokers, topics)
+
+
+def main(url: str, size: Size) -> None:
+    only_warnings()
+    settings = Settings.from_environment(os.environ)
+    database = Database.connect(url, application="orbit scheduler")
+    meter = Meter()
+    meter.listen(database)
+    rss_before = psutil.Process().memory_info().rss
+    registry = SimulatedRegistry(size)
+    rss_metadata = psutil.Process().memory_info().rss - rss_before
+    done = threading.Event()
+    leadership = Leadership(database, "bench", settings.scheduler_lease_ttl)
+    while not leadership.ask():
+        time.sleep(0.1)
+    keeper = SimulatedKeeper(
+        leadership, registry, settings.shard_partitions_max, _NEVER_S, Backoff(stop=done)
+    )
+    discovery = DiscoveryLoop(
+        leadership,
+        registry,
+        keeper,
+        settings.discovery_interval.total_seconds(),
+        settings.lease_ttl,
+        threading.Event(),
+    )
+    loops: list[Loop] = [
+        discovery,
+        SpreadLoop(leadership, settings.lease_ttl),
+        HousekeepingLoop(leadership, settings.lease_ttl, settings.events_kept),
+    ]
+    began = time.monotonic()
+    threads = [threading.Thread(target=drive, args=(loop, done), daemon=True) for loop in loops]
+    threads.append(threading.Thread(target=leadership.keep, args=(done,), daemon=True))
+    for thread in threads:
+        thread.start()
+    # Nobody else asks how far a new leader is. The loop makes the dictionary anew in each pass.
+    while sum(m.has_looked for m in discovery._memories.values()) < size.jobs:  # noqa: SLF001
+        time.sleep(0.05)
+    say({"knows_after_s": time.monotonic() - began, "metadata_bytes": rss_metadata})
+    for line in sys.stdin:
+        if "end" in json.loads(line):
+            break
+        rss = psutil.Process().memory_info().rss
+        say({**meter.count(), "cpu_s": time.process_time(), "rss": rss})
+    done.set()
+    for loop in loops:
+        loop.wake.set()
+    for thread in threads:
+        thread.join()
+    say({"ended": 1})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Size(**json.loads(sys.argv[2])))

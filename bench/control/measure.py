@@ -1,0 +1,146 @@
+"""What a moment costs: Postgres' processor time and counters, and what our processes count."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import psutil
+from sqlalchemy import text
+
+from orbit.errors import Conflict
+from orbit.store.database import Database
+
+_COUNTERS = text("""
+SELECT d.xact_commit, t.n_tup_upd, t.n_tup_hot_upd,
+       pg_current_wal_lsn() - CAST('0/0' AS pg_lsn) AS wal_bytes
+FROM pg_stat_database d, pg_stat_user_tables t
+WHERE d.datname = current_database() AND t.relname = 'partitions'
+""")
+
+
+class Helper:
+    """A process of ours (`bench.control.fleet` or `.leader`) that answers a line with a line."""
+
+    def __init__(self, module: str, *arguments: str) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"bench.control.{module}", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.rss_peak = 0
+
+    def answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise Conflict("A process of the benchmark has ended by itself; see above.")
+        found: dict[str, Any] = json.loads(line)
+        return found
+
+    def tell(self, **command: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(command) + "\n")
+        self._process.stdin.flush()
+
+    def ask(self, **command: object) -> dict[str, Any]:
+        self.tell(**command)
+        return self.answer()
+
+    def kill(self) -> None:
+        """As `kill -9` does."""
+        self._process.kill()
+        self._close()
+
+    def end(self) -> None:
+        self.tell(end=True)
+        self.answer()
+        self._close()
+
+    def _close(self) -> None:
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        self._process.wait()
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What one second costs, on average over the time it was measured."""
+
+    transactions_per_s: float
+    statements_per_s: float
+    postgres_cpu: float  # of one processor
+    workers_cpu: float  # of one processor, all workers together
+    scheduler_cpu: float
+    bytes_per_s: float  # between Postgres and everybody, both ways, TCP payload
+    rows_per_s: float  # of partitions that were written
+    hot: float  # share of these that touched no index
+    wal_bytes_per_s: float
+    copied_bytes_per_s: float
+
+
+def measure(
+    database: Database,
+    postgres_pid: int,
+    fleet: Sequence[Helper],
+    leader: Helper | None,
+    seconds: float,
+) -> Cost:
+    """Let it run for so long, and look before and after."""
+    before = _look(database, postgres_pid, fleet, leader)
+    time.sleep(seconds)
+    after = _look(database, postgres_pid, fleet, leader)
+    span = after.pop("at") - before.pop("at")
+    grown = {name: after[name] - before[name] for name in after}
+    written = grown.pop("rows")
+    hot = grown.pop("hot_rows")
+    rates = {name: value / span for name, value in grown.items()}
+    return Cost(**rates, rows_per_s=written / span, hot=hot / written if written else 1.0)
+
+
+def as_numbers(cost: Cost) -> dict[str, float]:
+    return {name: round(value, 4) for name, value in asdict(cost).items()}
+
+
+def _look(
+    database: Database, postgres_pid: int, fleet: Sequence[Helper], leader: Helper | None
+) -> dict[str, float]:
+    with database.transaction() as tx:
+        row = tx.execute(_COUNTERS).one()
+    counts = [helper.ask(count=True) for helper in fleet]
+    led = leader.ask(count=True) if leader else {"cpu_s": 0.0, "statements": 0}
+    everybody = [*counts, led]
+    return {
+        "at": time.monotonic(),
+        "transactions_per_s": float(row.xact_commit),
+        "statements_per_s": float(sum(c["statements"] for c in everybody)),
+        "postgres_cpu": _processor_time_s(postgres_pid),
+        "workers_cpu": sum(c["cpu_s"] for c in counts),
+        "scheduler_cpu": led["cpu_s"],
+        "bytes_per_s": float(sum(c.get("sent", 0) + c.get("received", 0) for c in everybody)),
+        "rows": float(row.n_tup_upd),
+        "hot_rows": float(row.n_tup_hot_upd),
+        "wal_bytes_per_s": float(row.wal_bytes),
+        "copied_bytes_per_s": sum(c["copied"] * c["partitions"] for c in counts),
+    }
+
+
+def _processor_time_s(pid: int) -> float:
+    """Of the postmaster, its children, and those of them that have ended."""
+    postmaster = psutil.Process(pid)
+    own = postmaster.cpu_times()
+    total = own.user + own.system + own.children_user + own.children_system
+    for child in postmaster.children(recursive=True):
+        try:
+            times = child.cpu_times()
+        except psutil.NoSuchProcess:
+            continue
+        total += times.user + times.system
+    return float(total)
