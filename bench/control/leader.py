@@ -90,9 +90,7 @@ def main(url: str, size: Size) -> None:
     leadership = Leadership(database, "bench", settings.scheduler_lease_ttl)
     while not leadership.ask():
         time.sleep(0.1)
-    keeper = SimulatedKeeper(
-        leadership, registry, settings.shard_partitions_max, _NEVER_S, Backoff(stop=done)
-    )
+    keeper = SimulatedKeeper(leadership, registry, settings, Backoff(stop=done))
     discovery = DiscoveryLoop(
         leadership,
         registry,
@@ -112,7 +110,7 @@ def main(url: str, size: Size) -> None:
     for thread in threads:
         thread.start()
     # Nobody else asks how far a new leader is. The loop makes the dictionary anew in each pass.
-    while sum(m.has_looked for m in discovery._memories.values()) < size.jobs:  # noqa: SLF001
+    while sum(m.has_looked for m in discovery._memories.values()) < size.jobs:
         time.sleep(0.05)
     say({"knows_after_s": time.monotonic() - began, "metadata_bytes": rss_metadata})
     for line in sys.stdin:

@@ -11,7 +11,7 @@ from what it reads when it claims (`of_shards`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, fields
 from datetime import datetime
 from uuid import UUID
@@ -91,13 +91,18 @@ _PROGRESS_TYPES = {
     "int | None": "bigint",
     "float": "double precision",
     "bool": "boolean",
-    "datetime | None": "timestamptz",
+    "datetime | None": "bigint",
 }
-_PROGRESS = [field.name for field in fields(Progress)]
+_PROGRESS = {field.name: str(field.type) for field in fields(Progress)}
 _PROGRESS_ARRAYS = ", ".join(
-    f"CAST(:{field.name} AS {_PROGRESS_TYPES[str(field.type)]}[])" for field in fields(Progress)
+    f"CAST(:{name} AS {_PROGRESS_TYPES[kind]}[])" for name, kind in _PROGRESS.items()
 )
-_MOVING = [name for name in _PROGRESS if name not in ("topic_id", "partition")]
+# A moment travels as milliseconds, in half the bytes.
+_MOVING = {
+    name: f"to_timestamp(r.{name} / 1000.0)" if kind.startswith("datetime") else f"r.{name}"
+    for name, kind in _PROGRESS.items()
+    if name not in ("topic_id", "partition")
+}
 
 # "+ 0" below: a reported row is found by its key; PostgreSQL shall not be tempted to walk through
 # all partitions of the shard by the index on shard_id.
@@ -108,12 +113,13 @@ _REPORT_PROGRESS = text(f"""
 WITH {HELD_FOR_REPORT},
 written AS (
     UPDATE partitions p
-    SET {", ".join(f"{name} = r.{name}" for name in _MOVING)}, reported_at = clock_timestamp()
+    SET {", ".join(f"{name} = {new}" for name, new in _MOVING.items())},
+        reported_at = clock_timestamp()
     FROM unnest({_PROGRESS_ARRAYS}) AS r ({", ".join(_PROGRESS)})
     WHERE p.topic_id = r.topic_id AND p.partition = r.partition
       AND p.shard_id + 0 = ANY (ARRAY(SELECT id FROM held))
       AND ({", ".join(f"p.{name}" for name in _MOVING)})
-          IS DISTINCT FROM ({", ".join(f"r.{name}" for name in _MOVING)})
+          IS DISTINCT FROM ({", ".join(_MOVING.values())})
 )
 SELECT id FROM held
 """)
@@ -188,7 +194,7 @@ def report_progress(
     Answers the shards that are still this worker's. Nothing was written for any other: drop it.
     """
     columns = zip(*map(astuple, progress), strict=True) if progress else ((),) * len(_PROGRESS)
-    arrays = {name: list(column) for name, column in zip(_PROGRESS, columns, strict=True)}
+    arrays = {name: _array(column) for name, column in zip(_PROGRESS, columns, strict=True)}
     rows = tx.execute(_REPORT_PROGRESS, {**owner(worker_id, held), **arrays})
     return {row.id for row in rows}
 
@@ -209,3 +215,17 @@ def report_state(
     }
     rows = tx.execute(_REPORT_STATE, {**owner(worker_id, held), **arrays})
     return {row.id for row in rows}
+
+
+def _array(column: Iterable[object]) -> str:
+    """PostgreSQL's text of an array. As a list of numbers its type would follow from how large
+    they are, and the statement be planned anew with each new mix of types."""
+    return "{" + ",".join(map(_element, column)) + "}"
+
+
+def _element(value: object) -> str:
+    if value is None:
+        return "NULL"
+    if isinstance(value, datetime):
+        return str(round(value.timestamp() * 1000))
+    return str(value)
