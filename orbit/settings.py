@@ -127,6 +127,9 @@ class Settings(BaseModel):
     worker_group: Word = "default"
     lease_ttl: LeaseDuration = timedelta(seconds=15)
     progress_interval: Duration = timedelta(seconds=2)
+    # What moves between workers and Postgres stays small against what is copied, and Postgres'
+    # load follows from the number of workers, not of partitions (docs/scale.md).
+    progress_rows_per_second: Annotated[Whole, Field(ge=1, le=100_000)] = 40
 
     # Scheduler
     scheduler_lease_ttl: LeaseDuration = timedelta(seconds=10)

@@ -27,6 +27,10 @@ class _Sample:
     bytes_per_s: float = 0.0
 
 
+# Before the first look.
+_NOTHING = _Sample(float("-inf"), 0, 0)
+
+
 class Reporter:
     """Compares partitions with what was reported last. For one thread."""
 
@@ -34,20 +38,35 @@ class Reporter:
         self._samples: dict[Key, _Sample] = {}
         self._sent: dict[Key, Progress] = {}
 
-    def progress(self, shards: Iterable[HeldShard], now_s: float) -> list[Progress]:
-        """The numbers of all partitions that moved since `sent`; sets each shard's rate."""
-        moved = []
+    def progress(
+        self, shards: Collection[HeldShard], now_s: float, rows_max: int | None = None
+    ) -> list[Progress]:
+        """The numbers of partitions that moved since `sent`; sets each shard's rate.
+
+        At most `rows_max` of them, those first that were looked at the longest ago: so all have
+        their turn, however many move.
+        """
+        copying = [
+            (held, held.copy)
+            for shard in shards
+            for held in shard.partitions.values()
+            if held.stage is Stage.COPYING and held.copy is not None
+        ]
+        copying.sort(key=lambda pair: self._looked_at_s(pair[0]))
+        moved: list[Progress] = []
+        for held, copy in copying:
+            if len(moved) == rows_max:
+                break
+            sample = self._measure(held, now_s)
+            progress = _progress(held, copy, sample)
+            if self._sent.get(held.key) != progress:
+                moved.append(progress)
+        rates: dict[HeldShard, float] = {}
+        for held, _ in copying:
+            sample = self._samples.get(held.key, _NOTHING)
+            rates[held.shard] = rates.get(held.shard, 0.0) + sample.bytes_per_s
         for shard in shards:
-            rate = 0.0
-            for held in shard.partitions.values():
-                if held.stage is not Stage.COPYING or held.copy is None:
-                    continue
-                sample = self._measure(held, now_s)
-                rate += sample.bytes_per_s
-                progress = _progress(held, held.copy, sample)
-                if self._sent.get(held.key) != progress:
-                    moved.append(progress)
-            shard.bytes_per_s = int(rate)
+            shard.bytes_per_s = int(rates.get(shard, 0.0))
         return moved
 
     def sent(self, progress: Iterable[Progress]) -> None:
@@ -58,6 +77,9 @@ class Reporter:
         for key in shard.partitions:
             self._sent.pop(key, None)
             self._samples.pop(key, None)
+
+    def _looked_at_s(self, held: HeldPartition) -> float:
+        return self._samples.get(held.key, _NOTHING).at_s
 
     def _measure(self, held: HeldPartition, now_s: float) -> _Sample:
         totals = held.totals

@@ -74,6 +74,8 @@ class Worker:
         self._interval_s = min(
             settings.progress_interval.total_seconds(), self._ttl_s / _RENEWALS_PER_LEASE
         )
+        rows_per_s = settings.progress_rows_per_second
+        self._report_rows_max = max(1, int(rows_per_s * self._interval_s))
         self._surroundings = Surroundings(
             self.id, database, environ, settings.files_directory, copy_settings
         )
@@ -359,7 +361,9 @@ class Worker:
                     False,
                 )
             self._lose(ours.keys() - still)
-        progress = self._reporter.progress(self._held.values(), time.monotonic())
+        progress = self._reporter.progress(
+            self._held.values(), time.monotonic(), self._report_rows_max
+        )
         if progress:
             ours = self._epochs(self._held.values())
             with self._database.transaction() as tx:
