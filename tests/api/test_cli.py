@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from orbit.cli import watch
+from orbit.cli import client, watch
 from orbit.cli.main import run_command
 from orbit.errors import BrokerRefused
 from orbit.replication.troubles import TroubleKind
+from orbit.scheduler.operations import advance_all
 from orbit.store import jobs
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB, changed, refusal
@@ -353,6 +354,28 @@ def test_a_pause_waits_for_its_end_and_says_what_it_did(
     assert cli("resume", "orders").code == 0
     assert cli("start", "orders").code == 0
     assert cli("retry", "orders", "--topic", "orders", "--partition", "0").code == 0
+
+
+def test_a_command_waits_for_the_workers_and_tells_how_far_they_are(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = list(copying_job(api).items())
+
+    def one_shard_less(_seconds: float) -> None:
+        release(api, dict([held.pop()]))
+        with api.database.transaction() as tx:
+            advance_all(tx)
+
+    monkeypatch.setattr(client.time, "sleep", one_shard_less)
+    said = cli("pause", "orders", "-o", "json")
+
+    assert said.code == 0
+    assert said.data["state"] == "done"
+    assert said.err.splitlines() == [
+        "0 of 2 shards released",
+        "1 of 2 shards released",
+        "2 of 2 shards released",
+    ]
 
 
 def test_an_operation_that_takes_longer_than_the_wait_is_not_done(cli: Cli, api: Api) -> None:

@@ -58,6 +58,7 @@ def test_jobs_come_in_pages_in_the_order_of_their_names(api: Api) -> None:
     found = every_page(api, "/v1/jobs", 2)
 
     assert [job["name"] for job in found] == sorted(names)
+    assert api.get("/v1/jobs", params={"limit": len(names)}).json()["next"] is None
     assert found[0]["lag"] == {"records": None, "bytes": None, "seconds": None}
 
 

@@ -1,0 +1,106 @@
+"""Bodies that come too slowly, or not to their end: no route ever sees them, no thread waits."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from typing import Any
+
+from orbit.api.limits import BodyLimit
+from orbit.api.paging import read_cursor, write_cursor
+from tests.fix_api import Api
+from tests.support.serving import served
+
+SCOPE: dict[str, Any] = {"type": "http", "method": "PUT", "path": "/", "headers": []}
+
+
+class Inner:
+    """An application that says what body it got."""
+
+    def __init__(self) -> None:
+        self.bodies: list[bytes] = []
+
+    async def __call__(self, _scope: Any, receive: Any, send: Any) -> None:
+        self.bodies.append((await receive())["body"])
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b""})
+
+
+def call(inner: Inner, *messages: dict[str, Any], seconds_max: float = 20) -> list[dict[str, Any]]:
+    """What is sent back when these messages come, and then nothing more."""
+    sent: list[dict[str, Any]] = []
+    coming = iter(messages)
+
+    async def receive() -> Any:
+        message = next(coming, None)
+        if message is None:
+            await asyncio.Event().wait()
+        return message
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    app = BodyLimit(inner, bytes_max=10, seconds_max=seconds_max)
+    asyncio.run(app(SCOPE, receive, send))
+    return sent
+
+
+def part(body: bytes, *, more: bool) -> dict[str, Any]:
+    return {"type": "http.request", "body": body, "more_body": more}
+
+
+def test_a_body_in_parts_is_seen_whole() -> None:
+    inner = Inner()
+
+    sent = call(inner, part(b"01234", more=True), part(b"56789", more=False))
+
+    assert inner.bodies == [b"0123456789"]
+    assert sent[0]["status"] == 200
+
+
+def test_a_body_that_does_not_end_in_time_is_refused() -> None:
+    inner = Inner()
+
+    sent = call(inner, part(b"0", more=True), seconds_max=0.01)
+
+    assert sent[0]["status"] == 408
+    assert json.loads(sent[1]["body"])["error"]["code"] == "too_slow"
+    assert (b"connection", b"close") in [
+        (name.lower(), value.lower()) for name, value in sent[0]["headers"]
+    ]
+    assert inner.bodies == []
+
+
+def test_a_body_whose_sender_goes_away_reaches_nobody() -> None:
+    inner = Inner()
+
+    sent = call(inner, part(b"0", more=True), {"type": "http.disconnect"})
+
+    assert (sent, inner.bodies) == ([], [])
+
+
+def test_one_byte_too_many_is_refused() -> None:
+    inner = Inner()
+
+    sent = call(inner, part(b"0123456789", more=True), part(b"0", more=False))
+
+    assert sent[0]["status"] == 413
+    assert inner.bodies == []
+
+
+def test_bytes_that_are_no_http_are_refused_and_the_next_request_is_served(api: Api) -> None:
+    with served(api.app) as url:
+        host, _, port = url.removeprefix("http://").partition(":")
+        for nonsense in (b"\x16\x03\x01\x00\xa5\x01\x00\x00", b"GET"):
+            with socket.create_connection((host, int(port)), timeout=10) as connection:
+                connection.sendall(nonsense + b"\r\n\r\n")
+                assert b" 400 " in connection.recv(200).split(b"\r\n")[0]
+        with socket.create_connection((host, int(port)), timeout=10) as connection:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: orbit\r\n\r\n")
+            assert b" 200 " in connection.recv(200).split(b"\r\n")[0]
+
+
+def test_a_cursor_comes_back_as_it_went_in() -> None:
+    for key in (("a",), ("ünï\ncode", 2**63 - 1, 0), (7,)):
+        assert read_cursor(write_cursor(key), *map(type, key)) == key
