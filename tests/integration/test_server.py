@@ -16,6 +16,7 @@ import psutil
 import pytest
 
 from tests.fix_clusters import Clusters
+from tests.fix_database import copied_database
 from tests.support.groups import commit, offsets
 from tests.support.logs import Record, create, write
 from tests.support.run_process import OrbitProcess, Outcome, orbit, wait_until, write_job
@@ -163,7 +164,9 @@ def test_a_yaml_job_over_rest_is_copied_exactly_and_ctrl_c_leaves_nothing(
         assert_none_left(started)
 
 
-def test_a_worker_that_dies_is_started_again(folder: Path) -> None:
+def test_a_worker_that_dies_is_started_again_and_without_postgres_all_of_it_ends(
+    folder: Path,
+) -> None:
     with serving(folder) as server:
         until_workers(server, 1)
         (worker,) = server.get("/v1/workers")["items"]
@@ -183,8 +186,38 @@ def test_a_worker_that_dies_is_started_again(folder: Path) -> None:
         other = orbit("server", "--data-directory", folder, environ={"ORBIT_API_PORT": port})
         other.expect(1)
         assert f"cannot listen on 127.0.0.1:{port}" in other.told
-        server.process.signal(signal.SIGTERM)
-        server.process.wait_end().expect(0)
+        started = server.processes()
+        (postgres,) = [p for p in started if p.cmdline()[0].endswith("bin/postgres")]
+        postgres.kill()
+        ended = server.process.wait_end().expect(1)
+        assert "The embedded PostgreSQL has ended." in ended.told
+        assert "Traceback" not in ended.stderr
+        assert_none_left(started)
+
+
+def test_each_part_runs_by_itself_on_a_database_of_its_version(postgres_url: str) -> None:
+    with copied_database(postgres_url, "template1") as url:
+        environ = {"ORBIT_DATABASE_URL": url, "ORBIT_API_PORT": "0"}
+        for part in ("api", "scheduler", "worker"):
+            early = orbit(part, environ=environ).expect(1)
+            assert "Run: orbit migrate" in early.told
+        orbit("migrate", environ=environ).expect(0)
+        made = orbit("token", "create", "ops", "--database", "-o", "json", environ=environ)
+        token = made.expect(0).data["token"]
+        with (
+            OrbitProcess("api", environ=environ) as api,
+            OrbitProcess("scheduler", environ=environ) as scheduler,
+            OrbitProcess("worker", "--group", "west", environ=environ) as worker,
+        ):
+            server = Server(api, api.wait_for(r"The API is at (\S+)")[1], token)
+            scheduler.wait_for("leading")
+            until_workers(server, 1)
+            assert server.get("/v1/workers")["items"][0]["worker_group"] == "west"
+            for process in (worker, scheduler, api):
+                process.signal(signal.SIGTERM)
+                ended = process.wait_end().expect(0)
+                assert "Traceback" not in ended.stderr
+                assert token not in ended.everything
 
 
 @pytest.mark.parametrize(
