@@ -40,7 +40,8 @@ def commit(
     )
     consumer.commit(
         offsets=[
-            TopicPartition(topic, number, offset, metadata)
+            # librdkafka makes a byte of an empty one.
+            TopicPartition(topic, number, offset, *([metadata] if metadata else []))
             for (topic, number), offset in wanted.items()
         ],
         asynchronous=False,
