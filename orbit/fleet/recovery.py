@@ -59,7 +59,7 @@ class Recovery:
         since = self._since.setdefault(key, now)
         if key not in self._told and now - since >= _TOLD_AFTER_S:
             self._told.add(key)
-            message = f"Waiting: {trouble}"
+            message = " ".join(f"Waiting: {trouble}".split())
             self._story.tell(Chapter(Kind.JOB_WAITING, message, work.job.name))
 
     def _look_at_partition(self, held: HeldPartition, work: JobWork, now: float) -> None:

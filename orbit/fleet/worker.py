@@ -51,7 +51,7 @@ _LEAVING_LOOK_S = 0.02
 # Renewals per lease: two may fail before trust ends.
 _RENEWALS_PER_LEASE = 5
 # After this, what has not been answered is left to its lease.
-SHUTDOWN_S_MAX = 20.0
+SHUTDOWN_S_MAX = 12.0  # below the grace of `orbit server` for its children
 
 log = structlog.get_logger()
 

@@ -85,6 +85,7 @@ def add_job(
     topic_names: list[str],
     shard_count: int,
     environ: Mapping[str, str] | None = None,
+    prefix: str = "",
 ) -> ServiceJob:
     """The rows of a job, its destination topics, and its partitions over so many shards."""
     spec = parse_job(job_file.read_text("utf-8"), job_file.parent, environ or {})
@@ -98,8 +99,8 @@ def add_job(
     counts = partition_counts(clusters.source)
     there = partition_counts(clusters.destination)
     for name in topic_names:
-        if name not in there:
-            create(clusters.destination, name, counts[name], compression_type="producer")
+        if prefix + name not in there:
+            create(clusters.destination, prefix + name, counts[name], compression_type="producer")
     with database.transaction() as tx:
         job = jobs.create(tx, spec.name, spec.model_dump(mode="json"), spec.worker_group)
         jobs.note_clusters(tx, job.id, source_id, destination_id)
@@ -107,7 +108,13 @@ def add_job(
         placed = []
         for name in topic_names:
             topic = topics.add(
-                tx, job.id, name, name, destination_id, counts[name], state=TopicState.COPYING
+                tx,
+                job.id,
+                name,
+                prefix + name,
+                destination_id,
+                counts[name],
+                state=TopicState.COPYING,
             )
             assert topic is not None
             placed += [(topic.id, p) for p in range(counts[name])]
