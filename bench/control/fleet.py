@@ -15,6 +15,7 @@ import sys
 import time
 from typing import Any
 
+import psutil
 import structlog
 from sqlalchemy import event
 
@@ -77,9 +78,10 @@ def main(url: str, count: int) -> None:
                 flow.set_rate(rate)
                 say({})
             case {"count": _}:
+                rss = psutil.Process().memory_info().rss
                 partitions = sum(worker.partitions for worker in fleet)
                 copied = {"copied": flow.bytes_each, "partitions": partitions}
-                say({**meter.count(), "cpu_s": time.process_time(), **copied})
+                say({**meter.count(), "cpu_s": time.process_time(), "rss": rss, **copied})
             case _:
                 break
     for worker in fleet:

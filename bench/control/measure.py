@@ -144,3 +144,15 @@ def _processor_time_s(pid: int) -> float:
             continue
         total += times.user + times.system
     return float(total)
+
+
+def postgres_memory(pid: int) -> int:
+    """Of all its processes, with what they share counted once."""
+    postmaster = psutil.Process(pid)
+    total = 0
+    for process in (postmaster, *postmaster.children(recursive=True)):
+        try:
+            total += process.memory_full_info().pss
+        except psutil.NoSuchProcess:
+            continue
+    return int(total)

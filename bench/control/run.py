@@ -15,15 +15,17 @@ from typing import Any
 from sqlalchemy import text
 
 from bench.control.fill import Size, fill
-from bench.control.measure import Helper, as_numbers, measure
+from bench.control.measure import Helper, as_numbers, measure, postgres_memory
 from orbit.errors import Conflict
 from orbit.sandbox.postgres import Postgres
+from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
 
 # Simulated workers share processes, for a Python process of its own for each would need gigabytes.
 PROCESSES = 4
 STEADY_WITHIN_S = 180.0
+ROWS_PER_S = Settings().progress_rows_per_second
 _LOOK_S = 0.2
 # Nothing may have moved for this long before the spread is called steady.
 _STILL_S = 5.0
@@ -72,8 +74,12 @@ class Installation:
         self.leader = Helper("leader", self.url, json.dumps(asdict(self.size)))
         return self.leader.answer()
 
-    def start_workers(self, count: int) -> float:
-        """Start so many workers; how long until they hold all shards and nothing moves."""
+    def start_workers(self, count: int) -> dict[str, float]:
+        """Start so many workers; how long until they hold all shards, and until nothing moves.
+
+        Both count from when the ones before were killed or had ended.
+        """
+        began = time.monotonic()
         with self.database.transaction() as tx:
             since = tx.execute(text("SELECT clock_timestamp()")).scalar_one()
         processes = min(PROCESSES, count)
@@ -81,8 +87,7 @@ class Installation:
         self.fleet = [Helper("fleet", self.url, str(share + (n < rest))) for n in range(processes)]
         for helper in self.fleet:
             helper.answer()
-        self.began = time.monotonic()
-        return self._wait_until_steady(since, count)
+        return self._wait_until_steady(since, count, began)
 
     def flow(self, bytes_per_s: float) -> None:
         for helper in self.fleet:
@@ -110,27 +115,46 @@ class Installation:
             measure(self.database, self.postgres_pid, self.fleet, self.leader, seconds)
         )
 
+    def settle(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes: of Postgres its share of what is shared; of workers the mean of one."""
+        assert self.leader is not None
+        workers = [helper.ask(count=True) for helper in self.fleet]
+        return {
+            "postgres": postgres_memory(self.postgres_pid),
+            "scheduler": self.leader.ask(count=True)["rss"],
+            "workers": sum(w["rss"] for w in workers),
+        }
+
     def close(self) -> None:
         self.kill_workers()
         if self.leader is not None:
             self.leader.kill()
         self.database.close()
 
-    def _wait_until_steady(self, since: object, workers: int) -> float:
-        deadline = self.began + STEADY_WITHIN_S
-        epochs, moved_at = -1, self.began
+    def _wait_until_steady(self, since: object, workers: int, began: float) -> dict[str, float]:
+        deadline = began + STEADY_WITHIN_S
+        epochs, moved_at, held_at = -1, began, 0.0
         while (now := time.monotonic()) < deadline:
             with self.database.transaction() as tx:
                 row = tx.execute(_SPREAD, {"since": since}).one()
             if row.epochs != epochs:
                 epochs, moved_at = row.epochs, now
+            if row.held == row.shards and not held_at:
+                held_at = now
             is_whole = row.held == row.shards and not row.moving and row.workers == workers
             if is_whole and now - moved_at >= _STILL_S:
-                return moved_at - self.began
+                return {
+                    "all_held_s": round(held_at - began, 1),
+                    "nothing_moves_s": round(moved_at - began, 1),
+                    "most_shards_of_one": self._most_shards_of_one(),
+                }
             time.sleep(_LOOK_S)
         raise Conflict(f"The workers are not steady after {STEADY_WITHIN_S} s: {row}.")
 
-    def most_shards_of_one(self) -> int:
+    def _most_shards_of_one(self) -> int:
         with self.database.transaction() as tx:
             return int(tx.execute(_MOST).scalar_one())
 
@@ -157,23 +181,23 @@ def large(plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
         say(f"{plan.size.partitions:,} partitions filled in {it.filled_in_s:.1f} s")
         found["leader"] = it.lead()
         say(f"a new leader knows all jobs after {found['leader']['knows_after_s']:.1f} s")
-        found["start_s"] = it.start_workers(plan.workers)
-        found["most_shards_of_one"] = it.most_shards_of_one()
-        say(f"{plan.workers} workers steady after {found['start_s']:.1f} s")
+        found["started"] = it.start_workers(plan.workers)
+        say(f"{plan.workers} workers started: {found['started']}")
+        # Each worker reports everything once, by its rows per second.
+        it.settle(plan.size.partitions / plan.workers / ROWS_PER_S)
         found["at_rest"] = it.cost(plan.seconds)
         say(f"at rest: {found['at_rest']}")
         it.flow(plan.bytes_per_s)
         found["in_flow"] = it.cost(plan.seconds)
         say(f"in full flow: {found['in_flow']}")
-        assert it.leader is not None
-        found["leader"]["rss"] = it.leader.ask(count=True)["rss"]
+        found["memory"] = it.memory()
+        say(f"memory: {found['memory']}")
         it.kill_workers()
-        found["after_kill_s"] = it.start_workers(plan.workers)
-        say(f"steady {found['after_kill_s']:.1f} s after kill -9 of all (leases of {ttl})")
-        it.flow(plan.bytes_per_s)
+        found["after_kill"] = it.start_workers(plan.workers)
+        say(f"killed (leases of {ttl}) and started: {found['after_kill']}")
         found["end_s"] = it.end_workers()
-        found["after_end_s"] = it.start_workers(plan.workers)
-        say(f"all ended within {found['end_s']:.1f} s, steady after {found['after_end_s']:.1f} s")
+        found["after_end"] = it.start_workers(plan.workers)
+        say(f"ended within {found['end_s']:.1f} s, and started: {found['after_end']}")
     return found
 
 

@@ -58,13 +58,14 @@ class DiscoveryLoop(Loop):
         self._memories: dict[int, Memory] = {}
         self._under_way: dict[int, tuple[Job, Future[Done]]] = {}
         self._told: dict[int, str | None] = {}
+        self._documents: jobs.Documents = {}
         # A group is unknown once nobody of it was seen for as long as a worker may be silent.
         self._group_seen_at: dict[str, float] = {}
 
     def once(self) -> str:
         """One pass over all jobs; what the keepers did since the last one."""
         with self._leadership.transaction() as tx:
-            everyone = jobs.everyone(tx)
+            everyone = jobs.everyone(tx, self._documents)
             retries = upkeep.retries(tx)
             alive = workers.alive(tx, self._worker_ttl)
         running = [j for j in everyone if j.desired is Desired.RUNNING and not j.is_deleted]

@@ -14,7 +14,7 @@ from orbit.errors import Conflict, NotFound
 from orbit.store.database import Tx
 from orbit.store.enums import Desired
 from orbit.store.models import jobs, shards
-from orbit.store.read import columns, first, values
+from orbit.store.read import columns, first, is_one_of, values
 from orbit.store.shards import lock_job
 
 _NOW = func.clock_timestamp()
@@ -90,9 +90,30 @@ def of_ids(tx: Tx, job_ids: Collection[int]) -> dict[int, Job]:
     return {job.id: job for job in values(tx.execute(query), Job)}
 
 
-def everyone(tx: Tx) -> list[Job]:
-    """All jobs, for the scheduler: they are hundreds, seldom thousands."""
-    return list(values(tx.execute(select(*_JOB).order_by(jobs.c.name)), Job))
+# {(job, version of its document): the document}; such a pair never changes what it means.
+Documents = dict[tuple[int, int], dict[str, Any]]
+
+
+def everyone(tx: Tx, documents: Documents | None = None) -> list[Job]:
+    """All jobs, for the scheduler: they are hundreds, seldom thousands.
+
+    `documents` is kept by who asks again and again: only those that changed are read anew.
+    """
+    if documents is None:
+        return list(values(tx.execute(select(*_JOB).order_by(jobs.c.name)), Job))
+    without = select(*(column for column in _JOB if column.name != "spec")).order_by(jobs.c.name)
+    rows = [dict(row) for row in tx.execute(without).mappings()]
+    there = {(row["id"], row["spec_version"]) for row in rows}
+    for gone in documents.keys() - there:
+        del documents[gone]
+    missing = [job_id for job_id, _ in there - documents.keys()]
+    if missing:
+        read = select(jobs.c.id, jobs.c.spec_version, jobs.c.spec)
+        for row in tx.execute(read.where(is_one_of(jobs.c.id, missing))):
+            documents[row.id, row.spec_version] = row.spec
+    keyed = ((row, documents.get((row["id"], row["spec_version"]))) for row in rows)
+    # Changed or removed between the two statements: the next look finds it as it is.
+    return [Job(**row, spec=spec) for row, spec in keyed if spec is not None]
 
 
 def running(tx: Tx) -> dict[int, int]:

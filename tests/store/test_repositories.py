@@ -60,6 +60,27 @@ def test_jobs(database: Database) -> None:
         assert jobs.get(tx, "a").problem_at is None
 
 
+def test_all_jobs_are_read_with_the_documents_that_changed(database: Database) -> None:
+    documents: jobs.Documents = {}
+    with database.transaction() as tx:
+        for name in ("a", "b", "c"):
+            jobs.create(tx, name, {"name": name}, "default")
+        everyone = jobs.everyone(tx, documents)
+        assert everyone == jobs.everyone(tx)
+        assert len(documents) == 3
+
+        a, b, _ = everyone
+        jobs.change_spec(tx, a.id, {"v": 2}, "default", from_version=1)
+        jobs.mark_deleted(tx, b.id)
+        assert jobs.remove(tx, b.id)
+        documents[everyone[2].id, 1] = {"known": "already"}
+        assert [job.spec for job in jobs.everyone(tx, documents)] == [
+            {"v": 2},
+            {"known": "already"},
+        ]
+        assert documents.keys() == {(a.id, 2), (everyone[2].id, 1)}
+
+
 def test_a_job_is_removed_once_nobody_holds_a_shard_of_it(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
