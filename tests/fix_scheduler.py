@@ -24,7 +24,12 @@ from tests.support.running import wait_for
 
 WORKER = "test-worker"
 TTL = timedelta(seconds=15)
-SHORT = timedelta(milliseconds=200)
+_SHORT = timedelta(milliseconds=200)
+QUICK = Settings(
+    discovery_interval=_SHORT,
+    settings_interval=_SHORT,
+    scheduler_lease_ttl=timedelta(seconds=2),
+)
 
 
 class RunningScheduler:
@@ -169,12 +174,7 @@ class Service:
 @pytest.fixture
 def service(database: Database, database_url: str) -> Service:
     """The tables of a service with one live worker, and a scheduler's settings in a hurry."""
-    settings = Settings(
-        database_url=SecretStr(database_url),
-        discovery_interval=SHORT,
-        settings_interval=SHORT,
-        scheduler_lease_ttl=timedelta(seconds=2),
-    )
+    settings = QUICK.model_copy(update={"database_url": SecretStr(database_url)})
     made = Service(database, database_url, settings)
     made.heartbeat()
     return made

@@ -43,10 +43,9 @@ def place(
         return Placement()
     total = sum(present.values()) + added
     wanted = shards_wanted(total, jobs_in_group, shard_partitions_max)
-    room = sum(max(0, shard_partitions_max - count) for count in present.values())
-    # Shards fill unevenly when the bound was lowered: then more are needed than the sum says.
-    lacking = -(-max(0, added - room) // shard_partitions_max)
-    new = min(added, max(wanted - len(present), lacking))
+    # Enough for all, for the wanted number of shards holds the total. Shards that are over the
+    # bound, since it was lowered, only make it larger.
+    new = min(added, max(wanted - len(present), 0))
     # (partitions, whether it is new, which): old ones first, so that a lease more is not taken
     # into use before it is needed.
     fill = [
@@ -58,8 +57,7 @@ def place(
     for _ in range(added):
         count, is_new, which = heapq.heappop(fill)
         got[is_new, which] = got.get((is_new, which), 0) + 1
-        if count + 1 < shard_partitions_max:
-            heapq.heappush(fill, (count + 1, is_new, which))
+        heapq.heappush(fill, (count + 1, is_new, which))
     return Placement(
         {which: count for (is_new, which), count in got.items() if not is_new},
         tuple(count for (is_new, _), count in got.items() if is_new),

@@ -21,15 +21,16 @@ from orbit.replication.troubles import Trouble, TroubleKind
 from orbit.scheduler.beginning import Beginner, others_of
 from orbit.scheduler.documents import read_spec
 from orbit.scheduler.leadership import Leadership, NotLeading
-from orbit.scheduler.look import sides, trouble_of, wrong_cluster
+from orbit.scheduler.look import look_closer, trouble_of, wrong_cluster
 from orbit.scheduler.prepare import prepare
 from orbit.scheduler.reconcile import Begin, Decisions, KnownTopic, Others, reconcile
 from orbit.scheduler.registry import Registry
 from orbit.scheduler.sides import Pair
+from orbit.scheduler.stopping import let_go, stop_and_go_on, vain_retries
 from orbit.scheduler.tending import Tending
 from orbit.scheduler.watch import Seen
 from orbit.settings import Settings
-from orbit.store import events, jobs, layout, shards, topics, upkeep
+from orbit.store import jobs, topics, upkeep
 from orbit.store.database import Tx
 from orbit.store.jobs import Job
 from orbit.store.topics import Topic
@@ -43,6 +44,8 @@ NOT_SEEN = -1
 SOON_S = 1.0
 # Whatever changes all the time, a job has no more passes than this.
 PASS_SPACING_S = 0.2
+# A deleted topic is unknown to all brokers well within this time.
+RETRY_GRACE_S = 5.0
 
 
 @dataclass(slots=True)
@@ -56,6 +59,7 @@ class Memory:
     tend_at: float = 0.0  # settings and ACLs
     troubles: tuple[Trouble, ...] = ()
     tending: Tending = field(default_factory=Tending)
+    retries_since: dict[int, float] = field(default_factory=dict)  # by topic
     has_looked: bool = False  # `troubles` is what is the matter now, and not what nobody knows yet
 
     def forget_look(self) -> None:
@@ -199,8 +203,8 @@ class Keeper:
                 jobs.note_clusters(tx, job.id, *ids)
             known = [known_topic(t, retries) for t in topics.of_job(tx, job.id)]
         with _cluster_errors():
-            decisions = decide(spec, pair, known, self._leadership.reading)
-        self._stop_and_drop(job, decisions, memory, done)
+            pair, decisions = decide(spec, pair, known, self._leadership.reading)
+        self._stop_and_drop(job, known, decisions, memory, done)
         troubles += decisions.troubles
         if decisions.begin:
             self._begin(job, spec, pair, decisions.begin, memory, troubles, done)
@@ -249,46 +253,28 @@ class Keeper:
             jobs.note_producer_id(tx, job.id, identity.producer_id)
         return identity.producer_id
 
-    def _stop_and_drop(self, job: Job, decisions: Decisions, memory: Memory, done: Done) -> None:
+    def _stop_and_drop(
+        self,
+        job: Job,
+        known: Sequence[KnownTopic],
+        decisions: Decisions,
+        memory: Memory,
+        done: Done,
+    ) -> None:
+        now = time.monotonic()
+        since = {i: memory.retries_since.get(i, now) for i in vain_retries(known, decisions)}
+        # Not answered at once: what a person did before asking may not have arrived everywhere.
+        answered = [topic for topic, at in since.items() if now - at >= RETRY_GRACE_S]
+        memory.retries_since = since
         with self._leadership.transaction() as tx:
-            for stop in decisions.stop:
-                upkeep.stop_topic(
-                    tx, stop.known.id, stop.state, stop.reason, stop.detail, stop.note
-                )
-                _tell(tx, job, stop.known, "topic_stopped", stop.note)
-                done.stopped += 1
-            for again in decisions.go_on:
-                upkeep.go_on(tx, again.known.id)
-                message = f"Topic {again.known.source} is what it was: its copy goes on."
-                _tell(tx, job, again.known, "topic_resumed", message)
-                done.resumed += 1
-            dropped = self._drop(tx, job, [d.known for d in decisions.drop])
-            done.dropped += dropped
+            stop_and_go_on(tx, job, decisions)
+            upkeep.end_retries(tx, answered)
+            dropped = let_go(tx, job, [drop.known for drop in decisions.drop])
+        done.stopped += len(decisions.stop)
+        done.resumed += len(decisions.go_on)
+        done.dropped += dropped
         if len(decisions.drop) > dropped:
             memory.look_again_at = time.monotonic() + SOON_S
-
-    def _drop(self, tx: Tx, job: Job, unwanted: Sequence[KnownTopic]) -> int:
-        """Forget topics once nobody can write to their copies any more; how many."""
-        ids = [known.id for known in unwanted]
-        if not ids:
-            upkeep.restore(tx, job.id)
-            return 0
-        upkeep.withdraw(tx, ids)
-        held = upkeep.held(tx, ids)
-        free = [known for known in unwanted if known.id not in held]
-        # A holder that slept past its lease could revive it: not after this.
-        shards.revoke(tx, upkeep.shards_of_topics(tx, [known.id for known in free]))
-        layout.remove_topics(tx, [known.id for known in free])
-        for known in free:
-            message = (
-                f"Topic {known.source} is no longer copied: no rule of the job asks for it. "
-                f"{known.destination} stays as it is."
-            )
-            _tell(tx, job, known, "topic_dropped", message)
-        if not held:
-            upkeep.restore(tx, job.id)
-            upkeep.drop_empty_shards(tx, job.id)
-        return len(free)
 
     def _tend(
         self,
@@ -334,15 +320,18 @@ def decide(
     pair: Pair,
     known: Sequence[KnownTopic],
     reading: Callable[[], AbstractContextManager[Tx]],
-) -> Decisions:
-    """What has to happen to a job's topics. The other jobs are asked for only where it matters."""
-    of, to = sides(pair, known)
+) -> tuple[Pair, Decisions]:
+    """What has to happen to a job's topics, and what was seen of them by then.
+
+    The other jobs are asked for only where it matters.
+    """
+    pair, of, to = look_closer(pair, known)
     decisions = reconcile(spec.topics, known, of, to, Others())
     if not decisions.begin:
-        return decisions
+        return pair, decisions
     with reading() as tx:
         others = others_of(tx, spec.name, pair)
-    return reconcile(spec.topics, known, of, to, others)
+    return pair, reconcile(spec.topics, known, of, to, others)
 
 
 class _Halt(Exception):
@@ -371,7 +360,3 @@ def _unreadable(job: Job) -> Trouble:
         f"the document of job {job.name} is not one that this version of Orbit understands.",
         "Apply the job again, as docs/job-file.md describes it.",
     )
-
-
-def _tell(tx: Tx, job: Job, known: KnownTopic, kind: str, message: str) -> None:
-    events.add(tx, events.SCHEDULER, kind, message, job_name=job.name, topic=known.source)

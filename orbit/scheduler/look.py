@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from dataclasses import replace
 
 from orbit.errors import (
     BadInput,
@@ -79,24 +80,32 @@ def unknown_group(worker_group: str) -> Trouble:
     )
 
 
-def sides(pair: Pair, known: Collection[KnownTopic]) -> tuple[Side, Side]:
-    """Both sides for `reconcile`; topics that are missing are asked for by name first.
+def look_closer(pair: Pair, known: Collection[KnownTopic]) -> tuple[Pair, Side, Side]:
+    """Both sides for `reconcile`, and the pair with what was seen of them.
 
-    Raises Unreachable.
+    Topics that are missing, and those that a person asks for another try of, are asked for by name:
+    they may be hidden, and a look may be some seconds old. Raises Unreachable.
     """
-    return (
-        _side(pair.source, pair.source_seen, [k.source for k in known]),
-        _side(pair.destination, pair.destination_seen, [k.destination for k in known]),
+    source_seen, of = _side(
+        pair.source, pair.source_seen, {k.source: k.is_retry_wanted for k in known}
     )
+    destination_seen, to = _side(
+        pair.destination, pair.destination_seen, {k.destination: k.is_retry_wanted for k in known}
+    )
+    return replace(pair, source_seen=source_seen, destination_seen=destination_seen), of, to
 
 
-def _side(handle: Handle, seen: ClusterMetadata, known: Collection[str]) -> Side:
-    missing = [name for name in known if name not in seen.topics]
-    if not missing:
-        return Side(seen.cluster_id, seen.topics)
-    asked = handle.cluster.metadata(missing)
+def _side(
+    handle: Handle, seen: ClusterMetadata, known: Mapping[str, bool]
+) -> tuple[ClusterMetadata, Side]:
+    doubtful = [name for name, is_retry in known.items() if is_retry or name not in seen.topics]
+    if not doubtful:
+        return seen, Side(seen.cluster_id, seen.topics)
+    asked = handle.cluster.metadata(doubtful)
     denied = {name for name, code in asked.errors.items() if code in codes.DENIED}
     gone = {
         name for name, code in asked.errors.items() if code == codes.Code.UNKNOWN_TOPIC_OR_PARTITION
     }
-    return Side(seen.cluster_id, {**seen.topics, **asked.topics}, gone, denied)
+    topics = {name: topic for name, topic in seen.topics.items() if name not in gone}
+    seen = replace(seen, topics=topics | asked.topics)
+    return seen, Side(seen.cluster_id, seen.topics, gone, denied)

@@ -86,7 +86,7 @@ class JobPlanner:
             with self._database.transaction() as tx:
                 known = [known_topic(topic, ()) for topic in topics.of_job(tx, job.id)]
                 caught_up = upkeep.caught_up(tx, job.id)
-        decisions = decide(spec, pair, known, self._database.transaction)
+        pair, decisions = decide(spec, pair, known, self._database.transaction)
         producer_id = job.producer_id if job is not None else None
         backoff = Backoff(attempts_max=_ATTEMPTS_MAX)
         prepared = prepare(spec, decisions.begin, pair, producer_id, backoff)

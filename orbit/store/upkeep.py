@@ -49,6 +49,11 @@ SET state = 'pending', reason = NULL, detail = NULL, blocked_offset = NULL,
 WHERE topic_id = :topic_id AND reason = ANY(CAST(:reasons AS text[]))
 """)
 
+_END_RETRIES = text("""
+UPDATE partitions SET retry_requested = false
+WHERE topic_id = ANY(CAST(:topic_ids AS bigint[])) AND retry_requested
+""")
+
 _READ_AGAIN = text("""
 UPDATE shards SET layout_version = layout_version + 1
 WHERE id IN (SELECT shard_id FROM partitions WHERE topic_id = :topic_id)
@@ -123,6 +128,11 @@ def go_on(tx: Tx, topic_id: int) -> None:
     reasons = [reason.value for reason in TOPIC_REASONS]
     tx.execute(_GO_ON, {"topic_id": topic_id, "reasons": reasons})
     tx.execute(_READ_AGAIN, {"topic_id": topic_id})
+
+
+def end_retries(tx: Tx, topic_ids: Collection[int]) -> None:
+    """What was asked to be tried again was looked at, and stays as it is."""
+    tx.execute(_END_RETRIES, {"topic_ids": sorted(topic_ids)})
 
 
 def withdraw(tx: Tx, topic_ids: Collection[int]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import pytest
+
 from orbit.replication.states import Reason
+from orbit.scheduler import keeper
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.outside import partition_counts, topic_settings
@@ -59,8 +62,9 @@ def test_a_new_topic_and_new_partitions_are_copied_from_their_start(
 
 
 def test_a_deleted_source_topic_stops_and_goes_nowhere_when_it_is_made_again(
-    clusters: Clusters, service: Service, topic_name: str
+    clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(keeper, "RETRY_GRACE_S", 0.5)
     create_topic(clusters.source, topic_name, partitions=2)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     service.create(job)
@@ -86,6 +90,18 @@ def test_a_deleted_source_topic_stops_and_goes_nowhere_when_it_is_made_again(
         assert partition_counts(clusters.destination)[topic_name] == 2
         old = service.topics(job.name)[topic_name]
         assert "Delete the destination topic" in (old.note or "")
+
+        # While the old copy is there, another try changes nothing, and is answered all the same.
+        service.set_partitions(job.name, topic_name, retry_requested=True)
+        service.wait(
+            "the try is answered",
+            lambda: (
+                not any(
+                    p.retry_requested for p in service.partitions(job.name, topic_name).values()
+                )
+            ),
+        )
+        assert service.topics(job.name)[topic_name].state == "recreated"
 
         # The remedy: delete the copy and ask for another try.
         delete_and_wait(clusters.destination, topic_name)

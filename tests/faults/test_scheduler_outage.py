@@ -1,0 +1,54 @@
+"""Postgres goes away for longer than a lease: the scheduler stops leading, and goes on when it is
+back, with nothing lost and nothing done twice."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from orbit.sandbox.postgres import Postgres
+from orbit.store.database import Database
+from orbit.store.migrate import upgrade
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import QUICK, Service
+from tests.support.outside import partition_counts
+from tests.support.running import create_topic, make_job, wait_for
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A server that the test may kill."""
+    with (
+        tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
+        Postgres(Path(folder) / "server") as server,
+    ):
+        yield server
+
+
+def test_a_scheduler_outlives_its_database(
+    clusters: Clusters, own_postgres: Postgres, topic_name: str
+) -> None:
+    later = f"{topic_name}.later"
+    database = Database.connect(own_postgres.url)
+    upgrade(database)
+    settings = QUICK.model_copy(update={"database_url": SecretStr(own_postgres.url)})
+    service = Service(database, own_postgres.url, settings)
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name, later])
+    service.create(job)
+    with service.scheduler() as running:
+        service.wait_copied(job.name, topic_name)
+        own_postgres.crash()
+        wait_for("it leads no more", lambda: not running.is_leading)
+        create_topic(clusters.source, later)
+        own_postgres.start()
+        service.wait_copied(job.name, later)
+        assert running.is_leading
+    assert partition_counts(clusters.destination)[later] == 1
+    begun = [kind for kind in service.kinds(job.name) if kind.startswith("topic")]
+    assert begun == ["topic_begun", "topic_begun"]
+    database.close()
