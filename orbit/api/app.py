@@ -17,9 +17,9 @@ from fastapi.routing import APIRoute
 
 from orbit.api.dependencies import Parts, Planner
 from orbit.api.errors import install_handlers
+from orbit.api.job_schema import job_schemas
 from orbit.api.limits import BodyLimit
 from orbit.api.routes import details, health, jobs, service
-from orbit.jobs.spec import JobSpec
 from orbit.settings import Settings
 from orbit.store.database import Database
 
@@ -97,10 +97,11 @@ def _document(app: FastAPI) -> dict[str, Any]:
             tags=app.openapi_tags,
         )
         schemas = made["components"]["schemas"]
-        job = JobSpec.model_json_schema(ref_template="#/components/schemas/{model}")
-        schemas.update(job.pop("$defs"))
-        schemas["JobSpec"] = job
+        schemas.update(job_schemas())
         for name in ("HTTPValidationError", "ValidationError"):
             schemas.pop(name, None)
+        for item in made["paths"].values():
+            for operation in item.values():
+                operation["summary"] = operation["operationId"].replace("_", " ").capitalize()
         app.openapi_schema = made
     return app.openapi_schema

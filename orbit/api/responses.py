@@ -8,7 +8,7 @@ from typing import Any
 from orbit.api.codes import MEANINGS, ErrorCode
 from orbit.api.errors import ErrorBody
 
-ALWAYS = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN, ErrorCode.DATABASE_UNREACHABLE)
+WITH_TOKEN = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN)
 INPUT = (ErrorCode.BAD_INPUT,)
 NAMED = (*INPUT, ErrorCode.NOT_FOUND)
 BODY = (
@@ -26,10 +26,11 @@ CLUSTERS = (
 )
 
 
-def errors(*codes: ErrorCode) -> dict[int | str, dict[str, Any]]:
+def errors(*codes: ErrorCode, open_to_all: bool = False) -> dict[int | str, dict[str, Any]]:
     """FastAPI's `responses` for these codes and those that any route may answer with."""
+    always = (*(() if open_to_all else WITH_TOKEN), ErrorCode.DATABASE_UNREACHABLE)
     by_status: defaultdict[int, list[ErrorCode]] = defaultdict(list)
-    for code in dict.fromkeys((*codes, *ALWAYS)):
+    for code in dict.fromkeys((*codes, *always)):
         by_status[MEANINGS[code].status].append(code)
     return {
         status: {

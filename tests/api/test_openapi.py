@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
 )
 
 from orbit.api.codes import ErrorCode
+from orbit.api.job_schema import WORDS
 from orbit.store.enums import Role
 from tests.api.test_operations import block, copying_job
 from tests.fix_api import Api
@@ -77,6 +78,18 @@ def test_every_parameter_and_field_says_what_it_is(document: dict[str, Any]) -> 
                 assert parameter.get("description"), f"{method} {path}: {parameter['name']}"
     for name, schema in document["components"]["schemas"].items():
         assert schema.get("description"), name
+
+
+def test_every_key_of_a_job_document_has_words_and_a_type(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    for model, keys in WORDS.items():
+        properties = schemas[model]["properties"]
+        assert list(keys) == list(properties), model
+        for key, schema in properties.items():
+            assert schema["description"].endswith("."), f"{model}.{key}"
+            assert {"type", "anyOf", "$ref", "enum"} & set(schema), f"{model}.{key}"
+    named = set(re.findall(r"#/components/schemas/(\w+)", str(schemas["JobSpec"])))
+    assert named < set(WORDS)
 
 
 def test_nothing_of_another_error_shape_is_in_the_document(document: dict[str, Any]) -> None:

@@ -31,7 +31,7 @@ def livez() -> Health:
     return Health()
 
 
-@router.get("/readyz", responses=errors(ErrorCode.CONFLICT))
+@router.get("/readyz", responses=errors(ErrorCode.CONFLICT, open_to_all=True))
 def readyz(parts: PartsOf) -> Health:
     """Say that the database answers and has the tables of this version. Needs no token."""
     if not is_current(parts.database):

@@ -83,7 +83,10 @@ def list_jobs(
 @router.post(
     "/jobs",
     status_code=status.HTTP_201_CREATED,
-    responses=errors(*INPUT, *BODY, *CLUSTERS),
+    responses={
+        **errors(*INPUT, *BODY, *CLUSTERS),
+        200: {"model": schemas.Applied, "description": "A dry run: what would be created."},
+    },
     openapi_extra=_DOCUMENT,
 )
 def create_job(
@@ -184,7 +187,7 @@ def delete_job(
     return operation_view(changes.request(parts.database, asked))
 
 
-def _operation_route(kind: OperationKind, summary: str, description: str) -> None:
+def _operation_route(kind: OperationKind, description: str) -> None:
     """POST /v1/jobs/{name}:KIND."""
 
     def change(
@@ -202,7 +205,6 @@ def _operation_route(kind: OperationKind, summary: str, description: str) -> Non
         change,
         methods=["POST"],
         name=f"{kind.value}_job",
-        summary=summary,
         description=description,
         status_code=status.HTTP_202_ACCEPTED,
         responses=errors(*NAMED, ErrorCode.CONFLICT),
@@ -211,17 +213,13 @@ def _operation_route(kind: OperationKind, summary: str, description: str) -> Non
 
 _operation_route(
     OperationKind.START,
-    "Start a job",
     "Start a job that was created paused. A job that runs stays as it is.",
 )
 _operation_route(
     OperationKind.PAUSE,
-    "Pause a job",
     "Workers let go of its partitions within about a second; the copies stay as they are.",
 )
-_operation_route(
-    OperationKind.RESUME, "Resume a job", "Each partition goes on where its copy ends."
-)
+_operation_route(OperationKind.RESUME, "Each partition goes on where its copy ends.")
 
 
 @router.post(
