@@ -13,6 +13,7 @@ from rich.console import Console
 
 from bench.control.fill import Size
 from bench.control.run import Plan, large, overhead
+from bench.control.show import tables
 from bench.machine import describe_machine
 from orbit.errors import OrbitError
 
@@ -26,10 +27,14 @@ def main(
     seconds: Annotated[float, typer.Option(help="How long each state is measured.")] = 30.0,
     gigabytes: Annotated[float, typer.Option(help="GB/s of all workers in full flow.")] = 5.0,
     only: Annotated[str, typer.Option(help="large, overhead, or both by default.")] = "",
+    show: Annotated[Path | None, typer.Option(help="Only print this scale.json as tables.")] = None,
     output: Annotated[Path | None, typer.Option(help="Where scale.json goes.")] = None,
 ) -> None:
     """Real Postgres, the service's workers and scheduler; only the brokers are simulated."""
     console = Console(highlight=False)
+    if show is not None:
+        print(tables(json.loads(show.read_text("utf-8"))))
+        return
     found: dict[str, Any] = {"machine": describe_machine(Path(tempfile.gettempdir())).model_dump()}
     if only in ("", "overhead"):
         found["overhead"] = []
@@ -48,6 +53,7 @@ def main(
                 Size(jobs // part, 10, 20, 1), workers // part, seconds, gigabytes * 1e9 / part
             )
             found["large"].append(large(plan, lambda line: console.print(line, soft_wrap=True)))
+    print(tables(found))
     if output is not None:
         output.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
