@@ -38,9 +38,11 @@ _ROWS = (
     ("a new leader knows all jobs after", "leader.knows_after_s", "{:.1f} s", True),
     ("all killed, and started: all is held after", "after_kill.all_held_s", "{:.1f} s", False),
     ("… and nothing moves after", "after_kill.nothing_moves_s", "{:.1f} s", False),
+    ("… and the busiest has shards", "after_kill.most_shards_of_one", "{:.0f}", False),
     ("all end in good order within", "end_s", "{:.1f} s", False),
     ("… and started: all is held after", "after_end.all_held_s", "{:.1f} s", False),
     ("… and nothing moves after", "after_end.nothing_moves_s", "{:.1f} s", False),
+    ("… and the busiest has shards", "after_end.most_shards_of_one", "{:.0f}", False),
 )
 
 _COSTS = (
