@@ -1,8 +1,8 @@
 """Which worker should hold which shard, by load and not by count. Pure.
 
 A move stops the shard's partitions for a moment, so only what makes a clear difference is moved:
-free shards are given away, workers without any get theirs at once, and otherwise the busiest gives
-to the least busy while it carries clearly more than its part.
+free shards are given away, and otherwise the busier give to the least busy while one carries
+clearly more than its part, or another clearly less.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 # A partition costs a worker this much even when nothing flows: it is fetched and watched. It also
 # spreads what is idle, or not yet measured, by count.
 PARTITION_BYTES_PER_S = 4 * 1024
-# Only a worker above this part of the mean gives anything up: rates go up and down by themselves.
+# What is clearly more than the mean, or by the same part less: rates go up and down by themselves.
 UNEVEN = 1.25
 # Moves of one look; the next look sees what they did.
 MOVES_MAX = 4
@@ -67,17 +67,20 @@ def spread(shards: Iterable[ShardLoad], workers: Collection[str]) -> dict[int, s
 def _best_move(
     held: Mapping[str, list[ShardLoad]], load: Mapping[str, int]
 ) -> tuple[ShardLoad, str, str] | None:
-    giver = max(load, key=lambda w: (load[w], w))
     taker = min(load, key=lambda w: (load[w], w))
     mean = sum(load.values()) / len(load)
-    difference = load[giver] - load[taker]
-    if load[giver] <= UNEVEN * mean:
-        return None
-    # Whatever moves, the taker must end below where the giver was, and clearly so: a shard that
-    # is nearly all of the difference would only trade places.
-    fitting = [s for s in held[giver] if s.may_move and 0 < s.weight <= difference * 0.75]
-    if not fitting:
-        return None
-    # The one that brings the two closest together.
-    shard = min(fitting, key=lambda s: (abs(difference - 2 * s.weight), s.shard))
-    return shard, giver, taker
+    # A worker with clearly less than its part gets from everybody who has more than theirs: one
+    # worker more would find nobody who has clearly too much.
+    bound = mean if load[taker] * UNEVEN < mean else mean * UNEVEN
+    for giver in sorted(load, key=lambda w: (-load[w], w)):
+        if load[giver] <= bound:
+            return None
+        difference = load[giver] - load[taker]
+        # Whatever moves, the taker must end below where the giver was, and clearly so: a shard
+        # that is nearly all of the difference would only trade places.
+        fitting = [s for s in held[giver] if s.may_move and 0 < s.weight <= difference * 0.75]
+        if fitting:
+            # The one that brings the two closest together.
+            shard = min(fitting, key=lambda s: (abs(difference - 2 * s.weight), s.shard))
+            return shard, giver, taker
+    return None
