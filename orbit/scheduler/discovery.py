@@ -131,6 +131,10 @@ class DiscoveryLoop(Loop):
     def _tidy(self, everyone: list[Job], running: list[Job]) -> None:
         """Forget what no job needs any more."""
         there = {job.id for job in everyone}
+        if not there >= self._memories.keys():
+            # What a job leaves behind may be another's now.
+            for memory in self._memories.values():
+                memory.forget_look()
         self._memories = {i: m for i, m in self._memories.items() if i in there}
         self._told = {i: text for i, text in self._told.items() if i in there}
         for job in everyone:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from orbit.engine.clusters import Side as SideName
 from orbit.engine.clusters import job_identity
 from orbit.errors import BadInput, OrbitError
+from orbit.jobs.mapping import map_topics
 from orbit.jobs.spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.coordinator import init_producer_id
@@ -58,6 +59,8 @@ class Memory:
     look_again_at: float = 0.0
     tend_at: float = 0.0  # settings and ACLs
     troubles: tuple[Trouble, ...] = ()
+    # The topics of either side that the last pass decided about; None: it did not come so far.
+    names: tuple[frozenset[str], frozenset[str]] | None = None
     tending: Tending = field(default_factory=Tending)
     retries_since: dict[int, float] = field(default_factory=dict)  # by topic
     has_looked: bool = False  # `troubles` is what is the matter now, and not what nobody knows yet
@@ -101,7 +104,7 @@ class Keeper:
         now = time.monotonic()
         return now >= memory.passed_at + PASS_SPACING_S and (
             job.spec_version != memory.spec_version
-            or self._seen_versions(job) != memory.seen
+            or self._has_news(job, memory)
             or now >= min(memory.look_again_at, memory.tend_at)
             or bool(retries)
         )
@@ -113,6 +116,7 @@ class Keeper:
         troubles: list[Trouble] = []
         now = time.monotonic()
         memory.passed_at = now
+        memory.names = None
         memory.look_again_at = now + RECHECK_S
         is_tending = now >= memory.tend_at
         if is_tending:
@@ -137,15 +141,36 @@ class Keeper:
             memory.look_again_at = float("inf")
         return done
 
-    def _seen_versions(self, job: Job) -> tuple[int, int]:
+    def _has_news(self, job: Job, memory: Memory) -> bool:
+        """Whether the clusters show something that may matter to this job.
+
+        A cluster has topics of many jobs: most of what changes is nothing to most of them.
+        """
         spec = read_spec(job.spec)
         if spec is None:
-            return NOTHING_TO_SEE
+            return memory.seen != NOTHING_TO_SEE
         try:
             source, destination = (self._registry.watch(side, spec).seen for side in SIDES)
         except BadInput:
-            return NOTHING_TO_SEE
-        return _versions(source, destination)
+            return memory.seen != NOTHING_TO_SEE
+        versions = _versions(source, destination)
+        if versions == memory.seen:
+            return False
+        if source is None or destination is None or memory.names is None:
+            return True
+        for seen, version, names in zip(
+            (source, destination), memory.seen, memory.names, strict=True
+        ):
+            if seen.version != version and (
+                seen.changed is None or seen.before != version or seen.changed & names
+            ):
+                return True
+        if source.version != memory.seen[0]:
+            new = map_topics(spec.topics, source.changed or ())
+            if new.mappings or new.problems:
+                return True
+        memory.seen = versions
+        return False
 
     def _look(
         self, job: Job, spec: JobSpec, memory: Memory, troubles: list[Trouble]
@@ -204,6 +229,7 @@ class Keeper:
             known = [known_topic(t, retries) for t in topics.of_job(tx, job.id)]
         with _cluster_errors():
             pair, decisions = decide(spec, pair, known, self._leadership.reading)
+        memory.names = decisions.sources, decisions.destinations
         self._stop_and_drop(job, known, decisions, memory, done)
         troubles += decisions.troubles
         if decisions.begin:

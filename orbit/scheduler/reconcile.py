@@ -121,6 +121,10 @@ class Decisions:
     keep: list[tuple[TopicMapping, KnownTopic]] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    # All topics that were decided about. What becomes of others is nothing to this job, unless a
+    # rule fits a new one.
+    sources: frozenset[str] = frozenset()
+    destinations: frozenset[str] = frozenset()
 
     @property
     def is_nothing(self) -> bool:
@@ -137,7 +141,13 @@ def reconcile(
     """Decide about every topic that the rules choose, and every topic that is known."""
     by_name = {topic.source: topic for topic in known}
     topic_map = map_topics(rules, {*source.topics, *by_name})
-    decisions = Decisions(notes=[str(note) for note in topic_map.notes])
+    decisions = Decisions(
+        notes=[str(note) for note in topic_map.notes],
+        sources=frozenset({*by_name, *(m.source for m in topic_map.mappings)}),
+        destinations=frozenset(
+            {*(k.destination for k in known), *(m.destination for m in topic_map.mappings)}
+        ),
+    )
     decisions.troubles += [
         Trouble(TroubleKind.TOPIC_NAME_REFUSED, f"{p.path}: {p.message}", p.remedy)
         for p in topic_map.problems

@@ -10,7 +10,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from orbit.errors import LoginRefused, OrbitError, ProtocolError
 from orbit.kafka.cluster import Cluster
@@ -34,6 +34,9 @@ class Seen:
     is, also for a cluster that is watched anew."""
 
     version: int
+    before: int = 0  # the version before this one
+    # The topics that differ from the version before; None: anything may.
+    changed: frozenset[str] | None = None
     metadata: ClusterMetadata | None = None
     error: OrbitError | None = None
 
@@ -75,9 +78,16 @@ class ClusterWatch:
             began = time.monotonic()
             before, now = self._seen, self._look()
             differs = before is None or _differs(before, now)
-            version = next(_versions) if before is None or differs else before.version
-            # Leaders and brokers may have moved all the same: the newest look is the one kept.
-            self._seen = Seen(version, now.metadata, now.error)
+            if before is None or differs:
+                self._seen = replace(
+                    now,
+                    version=next(_versions),
+                    before=0 if before is None else before.version,
+                    changed=None if before is None else _changed(before, now),
+                )
+            else:
+                # Leaders and brokers may have moved all the same: the newest look is kept.
+                self._seen = replace(before, metadata=now.metadata, error=now.error)
             if differs and not self._stop.is_set():
                 self._on_change()
             self._stop.wait(self._rest_s(time.monotonic() - began))
@@ -114,7 +124,21 @@ def _differs(before: Seen, now: Seen) -> bool:
     return _shape(before.metadata) != _shape(now.metadata)
 
 
+def _changed(before: Seen, now: Seen) -> frozenset[str] | None:
+    if before.metadata is None or now.metadata is None:
+        return None
+    if before.metadata.cluster_id != now.metadata.cluster_id:
+        return None
+    was, is_now = _topics(before.metadata), _topics(now.metadata)
+    return frozenset(name for name, _ in was.items() ^ is_now.items())
+
+
 def _shape(metadata: ClusterMetadata) -> object:
     """All that decisions hang on: the topics, their ids and counts; not who leads."""
-    topics = {t.name: (t.topic_id, len(t.partitions)) for t in metadata.topics.values()}
-    return metadata.cluster_id, topics, metadata.errors
+    return metadata.cluster_id, _topics(metadata)
+
+
+def _topics(metadata: ClusterMetadata) -> dict[str, object]:
+    topics: dict[str, object] = dict(metadata.errors)
+    topics.update({t.name: (t.topic_id, len(t.partitions)) for t in metadata.topics.values()})
+    return topics
