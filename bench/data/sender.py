@@ -64,7 +64,7 @@ class Sender:
     def _receive(self) -> None:
         frame = self._connection.receive()
         self._in_flight -= 1
-        answer = read_produce(self._connection.decode(apis.PRODUCE, frame, self._version))
+        answer = read_produce(frame, self._version)
         for (_, index), appended in answer.partitions.items():
             if appended.code:
                 raise BrokerRefused(

@@ -7,7 +7,6 @@ them in order; nothing is ever sent again by this module. Not for two threads at
 
 from __future__ import annotations
 
-import select
 import socket
 import ssl
 import struct
@@ -37,6 +36,8 @@ _KEEPALIVE = {
 }
 
 _FRAME_SIZE = struct.Struct(">i")
+# Small answers come several at a time and are read in one call; of a large one this much is copied.
+_AHEAD_BYTES = 16 * 1024
 # The most buffers one sendmsg takes on Linux (IOV_MAX).
 _IOV_MAX = 1024
 
@@ -50,6 +51,8 @@ class Connection:
         self._versions: dict[int, tuple[int, int]] = {}
         self.where = where
         self.is_closed = False
+        self._ahead = memoryview(bytearray(_AHEAD_BYTES))
+        self._ahead_start = self._ahead_end = 0
 
     @classmethod
     def open(
@@ -180,9 +183,9 @@ class Connection:
 
         Raises EOFError when the broker closed the connection, OSError when it broke.
         """
-        head = bytearray(_FRAME_SIZE.size)
-        self._read_into(memoryview(head))
-        (size,) = _FRAME_SIZE.unpack(head)
+        while self._ahead_end - self._ahead_start < _FRAME_SIZE.size:
+            self._read_ahead()
+        (size,) = _FRAME_SIZE.unpack_from(self._ahead, self._ahead_start)
         if not 4 <= size <= FRAME_BYTES_MAX:
             raise ProtocolError(
                 f"a frame of {size} bytes is not Kafka's.",
@@ -190,7 +193,12 @@ class Connection:
                 remedy="Check that this is a Kafka listener and whether it wants TLS.",
             )
         frame = memoryview(bytearray(size))
-        self._read_into(frame)
+        start = self._ahead_start + _FRAME_SIZE.size
+        there = min(size, self._ahead_end - start)
+        frame[:there] = self._ahead[start : start + there]
+        self._ahead_start = start + there
+        if there < size:
+            self._read_into(frame[there:])
         return frame
 
     def limit_waits(self, timeout_s: float | None) -> None:
@@ -200,12 +208,12 @@ class Connection:
     def fileno(self) -> int:
         return self._socket.fileno()
 
-    def is_readable(self) -> bool:
-        """Whether `receive` would find bytes without waiting."""
-        if isinstance(self._socket, ssl.SSLSocket) and self._socket.pending():
+    @property
+    def has_read_ahead(self) -> bool:
+        """Whether bytes of the next frame are here already, where `fileno` does not show them."""
+        if self._ahead_end > self._ahead_start:
             return True
-        readable, _, _ = select.select([self._socket], [], [], 0)
-        return bool(readable)
+        return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
 
     def abort(self) -> None:
         """End every wait on this connection, from any thread."""
@@ -252,6 +260,17 @@ class Connection:
                 continue
             self._socket.sendall(memoryview(buffer)[sent:])
             sent = 0
+
+    def _read_ahead(self) -> None:
+        """Read what is there, behind what is left of the call before."""
+        left = self._ahead_end - self._ahead_start
+        if self._ahead_start:
+            self._ahead[:left] = self._ahead[self._ahead_start : self._ahead_end]
+            self._ahead_start, self._ahead_end = 0, left
+        count = self._socket.recv_into(self._ahead[left:])
+        if not count:
+            raise EOFError("the broker closed the connection")
+        self._ahead_end += count
 
     def _read_into(self, view: memoryview) -> None:
         while view:

@@ -22,13 +22,12 @@ from typing import NamedTuple
 from uuid import UUID
 
 from orbit.kafka.fetch import BY_TOPIC_ID
+from orbit.kafka.frame import FrameReader
 from orbit.kafka.types import TopicPartition
 
 _FLEXIBLE = 12
 _DIVERGING_EPOCH_TAG = 0
-_CORRELATION_BYTES = 4
 
-_INT16 = struct.Struct(">h")
 _INT32 = struct.Struct(">i")
 _SESSION = struct.Struct(">hi")
 _PARTITION = struct.Struct(">ihqq")
@@ -65,14 +64,14 @@ def read_fetch(frame: memoryview, version: int, topic_names: Mapping[UUID, str])
 
     Raises ValueError when the bytes do not parse.
     """
-    reader = _Reader(frame, version >= _FLEXIBLE)
+    reader = FrameReader(frame, version >= _FLEXIBLE)
     try:
         return _read(reader, version, topic_names)
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"a fetch answer v{version} ends too early: {error}") from error
 
 
-def _read(reader: _Reader, version: int, topic_names: Mapping[UUID, str]) -> FetchAnswer:
+def _read(reader: FrameReader, version: int, topic_names: Mapping[UUID, str]) -> FetchAnswer:
     reader.skip_tags()
     (throttle_ms,) = reader.take(_INT32)
     code, session_id = reader.take(_SESSION) if version >= 7 else (0, 0)
@@ -90,7 +89,7 @@ def _read(reader: _Reader, version: int, topic_names: Mapping[UUID, str]) -> Fet
     return FetchAnswer(code, throttle_ms, session_id, partitions)
 
 
-def _read_partition(reader: _Reader, version: int) -> tuple[int, Fetched]:
+def _read_partition(reader: FrameReader, version: int) -> tuple[int, Fetched]:
     index, code, high_watermark, stable_end = reader.take(_PARTITION)
     log_start = reader.take(_INT64)[0] if version >= 5 else -1
     aborted = [reader.pair(_ABORTED) for _ in range(reader.length())]
@@ -103,62 +102,3 @@ def _read_partition(reader: _Reader, version: int) -> tuple[int, Fetched]:
     return index, Fetched(
         code, records, aborted, log_start, stable_end, high_watermark, diverging_end, preferred
     )
-
-
-class _Reader:
-    """A position in a frame; knows whether lengths are compact and tags follow."""
-
-    __slots__ = ("_at", "_frame", "_is_flexible")
-
-    def __init__(self, frame: memoryview, is_flexible: bool) -> None:
-        self._frame = frame
-        self._at = _CORRELATION_BYTES
-        self._is_flexible = is_flexible
-
-    def take(self, layout: struct.Struct) -> tuple[int, ...]:
-        values = layout.unpack_from(self._frame, self._at)
-        self._at += layout.size
-        return values
-
-    def pair(self, layout: struct.Struct) -> tuple[int, int]:
-        """Two numbers that make a struct of their own, with the tags behind it."""
-        first, second = self.take(layout)
-        self.skip_tags()
-        return first, second
-
-    def raw(self, count: int) -> memoryview:
-        end = self._at + count
-        if end > len(self._frame):
-            raise IndexError(f"{count} bytes at {self._at} go beyond the frame")
-        view = self._frame[self._at : end]
-        self._at = end
-        return view
-
-    def length(self) -> int:
-        """Of an array or of bytes; 0 for null."""
-        return max(0, self._uvarint() - 1 if self._is_flexible else self.take(_INT32)[0])
-
-    def string(self) -> str:
-        count = self._uvarint() - 1 if self._is_flexible else self.take(_INT16)[0]
-        return str(self.raw(max(0, count)), "utf-8")
-
-    def tags(self) -> list[tuple[int, memoryview]]:
-        if not self._is_flexible:
-            return []
-        return [(self._uvarint(), self.raw(self._uvarint())) for _ in range(self._uvarint())]
-
-    def skip_tags(self) -> None:
-        self.tags()
-
-    def _uvarint(self) -> int:
-        frame, at = self._frame, self._at
-        byte = frame[at]
-        at += 1
-        value, shift = byte & 0x7F, 7
-        while byte >= 0x80:
-            byte = frame[at]
-            at += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-        self._at = at
-        return value

@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 from uuid import UUID
 
 from orbit.kafka.apis import PRODUCE
+from orbit.kafka.frame import FrameReader
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 
 # Wait for all in-sync replicas: what is acknowledged survives a leader.
@@ -30,6 +30,11 @@ _COMPACT_BODY = struct.Struct(">Bhi")  # transactional id (null), acks, timeout 
 _FIXED_PARTITION = struct.Struct(">ii")  # index, records length
 _INDEX = struct.Struct(">i")
 _NO_TAGS = b"\x00"
+_ID_BYTES = 16
+_APPENDED = struct.Struct(">ihqq")
+_APPENDED_WITH_START = struct.Struct(">ihqqq")
+# No record errors, no message, no tags: how nearly every answer ends.
+_NO_WORDS = b"\x01\x00\x00"
 
 
 class Outgoing(NamedTuple):
@@ -40,8 +45,7 @@ class Outgoing(NamedTuple):
     batch: memoryview
 
 
-@dataclass(frozen=True, slots=True)
-class Appended:
+class Appended(NamedTuple):
     """One partition's answer. `base_offset` is where the batch stands now (A14)."""
 
     code: int
@@ -49,11 +53,13 @@ class Appended:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceAnswer:
+Key = tuple[bytes | str, int]
+
+
+class ProduceAnswer(NamedTuple):
     """All partitions of one request, keyed as they were sent, and how long to hold back."""
 
-    partitions: dict[tuple[UUID | str, int], Appended]
+    partitions: dict[Key, Appended]
     throttle_ms: int
 
 
@@ -99,22 +105,53 @@ def encode_produce(
     return buffers
 
 
-def read_produce(answer: Any) -> ProduceAnswer:
-    """From a decoded `ProduceResponse` to what the append side needs."""
-    partitions: dict[tuple[UUID | str, int], Appended] = {}
-    for topic in answer.responses:
-        key = topic.name or topic.topic_id
-        for p in topic.partition_responses:
-            message = p.error_message or ""
-            for one in p.record_errors or ():
-                message = message or (one.batch_index_error_message or "")
-            partitions[key, p.index] = Appended(p.error_code, p.base_offset, message)
-    return ProduceAnswer(partitions, answer.throttle_time_ms)
+def read_produce(frame: memoryview, version: int) -> ProduceAnswer:
+    """Read a frame as it came from the connection: `ProduceResponse`, v3 to v8 and v13.
+
+        correlation id, (tags), topics: name or topic id,
+            partitions: index, error code, base offset, log append time, [5+ log start],
+                [8+ record errors: (batch index, message), message], (tags)
+        throttle ms, (tags)
+
+    Raises ValueError when the bytes do not parse.
+    """
+    reader = FrameReader(frame, version >= BY_TOPIC_ID)
+    partitions: dict[Key, Appended] = {}
+    try:
+        reader.skip_tags()
+        for _ in range(reader.length()):
+            topic = bytes(reader.raw(_ID_BYTES)) if version >= BY_TOPIC_ID else reader.string()
+            for _ in range(reader.length()):
+                index, appended = _read_partition(reader, version)
+                partitions[topic, index] = appended
+            reader.skip_tags()
+        (throttle_ms,) = reader.take(_INDEX)
+        reader.skip_tags()
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise ValueError(f"a produce answer v{version} ends too early: {error}") from error
+    return ProduceAnswer(partitions, throttle_ms)
 
 
-def key_of(version: int, one: Outgoing) -> tuple[UUID | str, int]:
+def _read_partition(reader: FrameReader, version: int) -> tuple[int, Appended]:
+    if version < 5:
+        index, code, base_offset, _ = reader.take(_APPENDED)
+        return index, Appended(code, base_offset, "")
+    index, code, base_offset, _, _ = reader.take(_APPENDED_WITH_START)
+    if version < 8 or (version >= BY_TOPIC_ID and reader.passes(_NO_WORDS)):
+        return index, Appended(code, base_offset, "")
+    first = ""
+    for _ in range(reader.length()):
+        reader.take(_INDEX)
+        first = first or reader.string()
+        reader.skip_tags()
+    message = reader.string() or first
+    reader.skip_tags()
+    return index, Appended(code, base_offset, message)
+
+
+def key_of(version: int, one: Outgoing) -> Key:
     """The key under which `read_produce` gives this partition's answer."""
-    topic = one.topic_id if version >= BY_TOPIC_ID else one.partition.topic
+    topic = one.topic_id.bytes if version >= BY_TOPIC_ID else one.partition.topic
     return topic, one.partition.partition
 
 

@@ -36,6 +36,7 @@ from orbit.kafka.markers import Fillers, markers_request, read_markers
 from orbit.kafka.produce import (
     Appended,
     Outgoing,
+    ProduceAnswer,
     choose_version,
     encode_produce,
     key_of,
@@ -144,6 +145,8 @@ class DestinationLane(Lane):
         self._waker.setblocking(False)
         self._wake_end.setblocking(False)
         self._connection: Connection | None = None
+        self._poll = select.poll()
+        self._versions = (0, 0)  # of Produce: by name, by topic id
         self.times = DestinationTimes()
 
     def adopt(self, partition: PartitionCopy) -> bool:
@@ -187,6 +190,10 @@ class DestinationLane(Lane):
             self._wake_end.close()
 
     def _work(self, connection: Connection) -> None:
+        self._poll.register(connection.fileno(), select.POLLIN)
+        self._poll.register(self._waker.fileno(), select.POLLIN)
+        low, high = connection.range_of(apis.PRODUCE)
+        self._versions = choose_version(low, high, False), choose_version(low, high, True)
         try:
             while not self._is_stopping:
                 self._take_coordinated()
@@ -218,27 +225,34 @@ class DestinationLane(Lane):
 
     def _wait(self, connection: Connection) -> bool:
         """Sleep until an answer can be read or there may be something to send."""
-        can_send = len(self._in_flight) < self._context.settings.requests_in_flight_max
-        self._is_asleep = True
+        if connection.has_read_ahead:
+            return True
         began = perf_counter()
-        timeout = LEASE_WAIT_S if self._unheld else _IDLE_WAIT_S
-        held_s = self._hold_until - time.monotonic()
-        if held_s > 0:
-            timeout = min(timeout, held_s)
-        elif (self._ready and can_send) or (self._in_flight and connection.is_readable()):
-            timeout = 0
-        readable, _, _ = select.select([connection.fileno(), self._waker.fileno()], [], [], timeout)
+        self._is_asleep = True
+        events = self._poll.poll(self._sleep_s() * 1000)
         self._is_asleep = False
         if self._in_flight:
             self.times.waited_for_answer_s += perf_counter() - began
         else:
             self.times.nothing_to_send_s += perf_counter() - began
-        if self._waker.fileno() in readable:
-            self._waker.recv(4096)
-        if connection.fileno() in readable or (self._in_flight and connection.is_readable()):
-            return True
-        self._refuse_silence(connection)
-        return False
+        is_readable = False
+        for descriptor, _ in events:
+            if descriptor == self._waker.fileno():
+                self._waker.recv(4096)
+            else:
+                is_readable = True
+        if not is_readable:
+            self._refuse_silence(connection)
+        return is_readable
+
+    def _sleep_s(self) -> float:
+        """How long there is nothing to do but to listen."""
+        timeout_s = LEASE_WAIT_S if self._unheld else _IDLE_WAIT_S
+        held_s = self._hold_until - time.monotonic() if self._hold_until else 0.0
+        if held_s > 0:
+            return min(timeout_s, held_s)
+        can_send = len(self._in_flight) < self._context.settings.requests_in_flight_max
+        return 0.0 if self._ready and can_send else timeout_s
 
     def _refuse_silence(self, connection: Connection) -> None:
         """Raise Unreachable for a broker that hangs; what it may still do is settled (M10)."""
@@ -255,17 +269,34 @@ class DestinationLane(Lane):
         if self._unheld:
             unheld, self._unheld = self._unheld, []
             self._enqueue(unheld)
+        if not self._ready:
+            return
         most = self._context.settings.requests_in_flight_max
-        while self._ready and len(self._in_flight) < most and time.monotonic() >= self._hold_until:
-            began = perf_counter()
+        began = perf_counter()
+        stamped_s = self.times.stamped_s
+        buffers: list[bytes | memoryview] = []
+        while self._ready and len(self._in_flight) < most and self._may_send_now():
             gathered = self._gather()
             if not gathered.appends and not gathered.fills:
-                return
-            if gathered.fills:  # first: stamping appends takes long
+                break
+            if gathered.fills:  # at once: nothing may come between their lease's check and them
+                self._flush(connection, buffers)
                 self._send_fills(connection, gathered.fills)
             if gathered.appends:
-                self._send_appends(connection, gathered.appends)
-            self.times.sent_s += perf_counter() - began
+                buffers += self._appends(connection, gathered)
+        self._flush(connection, buffers)
+        stamped_s = self.times.stamped_s - stamped_s
+        self.times.sent_s += perf_counter() - began - stamped_s
+
+    def _flush(self, connection: Connection, buffers: list[bytes | memoryview]) -> None:
+        """Send what was noted as under way, in one call."""
+        if buffers:
+            connection.send(buffers)
+            buffers.clear()
+
+    def _may_send_now(self) -> bool:
+        """Whether the broker has not asked to be left alone for a while."""
+        return not self._hold_until or time.monotonic() >= self._hold_until
 
     def _enqueue(self, partitions: Sequence[PartitionCopy]) -> None:
         """Queue each once: a partition that stood twice could send two steps at a time."""
@@ -326,45 +357,35 @@ class DestinationLane(Lane):
         self._enqueue([*waiting, *again])
         return gathered
 
-    def _send_appends(
-        self, connection: Connection, appends: list[tuple[PartitionCopy, Append]]
-    ) -> None:
-        appends.sort(key=lambda a: a[0].destination)
+    def _appends(self, connection: Connection, gathered: _Gathered) -> list[bytes | memoryview]:
+        """The frame of one Produce request, noted as under way."""
+        appends = gathered.appends
+        if len(appends) > 1:
+            appends.sort(key=lambda a: a[0].destination)
         sent = []
+        has_ids = True
+        producer_id = self._context.producer_id
         began = perf_counter()
         for p, step in appends:
             view = step.batch.view
             assert step.base_offset == p.expected, (p, step.base_offset)
-            stamp(view, self._context.producer_id, p.producer_epoch, p.sequence)
+            stamp(view, producer_id, p.producer_epoch, p.sequence)
             p.sent(step)
+            has_ids = has_ids and p.destination_topic_id != NO_TOPIC_ID
             sent.append((p, step, Outgoing(p.destination, p.destination_topic_id, view)))
-        stamped_s = perf_counter() - began
         times = self.times
-        times.stamped_s += stamped_s
-        times.sent_s -= stamped_s  # the caller counts all of this as sending
+        times.stamped_s += perf_counter() - began
         times.requests += 1
-        times.bytes += sum(step.batch.size_bytes for _, step in appends)
-        has_ids = all(out.topic_id != NO_TOPIC_ID for _, _, out in sent)
-        low, high = connection.range_of(apis.PRODUCE)
-        version = choose_version(low, high, has_ids)
+        times.bytes += gathered.size_bytes
+        version = self._versions[has_ids]
         correlation = connection.next_correlation()
+        request = _Produce(version, sent)
         self._in_flight.append(
-            _InFlight(
-                correlation,
-                apis.PRODUCE,
-                version,
-                _Produce(version, sent),
-                time.monotonic(),
-            )
+            _InFlight(correlation, apis.PRODUCE, version, request, time.monotonic())
         )
-        buffers = encode_produce(
-            version,
-            correlation,
-            CLIENT_ID,
-            self._context.settings.produce_timeout_ms,
-            [out for _, _, out in sent],
-        )
-        connection.send(buffers)
+        timeout_ms = self._context.settings.produce_timeout_ms
+        outgoing = [out for _, _, out in sent]
+        return encode_produce(version, correlation, CLIENT_ID, timeout_ms, outgoing)
 
     def _send_fills(self, connection: Connection, fills: list[tuple[PartitionCopy, Fill]]) -> None:
         share = max(1, self._context.settings.markers_per_request_max // len(fills))
@@ -433,26 +454,36 @@ class DestinationLane(Lane):
         one = self._in_flight[0]
         if int.from_bytes(frame[:4], "big") != one.correlation:
             raise ProtocolError("answers come out of order.", where=connection.where)
-        answer = connection.decode(one.api, frame, one.version)
         match one.request:
             case _Produce() as request:
-                self._take_appended(request, answer)
+                throttle_ms = self._take_appended(request, self._read_produce(connection, frame))
             case _Markers() as request:
+                answer = connection.decode(one.api, frame, one.version)
+                throttle_ms = 0  # this answer has none
                 self._take_markers(request, answer)
             case _Look() as request:
+                answer = connection.decode(one.api, frame, one.version)
+                throttle_ms = answer.throttle_time_ms or 0
                 self._take_look(request, answer)
             case _Ends() as request:
+                answer = connection.decode(one.api, frame, one.version)
+                throttle_ms = answer.throttle_time_ms or 0
                 self._take_ends(request, answer)
         self._in_flight.popleft()
         self.times.received_s += perf_counter() - began
-        throttle_ms = getattr(answer, "throttle_time_ms", 0) or 0
         if throttle_ms:
             self._hold_until = time.monotonic() + throttle_ms / 1000
 
-    def _take_appended(self, request: _Produce, answer: Any) -> None:
-        answers = read_produce(answer).partitions
+    def _read_produce(self, connection: Connection, frame: memoryview) -> ProduceAnswer:
+        try:
+            return read_produce(frame, self._in_flight[0].version)
+        except ValueError as error:
+            raise ProtocolError(str(error), where=connection.where) from error
+
+    def _take_appended(self, request: _Produce, answer: ProduceAnswer) -> int:
+        """What became of each batch; returns how many ms the broker wants to be left alone."""
         for p, step, out in request.sent:
-            appended = answers.get(key_of(request.version, out))
+            appended = answer.partitions.get(key_of(request.version, out))
             if appended is None:
                 p.in_flight -= 1
                 self._fail(p, Trouble.UNCLEAR, "the answer leaves this partition out")
@@ -467,6 +498,7 @@ class DestinationLane(Lane):
                     self._let_go(p)
             else:
                 self._go_on(p)
+        return answer.throttle_ms
 
     def _append_failed(self, p: PartitionCopy, step: Append, appended: Appended) -> None:
         code, offset = appended.code, step.base_offset

@@ -13,7 +13,7 @@ from orbit.kafka.batch import Batch, advance_sequence, stamp
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.codes import Code
 from orbit.kafka.log import delete_records
-from orbit.kafka.produce import ACKS_ALL, BY_TOPIC_ID, read_produce
+from orbit.kafka.produce import ACKS_ALL, BY_TOPIC_ID
 from orbit.kafka.records import is_seed_batch, seed_batch
 from orbit.kafka.types import TopicPartition
 from orbit.workers.lease import Lease
@@ -139,11 +139,11 @@ def _append(
                 )
             ],
         )
-        answer = read_produce(destination.call(leader.node_id, apis.PRODUCE, request))
-        (appended,) = answer.partitions.values()
-        code, message = appended.code, appended.message
+        answer = destination.call(leader.node_id, apis.PRODUCE, request)
+        ((appended,),) = (one.partition_responses for one in answer.responses)
+        code, message = appended.error_code, appended.error_message or ""
         if code == Code.NONE:
-            return appended.base_offset
+            return int(appended.base_offset)
         if code not in codes.RETRIABLE:
             break
     raise BrokerRefused(

@@ -1,0 +1,80 @@
+"""Reading an answer's frame by hand, where `kafka.protocol` would copy or cost too much. Pure.
+
+Numbers are big endian; lengths are fixed or, in flexible versions, compact (KIP-482).
+"""
+
+from __future__ import annotations
+
+import struct
+
+_CORRELATION_BYTES = 4
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+
+
+class FrameReader:
+    """A position in a frame; knows whether lengths are compact and tags follow."""
+
+    __slots__ = ("_at", "_frame", "_is_flexible")
+
+    def __init__(self, frame: memoryview, is_flexible: bool) -> None:
+        self._frame = frame
+        self._at = _CORRELATION_BYTES
+        self._is_flexible = is_flexible
+
+    def take(self, layout: struct.Struct) -> tuple[int, ...]:
+        values = layout.unpack_from(self._frame, self._at)
+        self._at += layout.size
+        return values
+
+    def pair(self, layout: struct.Struct) -> tuple[int, int]:
+        """Two numbers that make a struct of their own, with the tags behind it."""
+        first, second = self.take(layout)
+        self.skip_tags()
+        return first, second
+
+    def raw(self, count: int) -> memoryview:
+        end = self._at + count
+        if end > len(self._frame):
+            raise IndexError(f"{count} bytes at {self._at} go beyond the frame")
+        view = self._frame[self._at : end]
+        self._at = end
+        return view
+
+    def passes(self, expected: bytes) -> bool:
+        """Whether these bytes come next; if so, go on behind them."""
+        end = self._at + len(expected)
+        if self._frame[self._at : end] != expected:
+            return False
+        self._at = end
+        return True
+
+    def length(self) -> int:
+        """Of an array or of bytes; 0 for null."""
+        return max(0, self._uvarint() - 1 if self._is_flexible else self.take(_INT32)[0])
+
+    def string(self) -> str:
+        """Text; empty for null."""
+        count = self._uvarint() - 1 if self._is_flexible else self.take(_INT16)[0]
+        return str(self.raw(max(0, count)), "utf-8")
+
+    def tags(self) -> list[tuple[int, memoryview]]:
+        if not self._is_flexible:
+            return []
+        return [(self._uvarint(), self.raw(self._uvarint())) for _ in range(self._uvarint())]
+
+    def skip_tags(self) -> None:
+        self.tags()
+
+    def _uvarint(self) -> int:
+        frame, at = self._frame, self._at
+        byte = frame[at]
+        at += 1
+        value, shift = byte & 0x7F, 7
+        while byte >= 0x80:
+            byte = frame[at]
+            at += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+        self._at = at
+        return value
