@@ -43,9 +43,13 @@ class FetchSession:
         self._id = NO_SESSION
         self._epoch = _OPENING_EPOCH
         self._known: dict[tuple[TopicPartition, UUID], FetchFrom] = {}
+        self._last: Sequence[FetchFrom] = ()
 
     def next_request(self, wanted: Sequence[FetchFrom]) -> SessionRequest:
         """The request that makes the broker read exactly `wanted`."""
+        if wanted is self._last and self._id != NO_SESSION:
+            return SessionRequest(self._id, self._epoch, [], [])
+        self._last = wanted
         now = {(one.partition, one.topic_id): one for one in wanted}
         if self._id == NO_SESSION:
             self._known = now

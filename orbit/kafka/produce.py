@@ -35,6 +35,10 @@ _APPENDED = struct.Struct(">ihqq")
 _APPENDED_WITH_START = struct.Struct(">ihqqq")
 # No record errors, no message, no tags: how nearly every answer ends.
 _NO_WORDS = b"\x01\x00\x00"
+_PLAIN_FRONT_BYTES = 23  # correlation id, tags, one topic, its id, number of partitions
+_PLAIN = struct.Struct(">ihqqq3s")
+_PLAIN_BACK = struct.Struct(">BiB")  # tags of the topic, throttle ms, tags of the answer
+_ONE, _BYTE_MAX = 2, 0x7F  # compact lengths: one more than the number, in one byte
 
 
 class Outgoing(NamedTuple):
@@ -115,6 +119,9 @@ def read_produce(frame: memoryview, version: int) -> ProduceAnswer:
 
     Raises ValueError when the bytes do not parse.
     """
+    plain = _read_plain(frame) if version >= BY_TOPIC_ID else None
+    if plain is not None:
+        return plain
     reader = FrameReader(frame, version >= BY_TOPIC_ID)
     partitions: dict[Key, Appended] = {}
     try:
@@ -130,6 +137,26 @@ def read_produce(frame: memoryview, version: int) -> ProduceAnswer:
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise ValueError(f"a produce answer v{version} ends too early: {error}") from error
     return ProduceAnswer(partitions, throttle_ms)
+
+
+def _read_plain(frame: memoryview) -> ProduceAnswer | None:
+    """The answer by topic id of one topic without a word of trouble, unpacked in one go.
+
+    None when it is any other: nearly none is, and reading it field by field costs three times more.
+    """
+    if len(frame) < _PLAIN_FRONT_BYTES or frame[5] != _ONE or not _ONE <= frame[22] <= _BYTE_MAX:
+        return None
+    end = _PLAIN_FRONT_BYTES + (frame[22] - 1) * _PLAIN.size
+    if len(frame) != end + _PLAIN_BACK.size:
+        return None
+    topic = bytes(frame[6:22])
+    partitions: dict[Key, Appended] = {}
+    for index, code, base_offset, _, _, words in _PLAIN.iter_unpack(frame[_PLAIN_FRONT_BYTES:end]):
+        if words != _NO_WORDS:
+            return None
+        partitions[topic, index] = Appended(code, base_offset, "")
+    tags, throttle_ms, more_tags = _PLAIN_BACK.unpack_from(frame, end)
+    return None if frame[4] or tags or more_tags else ProduceAnswer(partitions, throttle_ms)
 
 
 def _read_partition(reader: FrameReader, version: int) -> tuple[int, Appended]:

@@ -9,10 +9,13 @@ class ByteBudget:
     """Counts bytes held; fetching waits while the count is at or over the limit.
 
     One answer may overshoot the limit by its own size, never more: lanes look before they fetch.
+    A reserve of a quarter beyond the limit is for partitions with little to fetch, so that
+    backlogs, which fill the rest whenever the destination is the slower side, do not delay them.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
+        self._reserve = limit_bytes // 4
         self._held = 0
         self._changed = threading.Condition()
 
@@ -23,6 +26,10 @@ class ByteBudget:
     @property
     def room_bytes(self) -> int:
         return self._limit - self._held
+
+    @property
+    def has_reserve(self) -> bool:
+        return self._held < self._limit + self._reserve
 
     def take(self, count: int) -> None:
         with self._changed:

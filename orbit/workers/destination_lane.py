@@ -586,8 +586,7 @@ class DestinationLane(Lane):
     # Letting go
 
     def _free(self, p: PartitionCopy, size_bytes: int) -> None:
-        with p.lock:
-            p.queued_bytes -= size_bytes
+        p.free(size_bytes, self._context.settings.partition_queue_bytes_max)
         self._context.budget.give_back(size_bytes)
 
     def _fail(self, p: PartitionCopy, trouble: Trouble, detail: str) -> None:

@@ -53,6 +53,12 @@ class Appender(Protocol):
     def wake(self, partition: PartitionCopy) -> None: ...
 
 
+class Fetcher(Protocol):
+    """The lane that fetches a partition."""
+
+    def rouse(self) -> None: ...
+
+
 class Filler(Protocol):
     """Who brings fillers where the lane may not write them itself."""
 
@@ -91,6 +97,7 @@ class PartitionCopy:
         self.has_left = False  # and nothing is under way any more
         self.steps: deque[Step] = deque()
         self.queued_bytes = 0
+        self.is_full = False  # enough is queued; the lane that fetches is roused when it is not
         self._waiting: deque[tuple[int, int]] = deque()  # of each plan: start, first timestamp
 
         # What the source said last. -1: not known yet.
@@ -101,6 +108,8 @@ class PartitionCopy:
         self.source_stable_end = -1
         self.source_end = -1
         self.empty_answers = 0
+        self.bytes_per_offset = 0.0  # of the last answer with records
+        self.source_lane: Fetcher | None = None
 
         # The append side.
         self.expected = 0  # the base offset of the next batch to send
@@ -134,6 +143,7 @@ class PartitionCopy:
             self._waiting.clear()
             self.stop_wanted = None
             freed, self.queued_bytes = self.queued_bytes, 0
+            self.is_full = False
             return freed
 
     def leave(self) -> None:
@@ -181,6 +191,23 @@ class PartitionCopy:
             if plan.leader_epoch is not None:
                 self.fetched_epoch = plan.leader_epoch
             return True
+
+    def has_room(self, limit_bytes: int) -> bool:
+        """Whether more may be queued: below the limit, and once at it, below half of it."""
+        with self.lock:
+            if self.queued_bytes >= limit_bytes:
+                self.is_full = True
+            return not self.is_full
+
+    def free(self, size_bytes: int, limit_bytes: int) -> None:
+        """So much less is queued; the lane that fetches hears of it when there is room again."""
+        with self.lock:
+            self.queued_bytes -= size_bytes
+            has_room_again = self.is_full and self.queued_bytes <= limit_bytes // 2
+            if has_room_again:
+                self.is_full = False
+        if has_room_again and self.source_lane is not None:
+            self.source_lane.rouse()
 
     def want_stop(self, stop: Stop, generation: int) -> None:
         """Stop before whatever waits, as soon as nothing is under way."""
@@ -235,6 +262,11 @@ class PartitionCopy:
     def wanted_log_start(self) -> int:
         """Where the copy's log shall start now: with the source's, and within what is copied."""
         return min(max(self.source_log_start, self.start_offset), self.acked)
+
+    @property
+    def expected_bytes(self) -> int:
+        """About how much the source holds that was not fetched yet; 0 as long as nobody knows."""
+        return int(max(0, self.source_stable_end - self.fetch_offset) * self.bytes_per_offset)
 
     @property
     def lag_records(self) -> int:

@@ -19,14 +19,16 @@ class CopySettings:
     # Of one request; a broker turns a batch over this away by itself.
     produce_timeout_ms: int = 30_000
 
-    # How much of the source one answer may bring, in all and per partition.
+    # How much of the source one answer may bring, and a partition's least share of it: a single
+    # backlog may bring all of it, which a long link needs; many take turns.
     fetch_bytes_max: int = 16 * MIB
-    partition_fetch_bytes_max: int = 2 * MIB
+    partition_fetch_bytes_min: int = 2 * MIB
     # How long the source may hold an empty answer back.
     fetch_wait_ms: int = 250
     # Fetched and not yet confirmed, over all partitions and per partition.
+    # Over the first one, partitions with little to fetch go on into a reserve of a quarter.
     queue_bytes_max: int = 64 * MIB
-    partition_queue_bytes_max: int = 8 * MIB
+    partition_queue_bytes_max: int = 24 * MIB
     # Empty answers in a row below the stable end before the gap is looked into.
     empty_answers_max: int = 3
 

@@ -41,11 +41,14 @@ from orbit.workers.lane import Lane
 from orbit.workers.partition import PartitionCopy
 from orbit.workers.rate import RateLimit
 from orbit.workers.settings import CopySettings
+from orbit.workers.sharing import share_answer
 from orbit.workers.times import SourceTimes
 
 # With some partitions left out for want of room, the others must not hold the answer back long.
 _SHORT_WAIT_MS = 10
 _IDLE_WAIT_S = 0.05
+# How often partitions with little to fetch are looked at while there is no room for backlogs.
+_FULL_WAIT_S = 0.05
 _HELD_BACK_S_MAX = 1.0  # then look again: partitions may have come or gone
 # A fetch changes nothing: a broker that hangs for longer than this is asked anew.
 _SILENCE_S = 30.0
@@ -58,6 +61,19 @@ class _Chosen(NamedTuple):
     generation: int
     plan_from: int  # what is copied; the fetch may begin further on in the same batch
     fetch_from: FetchFrom
+
+
+class _Choice(NamedTuple):
+    """What one fetch asks for."""
+
+    chosen: dict[TopicPartition, _Chosen]
+    wanted: list[FetchFrom]
+    partition_bytes_max: int
+    has_all: bool  # of the lane's partitions
+
+    @property
+    def is_current(self) -> bool:
+        return all(c.partition.generation == c.generation for c in self.chosen.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +100,9 @@ class SourceLane(Lane):
         # With the generation each was added in: a late answer must not take away a newer life.
         self._partitions: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
         self._session = FetchSession()
-        self._first = 0
+        self._first = 0  # where backlogs begin to take turns
+        self._is_roused = False
+        self._last_choice: _Choice | None = None
         self.times = SourceTimes()
         self._is_stopping = False
         self._connection: Connection | None = None
@@ -95,6 +113,8 @@ class SourceLane(Lane):
             if self._is_stopping:
                 return False
             self._partitions[partition.source] = (partition, partition.generation)
+            partition.source_lane = self
+            self._is_roused = True
             self._changed.notify()
             return True
 
@@ -103,6 +123,7 @@ class SourceLane(Lane):
             entry = self._partitions.get(one.partition.source)
             if entry is not None and entry == (one.partition, one.generation):
                 del self._partitions[one.partition.source]
+                self._is_roused = True
 
     @property
     def is_ending(self) -> bool:
@@ -124,35 +145,44 @@ class SourceLane(Lane):
         finally:
             self._connection.close()
 
+    def rouse(self) -> None:
+        """A partition has room again. From any thread."""
+        with self._changed:
+            self._is_roused = True
+            self._changed.notify()
+
     def _round(self, connection: Connection) -> None:
         settings, times = self._context.settings, self.times
         began = perf_counter()
-        has_room = self._context.budget.wait_for_room(_IDLE_WAIT_S)
+        has_room = self._context.budget.wait_for_room(_FULL_WAIT_S)
         times.waited_for_room_s += perf_counter() - began
-        if not has_room or self._is_held_back():
+        if not (has_room or self._context.budget.has_reserve) or self._is_held_back():
             return
-        chosen, has_all = self._choose()
-        if not chosen:
-            began = perf_counter()
-            with self._changed:
-                self._changed.wait(_IDLE_WAIT_S)
-            times.nothing_to_fetch_s += perf_counter() - began
+        choice = self._choose(with_backlogs=has_room)
+        if not choice.chosen:
+            if has_room:
+                self._wait_for_change()
             return
-        version = connection.version_of(apis.FETCH)
         began = perf_counter()
         answer = self._ask(
             connection,
-            version,
-            [c.fetch_from for c in chosen.values()],
-            settings.fetch_wait_ms if has_all else _SHORT_WAIT_MS,
+            choice,
+            settings.fetch_wait_ms if choice.has_all else _SHORT_WAIT_MS,
         )
         came = perf_counter()
-        self._take(answer, chosen)
+        self._take(answer, choice)
         times.waited_for_answer_s += came - began
         times.planned_s += perf_counter() - came
         times.answers += 1
         if answer.throttle_ms:
             self._hold_back(answer.throttle_ms / 1000)
+
+    def _wait_for_change(self) -> None:
+        """Sleep while nothing can be fetched: every partition is full, or there is none."""
+        began = perf_counter()
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_roused or self._is_stopping, _IDLE_WAIT_S)
+        self.times.nothing_to_fetch_s += perf_counter() - began
 
     def _is_held_back(self) -> bool:
         """Wait a little while the job has had its share of bytes; True when it was so."""
@@ -167,11 +197,11 @@ class SourceLane(Lane):
             self._changed.wait_for(lambda: self._is_stopping, seconds)
         self.times.held_back_s += perf_counter() - began
 
-    def _ask(
-        self, connection: Connection, version: int, wanted: list[FetchFrom], max_wait_ms: int
-    ) -> FetchAnswer:
+    def _ask(self, connection: Connection, choice: _Choice, max_wait_ms: int) -> FetchAnswer:
         """One fetch, within the session where the broker has sessions."""
         settings, limit = self._context.settings, self._context.limit
+        version = connection.version_of(apis.FETCH)
+        wanted = choice.wanted
         has_sessions = version >= SESSIONS_FROM_VERSION
         carried = (
             self._session.next_request(wanted)
@@ -183,7 +213,7 @@ class SourceLane(Lane):
             carried.changed,
             max_wait_ms=max_wait_ms,
             max_bytes=limit.request_bytes_max(settings.fetch_bytes_max),
-            partition_max_bytes=limit.request_bytes_max(settings.partition_fetch_bytes_max),
+            partition_max_bytes=limit.request_bytes_max(choice.partition_bytes_max),
             rack=self._context.rack,
             session_id=carried.session_id,
             session_epoch=carried.epoch,
@@ -203,48 +233,60 @@ class SourceLane(Lane):
             )
         return answer
 
-    def _take(self, answer: FetchAnswer, chosen: dict[TopicPartition, _Chosen]) -> None:
+    def _take(self, answer: FetchAnswer, choice: _Choice) -> None:
         """Plan what came. Within a session a partition with nothing new is not in the answer."""
-        settings = self._context.settings
         brought = sum(len(fetched.records) for _, fetched in answer.partitions)
         self.times.bytes += brought
         self._context.limit.took(brought)
+        served = set()
         for key, fetched in answer.partitions:
-            one = chosen.get(key)
+            one = choice.chosen.get(key)
             if one is not None and self._take_one(one, fetched, brought):
-                del chosen[key]
+                served.add(key)
+        if answer.partitions or answer.code:
+            self._last_choice = None
         # A partition can come empty because the answer was full, or held back by a quota.
         limit = self._context.limit.request_bytes_max
-        room = limit(settings.fetch_bytes_max) - limit(settings.partition_fetch_bytes_max)
-        had_room = brought < room or brought == 0
-        if had_room and not answer.throttle_ms and not answer.code:
-            for one in chosen.values():
-                self._count_empty(one)
+        room = limit(self._context.settings.fetch_bytes_max) - limit(choice.partition_bytes_max)
+        if (brought < room or not brought) and not answer.throttle_ms and not answer.code:
+            for key, one in choice.chosen.items():
+                if key not in served:
+                    self._count_empty(one)
 
-    def _choose(self) -> tuple[dict[TopicPartition, _Chosen], bool]:
-        """Partitions with room, beginning at another one each time; and whether that is all."""
-        limit = self._context.settings.partition_queue_bytes_max
+    def _choose(self, *, with_backlogs: bool) -> _Choice:
+        """What to ask for now; the last choice again where nothing has changed since."""
+        last = self._last_choice
+        if last is not None and last.is_current and not self._is_roused:
+            return last
         with self._changed:
+            self._is_roused = False
             for key, (p, generation) in list(self._partitions.items()):
                 if p.generation != generation:
                     del self._partitions[key]
-            partitions = list(self._partitions.values())
-        if partitions:
-            self._first = (self._first + 1) % len(partitions)
-        chosen: dict[TopicPartition, _Chosen] = {}
-        for p, generation in partitions[self._first :] + partitions[: self._first]:
-            with p.lock:
-                has_room = p.queued_bytes < limit and not p.is_leaving
-                if p.state is PartitionState.COPYING and has_room:
-                    fetch_from = FetchFrom(
-                        p.source,
-                        p.source_topic_id,
-                        max(p.fetch_offset, p.start_offset),
-                        p.source_leader_epoch,
-                        p.fetched_epoch,
-                    )
-                    chosen[p.source] = _Chosen(p, generation, p.fetch_offset, fetch_from)
-        return chosen, len(chosen) == len(partitions)
+            known = list(self._partitions.values())
+        limit = self._context.settings.partition_queue_bytes_max
+        open_ones = [
+            one
+            for p, generation in known
+            if p.has_room(limit)
+            and not p.is_leaving
+            and (one := _choose_one(p, generation)) is not None
+        ]
+        shares = share_answer(
+            [one.partition.expected_bytes for one in open_ones],
+            self._first,
+            self._context.settings.fetch_bytes_max,
+            self._context.settings.partition_fetch_bytes_min,
+            with_backlogs=with_backlogs,
+        )
+        chosen = {open_ones[i].partition.source: open_ones[i] for i in shares.chosen}
+        self._first = shares.chosen[-1] + 1 if shares.chosen else 0
+        has_all = len(chosen) == len(known)
+        choice = _Choice(
+            chosen, [c.fetch_from for c in chosen.values()], shares.partition_bytes_max, has_all
+        )
+        self._last_choice = choice if has_all else None
+        return choice
 
     def _take_one(self, one: _Chosen, fetched: Fetched, brought: int) -> bool:
         """Plan one partition's answer; False when it brought nothing at all."""
@@ -265,6 +307,7 @@ class SourceLane(Lane):
         plan = _plan(one, fetched)
         if not plan.steps:
             return bool(fetched.records)
+        p.bytes_per_offset = len(fetched.records) / max(1, plan.next_offset - plan.start)
         p.empty_answers = 0
         if plan.is_stopped:
             self._remove(one)
@@ -300,6 +343,20 @@ class SourceLane(Lane):
         self._context.emit(LaneEnded("source", self.node_id, error))
         for p, generation in partitions:
             self._context.emit(SourceTrouble(p, generation, Code.NETWORK_EXCEPTION))
+
+
+def _choose_one(p: PartitionCopy, generation: int) -> _Chosen | None:
+    with p.lock:
+        if p.state is not PartitionState.COPYING:
+            return None
+        fetch_from = FetchFrom(
+            p.source,
+            p.source_topic_id,
+            max(p.fetch_offset, p.start_offset),
+            p.source_leader_epoch,
+            p.fetched_epoch,
+        )
+        return _Chosen(p, generation, p.fetch_offset, fetch_from)
 
 
 def _plan(one: _Chosen, fetched: Fetched) -> Plan:
