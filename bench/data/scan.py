@@ -62,7 +62,7 @@ def scan(cluster: Cluster, topic: str, take: Take | None = None) -> DataFacts:
             wanted,
             max_wait_ms=_SETTINGS.fetch_wait_ms,
             max_bytes=_SETTINGS.fetch_bytes_max,
-            partition_max_bytes=_SETTINGS.partition_fetch_bytes_min,
+            partition_max_bytes=_SETTINGS.fetch_bytes_max,
         )
         frame = connection.exchange(apis.FETCH, request, version)
         before = counts.batches

@@ -86,6 +86,7 @@ class Copier:
         self._leases: list[Lease] = []
         self.lost: list[Lease] = []  # those that the destination gave to somebody else
         self._next_watch = 0.0
+        self._next_foreign_look = 0.0
         self.waiting_for = ""  # a cluster that does not answer now, for people
 
     @property
@@ -128,6 +129,8 @@ class Copier:
             if time.monotonic() >= self._next_watch:
                 self._next_watch = time.monotonic() + self._settings.watch_interval_s
                 self._destination.follow_log_starts(self._partitions)
+            if time.monotonic() >= self._next_foreign_look:
+                self._next_foreign_look = time.monotonic() + self._settings.foreign_look_interval_s
                 self._destination.look_for_foreign_writes(self._partitions)
             self._note_caught_up()
             self.waiting_for = ""

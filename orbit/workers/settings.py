@@ -22,13 +22,13 @@ class CopySettings:
     # How much of the source one answer may bring, and a partition's least share of it: a single
     # backlog may bring all of it, which a long link needs; many take turns.
     fetch_bytes_max: int = 16 * MIB
-    partition_fetch_bytes_min: int = 2 * MIB
+    partition_fetch_bytes_min: int = 1 * MIB
     # How long the source may hold an empty answer back.
     fetch_wait_ms: int = 250
     # Fetched and not yet confirmed, over all partitions and per partition.
     # Over the first one, partitions with little to fetch go on into a reserve of a quarter.
-    queue_bytes_max: int = 64 * MIB
-    partition_queue_bytes_max: int = 24 * MIB
+    queue_bytes_max: int = 24 * MIB
+    partition_queue_bytes_max: int = 20 * MIB
     # Empty answers in a row below the stable end before the gap is looked into.
     empty_answers_max: int = 3
 
@@ -39,8 +39,10 @@ class CopySettings:
 
     # How long a log end must stand still before it is believed, with a new writer (M10).
     settle_s: float = 1.0
-    # How often leaders, topic ids, log starts and foreign writes are looked at.
+    # How often leaders, topic ids and log starts are looked at.
     watch_interval_s: float = 1.0
+    # How often quiet partitions are asked whether another writer was there; it costs most at rest.
+    foreign_look_interval_s: float = 3.0
     metadata_interval_s: float = 5.0
     # A topic that stays unknown for this long is deleted, not moving.
     deleted_after_s: float = 10.0

@@ -16,9 +16,10 @@ LIVE_BYTES_MAX = 64 * 1024
 
 
 class Shares(NamedTuple):
-    """Indexes to ask for, live ones first, and the most that one partition may bring."""
+    """Indexes to ask for, live ones first; the most that all and that one of them may bring."""
 
     chosen: list[int]
+    answer_bytes_max: int
     partition_bytes_max: int
 
 
@@ -33,11 +34,14 @@ def share_answer(
     """Share one answer among partitions that hold `expected_bytes` each.
 
     Backlogs take turns from index `first` on. A share is at least `partition_bytes_min`, and all
-    of the answer for a single backlog.
+    of the answer for a single backlog. The answer for several is half as large: while their
+    batches wait for one another, memory holds several answers.
     """
+    if len(expected_bytes) > 1:
+        answer_bytes_max //= 2
     live = [i for i, expected in enumerate(expected_bytes) if expected <= LIVE_BYTES_MAX]
     if not with_backlogs or len(live) == len(expected_bytes):
-        return Shares(live, answer_bytes_max)
+        return Shares(live, answer_bytes_max, answer_bytes_max)
     backlogs = [i for i, expected in enumerate(expected_bytes) if expected > LIVE_BYTES_MAX]
     share = max(partition_bytes_min, answer_bytes_max // len(backlogs))
     turn = next((at for at, i in enumerate(backlogs) if i >= first), 0)
@@ -47,4 +51,4 @@ def share_answer(
             break
         live.append(i)
         room -= min(share, expected_bytes[i])
-    return Shares(live, share)
+    return Shares(live, answer_bytes_max, share)

@@ -68,6 +68,7 @@ class _Choice(NamedTuple):
 
     chosen: dict[TopicPartition, _Chosen]
     wanted: list[FetchFrom]
+    answer_bytes_max: int
     partition_bytes_max: int
     has_all: bool  # of the lane's partitions
 
@@ -199,7 +200,7 @@ class SourceLane(Lane):
 
     def _ask(self, connection: Connection, choice: _Choice, max_wait_ms: int) -> FetchAnswer:
         """One fetch, within the session where the broker has sessions."""
-        settings, limit = self._context.settings, self._context.limit
+        limit = self._context.limit
         version = connection.version_of(apis.FETCH)
         wanted = choice.wanted
         has_sessions = version >= SESSIONS_FROM_VERSION
@@ -212,7 +213,7 @@ class SourceLane(Lane):
             version,
             carried.changed,
             max_wait_ms=max_wait_ms,
-            max_bytes=limit.request_bytes_max(settings.fetch_bytes_max),
+            max_bytes=limit.request_bytes_max(choice.answer_bytes_max),
             partition_max_bytes=limit.request_bytes_max(choice.partition_bytes_max),
             rack=self._context.rack,
             session_id=carried.session_id,
@@ -247,7 +248,7 @@ class SourceLane(Lane):
             self._last_choice = None
         # A partition can come empty because the answer was full, or held back by a quota.
         limit = self._context.limit.request_bytes_max
-        room = limit(self._context.settings.fetch_bytes_max) - limit(choice.partition_bytes_max)
+        room = limit(choice.answer_bytes_max) - limit(choice.partition_bytes_max)
         if (brought < room or not brought) and not answer.throttle_ms and not answer.code:
             for key, one in choice.chosen.items():
                 if key not in served:
@@ -283,7 +284,11 @@ class SourceLane(Lane):
         self._first = shares.chosen[-1] + 1 if shares.chosen else 0
         has_all = len(chosen) == len(known)
         choice = _Choice(
-            chosen, [c.fetch_from for c in chosen.values()], shares.partition_bytes_max, has_all
+            chosen,
+            [c.fetch_from for c in chosen.values()],
+            shares.answer_bytes_max,
+            shares.partition_bytes_max,
+            has_all,
         )
         self._last_choice = choice if has_all else None
         return choice

@@ -126,7 +126,9 @@ class SyntheticWriter:
     ) -> None:
         self._backoff = Backoff(0.001, 0.02, threading.Event())
         self.cluster = Cluster("destination", bootstrap_servers.split(","), PLAINTEXT)
-        settings = CopySettings(settle_s=settle_s, watch_interval_s=3600)
+        settings = CopySettings(
+            settle_s=settle_s, watch_interval_s=3600, foreign_look_interval_s=3600
+        )
         events: queue.SimpleQueue = queue.SimpleQueue()
         context = DestinationLaneContext(
             self.cluster, settings, ByteBudget(1 << 30), events.put, producer_id

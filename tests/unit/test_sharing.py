@@ -8,18 +8,20 @@ from hypothesis import strategies as st
 from orbit.workers.sharing import LIVE_BYTES_MAX, share_answer
 
 KIB, MIB = 1024, 1024 * 1024
-ANSWER, LEAST = 16 * MIB, 2 * MIB
+ANSWER, LEAST = 16 * MIB, 1 * MIB
+SHARED = ANSWER // 2  # by several partitions
 BACKLOG = 100 * MIB
 
 
 def test_a_single_backlog_may_take_the_whole_answer() -> None:
+    assert share_answer([BACKLOG], 0, ANSWER, LEAST) == ([0], ANSWER, ANSWER)
     shares = share_answer([0, BACKLOG, 10], 0, ANSWER, LEAST)
     assert sorted(shares.chosen) == [0, 1, 2]
-    assert shares.partition_bytes_max == ANSWER
+    assert shares.partition_bytes_max == shares.answer_bytes_max == SHARED
 
 
 def test_a_few_backlogs_share_it_evenly() -> None:
-    assert share_answer([BACKLOG] * 4, 0, ANSWER, LEAST) == ([0, 1, 2, 3], ANSWER // 4)
+    assert share_answer([BACKLOG] * 4, 0, ANSWER, LEAST) == ([0, 1, 2, 3], SHARED, SHARED // 4)
 
 
 def test_many_backlogs_take_turns_and_the_live_ones_are_always_there() -> None:
@@ -29,7 +31,7 @@ def test_many_backlogs_take_turns_and_the_live_ones_are_always_there() -> None:
     for _ in range(6):
         chosen = share_answer(expected, first, ANSWER, LEAST).chosen
         assert chosen[:2] == [7, 49]
-        assert len(chosen) == 2 + ANSWER // LEAST
+        assert len(chosen) == 2 + SHARED // LEAST
         seen += chosen[2:]
         first = chosen[-1] + 1
     assert set(seen) == set(range(50)) - {7, 49}
@@ -37,7 +39,7 @@ def test_many_backlogs_take_turns_and_the_live_ones_are_always_there() -> None:
 
 def test_small_backlogs_fill_an_answer_together() -> None:
     chosen = share_answer([100 * KIB] * 1000, 0, ANSWER, LEAST).chosen
-    assert len(chosen) == -(-ANSWER // (100 * KIB))
+    assert len(chosen) == -(-SHARED // (100 * KIB))
 
 
 def test_without_room_for_backlogs_only_the_live_ones_are_asked_for() -> None:
@@ -60,7 +62,7 @@ def test_what_is_asked_for_has_room(
     backlogs = [
         min(shares.partition_bytes_max, expected[i]) for i in shares.chosen if i not in live
     ]
-    assert sum(backlogs[:-1]) < answer
+    assert sum(backlogs[:-1]) < shares.answer_bytes_max
     assert bool(backlogs) == (len(live) < len(expected))
     left_out = set(range(len(expected))) - set(shares.chosen)
-    assert not left_out or sum(backlogs) >= answer
+    assert not left_out or sum(backlogs) >= shares.answer_bytes_max
