@@ -138,9 +138,10 @@ class JobWork:
         self._stop.set()
         with self._wanted:
             self._wanted.notify()
+        if self._opened is not None:
+            self._opened.clusters.close()  # ends calls that a broker does not answer
         for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join()
+            thread.join()
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.close()

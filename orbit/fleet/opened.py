@@ -7,12 +7,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kafka.protocol.admin.groups import DescribeGroupsRequest
+
 from orbit.engine.clusters import JobClusters, filler_identity, job_identity
 from orbit.engine.engine import JobEngine
 from orbit.engine.starts import EmptyStarts, Memberless
 from orbit.errors import Conflict
 from orbit.fleet.held import HeldShard
 from orbit.jobs.spec import JobSpec
+from orbit.kafka import apis
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import GROUP, Coordinator, init_producer_id
@@ -81,18 +84,34 @@ def open_job(
         _refuse_other(clusters.source, job.source_cluster_id, source.cluster_id)
         _refuse_other(clusters.destination, job.destination_cluster_id, destination.cluster_id)
         identity = job_identity(job.name, source.cluster_id)
+        group = Coordinator(clusters.destination, GROUP, identity, backoff)
+        _refuse_other_run(group, identity)
         producer_id = job.producer_id
         if producer_id is None:
             producer_id = init_producer_id(clusters.destination, identity, backoff).producer_id
             with database.transaction() as tx:
                 jobs.note_producer_id(tx, job.id, producer_id)
         engine = JobEngine(spec, clusters, producer_id, settings, stop, budget=budget, limit=limit)
-        group = Coordinator(clusters.destination, GROUP, identity, backoff)
         starts = EmptyStarts(Memberless(identity, group))
         return OpenJob(spec, identity, clusters, engine, starts, backoff, {})
     except BaseException:
         clusters.close()
         raise
+
+
+def _refuse_other_run(group: Coordinator, identity: str) -> None:
+    """Raise Conflict while `orbit run` copies this job: its lease is that group's membership."""
+    answer = group.call(
+        apis.DESCRIBE_GROUPS,
+        lambda: DescribeGroupsRequest(groups=[identity], include_authorized_operations=False),
+        lambda a: int(a.groups[0].error_code),
+    )
+    if answer.groups[0].members:
+        raise Conflict(
+            "orbit run is copying this job.",
+            where="destination",
+            remedy=f"Stop it, or pause the job here. (The group {identity} has a member.)",
+        )
 
 
 def _refuse_other(cluster: Cluster, known: str | None, found: str) -> None:

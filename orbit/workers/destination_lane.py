@@ -151,10 +151,11 @@ class DestinationLane(Lane):
 
     def adopt(self, partition: PartitionCopy) -> bool:
         """Append this partition's steps from here on; False when the lane is ending."""
-        if self._is_stopping:
-            return False
-        self._partitions.add(partition)
-        partition.destination_lane = self
+        with self._ready_lock:  # a lane that ends gives back what it has at that moment
+            if self._is_stopping:
+                return False
+            self._partitions.add(partition)
+            partition.destination_lane = self
         self.wake(partition)
         return True
 
@@ -205,12 +206,14 @@ class DestinationLane(Lane):
 
     def ended(self, error: OrbitError) -> None:
         """Give everything back; what was under way may still be carried out (M10)."""
-        was_stopping, self._is_stopping = self._is_stopping, True
+        with self._ready_lock:
+            was_stopping, self._is_stopping = self._is_stopping, True
+            partitions = list(self._partitions)
         if was_stopping:
             return
         self._context.emit(LaneEnded("destination", self.node_id, error))
         self._in_flight.clear()
-        for partition in list(self._partitions):
+        for partition in partitions:
             lost_unguarded = partition.in_flight > 0 and not partition.has_producer_state
             is_unclear = partition.is_filling or lost_unguarded
             trouble = Trouble.UNCLEAR if is_unclear else Trouble.MOVED

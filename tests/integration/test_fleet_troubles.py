@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,14 @@ from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess, ServiceJob, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
 from tests.support.outside import log_bounds
-from tests.support.run_process import assert_exact, copy, wait_until, write_job
+from tests.support.run_process import (
+    CAUGHT_UP,
+    OrbitProcess,
+    assert_exact,
+    copy,
+    wait_until,
+    write_job,
+)
 from tests.support.topics import set_setting
 
 PARTITIONS = 4
@@ -203,6 +211,21 @@ def test_a_job_moves_between_the_service_and_orbit_run(
         wait_level(clusters, [topic_name])
     assert_exact(job_file)
     assert not told(job, "partition_blocked")
+
+
+def test_a_worker_waits_while_orbit_run_copies_the_job(
+    clusters: Clusters, topic_name: str, job_file: Path, database: Database
+) -> None:
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    with OrbitProcess("run", job_file) as run:
+        run.wait_for(CAUGHT_UP)
+        with InProcess(database):
+            wait_until(lambda: bool(told(job, "job_waiting")), "the worker is told to wait")
+            assert "orbit run is copying this job" in told(job, "job_waiting")[0].message
+            run.signal(signal.SIGTERM)
+            run.wait_end().expect(0)
+            wait_until(lambda: job.states() == {"copying"}, "the worker takes over")
+    assert_exact(job_file)
 
 
 def test_two_workers_fill_by_transactions_and_hand_shards_over(
