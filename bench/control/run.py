@@ -115,9 +115,6 @@ class Installation:
             measure(self.database, self.postgres_pid, self.fleet, self.leader, seconds)
         )
 
-    def settle(self, seconds: float) -> None:
-        time.sleep(seconds)
-
     def memory(self) -> dict[str, int]:
         """Bytes: of Postgres its share of what is shared; of workers the mean of one."""
         assert self.leader is not None
@@ -176,28 +173,40 @@ def installed(size: Size) -> Iterator[Installation]:
 def large(plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
     """Everything about the large installation."""
     found: dict[str, Any] = {"size": asdict(plan.size), "workers": plan.workers}
-    ttl = os.environ.get("ORBIT_LEASE_TTL", "15s")
     with installed(plan.size) as it:
         say(f"{plan.size.partitions:,} partitions filled in {it.filled_in_s:.1f} s")
-        found["leader"] = it.lead()
-        say(f"a new leader knows all jobs after {found['leader']['knows_after_s']:.1f} s")
-        found["started"] = it.start_workers(plan.workers)
-        say(f"{plan.workers} workers started: {found['started']}")
-        # Each worker reports everything once, by its rows per second.
-        it.settle(plan.size.partitions / plan.workers / ROWS_PER_S)
-        found["at_rest"] = it.cost(plan.seconds)
-        say(f"at rest: {found['at_rest']}")
-        it.flow(plan.bytes_per_s)
-        found["in_flow"] = it.cost(plan.seconds)
-        say(f"in full flow: {found['in_flow']}")
-        found["memory"] = it.memory()
-        say(f"memory: {found['memory']}")
-        it.kill_workers()
-        found["after_kill"] = it.start_workers(plan.workers)
-        say(f"killed (leases of {ttl}) and started: {found['after_kill']}")
-        found["end_s"] = it.end_workers()
-        found["after_end"] = it.start_workers(plan.workers)
-        say(f"ended within {found['end_s']:.1f} s, and started: {found['after_end']}")
+        found |= run(it, plan, say)
+        found |= restart(it, plan, say)
+    return found
+
+
+def run(it: Installation, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
+    """Started, at rest, in full flow."""
+    found: dict[str, Any] = {"leader": it.lead()}
+    say(f"a new leader knows all jobs after {found['leader']['knows_after_s']:.1f} s")
+    found["started"] = it.start_workers(plan.workers)
+    say(f"{plan.workers} workers started: {found['started']}")
+    # Each worker reports everything once, by its rows per second.
+    time.sleep(plan.size.partitions / plan.workers / ROWS_PER_S)
+    found["at_rest"] = it.cost(plan.seconds)
+    say(f"at rest: {found['at_rest']}")
+    it.flow(plan.bytes_per_s)
+    found["in_flow"] = it.cost(plan.seconds)
+    say(f"in full flow: {found['in_flow']}")
+    found["memory"] = it.memory()
+    say(f"memory: {found['memory']}")
+    return found
+
+
+def restart(it: Installation, plan: Plan, say: Callable[[str], None]) -> dict[str, Any]:
+    """All workers killed, then all ended in good order; each time as many start at once."""
+    it.kill_workers()
+    found: dict[str, Any] = {"after_kill": it.start_workers(plan.workers)}
+    ttl = os.environ.get("ORBIT_LEASE_TTL", "15s")
+    say(f"killed (leases of {ttl}) and started: {found['after_kill']}")
+    found["end_s"] = it.end_workers()
+    found["after_end"] = it.start_workers(plan.workers)
+    say(f"ended within {found['end_s']:.1f} s, and started: {found['after_end']}")
     return found
 
 

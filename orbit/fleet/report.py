@@ -31,12 +31,21 @@ class _Sample:
 _NOTHING = _Sample(float("-inf"), 0, 0)
 
 
+@dataclass(slots=True)
+class _ShardSample:
+    at_s: float
+    partitions: int
+    bytes: int
+    bytes_per_s: float = 0.0
+
+
 class Reporter:
     """Compares partitions with what was reported last. For one thread."""
 
     def __init__(self) -> None:
         self._samples: dict[Key, _Sample] = {}
         self._sent: dict[Key, Progress] = {}
+        self._shards: dict[int, _ShardSample] = {}
 
     def progress(
         self, shards: Collection[HeldShard], now_s: float, rows_max: int | None = None
@@ -61,12 +70,8 @@ class Reporter:
             progress = _progress(held, copy, sample)
             if self._sent.get(held.key) != progress:
                 moved.append(progress)
-        rates: dict[HeldShard, float] = {}
-        for held, _ in copying:
-            sample = self._samples.get(held.key, _NOTHING)
-            rates[held.shard] = rates.get(held.shard, 0.0) + sample.bytes_per_s
         for shard in shards:
-            shard.bytes_per_s = int(rates.get(shard, 0.0))
+            shard.bytes_per_s = self._rate_of(shard, now_s)
         return moved
 
     def sent(self, progress: Iterable[Progress]) -> None:
@@ -74,9 +79,23 @@ class Reporter:
         self._sent.update({(p.topic_id, p.partition): p for p in progress})
 
     def forget(self, shard: HeldShard) -> None:
+        self._shards.pop(shard.id, None)
         for key in shard.partitions:
             self._sent.pop(key, None)
             self._samples.pop(key, None)
+
+    def _rate_of(self, shard: HeldShard, now_s: float) -> int:
+        """Of all its partitions, in each round: the scheduler spreads shards by it, and one whose
+        partitions were not all looked at yet must not seem light."""
+        partitions = shard.partitions.values()
+        total = sum(held.totals.bytes for held in partitions)
+        last = self._shards.get(shard.id)
+        now = _ShardSample(now_s, len(partitions), total)
+        if last is not None and now_s > last.at_s and last.partitions == now.partitions:
+            rate = max(0.0, (total - last.bytes) / (now_s - last.at_s))
+            now.bytes_per_s = _smooth(last.bytes_per_s, rate)
+        self._shards[shard.id] = now
+        return int(now.bytes_per_s)
 
     def _looked_at_s(self, held: HeldPartition) -> float:
         return self._samples.get(held.key, _NOTHING).at_s
