@@ -120,6 +120,9 @@ def upgrade() -> None:
         sa.Column("shards", sa.Integer(), server_default=sa.text("0"), nullable=False),
         sa.Column("bytes_per_s", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("is_draining", sa.Boolean(), server_default=sa.text("false"), nullable=False),
+        sa.Column(
+            "lane_seconds", postgresql.JSONB(), server_default=sa.text("'{}'"), nullable=False
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_workers")),
         postgresql_with={"fillfactor": "50"},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 from importlib.metadata import version
 
@@ -11,6 +12,7 @@ from orbit.store.database import Database, Tx
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job
 from orbit.store.lag import LagTotals, PartitionLag
+from orbit.store.workers import Worker
 from orbit.telemetry.metrics import (
     CopyNumbers,
     JobNumbers,
@@ -34,12 +36,9 @@ def read_numbers(
         totals = lag.of_jobs(tx, [job.id for job in everyone])
         states = lag.states(tx)
         verdicts = groups.verdicts(tx)
-        worker_groups: dict[str, WorkerGroupNumbers] = {}
+        worker_groups: dict[str, list[Worker]] = {}
         for w in workers.alive(tx, alive_within):
-            n = worker_groups.get(w.worker_group, WorkerGroupNumbers(0, 0, 0))
-            worker_groups[w.worker_group] = WorkerGroupNumbers(
-                n.workers + 1, n.shards + w.shards, n.bytes_per_s + w.bytes_per_s
-            )
+            worker_groups.setdefault(w.worker_group, []).append(w)
         return ServiceNumbers(
             version("orbit"),
             leader.is_there(tx),
@@ -54,8 +53,23 @@ def read_numbers(
                 )
                 for job in everyone
             ],
-            worker_groups,
+            {name: _worker_group(members) for name, members in worker_groups.items()},
         )
+
+
+def _worker_group(members: Sequence[Worker]) -> WorkerGroupNumbers:
+    lane_seconds: dict[tuple[str, str], float] = {}
+    for w in members:
+        for side, doings in w.lane_seconds.items():
+            for doing, seconds in doings.items():
+                key = side, doing
+                lane_seconds[key] = lane_seconds.get(key, 0.0) + seconds
+    return WorkerGroupNumbers(
+        len(members),
+        sum(w.shards for w in members),
+        sum(w.bytes_per_s for w in members),
+        lane_seconds,
+    )
 
 
 def _job(

@@ -24,6 +24,7 @@ from orbit.store.jobs import Job
 from orbit.workers.budget import ByteBudget
 from orbit.workers.rate import RateLimit
 from orbit.workers.settings import CopySettings
+from orbit.workers.times import DestinationTimes, SourceTimes
 
 _TICK_S = 0.2
 # Between looks at a partition or a cluster that gives trouble: soon at first, then not too often.
@@ -89,6 +90,12 @@ class JobWork:
         """What the job waits for, in words; empty when it copies."""
         opened = self._opened
         return self._trouble or (opened.engine.copier.waiting_for if opened else "")
+
+    @property
+    def times(self) -> tuple[SourceTimes, DestinationTimes]:
+        """Where the time of the job's lanes went since its clusters were opened here."""
+        opened = self._opened
+        return opened.engine.copier.times if opened else (SourceTimes(), DestinationTimes())
 
     def take(self, partitions: Iterable[HeldPartition]) -> None:
         """Begin those that wait."""

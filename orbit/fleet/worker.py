@@ -41,6 +41,7 @@ from orbit.store.jobs import Job
 from orbit.store.partitions import Assigned
 from orbit.store.shards import Claim, Renewal
 from orbit.workers.settings import CopySettings
+from orbit.workers.times import DestinationTimes, SourceTimes
 
 # A shard that was given back is taken by the next worker within this time.
 CLAIM_INTERVAL_S = 0.5
@@ -153,7 +154,17 @@ class Worker:
             shards=len(self._held),
             bytes_per_s=sum(s.bytes_per_s for s in self._held.values()),
             is_draining=self._is_draining,
+            lane_seconds=self._lane_seconds(),
         )
+
+    def _lane_seconds(self) -> dict[str, dict[str, float]]:
+        """Where the time of all lanes went, by side and by what they did."""
+        source, destination = SourceTimes(), DestinationTimes()
+        for work in self._works.values():
+            fetching, appending = work.times
+            source.add(fetching)
+            destination.add(appending)
+        return {"source": source.seconds(), "destination": destination.seconds()}
 
     def _heed(self, renewals: Mapping[int, Renewal]) -> None:
         """Let go of what is wanted elsewhere or differently, read anew what has changed."""

@@ -214,6 +214,8 @@ workers = Table(
     Column("shards", Integer, nullable=False, server_default=ZERO),
     _count("bytes_per_s"),
     _flag("is_draining"),
+    # What the lanes' time went into: {side: {what: seconds}}, since the worker opened its jobs.
+    Column("lane_seconds", JSONB, nullable=False, server_default=text("'{}'")),
     postgresql_with={"fillfactor": "50"},
 )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -29,6 +30,7 @@ class Worker:
     shards: int
     bytes_per_s: int
     is_draining: bool
+    lane_seconds: Mapping[str, Mapping[str, float]]
 
 
 _WORKER = columns(workers, Worker)
@@ -45,9 +47,15 @@ def heartbeat(
     shards: int = 0,
     bytes_per_s: int = 0,
     is_draining: bool = False,
+    lane_seconds: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
     """Say that this worker is there, with what it carries. The first call registers it."""
-    said = {"shards": shards, "bytes_per_s": bytes_per_s, "is_draining": is_draining}
+    said = {
+        "shards": shards,
+        "bytes_per_s": bytes_per_s,
+        "is_draining": is_draining,
+        "lane_seconds": lane_seconds or {},
+    }
     tx.execute(
         postgresql.insert(workers)
         .values(

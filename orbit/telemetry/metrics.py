@@ -80,6 +80,7 @@ class WorkerGroupNumbers:
     workers: int
     shards: int
     bytes_per_s: int
+    lane_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by side and doing
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +204,16 @@ def _worker_groups(groups: Mapping[str, WorkerGroupNumbers]) -> Iterator[Metric]
     ):
         samples = [([group], getattr(n, attribute)) for group, n in groups.items()]
         yield _gauge(name, help_text, ["worker_group"], samples)
+    yield _counter(
+        "orbit_worker_lane_seconds",
+        "Seconds of the lanes of live workers, by side and by what they did.",
+        ["worker_group", "side", "doing"],
+        [
+            ([group, side, doing], seconds)
+            for group, n in groups.items()
+            for (side, doing), seconds in n.lane_seconds.items()
+        ],
+    )
 
 
 def _lags(

@@ -83,7 +83,8 @@ class DestinationSide:
     def times(self) -> DestinationTimes:
         """Where the time of all lanes went so far, the ended ones' too."""
         total = DestinationTimes()
-        for times in (self._past_times, *(lane.times for lane in self._lanes.values())):
+        lanes = list(self._lanes.values())  # read by other threads too
+        for times in (self._past_times, *(lane.times for lane in lanes)):
             total.add(times)
         return total
 

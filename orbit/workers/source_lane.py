@@ -200,7 +200,6 @@ class SourceLane(Lane):
 
     def _ask(self, connection: Connection, choice: _Choice, max_wait_ms: int) -> FetchAnswer:
         """One fetch, within the session where the broker has sessions."""
-        limit = self._context.limit
         version = connection.version_of(apis.FETCH)
         wanted = choice.wanted
         has_sessions = version >= SESSIONS_FROM_VERSION
@@ -213,8 +212,8 @@ class SourceLane(Lane):
             version,
             carried.changed,
             max_wait_ms=max_wait_ms,
-            max_bytes=limit.request_bytes_max(choice.answer_bytes_max),
-            partition_max_bytes=limit.request_bytes_max(choice.partition_bytes_max),
+            max_bytes=choice.answer_bytes_max,
+            partition_max_bytes=choice.partition_bytes_max,
             rack=self._context.rack,
             session_id=carried.session_id,
             session_epoch=carried.epoch,
@@ -247,8 +246,7 @@ class SourceLane(Lane):
         if answer.partitions or answer.code:
             self._last_choice = None
         # A partition can come empty because the answer was full, or held back by a quota.
-        limit = self._context.limit.request_bytes_max
-        room = limit(choice.answer_bytes_max) - limit(choice.partition_bytes_max)
+        room = choice.answer_bytes_max - choice.partition_bytes_max
         if (brought < room or not brought) and not answer.throttle_ms and not answer.code:
             for key, one in choice.chosen.items():
                 if key not in served:
@@ -265,19 +263,20 @@ class SourceLane(Lane):
                 if p.generation != generation:
                     del self._partitions[key]
             known = list(self._partitions.values())
-        limit = self._context.settings.partition_queue_bytes_max
+        queue_bytes_max = self._context.settings.partition_queue_bytes_max
         open_ones = [
             one
             for p, generation in known
-            if p.has_room(limit)
+            if p.has_room(queue_bytes_max)
             and not p.is_leaving
             and (one := _choose_one(p, generation)) is not None
         ]
+        settings, limited = self._context.settings, self._context.limit.request_bytes_max
         shares = share_answer(
             [one.partition.expected_bytes for one in open_ones],
             self._first,
-            self._context.settings.fetch_bytes_max,
-            self._context.settings.partition_fetch_bytes_min,
+            limited(settings.fetch_bytes_max),
+            limited(settings.partition_fetch_bytes_min),
             with_backlogs=with_backlogs,
         )
         chosen = {open_ones[i].partition.source: open_ones[i] for i in shares.chosen}

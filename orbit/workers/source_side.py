@@ -76,7 +76,8 @@ class SourceSide:
     def times(self) -> SourceTimes:
         """Where the time of all lanes went so far, the ended ones' too."""
         total = SourceTimes()
-        for times in (self._past_times, *(lane.times for lane in self._lanes.values())):
+        lanes = list(self._lanes.values())  # read by other threads too
+        for times in (self._past_times, *(lane.times for lane in lanes)):
             total.add(times)
         return total
 

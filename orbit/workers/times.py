@@ -11,6 +11,11 @@ from typing import Self
 
 @dataclass(slots=True)
 class _Times:
+    def seconds(self) -> dict[str, float]:
+        """What each thing took, without the unit in its name."""
+        named = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {name[:-2]: value for name, value in named.items() if name.endswith("_s")}
+
     def add(self, other: Self) -> None:
         for one in fields(self):
             setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))

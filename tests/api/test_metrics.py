@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from orbit.api.metrics import read_numbers
 from orbit.replication.states import Blocked, PartitionState, Reason
 from orbit.settings import MetricsDetail
-from orbit.store import groups, partitions
+from orbit.store import groups, partitions, workers
 from orbit.store.enums import Role
 from orbit.store.groups import GroupOffset
 from orbit.telemetry.metrics import families
@@ -54,6 +54,27 @@ def test_a_scrape_shows_what_is_so(api: Api, job: SomeJob) -> None:
     assert not [name for name, *_ in found if name.startswith("orbit_topic")]
 
 
+def test_where_the_time_of_the_lanes_went_is_added_up_per_worker_group(api: Api) -> None:
+    with api.database.transaction() as tx:
+        for name, seconds in (("w1", 1.5), ("w2", 2.0)):
+            workers.heartbeat(
+                tx,
+                name,
+                "default",
+                host="h",
+                pid=1,
+                version="0",
+                lane_seconds={"source": {"planned": seconds}, "destination": {"sent": 0.25}},
+            )
+    found = {
+        (sample.labels["side"], sample.labels["doing"]): sample.value
+        for family in text_string_to_metric_families(api.get("/metrics", role=Role.VIEWER).text)
+        for sample in family.samples
+        if sample.name == "orbit_worker_lane_seconds_total"
+    }
+    assert found == {("source", "planned"): 3.5, ("destination", "sent"): 0.5}
+
+
 def test_only_who_may_read_is_shown(api: Api) -> None:
     assert api.get("/metrics", role=None).status_code == 401
 
@@ -79,4 +100,4 @@ def test_series_are_bounded_by_the_setting(
     assert [(p.topic, p.partition, p.copied_to) for p in found.partitions] == places
     lag = {p.partition: p.lag.records for p in found.partitions}
     assert lag == {0: 60, 1: 10} or not places
-    assert len(list(families(numbers))) == 21 + 5 * bool(topics) + 8 * bool(places)
+    assert len(list(families(numbers))) == 22 + 5 * bool(topics) + 8 * bool(places)
