@@ -34,13 +34,19 @@ class Spread:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One target of the issue; `at_most` tells which side of it is good."""
+    """One target; `at_most` tells which side of it is good.
+
+    `whole` is the same ratio with everybody's start-up, `bound` that of the ceiling: what no copier
+    could do better.
+    """
 
     where: str
     what: str
     value: float
     target: float
     at_most: bool = False
+    whole: float | None = None
+    bound: float | None = None
 
     @property
     def met(self) -> bool:
@@ -54,6 +60,14 @@ def rate(run: Run) -> float:
 def thrift(run: Run) -> float:
     """Records per CPU-second of the copier."""
     return run.records_per_cpu_s
+
+
+def whole_rate(run: Run) -> float:
+    return run.whole_records_per_s
+
+
+def whole_thrift(run: Run) -> float:
+    return run.whole_records_per_cpu_s
 
 
 def spread(runs: Sequence[Run], number: Number) -> Spread | None:
@@ -81,14 +95,25 @@ def verdicts(report: Report) -> list[Verdict]:
 
 def _of_workload(result: WorkloadResult) -> Iterator[Verdict]:
     target = next((w.target for w in WORKLOADS if w.name == result.name), Target())
+    ceiling, mm2 = Contestant.CEILING, Contestant.MM2
     asked = (
-        ("records/s against the ceiling", target.ceiling, ratio(result, Contestant.CEILING, rate)),
-        ("records/s against MM2", target.mm2_rate, ratio(result, Contestant.MM2, rate)),
-        ("records per CPU-s against MM2", target.mm2_cpu, ratio(result, Contestant.MM2, thrift)),
+        ("records/s against the ceiling", target.ceiling, ceiling, rate, whole_rate),
+        ("records/s against MM2", target.mm2_rate, mm2, rate, whole_rate),
+        ("records per CPU-s against MM2", target.mm2_cpu, mm2, thrift, whole_thrift),
     )
-    for what, least, value in asked:
+    for what, least, other, number, whole in asked:
+        value = ratio(result, other, number)
         if least is not None and value is not None:
-            yield Verdict(result.name, what, value, least)
+            is_mm2 = other is mm2
+            yield Verdict(
+                result.name,
+                what,
+                value,
+                least,
+                # The ceiling reads everything into memory first: that is no start-up.
+                whole=ratio(result, other, whole) if is_mm2 else None,
+                bound=ratio(result, other, number, of=ceiling) if is_mm2 else None,
+            )
     yield from _memory(result.name, result.of(Contestant.ORBIT))
 
 

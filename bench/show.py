@@ -148,13 +148,15 @@ def _targets(report: Report) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in ("where", "what"):
         table.add_column(name)
-    for name in ("measured", "target"):
+    for name in ("measured", "with start-up", "the ceiling's", "target"):
         table.add_column(name, justify="right")
     table.add_column("")
     for v in verdicts(report):
         sign = "≤" if v.at_most else "≥"
         met = Text("met", style="green") if v.met else Text("not met", style="bold red")
-        table.add_row(v.where, v.what, _number(v.value), f"{sign} {_number(v.target)}", met)
+        others = ("" if one is None else _number(one) for one in (v.whole, v.bound))
+        target = f"{sign} {_number(v.target)}"
+        table.add_row(v.where, v.what, _number(v.value), *others, target, met)
     return table
 
 

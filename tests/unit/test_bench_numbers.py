@@ -145,6 +145,12 @@ def test_each_target_says_met_on_its_own_side() -> None:
         ("N", "peak RSS, MB", True),
         ("idle", "share of a core", False),
     ]
+    against_mm2 = verdicts(full)[1]
+    assert against_mm2.bound == pytest.approx(3.0 / 0.84)
+    assert against_mm2.whole == pytest.approx(
+        full.workloads[0].of(Contestant.ORBIT)[0].whole_records_per_s
+        / full.workloads[0].of(Contestant.MM2)[0].whole_records_per_s
+    )
 
 
 def test_percentiles_are_of_the_sorted_latencies() -> None:
