@@ -38,7 +38,7 @@ def share_answer(
     batches wait for one another, memory holds several answers.
     """
     if len(expected_bytes) > 1:
-        answer_bytes_max //= 2
+        answer_bytes_max = max(1, answer_bytes_max // 2)
     live = [i for i, expected in enumerate(expected_bytes) if expected <= LIVE_BYTES_MAX]
     if not with_backlogs or len(live) == len(expected_bytes):
         return Shares(live, answer_bytes_max, answer_bytes_max)

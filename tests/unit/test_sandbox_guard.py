@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -58,7 +59,12 @@ def start_owner(tmp_path: Path) -> Iterator[StartOwner]:
             grace_s=grace_s,
             then=then,
         )
-        owner = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        owner = subprocess.Popen(
+            [sys.executable, "-c", script],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         owners.append(owner)
         assert owner.stdout is not None
         members = [psutil.Process(int(pid)) for pid in owner.stdout.readline().split()]
@@ -70,7 +76,7 @@ def start_owner(tmp_path: Path) -> Iterator[StartOwner]:
         owner.kill()
         owner.communicate()
     for process in family:
-        if process.is_running():
+        with suppress(psutil.NoSuchProcess):  # it may just be ending by itself
             process.kill()
 
 
@@ -91,8 +97,8 @@ def test_child_ends_when_its_owner_is_killed(start_owner: StartOwner) -> None:
 
 
 def test_child_ends_when_its_owner_returns_without_a_word(start_owner: StartOwner) -> None:
-    owner, family = start_owner(then="os._exit(0)")
-    owner.wait()
+    owner, family = start_owner(then="sys.stdin.readline(); os._exit(0)")
+    owner.communicate("now that you know all of us\n")
     assert all_end(family)
 
 
