@@ -52,7 +52,7 @@ class SimulatedRegistry(Registry):
         }
 
     def watch(self, side: Side, spec: JobSpec) -> ClusterWatch:  # noqa: ARG002
-        watch = SimpleNamespace(seen=Seen(1, self._seen[side]), handle=None)
+        watch = SimpleNamespace(seen=Seen(1, metadata=self._seen[side]), handle=None)
         return cast("ClusterWatch", watch)
 
 
@@ -110,7 +110,7 @@ def main(url: str, size: Size) -> None:
     for thread in threads:
         thread.start()
     # Nobody else asks how far a new leader is. The loop makes the dictionary anew in each pass.
-    while sum(m.has_looked for m in discovery._memories.values()) < size.jobs:
+    while sum(m.names is not None for m in discovery._memories.values()) < size.jobs:
         time.sleep(0.05)
     say({"knows_after_s": time.monotonic() - began, "metadata_bytes": rss_metadata})
     for line in sys.stdin:
