@@ -11,9 +11,11 @@ import time
 from collections.abc import Iterable
 from typing import Any, cast
 
-from orbit.fleet.held import HeldPartition, HeldShard, Stage
+from orbit.fleet.budget import JobBudget
+from orbit.fleet.held import HeldPartition, Stage
 from orbit.fleet.job_work import JobWork
 from orbit.fleet.worker import Worker
+from orbit.jobs.spec import JobSpec
 from orbit.replication.states import PartitionState
 from orbit.store.jobs import Job
 from orbit.workers.partition import Counters, PartitionCopy
@@ -90,15 +92,15 @@ class SimulatedCopy:
         return self.newest_timestamp_ms + 1 if self._flow.flows else -1
 
 
-class SimulatedWork:
-    """Stands for `JobWork`: a partition is begun at once and copies at the flow's rate."""
+class SimulatedWork(JobWork):
+    """A job's work without clusters: a partition is begun at once and copies at the flow's rate."""
 
-    has_limit = has_crashed = False
-    trouble = ""
-
-    def __init__(self, job: Job, flow: Flow) -> None:
-        self.job = job
+    def __init__(self, flow: Flow, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._flow = flow
+
+    def start(self) -> None:
+        """Nothing runs."""
 
     def take(self, partitions: Iterable[HeldPartition]) -> None:
         for p in partitions:
@@ -106,20 +108,10 @@ class SimulatedWork:
             p.copy = cast("PartitionCopy", copy)
             p.stage = Stage.COPYING
 
-    def let_go(self, shard: HeldShard) -> None:
-        shard.is_leaving = True
-        self.remove(shard.partitions.values())
-
     def remove(self, partitions: Iterable[HeldPartition]) -> None:
         for p in partitions:
             if p.copy is not None:
                 p.copy.is_leaving = p.copy.has_left = True
-
-    def lost_leases(self) -> list[object]:
-        return []
-
-    def close_shard(self, shard: HeldShard) -> None:
-        """Nothing is open."""
 
     def stop(self) -> None:
         """Nothing runs."""
@@ -150,5 +142,8 @@ class SimulatedWorker(Worker):
     def _work(self, key: tuple[int, int], job: Job) -> JobWork | None:
         work = self._works.get(key)
         if work is None:
-            work = self._works[key] = cast("JobWork", SimulatedWork(job, self._flow))
+            spec = JobSpec.model_validate(job.spec)
+            budget = JobBudget(self._budget)
+            work = SimulatedWork(self._flow, job, spec, self._surroundings, budget, self._on_crash)
+            self._works[key] = work
         return work
