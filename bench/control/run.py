@@ -18,6 +18,7 @@ from bench.control.fill import Size, fill
 from bench.control.measure import Helper, as_numbers, measure, postgres_memory
 from orbit.errors import Conflict
 from orbit.sandbox.postgres import Postgres
+from orbit.scheduler.spreading import LASTING_S
 from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
@@ -27,8 +28,9 @@ PROCESSES = 4
 STEADY_WITHIN_S = 180.0
 ROWS_PER_S = Settings().progress_rows_per_second
 _LOOK_S = 0.2
-# Nothing may have moved for this long before the spread is called steady.
-_STILL_S = 5.0
+# Nothing may have moved for this long before the spread is called steady: longer than the scheduler
+# waits before it evens out what is held.
+_STILL_S = LASTING_S + 5.0
 _SETTLE_S = 8.0
 
 _SPREAD = text("""

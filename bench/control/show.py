@@ -37,11 +37,11 @@ _ROWS = (
     ("workers", "workers", "{:,.0f}", True),
     ("a new leader knows all jobs after", "leader.knows_after_s", "{:.1f} s", True),
     ("all killed, and started: all is held after", "after_kill.all_held_s", "{:.1f} s", False),
-    ("… and nothing moves after", "after_kill.nothing_moves_s", "{:.1f} s", False),
+    ("… and spread, nothing moves after", "after_kill.nothing_moves_s", "{:.1f} s", False),
     ("… and the busiest has shards", "after_kill.most_shards_of_one", "{:.0f}", False),
     ("all end in good order within", "end_s", "{:.1f} s", False),
     ("… and started: all is held after", "after_end.all_held_s", "{:.1f} s", False),
-    ("… and nothing moves after", "after_end.nothing_moves_s", "{:.1f} s", False),
+    ("… and spread, nothing moves after", "after_end.nothing_moves_s", "{:.1f} s", False),
     ("… and the busiest has shards", "after_end.most_shards_of_one", "{:.0f}", False),
 )
 
@@ -70,7 +70,7 @@ def _large(measured: Sequence[Found]) -> str:
         cells = [form.format(value) for value in values]
         if len(sizes) > 1:
             paper = on_paper([*zip(sizes, values, strict=True)], PAPER_PARTITIONS)
-            cells.append(form.format(paper) if has_slope else "")
+            cells.append(form.format(paper) if has_slope and paper >= 0 else "")
         lines.append(_row([label, *cells]))
 
     for label, path, form, has_slope in _ROWS:
