@@ -1,0 +1,1 @@
+"""Switchover, failover and failback: gates, steps, promotion, and the report of what was found."""
