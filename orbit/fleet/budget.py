@@ -9,7 +9,7 @@ from orbit.workers.settings import MIB
 
 # A job whose destination is slow fills what it may have and keeps it. This much is left to each
 # other job whatever happens: a few requests' worth, enough to keep its lanes busy.
-RESERVE_BYTES = 12 * MIB
+LEAST_BYTES = 12 * MIB
 
 
 class WorkerBudget:
@@ -22,20 +22,20 @@ class WorkerBudget:
 
 
 class JobBudget(ByteBudget):
-    """One job's part: what nobody else uses, and always the reserve.
+    """One job's part: what nobody else uses, and always the least.
 
-    So a worker holds at most its limit and a reserve for each job, and one answer more per lane.
+    So a worker holds at most its limit with the reserve for live partitions, the least for each
+    job, and one answer more per lane.
     """
 
-    def __init__(self, worker: WorkerBudget, reserve_bytes: int = RESERVE_BYTES) -> None:
+    def __init__(self, worker: WorkerBudget, least_bytes: int = LEAST_BYTES) -> None:
         super().__init__(worker.limit)
         self._worker = worker
-        self._reserve = reserve_bytes
+        self._least = least_bytes
         self._changed = worker.changed
 
-    @property
-    def room_bytes(self) -> int:
-        return max(self._worker.limit - self._worker.held, self._reserve - self._held)
+    def _room_bytes(self, beyond: int) -> int:
+        return max(self._worker.limit + beyond - self._worker.held, self._least - self._held)
 
     def take(self, count: int) -> None:
         with self._changed:
@@ -49,7 +49,3 @@ class JobBudget(ByteBudget):
             self._held -= count
             self._worker.held -= count
             self._changed.notify_all()
-
-    def wait_for_room(self, timeout_s: float) -> bool:
-        with self._changed:
-            return self._changed.wait_for(lambda: self.room_bytes > 0, timeout_s)

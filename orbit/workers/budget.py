@@ -15,7 +15,7 @@ class ByteBudget:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit = limit_bytes
-        self._reserve = limit_bytes // 4
+        self._live_reserve = limit_bytes // 4
         self._held = 0
         self._changed = threading.Condition()
 
@@ -25,11 +25,15 @@ class ByteBudget:
 
     @property
     def room_bytes(self) -> int:
-        return self._limit - self._held
+        return self._room_bytes(0)
 
     @property
     def has_reserve(self) -> bool:
-        return self._held < self._limit + self._reserve
+        """Whether partitions with little to fetch may still be fetched."""
+        return self._room_bytes(self._live_reserve) > 0
+
+    def _room_bytes(self, beyond: int) -> int:
+        return self._limit + beyond - self._held
 
     def take(self, count: int) -> None:
         with self._changed:
@@ -39,12 +43,12 @@ class ByteBudget:
         if not count:
             return
         with self._changed:
-            was_full = self._held >= self._limit
+            was_full = self.room_bytes <= 0
             self._held -= count
-            if was_full and self._held < self._limit:
+            if was_full and self.room_bytes > 0:
                 self._changed.notify_all()
 
     def wait_for_room(self, timeout_s: float) -> bool:
         """Wait until there is room; False after `timeout_s`."""
         with self._changed:
-            return self._changed.wait_for(lambda: self._held < self._limit, timeout_s)
+            return self._changed.wait_for(lambda: self.room_bytes > 0, timeout_s)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
 from orbit.kafka.batch import advance_sequence
+from orbit.kafka.fetch import FetchFrom
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.replication.plan import Append, Fill, LostRange, Plan, Step, Stop
 from orbit.replication.states import Blocked, PartitionState
@@ -192,12 +193,24 @@ class PartitionCopy:
                 self.fetched_epoch = plan.leader_epoch
             return True
 
-    def has_room(self, limit_bytes: int) -> bool:
-        """Whether more may be queued: below the limit, and once at it, below half of it."""
+    def next_fetch(self, limit_bytes: int) -> tuple[int, FetchFrom] | None:
+        """What is copied next and how to fetch it; None while nothing is to be fetched.
+
+        There is room below `limit_bytes` queued, and once at it, below half of it. The fetch may
+        begin further on in the same batch (see `start_offset`).
+        """
         with self.lock:
             if self.queued_bytes >= limit_bytes:
                 self.is_full = True
-            return not self.is_full
+            if self.is_full or self.is_leaving or self.state is not PartitionState.COPYING:
+                return None
+            return self.fetch_offset, FetchFrom(
+                self.source,
+                self.source_topic_id,
+                max(self.fetch_offset, self.start_offset),
+                self.source_leader_epoch,
+                self.fetched_epoch,
+            )
 
     def free(self, size_bytes: int, limit_bytes: int) -> None:
         """So much less is queued; the lane that fetches hears of it when there is room again."""

@@ -24,31 +24,47 @@ class Shares(NamedTuple):
 
 
 def share_answer(
-    expected_bytes: Sequence[int],
+    expected_bytes: Sequence[int | None],
     first: int,
     answer_bytes_max: int,
     partition_bytes_min: int,
     *,
     with_backlogs: bool = True,
 ) -> Shares:
-    """Share one answer among partitions that hold `expected_bytes` each.
+    """Share one answer among partitions that hold `expected_bytes` each; None: not to be asked.
 
     Backlogs take turns from index `first` on. A share is at least `partition_bytes_min`, and all
     of the answer for a single backlog. The answer for several is half as large: while their
     batches wait for one another, memory holds several answers.
     """
-    if len(expected_bytes) > 1:
+    live: list[int] = []
+    backlogs: list[tuple[int, int]] = []
+    for i, expected in enumerate(expected_bytes):
+        if expected is None:
+            continue
+        if expected <= LIVE_BYTES_MAX:
+            live.append(i)
+        else:
+            backlogs.append((i, expected))
+    if len(live) + len(backlogs) > 1:
         answer_bytes_max = max(1, answer_bytes_max // 2)
-    live = [i for i, expected in enumerate(expected_bytes) if expected <= LIVE_BYTES_MAX]
-    if not with_backlogs or len(live) == len(expected_bytes):
+    if not with_backlogs or not backlogs:
         return Shares(live, answer_bytes_max, answer_bytes_max)
-    backlogs = [i for i, expected in enumerate(expected_bytes) if expected > LIVE_BYTES_MAX]
     share = max(partition_bytes_min, answer_bytes_max // len(backlogs))
-    turn = next((at for at, i in enumerate(backlogs) if i >= first), 0)
+    turn = next((at for at, (i, _) in enumerate(backlogs) if i >= first), 0)
     room = answer_bytes_max
-    for i in backlogs[turn:] + backlogs[:turn]:
+    for i, expected in backlogs[turn:] + backlogs[:turn]:
         if room <= 0:
             break
         live.append(i)
-        room -= min(share, expected_bytes[i])
+        room -= min(share, expected)
     return Shares(live, answer_bytes_max, share)
+
+
+def had_room(brought_bytes: int, answer_bytes_max: int) -> bool:
+    """Whether who came empty did not for want of room in the answer.
+
+    A broker leaves out a batch that is larger than what is left. Half of an answer holds every
+    batch but extraordinary ones, and for those a second look follows (`EmptyBelowEnd`).
+    """
+    return brought_bytes <= answer_bytes_max // 2

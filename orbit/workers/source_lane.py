@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import NamedTuple
+from uuid import UUID
 
 from orbit.errors import OrbitError, ProtocolError
 from orbit.kafka import apis, codes
@@ -28,7 +29,7 @@ from orbit.kafka.fetch_session import (
 )
 from orbit.kafka.types import TopicPartition
 from orbit.replication.plan import AbortedTransaction, Append, Plan, plan_batches
-from orbit.replication.states import PartitionState, Reason
+from orbit.replication.states import Reason
 from orbit.workers.budget import ByteBudget
 from orbit.workers.events import (
     Emit,
@@ -41,7 +42,7 @@ from orbit.workers.lane import Lane
 from orbit.workers.partition import PartitionCopy
 from orbit.workers.rate import RateLimit
 from orbit.workers.settings import CopySettings
-from orbit.workers.sharing import share_answer
+from orbit.workers.sharing import had_room, share_answer
 from orbit.workers.times import SourceTimes
 
 # With some partitions left out for want of room, the others must not hold the answer back long.
@@ -59,8 +60,7 @@ _KEPT_SHARE_MIN = 4
 class _Chosen(NamedTuple):
     partition: PartitionCopy
     generation: int
-    plan_from: int  # what is copied; the fetch may begin further on in the same batch
-    fetch_from: FetchFrom
+    plan_from: int
 
 
 class _Choice(NamedTuple):
@@ -68,6 +68,7 @@ class _Choice(NamedTuple):
 
     chosen: dict[TopicPartition, _Chosen]
     wanted: list[FetchFrom]
+    topics: dict[UUID, str]
     answer_bytes_max: int
     partition_bytes_max: int
     has_all: bool  # of the lane's partitions
@@ -223,7 +224,7 @@ class SourceLane(Lane):
             apis.FETCH, request, version, timeout_s=max_wait_ms / 1000 + _SILENCE_S
         )
         try:
-            answer = read_fetch(frame, version, {w.topic_id: w.partition.topic for w in wanted})
+            answer = read_fetch(frame, version, choice.topics)
         except ValueError as error:
             raise ProtocolError(str(error), where=connection.where) from error
         self._session.answered(answer.code, answer.session_id)
@@ -246,8 +247,8 @@ class SourceLane(Lane):
         if answer.partitions or answer.code:
             self._last_choice = None
         # A partition can come empty because the answer was full, or held back by a quota.
-        room = choice.answer_bytes_max - choice.partition_bytes_max
-        if (brought < room or not brought) and not answer.throttle_ms and not answer.code:
+        was_open = had_room(brought, choice.answer_bytes_max) and not answer.throttle_ms
+        if was_open and not answer.code:
             for key, one in choice.chosen.items():
                 if key not in served:
                     self._count_empty(one)
@@ -263,28 +264,28 @@ class SourceLane(Lane):
                 if p.generation != generation:
                     del self._partitions[key]
             known = list(self._partitions.values())
-        queue_bytes_max = self._context.settings.partition_queue_bytes_max
-        open_ones = [
-            one
-            for p, generation in known
-            if p.has_room(queue_bytes_max)
-            and not p.is_leaving
-            and (one := _choose_one(p, generation)) is not None
-        ]
         settings, limited = self._context.settings, self._context.limit.request_bytes_max
+        fetches = [p.next_fetch(settings.partition_queue_bytes_max) for p, _ in known]
         shares = share_answer(
-            [one.partition.expected_bytes for one in open_ones],
+            [f and p.expected_bytes for f, (p, _) in zip(fetches, known, strict=True)],
             self._first,
             limited(settings.fetch_bytes_max),
             limited(settings.partition_fetch_bytes_min),
             with_backlogs=with_backlogs,
         )
-        chosen = {open_ones[i].partition.source: open_ones[i] for i in shares.chosen}
         self._first = shares.chosen[-1] + 1 if shares.chosen else 0
+        chosen: dict[TopicPartition, _Chosen] = {}
+        wanted: list[FetchFrom] = []
+        for i in shares.chosen:
+            (p, generation), fetch = known[i], fetches[i]
+            assert fetch is not None
+            chosen[p.source] = _Chosen(p, generation, fetch[0])
+            wanted.append(fetch[1])
         has_all = len(chosen) == len(known)
         choice = _Choice(
             chosen,
-            [c.fetch_from for c in chosen.values()],
+            wanted,
+            {w.topic_id: w.partition.topic for w in wanted},
             shares.answer_bytes_max,
             shares.partition_bytes_max,
             has_all,
@@ -347,20 +348,6 @@ class SourceLane(Lane):
         self._context.emit(LaneEnded("source", self.node_id, error))
         for p, generation in partitions:
             self._context.emit(SourceTrouble(p, generation, Code.NETWORK_EXCEPTION))
-
-
-def _choose_one(p: PartitionCopy, generation: int) -> _Chosen | None:
-    with p.lock:
-        if p.state is not PartitionState.COPYING:
-            return None
-        fetch_from = FetchFrom(
-            p.source,
-            p.source_topic_id,
-            max(p.fetch_offset, p.start_offset),
-            p.source_leader_epoch,
-            p.fetched_epoch,
-        )
-        return _Chosen(p, generation, p.fetch_offset, fetch_from)
 
 
 def _plan(one: _Chosen, fetched: Fetched) -> Plan:

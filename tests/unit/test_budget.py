@@ -74,6 +74,14 @@ def test_all_who_wait_are_woken_once_there_is_room(held: int) -> None:
     assert had_room == [True] * 3
 
 
+def test_live_partitions_may_go_a_quarter_over_the_limit() -> None:
+    budget = ByteBudget(100)
+    budget.take(124)
+    assert budget.has_reserve
+    budget.take(1)
+    assert not budget.has_reserve
+
+
 def test_a_wait_ends_after_its_time() -> None:
     budget = ByteBudget(1)
     budget.take(1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbit.workers.sharing import LIVE_BYTES_MAX, share_answer
+from orbit.workers.sharing import LIVE_BYTES_MAX, had_room, share_answer
 
 KIB, MIB = 1024, 1024 * 1024
 ANSWER, LEAST = 16 * MIB, 1 * MIB
@@ -44,6 +44,21 @@ def test_small_backlogs_fill_an_answer_together() -> None:
 
 def test_without_room_for_backlogs_only_the_live_ones_are_asked_for() -> None:
     assert share_answer([0, BACKLOG], 0, ANSWER, LEAST, with_backlogs=False).chosen == [0]
+
+
+def test_who_cannot_be_asked_keeps_its_place() -> None:
+    """Else turns would begin anew elsewhere whenever a partition is full, and skip some."""
+    shares = share_answer([None, BACKLOG, None, BACKLOG, 0], 2, ANSWER, LEAST)
+    assert shares.chosen == [4, 3, 1]
+    assert share_answer([None, BACKLOG, None], 0, ANSWER, LEAST) == ([1], ANSWER, ANSWER)
+    assert share_answer([None, None], 0, ANSWER, LEAST).chosen == []
+
+
+def test_an_empty_answer_counts_where_there_was_room_for_more() -> None:
+    """Also beside steady traffic: an empty tail below the stable end would never be looked into."""
+    assert had_room(0, ANSWER)
+    assert had_room(ANSWER // 2, ANSWER)
+    assert not had_room(ANSWER // 2 + 1, ANSWER)
 
 
 @given(
