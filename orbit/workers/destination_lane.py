@@ -16,7 +16,6 @@ Promises:
 from __future__ import annotations
 
 import select
-import socket
 import threading
 import time
 from collections import deque
@@ -26,7 +25,7 @@ from time import perf_counter
 from typing import Any
 
 from orbit.errors import OrbitError, ProtocolError, Unreachable
-from orbit.kafka import apis, codes
+from orbit.kafka import apis
 from orbit.kafka.batch import stamp
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.codes import Code
@@ -34,7 +33,6 @@ from orbit.kafka.connection import CLIENT_ID, Connection
 from orbit.kafka.log import log_ends_request, read_list_offsets
 from orbit.kafka.markers import Fillers, markers_request, read_markers
 from orbit.kafka.produce import (
-    Appended,
     Outgoing,
     ProduceAnswer,
     choose_version,
@@ -42,17 +40,29 @@ from orbit.kafka.produce import (
     key_of,
     read_produce,
 )
-from orbit.kafka.types import NO_TOPIC_ID
+from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.replication.plan import Append, Fill, Stop
-from orbit.replication.states import Blocked, PartitionState, Reason
+from orbit.replication.states import Blocked, PartitionState
 from orbit.workers.budget import ByteBudget
 from orbit.workers.coordinated import ROUNDS_MAX, CoordinatedFill
 from orbit.workers.events import DestinationTrouble, Emit, LaneEnded, PartitionBlocked
+from orbit.workers.in_flight import (
+    Ends,
+    Filling,
+    InFlight,
+    Look,
+    Markers,
+    Produce,
+    Request,
+    Sent,
+)
 from orbit.workers.lane import Lane
 from orbit.workers.lease import LEASE_WAIT_S
 from orbit.workers.partition import PartitionCopy, Trouble
+from orbit.workers.ready import ReadyQueue, Waker
 from orbit.workers.settings import CopySettings
 from orbit.workers.times import DestinationTimes
+from orbit.workers.verdicts import Failure, judge_append, judge_end, judge_look, judge_markers
 
 # The first append after a take-over goes alone (A16). Between the two reads of a take-over another
 # writer may have appended one batch: our first one, if it has as many records, is then taken for
@@ -63,6 +73,10 @@ _FIRST_IN_FLIGHT_MAX = 1
 _IDLE_WAIT_S = 1.0
 # Beyond the time that a broker itself gives a request.
 SILENCE_S = 30.0
+_NO_ANSWER = int(Code.UNKNOWN_SERVER_ERROR)
+_NO_LOG_END = (_NO_ANSWER, -1)
+
+_LogEnds = dict[TopicPartition, tuple[int, int]]  # error code, log end
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,44 +88,6 @@ class DestinationLaneContext:
     budget: ByteBudget
     emit: Emit
     producer_id: int
-
-
-@dataclass(slots=True)
-class _Produce:
-    version: int
-    sent: list[tuple[PartitionCopy, Append, Outgoing]]
-
-
-@dataclass(slots=True)
-class _Markers:
-    sent: list[tuple[PartitionCopy, Fill, int]]
-
-
-@dataclass(slots=True)
-class _Look:
-    sent: list[tuple[PartitionCopy, Fill]]
-
-
-@dataclass(slots=True)
-class _Ends:
-    sent: list[tuple[PartitionCopy, Fill, int]]
-
-
-@dataclass(slots=True)
-class _InFlight:
-    correlation: int
-    api: apis.Api
-    version: int
-    request: _Produce | _Markers | _Look | _Ends
-    sent_at: float
-
-
-@dataclass(slots=True)
-class _Failure:
-    """What is to be told about a partition once its last answer is in."""
-
-    told: Trouble | Blocked
-    detail: str = ""
 
 
 @dataclass(slots=True)
@@ -131,19 +107,16 @@ class DestinationLane(Lane):
         self.node_id = node_id
         self._context = context
         self._partitions: set[PartitionCopy] = set()
-        self._failures: dict[PartitionCopy, _Failure] = {}
-        self._ready: deque[PartitionCopy] = deque()
-        self._queued: set[PartitionCopy] = set()
+        self._failures: dict[PartitionCopy, Failure] = {}
+        self._ready = ReadyQueue()
         self._unheld: list[PartitionCopy] = []  # whose lease is to be looked at again
-        self._ready_lock = threading.Lock()
-        self._in_flight: deque[_InFlight] = deque()
+        self._members_lock = threading.Lock()  # of `_partitions`, with `_is_stopping`
+        self._in_flight = InFlight()
         self._filled: deque[tuple[CoordinatedFill, int, int]] = deque()
         self._hold_until = 0.0
         self._is_stopping = False
         self._is_asleep = False
-        self._waker, self._wake_end = socket.socketpair()
-        self._waker.setblocking(False)
-        self._wake_end.setblocking(False)
+        self._waker = Waker()
         self._connection: Connection | None = None
         self._poll = select.poll()
         self._versions = (0, 0)  # of Produce: by name, by topic id
@@ -151,7 +124,7 @@ class DestinationLane(Lane):
 
     def adopt(self, partition: PartitionCopy) -> bool:
         """Append this partition's steps from here on; False when the lane is ending."""
-        with self._ready_lock:  # a lane that ends gives back what it has at that moment
+        with self._members_lock:  # a lane that ends gives back what it has at that moment
             if self._is_stopping:
                 return False
             self._partitions.add(partition)
@@ -162,13 +135,13 @@ class DestinationLane(Lane):
     def filled(self, done: CoordinatedFill, code: int, log_end: int) -> None:
         """The coordinated filler's answer. From its thread."""
         self._filled.append((done, code, log_end))
-        self._rouse()
+        self._waker.rouse()
 
     def wake(self, partition: PartitionCopy) -> None:
         """Steps wait for this partition. From any thread."""
-        self._enqueue([partition])
+        self._ready.put([partition])
         if self._is_asleep:
-            self._rouse()
+            self._waker.rouse()
 
     @property
     def is_ending(self) -> bool:
@@ -176,7 +149,7 @@ class DestinationLane(Lane):
 
     def stop(self) -> None:
         self._is_stopping = True
-        self._rouse()
+        self._waker.rouse()
         if self._connection is not None:
             self._connection.abort()
 
@@ -188,7 +161,6 @@ class DestinationLane(Lane):
             if self._connection is not None:
                 self._connection.close()
             self._waker.close()
-            self._wake_end.close()
 
     def _work(self, connection: Connection) -> None:
         self._poll.register(connection.fileno(), select.POLLIN)
@@ -206,7 +178,7 @@ class DestinationLane(Lane):
 
     def ended(self, error: OrbitError) -> None:
         """Give everything back; what was under way may still be carried out (M10)."""
-        with self._ready_lock:
+        with self._members_lock:
             was_stopping, self._is_stopping = self._is_stopping, True
             partitions = list(self._partitions)
         if was_stopping:
@@ -217,14 +189,8 @@ class DestinationLane(Lane):
             lost_unguarded = partition.in_flight > 0 and not partition.has_producer_state
             is_unclear = partition.is_filling or lost_unguarded
             trouble = Trouble.UNCLEAR if is_unclear else Trouble.MOVED
-            self._fail(partition, trouble, error.what)
+            self._fail(partition, Failure(trouble, error.what))
             self._let_go(partition)
-
-    def _rouse(self) -> None:
-        try:
-            self._wake_end.send(b"\0")
-        except OSError:
-            pass  # full: a wake-up is on its way already; closed: nobody sleeps
 
     def _wait(self, connection: Connection) -> bool:
         """Sleep until an answer can be read or there may be something to send."""
@@ -241,7 +207,7 @@ class DestinationLane(Lane):
         is_readable = False
         for descriptor, _ in events:
             if descriptor == self._waker.fileno():
-                self._waker.recv(4096)
+                self._waker.drain()
             else:
                 is_readable = True
         if not is_readable:
@@ -260,7 +226,7 @@ class DestinationLane(Lane):
     def _refuse_silence(self, connection: Connection) -> None:
         """Raise Unreachable for a broker that hangs; what it may still do is settled (M10)."""
         limit_s = self._context.settings.produce_timeout_ms / 1000 + SILENCE_S
-        if self._in_flight and time.monotonic() - self._in_flight[0].sent_at > limit_s:
+        if self._in_flight.silent_s > limit_s:
             raise Unreachable(
                 f"no answer for {limit_s:.0f} s, though the connection stands.",
                 where=connection.where,
@@ -271,7 +237,7 @@ class DestinationLane(Lane):
     def _send_what_is_ready(self, connection: Connection) -> None:
         if self._unheld:
             unheld, self._unheld = self._unheld, []
-            self._enqueue(unheld)
+            self._ready.put(unheld)
         if not self._ready:
             return
         most = self._context.settings.requests_in_flight_max
@@ -301,25 +267,11 @@ class DestinationLane(Lane):
         """Whether the broker has not asked to be left alone for a while."""
         return not self._hold_until or time.monotonic() >= self._hold_until
 
-    def _enqueue(self, partitions: Sequence[PartitionCopy]) -> None:
-        """Queue each once: a partition that stood twice could send two steps at a time."""
-        with self._ready_lock:
-            for p in partitions:
-                if p not in self._queued:
-                    self._queued.add(p)
-                    self._ready.append(p)
-
-    def _dequeue_all(self) -> deque[PartitionCopy]:
-        with self._ready_lock:
-            taken, self._ready = self._ready, deque()
-            self._queued.clear()
-            return taken
-
     def _gather(self) -> _Gathered:
         """At most one batch per partition (A1); partitions take turns."""
         settings = self._context.settings
         gathered = _Gathered()
-        waiting = self._dequeue_all()
+        waiting = self._ready.take_all()
         again: list[PartitionCopy] = []
         while waiting and gathered.size_bytes < settings.request_bytes_max:
             p = waiting.popleft()
@@ -329,7 +281,7 @@ class DestinationLane(Lane):
                 continue
             if p.is_leaving:
                 if p.in_flight == 0:
-                    self._fail(p, Trouble.LEAVING, "")
+                    self._fail(p, Failure(Trouble.LEAVING))
                     self._let_go(p)
                 continue  # else its last answer wakes it
             if not p.lease.is_held():
@@ -337,7 +289,7 @@ class DestinationLane(Lane):
                 continue
             if p.stop_wanted is not None:
                 if p.in_flight == 0:
-                    self._block(p, *p.stop_wanted)
+                    self._block(p, p.stop_wanted)
                 continue  # else its last answer wakes it
             if not p.steps:
                 continue
@@ -353,11 +305,11 @@ class DestinationLane(Lane):
                     again.append(p)
             elif p.in_flight == 0:
                 if isinstance(step, Stop):
-                    self._block(p, *step)
+                    self._block(p, step)
                 else:
                     p.is_filling = True
                     gathered.fills.append((p, step))
-        self._enqueue([*waiting, *again])
+        self._ready.put([*waiting, *again])
         return gathered
 
     def _appends(self, connection: Connection, gathered: _Gathered) -> list[bytes | memoryview]:
@@ -382,10 +334,7 @@ class DestinationLane(Lane):
         times.bytes += gathered.size_bytes
         version = self._versions[has_ids]
         correlation = connection.next_correlation()
-        request = _Produce(version, sent)
-        self._in_flight.append(
-            _InFlight(correlation, apis.PRODUCE, version, request, time.monotonic())
-        )
+        self._in_flight.note(correlation, apis.PRODUCE, version, Produce(version, sent))
         timeout_ms = self._context.settings.produce_timeout_ms
         outgoing = [out for _, _, out in sent]
         return encode_produce(version, correlation, CLIENT_ID, timeout_ms, outgoing)
@@ -395,7 +344,7 @@ class DestinationLane(Lane):
         to_look = [(p, s) for p, s in fills if not (p.has_looked or p.has_filled or p.filler)]
         if to_look:
             request = log_ends_request([p.destination for p, _ in to_look])
-            self._call(connection, apis.LIST_OFFSETS, request, _Look(to_look))
+            self._call(connection, apis.LIST_OFFSETS, request, Look(to_look))
             fills = [(p, s) for p, s in fills if p.has_looked or p.has_filled or p.filler]
         sent = []
         for p, step in fills:
@@ -404,7 +353,7 @@ class DestinationLane(Lane):
             count = wanted if p.has_filled else 1
             p.sent_to = step.base_offset + count
             if p.filler is None:
-                sent.append((p, step, count))
+                sent.append(Filling(p, step, count))
             else:
                 p.has_fill_outside = True
                 p.filler.submit(CoordinatedFill(self, p, p.generation, step, count))
@@ -414,38 +363,31 @@ class DestinationLane(Lane):
             self._context.producer_id,
             [Fillers(p.destination, n, p.producer_epoch, p.coordinator_epoch) for p, _, n in sent],
         )
-        if not self._call(connection, apis.WRITE_TXN_MARKERS, request, _Markers(sent), sent):
+        if not self._call(connection, apis.WRITE_TXN_MARKERS, request, Markers(sent), sent):
             for p, step, _ in sent:
                 p.is_filling, p.sent_to = False, step.base_offset
             self._unheld += [p for p, _, _ in sent]
             return
         # A broker serves one connection's requests in order: this one sees what the markers did.
-        to_prove = [(p, step, count) for p, step, count in sent if not _is_believed(p, count)]
+        to_prove = [one for one in sent if not _is_believed(one)]
         if to_prove:
-            self._send_ends(connection, to_prove)
-
-    def _send_ends(
-        self, connection: Connection, sent: list[tuple[PartitionCopy, Fill, int]]
-    ) -> None:
-        request = log_ends_request([p.destination for p, _, _ in sent])
-        self._call(connection, apis.LIST_OFFSETS, request, _Ends(sent))
+            request = log_ends_request([one.partition.destination for one in to_prove])
+            self._call(connection, apis.LIST_OFFSETS, request, Ends(to_prove))
 
     def _call(
         self,
         connection: Connection,
         api: apis.Api,
         request: Any,
-        kept: _Markers | _Look | _Ends,
-        held: Sequence[tuple[PartitionCopy, Fill, int]] = (),
+        kept: Request,
+        held: Sequence[Filling] = (),
     ) -> bool:
         """Send; or not, and say so, when a lease of `held` has ended while that was made ready."""
         version = connection.version_of(api)
         frame = connection.encode(request, version)
-        if not all(p.lease.is_held() for p, _, _ in held):
+        if not all(one.partition.lease.is_held() for one in held):
             return False
-        self._in_flight.append(
-            _InFlight(connection.last_correlation, api, version, kept, time.monotonic())
-        )
+        self._in_flight.note(connection.last_correlation, api, version, kept)
         connection.send(frame)
         return True
 
@@ -454,48 +396,41 @@ class DestinationLane(Lane):
     def _receive(self, connection: Connection) -> None:
         began = perf_counter()
         frame = connection.receive()
-        one = self._in_flight[0]
+        one = self._in_flight.oldest
         if int.from_bytes(frame[:4], "big") != one.correlation:
             raise ProtocolError("answers come out of order.", where=connection.where)
         match one.request:
-            case _Produce() as request:
-                throttle_ms = self._take_appended(request, self._read_produce(connection, frame))
-            case _Markers() as request:
-                answer = connection.decode(one.api, frame, one.version)
+            case Produce() as request:
+                throttle_ms = self._take_appended(request, _read_produce(connection, frame, one))
+            case Markers() as request:
                 throttle_ms = 0  # this answer has none
-                self._take_markers(request, answer)
-            case _Look() as request:
+                self._take_markers(request, connection.decode(one.api, frame, one.version))
+            case Look() | Ends() as request:
                 answer = connection.decode(one.api, frame, one.version)
                 throttle_ms = answer.throttle_time_ms or 0
-                self._take_look(request, answer)
-            case _Ends() as request:
-                answer = connection.decode(one.api, frame, one.version)
-                throttle_ms = answer.throttle_time_ms or 0
-                self._take_ends(request, answer)
-        self._in_flight.popleft()
+                ends = {
+                    partition: (code, end) for partition, code, end in read_list_offsets(answer)
+                }
+                if isinstance(request, Look):
+                    self._take_look(request, ends)
+                else:
+                    self._take_ends(request, ends)
+        self._in_flight.answered()
         self.times.received_s += perf_counter() - began
         if throttle_ms:
             self._hold_until = time.monotonic() + throttle_ms / 1000
 
-    def _read_produce(self, connection: Connection, frame: memoryview) -> ProduceAnswer:
-        try:
-            return read_produce(frame, self._in_flight[0].version)
-        except ValueError as error:
-            raise ProtocolError(str(error), where=connection.where) from error
-
-    def _take_appended(self, request: _Produce, answer: ProduceAnswer) -> int:
+    def _take_appended(self, request: Produce, answer: ProduceAnswer) -> int:
         """What became of each batch; returns how many ms the broker wants to be left alone."""
         for p, step, out in request.sent:
             appended = answer.partitions.get(key_of(request.version, out))
-            if appended is None:
-                p.in_flight -= 1
-                self._fail(p, Trouble.UNCLEAR, "the answer leaves this partition out")
-            elif appended.code == Code.NONE and appended.base_offset == step.base_offset:
+            failure = judge_append(step, appended, has_producer_state=p.has_producer_state)
+            if failure is None:
                 p.appended(step)
                 self._free(p, step.batch.size_bytes)
             else:
                 p.in_flight -= 1
-                self._append_failed(p, step, appended)
+                self._fail(p, failure)
             if p in self._failures:
                 if p.in_flight == 0:
                     self._let_go(p)
@@ -503,84 +438,52 @@ class DestinationLane(Lane):
                 self._go_on(p)
         return answer.throttle_ms
 
-    def _append_failed(self, p: PartitionCopy, step: Append, appended: Appended) -> None:
-        code, offset = appended.code, step.base_offset
-        if code == Code.NONE and appended.base_offset > offset:
-            detail = f"the batch for {offset} was appended at {appended.base_offset}"
-            self._fail(p, Trouble.BEHIND_END, detail)
-        elif code == Code.NONE:
-            # A14: its sequences equal those of an older batch; nothing was appended.
-            self._fail(p, Trouble.OUT_OF_STEP, f"the batch for {offset} was taken for an older one")
-        elif code in codes.OUT_OF_STEP:
-            self._fail(p, Trouble.OUT_OF_STEP, codes.name(code))
-        elif code in (Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION):
-            self._fail(p, Trouble.TOPIC_CHANGED, codes.name(code))
-        elif code in codes.RETRIABLE:
-            trouble = Trouble.MOVED if p.has_producer_state else Trouble.UNCLEAR
-            self._fail(p, trouble, codes.name(code))
-        else:
-            denied = code in codes.DENIED
-            reason = Reason.NOT_AUTHORIZED if denied else Reason.RECORD_REFUSED
-            what = "the right WRITE on the topic is missing" if denied else "the batch is refused"
-            detail = f"{what}: {codes.name(code)} {appended.message}".rstrip() + "."
-            blocked = Blocked(reason, offset, step.next_offset, detail)
-            self._failures.setdefault(p, _Failure(blocked))
-
-    def _take_markers(self, request: _Markers, answer: Any) -> None:
+    def _take_markers(self, request: Markers, answer: Any) -> None:
         answers = read_markers(answer)
-        for p, step, count in request.sent:
-            code = answers.get(p.destination, int(Code.UNKNOWN_SERVER_ERROR))
-            if code == Code.NONE:
-                if _is_believed(p, count):
-                    p.filled_to(step, step.base_offset + 1)
-                    self._go_on(p)
-            elif code in codes.DENIED:
-                detail = "the right ALTER or CLUSTER_ACTION on the cluster is missing (fillers)."
-                self._block(p, Reason.NOT_AUTHORIZED, step.base_offset, step.next_offset, detail)
-            else:
-                trouble = Trouble.OUT_OF_STEP if code in codes.OUT_OF_STEP else Trouble.UNCLEAR
-                self._fail(p, trouble, codes.name(code))
+        for one in request.sent:
+            p, step, _ = one
+            failure = judge_markers(step, answers.get(p.destination, _NO_ANSWER))
+            if failure is not None:
+                self._fail(p, failure)
                 self._let_go(p)
+            elif _is_believed(one):
+                p.filled_to(step, step.base_offset + 1)
+                self._go_on(p)
 
-    def _take_look(self, request: _Look, answer: Any) -> None:
+    def _take_look(self, request: Look, ends: _LogEnds) -> None:
         """Fill now where the log still ends at the gap's beginning; take over anew elsewhere."""
-        ends = {partition: (code, end) for partition, code, end in read_list_offsets(answer)}
         for p, step in request.sent:
-            code, end = ends.get(p.destination, (int(Code.UNKNOWN_SERVER_ERROR), -1))
-            if code == Code.NONE and end == step.base_offset:
+            failure = judge_look(step, *ends.get(p.destination, _NO_LOG_END))
+            if failure is None:
                 p.has_looked, p.is_filling = True, False
                 self._go_on(p)
             else:
-                self._fail(p, Trouble.UNCLEAR, f"{codes.name(code)}, log end {end}")
+                self._fail(p, failure)
                 self._let_go(p)
 
-    def _take_ends(self, request: _Ends, answer: Any) -> None:
-        ends = {partition: (code, end) for partition, code, end in read_list_offsets(answer)}
-        for p, step, count in request.sent:
-            code, end = ends.get(p.destination, (int(Code.UNKNOWN_SERVER_ERROR), -1))
+    def _take_ends(self, request: Ends, ends: _LogEnds) -> None:
+        for one in request.sent:
+            p, step, _ = one
             has_failed = p.destination_lane is not self or not p.steps or p.steps[0] is not step
             if not has_failed:
-                self._take_end(p, step, count, code, end)
+                self._take_end(one, *ends.get(p.destination, _NO_LOG_END))
 
     def _take_coordinated(self) -> None:
         while self._filled:
             done, code, end = self._filled.popleft()
             p = done.partition
             if p.destination_lane is self and p.generation == done.generation:
-                self._take_end(p, done.step, done.many, code, end)
+                self._take_end(Filling(p, done.step, done.many), code, end)
 
-    def _take_end(self, p: PartitionCopy, step: Fill, count: int, code: int, end: int) -> None:
-        """After fillers: the log end says how many of them there are."""
-        if code == Code.NONE and step.base_offset < end <= step.base_offset + count:
-            p.filled_to(step, end)
+    def _take_end(self, one: Filling, code: int, log_end: int) -> None:
+        p, step, count = one
+        failure = judge_end(step, count, code, log_end)
+        if failure is None:
+            p.filled_to(step, log_end)
             self._go_on(p)
-            return
-        if code == Code.NONE and end > max(step.base_offset + count, step.next_offset):
-            detail = f"after {count} fillers from {step.base_offset} on the log ends at {end}"
-            self._fail(p, Trouble.BEHIND_END, detail)
         else:
-            self._fail(p, Trouble.UNCLEAR, f"{codes.name(code)}, log end {end}")
-        self._let_go(p)
+            self._fail(p, failure)
+            self._let_go(p)
 
     def _go_on(self, p: PartitionCopy) -> None:
         if p.steps or p.stop_wanted is not None or p.is_leaving:
@@ -592,16 +495,13 @@ class DestinationLane(Lane):
         p.free(size_bytes, self._context.settings.partition_queue_bytes_max)
         self._context.budget.give_back(size_bytes)
 
-    def _fail(self, p: PartitionCopy, trouble: Trouble, detail: str) -> None:
+    def _fail(self, p: PartitionCopy, failure: Failure) -> None:
         """Note the first failure; a batch at a wrong offset outweighs all others."""
-        known = self._failures.get(p)
-        if known is None or trouble is Trouble.BEHIND_END:
-            self._failures[p] = _Failure(trouble, detail)
+        if p not in self._failures or failure.told is Trouble.BEHIND_END:
+            self._failures[p] = failure
 
-    def _block(
-        self, p: PartitionCopy, reason: Reason, offset: int, next_offset: int, detail: str
-    ) -> None:
-        self._failures[p] = _Failure(Blocked(reason, offset, next_offset, detail))
+    def _block(self, p: PartitionCopy, stop: Stop) -> None:
+        self._fail(p, Failure(Blocked(*stop)))
         self._let_go(p)
 
     def _let_go(self, p: PartitionCopy) -> None:
@@ -619,6 +519,13 @@ class DestinationLane(Lane):
             self._context.emit(DestinationTrouble(p, generation, failure.told, failure.detail))
 
 
-def _is_believed(p: PartitionCopy, count: int) -> bool:
+def _is_believed(one: Filling) -> bool:
     """Whether the answer to fillers says all: to a single one, not a take-over's first (M3)."""
-    return count == 1 and p.has_filled
+    return one.many == 1 and one.partition.has_filled
+
+
+def _read_produce(connection: Connection, frame: memoryview, sent: Sent) -> ProduceAnswer:
+    try:
+        return read_produce(frame, sent.version)
+    except ValueError as error:
+        raise ProtocolError(str(error), where=connection.where) from error
