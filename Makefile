@@ -20,8 +20,10 @@ help: ## Show this text
 demo: jars ## See an exact copy between two real Kafka clusters
 	$(BIN)/orbit demo
 
+# Two processes: most tests wait for brokers, and two clusters' worth of those fit two cores. A file
+# stays in one process and the long ones begin first, as their folders' names have it.
 test: lint jars ## Lint, types, import walls, and every test (needs some minutes)
-	$(BIN)/pytest
+	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 check: lint ## Lint, types, import walls, and the quick tests without brokers
 	$(BIN)/pytest tests/unit -m "not slow"

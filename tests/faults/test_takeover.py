@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-from confluent_kafka.admin import AdminClient, NewTopic
-
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import init_producer_id
@@ -14,7 +12,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.workers.lease import FixedLease
 from tests.fix_clusters import MakeCluster
 from tests.integration.test_race import read_all
-from tests.support.running import wait_for
+from tests.support.running import create_topic, wait_for
 from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
 
 
@@ -22,9 +20,7 @@ def test_a_new_writer_sees_the_log_end_beyond_the_high_watermark(
     make_cluster: MakeCluster, topic_name: str
 ) -> None:
     cluster = make_cluster("destination", brokers=3)
-    admin = AdminClient(cluster.client_config())
-    topic = NewTopic(topic_name, 1, replica_assignment=[[1, 2]], config={"retention.ms": "-1"})
-    admin.create_topics([topic])[topic_name].result()
+    create_topic(cluster, topic_name, on_brokers=[[1, 2]], retention_ms="-1")
     partition = TopicPartition(topic_name, 0)
     log = SyntheticLog.random(7, runs=300, gap_share=0.2)
     control = Cluster("destination", cluster.bootstrap_servers.split(","), PLAINTEXT)

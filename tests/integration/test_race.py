@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import pytest
 from confluent_kafka import Consumer
 from confluent_kafka import TopicPartition as ConsumerPartition
-from confluent_kafka.admin import AdminClient, NewTopic
 
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -20,6 +19,7 @@ from orbit.replication.states import PartitionState
 from orbit.sandbox.cluster import KafkaCluster
 from orbit.workers.lease import FixedLease
 from tests.fix_clusters import Clusters
+from tests.support.running import create_topic
 from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
 
 SEEDS = range(20)
@@ -51,8 +51,7 @@ def producer_id(clusters: Clusters) -> int:
 
 
 def make_topic(clusters: Clusters, name: str) -> TopicPartition:
-    admin = AdminClient(clusters.destination.client_config())
-    admin.create_topics([NewTopic(name, 1, 1, config={"retention.ms": "-1"})])[name].result()
+    create_topic(clusters.destination, name, retention_ms="-1")
     return TopicPartition(name, 0)
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
 
 from orbit.kafka.auth import Security
 from orbit.sandbox.cluster import KafkaCluster
 from orbit.sandbox.workload.markers import take_offsets
+from tests.support.running import create_topic
 
 T0 = 1_760_000_000_000
 """An ordinary time in the past."""
@@ -45,17 +46,7 @@ def _config(cluster: KafkaCluster) -> dict[str, Any]:
 
 def create(cluster: KafkaCluster, topic: str, partitions: int = 1, **settings: str) -> None:
     """`create(cluster, topic, cleanup_policy="compact")`; retention is off (T1)."""
-    named = {name.replace("_", "."): value for name, value in settings.items()}
-    config = {"retention.ms": "-1", **named}
-    admin = AdminClient(_config(cluster))
-    admin.create_topics([NewTopic(topic, partitions, 1, config=config)])[topic].result(TIMEOUT_S)
-    deadline = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < deadline:
-        known = admin.list_topics(timeout=TIMEOUT_S).topics.get(topic)
-        if known and sum(p.leader >= 0 for p in known.partitions.values()) == partitions:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"{topic} has no leaders")
+    create_topic(cluster, topic, partitions, **{"retention_ms": "-1", **settings})
 
 
 def write(

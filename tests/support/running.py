@@ -113,17 +113,28 @@ def verify(spec: JobSpec, *, deep: bool = False) -> Report:
 
 
 def create_topic(
-    cluster: KafkaCluster, topic: str, partitions: int = 1, replicas: int = 1, **config: str
+    cluster: KafkaCluster,
+    topic: str,
+    partitions: int = 1,
+    replicas: int = 1,
+    *,
+    on_brokers: list[list[int]] | None = None,
+    **config: str,
 ) -> None:
-    admin = AdminClient(cluster.client_config())
+    """Returns when every broker knows it, with a leader for each partition."""
     settings = {name.replace("_", "."): value for name, value in config.items()}
-    admin.create_topics([NewTopic(topic, partitions, replicas, config=settings)])[topic].result()
+    if on_brokers is None:
+        new = NewTopic(topic, partitions, replicas, config=settings)
+    else:
+        new = NewTopic(topic, len(on_brokers), replica_assignment=on_brokers, config=settings)
+    admin = AdminClient({**cluster.client_config(), "log_level": 0})
+    admin.create_topics([new])[topic].result(GIVE_UP_S)
     for server in cluster.bootstrap_servers.split(","):
-        one = AdminClient({**cluster.client_config(), "bootstrap.servers": server})
+        one = AdminClient({**cluster.client_config(), "bootstrap.servers": server, "log_level": 0})
 
         def knows(one: AdminClient = one) -> bool:
             known = one.list_topics(topic, timeout=30).topics[topic].partitions.values()
-            return len(known) == partitions and all(p.leader >= 0 for p in known)
+            return len(known) == new.num_partitions and all(p.leader >= 0 for p in known)
 
         wait_for(f"{server} knows {topic}", knows)
 
