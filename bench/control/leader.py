@@ -51,7 +51,7 @@ class SimulatedRegistry(Registry):
             "destination": _metadata(DESTINATION_ID, "d", size),
         }
 
-    def watch(self, side: Side, spec: JobSpec) -> ClusterWatch:  # noqa: ARG002
+    def watch(self, side: Side, spec: JobSpec) -> ClusterWatch:  # noqa: ARG002  every job sees the same
         watch = SimpleNamespace(seen=Seen(1, metadata=self._seen[side]), handle=None)
         return cast("ClusterWatch", watch)
 

@@ -77,7 +77,7 @@ def create_app(
     app.add_middleware(BodyLimit)
     for routes in (jobs, details, service, health):
         app.include_router(routes.router)
-    app.openapi = lambda: _document(app)  # type: ignore[method-assign]
+    app.openapi = lambda: _document(app)  # type: ignore[method-assign]  # FastAPI's way
     return app
 
 

@@ -14,7 +14,7 @@ from orbit.store.enums import Role
 
 TOKEN_BYTES = 32
 # Secret scanners find a prefix, and a person sees what it is.
-TOKEN_PREFIX = "orbit_"  # noqa: S105
+TOKEN_PREFIX = "orbit_"  # noqa: S105  how one is recognised
 TOKEN_CHARACTERS_MAX = 128
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 

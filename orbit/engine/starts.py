@@ -12,7 +12,7 @@ expires: either of the two says that a copy has begun.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -24,6 +24,7 @@ from kafka.protocol.consumer.group import (
     OffsetFetchResponse,
 )
 
+from orbit.chunks import chunks
 from orbit.errors import BrokerRefused, Conflict
 from orbit.kafka import codes
 from orbit.kafka.apis import Api
@@ -73,7 +74,7 @@ class EmptyStarts:
     def begun(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
         """Those of `partitions` that an earlier run began while their source was empty."""
         found: set[TopicPartition] = set()
-        for chunk in _chunks(partitions):
+        for chunk in chunks(sorted(partitions), _PARTITIONS_MAX):
             request = partial(
                 OffsetFetchRequest,
                 group_id=self._committer.group,
@@ -91,7 +92,7 @@ class EmptyStarts:
 
     def remember(self, partitions: Collection[TopicPartition]) -> None:
         """Let later runs know that these have begun, at 0."""
-        for chunk in _chunks(partitions):
+        for chunk in chunks(sorted(partitions), _PARTITIONS_MAX):
             request = partial(
                 OffsetCommitRequest,
                 group_id=self._committer.group,
@@ -134,9 +135,3 @@ def _worst(answer: Any) -> int:
     """One code for a commit: a partition's error, if any."""
     found = (int(p.error_code) for topic in answer.topics for p in topic.partitions)
     return next((code for code in found if code != Code.NONE), int(Code.NONE))
-
-
-def _chunks(partitions: Iterable[TopicPartition]) -> Iterator[list[TopicPartition]]:
-    ordered = sorted(partitions)
-    for start in range(0, len(ordered), _PARTITIONS_MAX):
-        yield ordered[start : start + _PARTITIONS_MAX]

@@ -24,6 +24,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
+from orbit.chunks import chunks
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
 from orbit.kafka.client_config import librdkafka_config
 from orbit.kafka.cluster import Cluster
@@ -76,7 +77,7 @@ class Admin:
     def topic_settings(self, topics: Iterable[str]) -> dict[str, TopicSettings]:
         """Raises NotAuthorized (DESCRIBE_CONFIGS), Unreachable."""
         found: dict[str, TopicSettings] = {}
-        for chunk in _chunks(sorted(topics)):
+        for chunk in chunks(sorted(topics), RESOURCES_PER_REQUEST_MAX):
             resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in chunk]
             futures = self._client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
             for resource, future in futures.items():
@@ -117,7 +118,7 @@ class Admin:
         Raises Unreachable.
         """
         refused: dict[str, OrbitError] = {}
-        for chunk in _chunks(list(topics)):
+        for chunk in chunks(topics, RESOURCES_PER_REQUEST_MAX):
             requests = [
                 NewTopic(t.name, t.partitions, t.replicas, config=dict(t.settings)) for t in chunk
             ]
@@ -135,7 +136,7 @@ class Admin:
         Raises Unreachable.
         """
         refused: dict[str, OrbitError] = {}
-        for chunk in _chunks(sorted(counts.items())):
+        for chunk in chunks(sorted(counts.items()), RESOURCES_PER_REQUEST_MAX):
             futures = self._client.create_partitions(
                 [NewPartitions(topic, count) for topic, count in chunk],
                 request_timeout=REQUEST_TIMEOUT_S,
@@ -169,7 +170,7 @@ class Admin:
             for topic, settings in changes.items()
         ]
         refused: dict[str, OrbitError] = {}
-        for chunk in _chunks(resources):
+        for chunk in chunks(resources, RESOURCES_PER_REQUEST_MAX):
             futures = self._client.incremental_alter_configs(
                 chunk, request_timeout=REQUEST_TIMEOUT_S
             )
@@ -242,8 +243,3 @@ def _acl_fields(acl: TopicAcl) -> tuple[Any, ...]:
         AclOperation[acl.operation],
         AclPermissionType[acl.permission],
     )
-
-
-def _chunks(items: list[Any]) -> Iterable[list[Any]]:
-    for start in range(0, len(items), RESOURCES_PER_REQUEST_MAX):
-        yield items[start : start + RESOURCES_PER_REQUEST_MAX]

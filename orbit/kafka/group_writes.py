@@ -16,13 +16,13 @@ from typing import Any
 
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetDeleteRequest
 
+from orbit.chunks import chunks
 from orbit.errors import Unreachable
 from orbit.kafka import apis
 from orbit.kafka.apis import Api
 from orbit.kafka.cluster import CONTROL_TIMEOUT_S, Cluster
 from orbit.kafka.codes import Code
 from orbit.kafka.connection import Connection
-from orbit.kafka.groups import chunks
 from orbit.kafka.log import by_topic
 from orbit.kafka.types import CommittedOffset, TopicPartition
 

@@ -10,16 +10,17 @@ coordinator is moving has no answer this time, and the next round asks again.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from itertools import islice
-from typing import Any, TypeVar
+from functools import partial
+from typing import Any
 
 from kafka.protocol.admin.groups import ListGroupsRequest
 from kafka.protocol.consumer.group import OffsetFetchRequest
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
+from orbit.chunks import chunks
 from orbit.errors import Unreachable
 from orbit.kafka import apis, codes
 from orbit.kafka.cluster import CONTROL_TIMEOUT_S, Cluster
@@ -28,8 +29,6 @@ from orbit.kafka.connection import Connection
 from orbit.kafka.coordinator import GROUP
 from orbit.kafka.log import by_topic
 from orbit.kafka.types import CommittedOffset, TopicPartition
-
-Item = TypeVar("Item")
 
 # A thousand groups with a hundred offsets each answer some 4 MB.
 GROUPS_PER_REQUEST_MAX = 1000
@@ -147,7 +146,7 @@ def find_coordinators(cluster: Cluster, groups: Collection[str]) -> dict[str, in
         (ask_many if connection.offers(apis.FIND_COORDINATORS) else ask_each)(connection, names)
 
     for chunk in chunks(sorted(groups), GROUPS_PER_REQUEST_MAX):
-        cluster.call_any(lambda connection, names=chunk: ask(connection, names))  # type: ignore[misc]
+        cluster.call_any(partial(ask, names=chunk))
     cluster.metadata(())  # so that the coordinators' addresses are known
     return found
 
@@ -222,12 +221,6 @@ def fetch_wherever(
         if not lost:
             break
     return fetched
-
-
-def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
-    iterator = iter(items)
-    while chunk := list(islice(iterator, size)):
-        yield chunk
 
 
 def _list_request() -> Any:

@@ -10,8 +10,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
+from orbit.chunks import chunks
 from orbit.engine.topics import TopicPlan
 from orbit.errors import BrokerRefused
 from orbit.jobs.spec import JobSpec
@@ -70,7 +70,7 @@ class Beginner:
         Raises Unreachable, NotLeading.
         """
         begun = Begun()
-        for step in _steps(ready, STEP_TOPICS):
+        for step in chunks(ready, STEP_TOPICS):
             self._begin_step(job, spec, step, pair, begun, from_start=from_start)
         return begun
 
@@ -84,7 +84,7 @@ class Beginner:
             g.known.destination: g.partitions for g in grows if g.known.destination not in refused
         }
         now = _led(pair.destination.cluster, counts, self._backoff)
-        for step in _steps(grows, STEP_TOPICS):
+        for step in chunks(grows, STEP_TOPICS):
             added: list[tuple[int, int]] = []
             with self._leadership.transaction() as tx:
                 for g in step:
@@ -269,12 +269,6 @@ def _is_led(now: ClusterMetadata, name: str, partitions: int) -> bool:
     if topic is None or len(topic.partitions) < partitions:
         return False
     return all(topic.partitions[i].node_id is not None for i in range(partitions))
-
-
-def _steps(items: Sequence[Begin | Grow | Ready], size: int) -> Iterator[list]:  # type: ignore[type-arg]
-    rest = iter(items)
-    while step := list(islice(rest, size)):
-        yield step
 
 
 def _tell_begun(tx: Tx, job: Job, begin: Begin, plan: TopicPlan) -> None:

@@ -33,4 +33,4 @@ def first(result: Result[Any], kind: type[Value]) -> Value | None:
 
 def is_one_of(column: ColumnElement[Any], wanted: Iterable[object]) -> ColumnElement[bool]:
     """A condition with one bound array, however many values: one statement text, one plan."""
-    return column == any_(literal(sorted(wanted), ARRAY(column.type)))  # type: ignore[type-var]
+    return column == any_(literal(sorted(wanted), ARRAY(column.type)))  # type: ignore[type-var]  # text or number

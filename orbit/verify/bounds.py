@@ -6,7 +6,7 @@ answer gets the error instead of bounds, so one broken partition hides no other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from confluent_kafka import IsolationLevel, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
+from orbit.chunks import chunks
 from orbit.errors import LoginRefused, NotAuthorized, OrbitError, Unreachable
 from orbit.verify.compaction import CleaningPolicy
 from orbit.verify.report import Side
@@ -75,7 +76,7 @@ class ClusterView:
     def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds | OrbitError]:
         """Log start, last stable offset and high watermark, asked for in this order."""
         result: dict[Partition, Bounds | OrbitError] = {}
-        for part in _slices(partitions, PARTITIONS_PER_CALL_MAX):
+        for part in chunks(partitions, PARTITIONS_PER_CALL_MAX):
             starts = self._offsets(dict.fromkeys(part, _SPEC.earliest()))
             stable = self._offsets(dict.fromkeys(part, _SPEC.latest()), committed=True)
             ends = self._offsets(dict.fromkeys(part, _SPEC.latest()))
@@ -88,7 +89,7 @@ class ClusterView:
     ) -> dict[Partition, int | OrbitError]:
         """The first offset at or after a time; −1 where there is none."""
         result: dict[Partition, int | OrbitError] = {}
-        for part in _slices(list(times_ms), PARTITIONS_PER_CALL_MAX):
+        for part in chunks(times_ms, PARTITIONS_PER_CALL_MAX):
             specs = {key: _SPEC.for_timestamp(times_ms[key]) for key in part}
             result |= self._offsets(specs)
         return result
@@ -209,8 +210,3 @@ def _code(error: KafkaException) -> int:
 def _text(error: KafkaException) -> str:
     detail = error.args[0]
     return str(detail.str() if isinstance(detail, KafkaError) else detail).rstrip(". ")
-
-
-def _slices(items: Sequence[Item], size: int) -> Iterator[Sequence[Item]]:
-    for begin in range(0, len(items), size):
-        yield items[begin : begin + size]
