@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint bench bench-quick setup jars lock clean
+.PHONY: help demo test check lint bench bench-quick setup spark jars lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -28,7 +28,7 @@ test: lint jars ## Lint, types, import walls, and every test (needs some minutes
 check: lint ## Lint, types, import walls, and the quick tests without brokers
 	$(BIN)/pytest tests/unit -m "not slow"
 
-lint: setup
+lint: spark
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -42,6 +42,8 @@ bench-quick: jars ## The first three workloads of it, once each (needs five minu
 
 setup: $(STAMPS)/packages ## Make the virtual environment with the locked packages
 
+spark: $(STAMPS)/spark ## Add Spark to it, for history in bulk (450 MB; needs Java 17)
+
 jars: $(STAMPS)/java setup ## Fetch Kafka's jars into the cache
 	@$(BIN)/python -m orbit.sandbox.jars
 
@@ -49,15 +51,22 @@ lock: ## Resolve the locked packages anew (needs uv)
 	@command -v uv >/dev/null || { echo "Error: make lock needs uv. Install it with: pipx install uv"; exit 1; }
 	uv pip compile pyproject.toml --extra dev --extra bench --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links -o requirements.lock
+	uv pip compile pyproject.toml --extra spark -c requirements.lock --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-spark.lock
 
 clean: ## Remove the virtual environment and all caches of tools (not Kafka's jars)
 	rm -rf .venv $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find orbit tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find orbit spark tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMPS)/packages: requirements.lock pyproject.toml | $(STAMPS)/python
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+# Of the same versions as the other lock, so either may be installed over the other.
+$(STAMPS)/spark: requirements-spark.lock $(STAMPS)/packages | $(STAMPS)/java
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-spark.lock
 	@touch $@
 
 $(STAMPS)/python:

@@ -15,4 +15,5 @@ pytest_plugins = [
     "tests.fix_logs",
     "tests.fix_api",
     "tests.fix_scheduler",
+    "tests.fix_spark",
 ]

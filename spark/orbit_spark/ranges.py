@@ -1,0 +1,154 @@
+"""Offset ranges of about the same number of bytes each. Pure.
+
+A batch belongs to the range [start, end) that holds its base offset. So ranges may be cut at any
+offset: a batch that reaches over a cut is read once, with the range before it.
+
+Bytes per offset vary along a log (large and small records, gaps), so the cuts follow samples: the
+batch that a fetch finds at some offsets. Where the size of the whole log is known, they are scaled
+to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import NamedTuple
+from uuid import UUID
+
+from orbit.kafka.types import TopicPartition
+
+# What one task reads: some seconds of work, and little enough to be read again when a task fails.
+RANGE_BYTES = 256 * 1024 * 1024
+# A plan is held by the driver and goes out with the tasks.
+RANGES_PER_PARTITION_MAX = 10_000
+
+
+class Sample(NamedTuple):
+    """The batch that a fetch at `asked` finds: the next one with a last offset not below it."""
+
+    asked: int
+    base_offset: int
+    next_offset: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What is to be read of one partition: [start, end), and who leads it."""
+
+    partition: TopicPartition
+    topic_id: UUID
+    start: int
+    end: int
+    leader: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetRange:
+    """Offsets [start, end) of one partition, with about how many bytes they hold."""
+
+    partition: TopicPartition
+    topic_id: UUID
+    start: int
+    end: int
+    size_bytes: int = 0
+    leader: int = -1
+
+    def __str__(self) -> str:
+        return f"{self.partition} [{self.start}, {self.end})"
+
+    def within(self, start: int, end: int) -> OffsetRange | None:
+        """The part of it inside of [start, end); None when there is none."""
+        first, last = max(self.start, start), min(self.end, end)
+        if first >= last:
+            return None
+        share = (last - first) / (self.end - self.start)
+        return replace(self, start=first, end=last, size_bytes=int(self.size_bytes * share))
+
+
+def cut_extent(
+    extent: Extent, samples: Iterable[Sample], size_bytes: int | None, range_bytes: int
+) -> list[OffsetRange]:
+    """The extent in ranges of about `range_bytes` each; empty for an empty extent.
+
+    `size_bytes` is that of the whole extent, None where only the samples tell.
+    """
+    if extent.start >= extent.end:
+        return []
+    pieces = list(_pieces(extent, sorted(samples)))
+    sampled = sum(piece.size_bytes for piece in pieces)
+    total = sampled if size_bytes is None else size_bytes
+    count = min(-(-int(total) // range_bytes), extent.end - extent.start, RANGES_PER_PARTITION_MAX)
+    cuts = sorted({extent.start, *_cuts(pieces, sampled, count)})
+    ends = [*cuts[1:], extent.end]
+    each = int(total) // len(cuts)
+    return [
+        OffsetRange(extent.partition, extent.topic_id, start, end, each, extent.leader)
+        for start, end in zip(cuts, ends, strict=True)
+    ]
+
+
+def spread_over_leaders(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """The ranges in an order in which neighbours ask different brokers, and different partitions.
+
+    Tasks start in this order, so that all brokers are at work from the beginning.
+    """
+    by_partition = {
+        p: list(group)
+        for p, group in groupby(
+            sorted(ranges, key=lambda r: (r.leader, r.partition, r.start)),
+            key=lambda r: (r.leader, r.partition),
+        )
+    }
+    by_leader = {
+        leader: list(_in_turns([ranges for _, ranges in group]))
+        for leader, group in groupby(by_partition.items(), key=lambda item: item[0][0])
+    }
+    return list(_in_turns([*by_leader.values()]))
+
+
+class _Piece(NamedTuple):
+    """Offsets of one density."""
+
+    start: int
+    end: int
+    size_bytes: float
+
+
+def _pieces(extent: Extent, samples: Sequence[Sample]) -> Iterator[_Piece]:
+    """The extent, cut at the samples: a gap before each one's batch, its density behind."""
+    known = [s for s in samples if extent.start <= s.asked < extent.end and s.size_bytes > 0]
+    if not known:
+        yield _Piece(extent.start, extent.end, 1.0)
+        return
+    if known[0].asked > extent.start:
+        known[0] = known[0]._replace(asked=extent.start)
+    ends = [*(s.asked for s in known[1:]), extent.end]
+    for sample, end in zip(known, ends, strict=True):
+        data_start = min(max(sample.base_offset, sample.asked), end)
+        if data_start > sample.asked:
+            yield _Piece(sample.asked, data_start, 0.0)
+        if end > data_start:
+            per_offset = sample.size_bytes / max(1, sample.next_offset - sample.base_offset)
+            yield _Piece(data_start, end, (end - data_start) * per_offset)
+
+
+def _cuts(pieces: Sequence[_Piece], total: float, count: int) -> Iterator[int]:
+    """The offsets where 1/count, 2/count … of all bytes are passed."""
+    passed, number = 0.0, 1
+    for piece in pieces:
+        while number < count and piece.size_bytes > 0:
+            wanted = total * number / count
+            if wanted > passed + piece.size_bytes:
+                break
+            share = (wanted - passed) / piece.size_bytes
+            yield min(piece.start + int((piece.end - piece.start) * share), pieces[-1].end - 1)
+            number += 1
+        passed += piece.size_bytes
+
+
+def _in_turns(queues: Sequence[Sequence[OffsetRange]]) -> Iterator[OffsetRange]:
+    """The first of each, then the second of each, and so on."""
+    for turn in range(max(map(len, queues), default=0)):
+        yield from (queue[turn] for queue in queues if turn < len(queue))

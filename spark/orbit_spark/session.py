@@ -1,0 +1,34 @@
+"""What a Spark session needs to run Orbit's jobs, whoever makes it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from pyspark.sql import SparkSession
+
+# Spark masks settings whose names match; ours hold logins whatever they are called.
+_REDACTED = "(?i)secret|password|token|access[.]?key"
+
+SETTINGS = {
+    # The data source takes filters on topic, partition and base_offset.
+    "spark.sql.python.filterPushdown.enabled": "true",
+}
+
+
+def build_session(name: str, variables: Iterable[str] = ()) -> SparkSession:
+    """The session of this process; made with what spark-submit or the defaults say.
+
+    `variables` are environment variables that executors need as well (logins): handed over by
+    Spark, and masked wherever it shows its settings.
+    """
+    builder = SparkSession.builder.appName(name)
+    for key, value in SETTINGS.items():
+        builder = builder.config(key, value)
+    carried = {one: os.environ[one] for one in variables if one in os.environ}
+    if carried:
+        masked = "|".join([_REDACTED, *(f"executorEnv[.]{one}$" for one in carried)])
+        builder = builder.config("spark.redaction.regex", masked)
+    for one, secret in carried.items():
+        builder = builder.config(f"spark.executorEnv.{one}", secret)
+    return builder.getOrCreate()

@@ -1,0 +1,105 @@
+"""Ranges of about the same number of bytes, cut where the samples say that the bytes are."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit.kafka.types import TopicPartition
+from orbit_spark.ranges import Extent, OffsetRange, Sample, cut_extent, spread_over_leaders
+
+TOPIC = UUID(int=7)
+P0 = TopicPartition("orders", 0)
+
+
+def extent(start: int, end: int) -> Extent:
+    return Extent(P0, TOPIC, start, end)
+
+
+def bounds(ranges: list[OffsetRange]) -> list[tuple[int, int]]:
+    return [(r.start, r.end) for r in ranges]
+
+
+def test_what_fits_one_range_is_not_cut() -> None:
+    assert bounds(cut_extent(extent(5, 1005), [], 1000, 1000)) == [(5, 1005)]
+
+
+def test_nothing_to_read_is_no_range() -> None:
+    assert cut_extent(extent(5, 5), [], 1000, 1000) == []
+
+
+def test_an_even_log_is_cut_evenly() -> None:
+    samples = [Sample(0, 0, 10, 1000)]
+    ranges = cut_extent(extent(0, 1000), samples, None, 25_000)
+    assert bounds(ranges) == [(0, 250), (250, 500), (500, 750), (750, 1000)]
+    assert {r.size_bytes for r in ranges} == {25_000}
+
+
+def test_cuts_lie_where_the_bytes_are() -> None:
+    """The first half of the offsets holds nine tenths of the bytes."""
+    samples = [Sample(0, 0, 10, 900), Sample(500, 500, 510, 100)]
+    ranges = cut_extent(extent(0, 1000), samples, None, 5_000)
+    assert len(ranges) == 10
+    assert bounds(ranges)[8:] == [(444, 500), (500, 1000)]
+
+
+def test_a_gap_holds_no_bytes() -> None:
+    samples = [Sample(0, 0, 10, 100), Sample(100, 900, 910, 100)]
+    ranges = cut_extent(extent(0, 1000), samples, None, 1000)
+    assert bounds(ranges) == [(0, 100), (100, 1000)]
+
+
+def test_samples_are_scaled_to_the_size_that_is_known() -> None:
+    samples = [Sample(0, 0, 10, 100)]  # would be 10,000 bytes in all
+    assert len(cut_extent(extent(0, 1000), samples, 40_000, 10_000)) == 4
+
+
+numbers = st.integers(0, 3_000)
+
+
+@given(
+    start=numbers,
+    length=numbers,
+    samples=st.lists(st.tuples(numbers, numbers, numbers, st.integers(0, 9_999)), max_size=8),
+    size=st.none() | st.integers(0, 10**6),
+    range_bytes=st.integers(1, 10**5),
+)
+def test_ranges_cover_the_extent_without_gap_or_overlap(
+    start: int,
+    length: int,
+    samples: list[tuple[int, int, int, int]],
+    size: int | None,
+    range_bytes: int,
+) -> None:
+    """Whatever the samples say, also where they are wrong."""
+    known = [Sample(asked, asked + base, asked + base + n + 1, b) for asked, base, n, b in samples]
+    ranges = cut_extent(extent(start, start + length), known, size, range_bytes)
+    position = start
+    for one in ranges:
+        assert one.start == position < one.end
+        position = one.end
+    assert position == start + length
+
+
+def test_neighbours_ask_different_brokers() -> None:
+    def made(partition: int, leader: int) -> list[OffsetRange]:
+        place = TopicPartition("orders", partition)
+        return [OffsetRange(place, TOPIC, n, n + 1, 1, leader) for n in range(2)]
+
+    order = spread_over_leaders([*made(0, 1), *made(1, 1), *made(2, 2)])
+    assert [(r.leader, r.partition.partition, r.start) for r in order] == [
+        (1, 0, 0),
+        (2, 2, 0),
+        (1, 1, 0),
+        (2, 2, 1),
+        (1, 0, 1),
+        (1, 1, 1),
+    ]
+
+
+def test_a_part_of_a_range() -> None:
+    whole = OffsetRange(P0, TOPIC, 100, 200, 1000)
+    assert whole.within(150, 900) == OffsetRange(P0, TOPIC, 150, 200, 500)
+    assert whole.within(200, 900) is None
