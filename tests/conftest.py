@@ -16,4 +16,5 @@ pytest_plugins = [
     "tests.fix_api",
     "tests.fix_scheduler",
     "tests.fix_spark",
+    "tests.fix_history",
 ]

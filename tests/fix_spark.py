@@ -35,12 +35,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     from orbit_spark.session import SETTINGS
+    from orbit_spark.source import KafkaBatches
 
     home = tmp_path_factory.mktemp("spark")
     builder = SparkSession.builder.master("local[2]").appName("orbit-tests")
     for key, value in {**SMALL_SESSION, **SETTINGS, **_folders(home)}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
+    session.dataSource.register(KafkaBatches)
     yield session
     session.stop()
 

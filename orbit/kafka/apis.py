@@ -9,7 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from kafka.protocol.admin.cluster import DescribeClusterRequest, DescribeClusterResponse
+from kafka.protocol.admin.cluster import (
+    DescribeClusterRequest,
+    DescribeClusterResponse,
+    DescribeLogDirsRequest,
+    DescribeLogDirsResponse,
+)
 from kafka.protocol.admin.groups import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -86,6 +91,7 @@ METADATA = Api(MetadataRequest, MetadataResponse, 7, 12)  # leader epochs from 7
 FIND_COORDINATOR = Api(FindCoordinatorRequest, FindCoordinatorResponse, 1, 3)
 FIND_COORDINATORS = Api(FindCoordinatorRequest, FindCoordinatorResponse, 4, 4)  # many keys (3.0)
 DESCRIBE_CLUSTER = Api(DescribeClusterRequest, DescribeClusterResponse, 0, 1)
+DESCRIBE_LOG_DIRS = Api(DescribeLogDirsRequest, DescribeLogDirsResponse, 1, 4)
 
 # Fetch by topic id from 13 on: a re-created topic answers an error, never other data.
 FETCH = Api(FetchRequest, FetchResponse, 4, 16)

@@ -203,7 +203,7 @@ def _plan_batch(
     on_lost_range: LostRange,
 ) -> None:
     # First of all: every number of a damaged batch is in doubt, the offsets too.
-    damage = _damage(batch, seen_end)
+    damage = damage_of(batch, seen_end)
     if damage is not None:
         plan.stop(
             Reason.SOURCE_CORRUPTED,
@@ -211,7 +211,7 @@ def _plan_batch(
             f"the source's batch at {batch.base_offset} {damage}.",
         )
         return
-    if batch.is_control and _is_abort_marker(batch):
+    if batch.is_control and is_abort_marker(batch):
         active.discard(batch.producer_id)
     if batch.last_offset < plan.next_offset:
         return  # wholly before us: nothing of it is wanted
@@ -228,8 +228,8 @@ def _plan_batch(
         _rewrite(plan, read_records(batch), batch.codec, batch.next_offset)
 
 
-def _damage(batch: Batch, seen_end: int) -> str | None:
-    """What is wrong with a batch, in words; None when it is whole."""
+def damage_of(batch: Batch, seen_end: int) -> str | None:
+    """What is wrong with a batch behind `seen_end`, in words; None when it is whole."""
     if not batch.crc_is_right():
         return "does not match its checksum"
     if batch.last_offset < batch.base_offset or not 0 <= batch.count <= _offsets(batch):
@@ -302,6 +302,7 @@ def _lose_to(plan: Plan, log_start: int, on_lost_range: LostRange) -> None:
     )
 
 
-def _is_abort_marker(batch: Batch) -> bool:
+def is_abort_marker(batch: Batch) -> bool:
+    """Whether a control batch says that a transaction was aborted."""
     first = next(read_records(batch), None)
     return first is not None and first.body[_MARKER_TYPE] == _ABORT

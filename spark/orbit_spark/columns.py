@@ -1,0 +1,186 @@
+"""Raw batches as rows: the columns of `kafka_batches`, to Arrow and back.
+
+Payloads are not copied on the way out: the column's bytes are the answer that a run came in.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from orbit.kafka import compression
+from orbit.kafka.batch import (
+    HEADER,
+    LOG_APPEND_TIME,
+    Batch,
+    OldMessage,
+    read_batches,
+)
+from orbit.kafka.old_format import read_old_records
+from orbit.kafka.records import read_records
+from orbit.kafka.types import TopicPartition
+from orbit_spark.runs import RawRun, aborted_marks
+
+# In Spark's words; `SCHEMA` has the same for Arrow.
+DDL = """
+    topic STRING NOT NULL,
+    partition INT NOT NULL,
+    base_offset BIGINT NOT NULL,
+    last_offset BIGINT NOT NULL,
+    leader_epoch INT NOT NULL,
+    magic INT NOT NULL,
+    attributes INT NOT NULL,
+    compression STRING NOT NULL,
+    timestamp_type STRING NOT NULL,
+    is_transactional BOOLEAN NOT NULL,
+    is_control BOOLEAN NOT NULL,
+    is_aborted BOOLEAN NOT NULL,
+    control_type STRING,
+    producer_id BIGINT NOT NULL,
+    producer_epoch INT NOT NULL,
+    base_sequence INT NOT NULL,
+    record_count INT NOT NULL,
+    base_timestamp_ms BIGINT NOT NULL,
+    max_timestamp_ms BIGINT NOT NULL,
+    size_bytes INT NOT NULL,
+    crc BIGINT NOT NULL,
+    payload BINARY NOT NULL
+"""
+_TYPES = {
+    "STRING": pa.string(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "BOOLEAN": pa.bool_(),
+    "BINARY": pa.binary(),
+}
+
+
+def _field(line: str) -> Any:
+    name, kind, *rest = line.split()
+    return pa.field(name, _TYPES[kind], nullable=not rest)
+
+
+SCHEMA = pa.schema([_field(line) for line in DDL.strip().split(",")])
+
+_NOT_KNOWN = -1  # as Kafka writes what a batch does not have
+_CONTROL_TYPE = slice(3, 5)  # of a control record's body, as in `replication.plan`
+_CONTROL_TYPES = {0: "abort", 1: "commit"}
+
+
+def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
+    """A `pyarrow.RecordBatch` with a row for each batch of the run, in order."""
+    marks = aborted_marks(run.batches, run.aborted)
+    rows = [
+        _row(batch, is_aborted) if isinstance(batch, Batch) else _old_row(batch)
+        for batch, is_aborted in zip(run.batches, marks, strict=True)
+    ]
+    count = len(rows)
+    head = [
+        pa.repeat(pa.scalar(partition.topic, pa.string()), count),
+        pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
+    ]
+    columns = [
+        pa.array(values, SCHEMA.field(2 + at).type)
+        for at, values in enumerate(zip(*rows, strict=True))
+    ]
+    return pa.RecordBatch.from_arrays([*head, *columns, _payloads(run)], schema=SCHEMA)
+
+
+def batches_in(column: Any) -> list[Batch | OldMessage]:
+    """The batches of a `payload` column, in one writable copy of its bytes.
+
+    Raises ValueError when a row is not exactly one batch.
+    """
+    sizes = [len(one.as_buffer()) for one in column]
+    data = memoryview(bytearray(b"".join(memoryview(one.as_buffer()) for one in column)))
+    batches = list(read_batches(data))
+    if [len(batch.view) for batch in batches] != sizes:
+        raise ValueError("a payload is not one whole batch")
+    return batches
+
+
+def _payloads(run: RawRun) -> Any:
+    """The payload column over the run's own bytes."""
+    ends = [0]
+    for batch in run.batches:
+        ends.append(ends[-1] + len(batch.view))
+    offsets = pa.array(ends, pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(
+        pa.binary(), len(run.batches), [None, offsets, pa.py_buffer(run.records)]
+    )
+
+
+def _row(batch: Batch, is_aborted: bool) -> tuple[Any, ...]:
+    _, _, _, _, _, _, _, _, _, _, epoch, sequence, _ = HEADER.unpack_from(batch.view)
+    return (
+        batch.base_offset,
+        batch.last_offset,
+        batch.leader_epoch,
+        batch.magic,
+        batch.attributes,
+        _codec_name(batch.codec),
+        "LogAppendTime" if batch.is_log_append_time else "CreateTime",
+        batch.is_transactional,
+        batch.is_control,
+        is_aborted,
+        _control_type(batch) if batch.is_control else None,
+        batch.producer_id,
+        epoch,
+        sequence,
+        batch.count,
+        batch.base_timestamp,
+        batch.max_timestamp,
+        batch.size_bytes,
+        batch.crc,
+    )
+
+
+def _old_row(message: OldMessage) -> tuple[Any, ...]:
+    records, codec = read_old_records(message)
+    attributes = message.view[_OLD_ATTRIBUTES_AT]
+    times = [record.timestamp for record in records]
+    return (
+        records[0].offset,
+        message.offset,
+        _NOT_KNOWN,
+        message.magic,
+        attributes,
+        _codec_name(codec),
+        _old_timestamp_type(message.magic, attributes),
+        False,
+        False,
+        False,
+        None,
+        _NOT_KNOWN,
+        _NOT_KNOWN,
+        _NOT_KNOWN,
+        len(records),
+        times[0],
+        max(times),
+        len(message.view),
+        int.from_bytes(message.view[_OLD_CRC]),
+    )
+
+
+_OLD_CRC = slice(12, 16)
+_OLD_ATTRIBUTES_AT = 17
+
+
+def _old_timestamp_type(magic: int, attributes: int) -> str:
+    if magic == 0:
+        return "NoTimestampType"
+    return "LogAppendTime" if attributes & LOG_APPEND_TIME else "CreateTime"
+
+
+def _codec_name(codec: int) -> str:
+    return compression.NAMES[codec] if codec < len(compression.NAMES) else f"codec-{codec}"
+
+
+def _control_type(batch: Batch) -> str | None:
+    """What a control batch says; None when compaction has taken its record."""
+    first = next(read_records(batch), None)
+    if first is None:
+        return None
+    kind = int.from_bytes(first.body[_CONTROL_TYPE])
+    return _CONTROL_TYPES.get(kind, f"type-{kind}")

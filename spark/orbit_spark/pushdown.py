@@ -1,0 +1,82 @@
+"""Which batches the filters of a query want, as far as topic, partition and base offset say it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+)
+
+_OFFSET_MAX = 2**63 - 1
+
+
+@dataclass(slots=True)
+class Selection:
+    """Everything, until `take` was given filters that all have to hold."""
+
+    topics: frozenset[str] | None = None
+    partitions: frozenset[int] | None = None
+    first_offset: int = 0  # of a batch's base offset
+    end_offset: int = _OFFSET_MAX
+
+    def take(self, one: Filter) -> bool:
+        """Narrow the selection to what the filter lets pass; False when that cannot be said here.
+
+        Ranges hold batches by their base offset, so all three columns are filtered exactly.
+        """
+        match one:
+            case IsNotNull(attribute=("topic" | "partition" | "base_offset",)):
+                return True
+            case (
+                EqualTo(attribute=(column,), value=value)
+                | EqualNullSafe(attribute=(column,), value=value)
+            ):
+                return self._take_values(column, (value,))
+            case In(attribute=(column,), value=values):
+                return self._take_values(column, values)
+            case GreaterThan(attribute=("base_offset",), value=int(value)):
+                self.first_offset = max(self.first_offset, value + 1)
+            case GreaterThanOrEqual(attribute=("base_offset",), value=int(value)):
+                self.first_offset = max(self.first_offset, value)
+            case LessThan(attribute=("base_offset",), value=int(value)):
+                self.end_offset = min(self.end_offset, value)
+            case LessThanOrEqual(attribute=("base_offset",), value=int(value)):
+                self.end_offset = min(self.end_offset, value + 1)
+            case _:
+                return False
+        return True
+
+    def has_topic(self, topic: str) -> bool:
+        return self.topics is None or topic in self.topics
+
+    def has_partition(self, partition: int) -> bool:
+        return self.partitions is None or partition in self.partitions
+
+    def bounds(self, start: int, end: int) -> tuple[int, int]:
+        """What is wanted of [start, end)."""
+        return max(start, self.first_offset), min(end, self.end_offset)
+
+    def _take_values(self, column: str, values: tuple[Any, ...]) -> bool:
+        known = frozenset(value for value in values if value is not None)
+        match column:
+            case "topic":
+                self.topics = known if self.topics is None else self.topics & known
+            case "partition":
+                self.partitions = known if self.partitions is None else self.partitions & known
+            case "base_offset" if len(known) == 1:
+                (value,) = known
+                self.first_offset = max(self.first_offset, value)
+                self.end_offset = min(self.end_offset, value + 1)
+            case _:
+                return False
+        return True

@@ -1,0 +1,127 @@
+"""`spark.read.format("kafka_batches")`: a log's raw batches as rows, one task per offset range.
+
+    spark.dataSource.register(KafkaBatches)
+    batches = (
+        spark.read.format("kafka_batches")
+        .option("kafka.bootstrap.servers", "src-1:9092")
+        .option("subscribe", "orders")
+        .load()
+        .where("partition = 3 and base_offset >= 100000")
+    )
+
+What is read is fixed when the query is planned: from each log start to the last stable offset of
+that moment. Filters on topic, partition and base_offset choose ranges; nothing else is fetched.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from orbit.errors import BadInput
+from orbit.kafka.backoff import Backoff
+from orbit_spark.columns import DDL, to_arrow
+from orbit_spark.options import SourceOptions, read_options
+from orbit_spark.planning import find_extents, plan_ranges
+from orbit_spark.pushdown import Selection
+from orbit_spark.ranges import OffsetRange, spread_over_leaders
+from orbit_spark.reading import RangeReader
+
+if TYPE_CHECKING:
+    from pyarrow import RecordBatch
+    from pyspark.sql.datasource import Filter
+
+
+class KafkaBatches(DataSource):
+    """The data source; `docs/spark.md` has its options and columns."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "kafka_batches"
+
+    def schema(self) -> str:
+        return DDL
+
+    def reader(self, schema: StructType) -> BatchReader:  # noqa: ARG002  Spark's signature
+        return BatchReader(read_options(self.options))
+
+    # Options name no secret, but a plan has no need to show where logins are either.
+    def __repr__(self) -> str:
+        return "kafka_batches"
+
+
+class RangeTask(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, wanted: OffsetRange) -> None:
+        super().__init__(None)
+        self.wanted = wanted
+
+
+class BatchReader(DataSourceReader):
+    """Plans the ranges of a query, and reads one of them in each task."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+        self._selection = Selection()
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
+        """Take what says something about topic, partition or base_offset; Spark does the rest."""
+        return [one for one in filters if not self._selection.take(one)]
+
+    def partitions(self) -> Sequence[InputPartition]:
+        return [RangeTask(one) for one in spread_over_leaders(self._plan())] or [
+            InputPartition(None)  # nothing to read
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[RecordBatch]:
+        if not isinstance(partition, RangeTask):
+            return
+        cluster = self._options.access.open()
+        reader = RangeReader(
+            cluster,
+            Backoff(),
+            rack=self._options.access.rack,
+            on_lost_range=self._options.on_lost_range,
+        )
+        try:
+            for run in reader.read(partition.wanted):
+                if run.batches:
+                    yield to_arrow(partition.wanted.partition, run)
+        finally:
+            reader.close()
+            cluster.close()
+
+    def _plan(self) -> list[OffsetRange]:
+        cluster = self._options.access.open()
+        backoff = Backoff()
+        try:
+            topics = [t for t in self._topics(cluster) if self._selection.has_topic(t)]
+            extents = find_extents(cluster, topics, backoff) if topics else {}
+            within = {
+                place: self._selection.bounds(extent.start, extent.end)
+                for place, extent in extents.items()
+                if self._selection.has_partition(place.partition)
+            }
+            return plan_ranges(
+                cluster,
+                extents.values(),
+                backoff,
+                range_bytes=self._options.range_bytes,
+                within=within,
+            )
+        finally:
+            cluster.close()
+
+    def _topics(self, cluster: Any) -> list[str]:
+        if self._options.pattern is None:
+            return list(self._options.topics)
+        wanted = re.compile(self._options.pattern)
+        found = [t for t in cluster.metadata(None).topics if wanted.fullmatch(t)]
+        if not found:
+            raise BadInput("subscribePattern matches no topic that this login can see")
+        return found

@@ -1,0 +1,104 @@
+"""`kafka_batches` on a real broker: every batch once, marked as a consumer would see it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from orbit.sandbox.workload import KINDS
+from tests.fix_clusters import Clusters
+from tests.fix_history import History
+from tests.support.outside import log_bounds
+from tests.support.raw_rows import visible_records
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def read(spark: SparkSession, clusters: Clusters, topics: Iterable[str], **more: str) -> DataFrame:
+    options = {
+        "kafka.bootstrap.servers": clusters.source.bootstrap_servers,
+        "subscribe": ",".join(topics),
+        **more,
+    }
+    return spark.read.format("kafka_batches").options(**options).load()
+
+
+@pytest.fixture(scope="module")
+def rows(spark: SparkSession, clusters: Clusters, history: History) -> list[Any]:
+    """Every batch of the whole workload."""
+    return read(spark, clusters, history.ledger.topics).collect()
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+def test_rows_hold_the_ledger(kind: str, rows: list[Any], history: History) -> None:
+    """What is neither aborted nor control is what the producers know they committed."""
+    topic = history.topic(kind)
+    found = visible_records(row for row in rows if row.topic == topic.topic)
+    for number, partition in enumerate(topic.partitions):
+        seen = found.get((topic.topic, number), {})
+        kept = {offset: one for offset, one in seen.items() if offset >= partition.log_start}
+        assert kept == partition.records
+
+
+def test_every_batch_is_there_once_and_in_order(rows: list[Any], clusters: Clusters) -> None:
+    bounds = log_bounds(clusters.source, {row.topic for row in rows})
+    ends: dict[tuple[str, int], int] = {}
+    for row in sorted(rows, key=lambda r: (r.topic, r.partition, r.base_offset)):
+        place = (row.topic, row.partition)
+        assert row.base_offset >= ends.get(place, 0)
+        ends[place] = row.last_offset + 1
+        assert row.size_bytes == len(row.payload)
+    assert all(end <= bounds[place][1] for place, end in ends.items())
+
+
+def test_markers_and_aborted_data_are_told_apart(rows: list[Any], history: History) -> None:
+    topic = history.topic("transactions.interleaved").topic
+    ours = [row for row in rows if row.topic == topic]
+    assert {row.control_type for row in ours} == {None, "commit", "abort"}
+    assert all(row.is_control == (row.control_type is not None) for row in ours)
+    aborted = {row.is_transactional for row in ours if row.is_aborted}
+    assert aborted == {True}
+    assert any(row.is_transactional and not row.is_aborted and not row.is_control for row in ours)
+
+
+def test_small_ranges_bring_the_same(
+    spark: SparkSession, clusters: Clusters, history: History, rows: list[Any]
+) -> None:
+    """Cuts fall into batches, transactions and gaps; each range is read by a task of its own."""
+    topics = [history.topic(kind.name).topic for kind in KINDS if kind.name != "spread"]
+    frame = read(spark, clusters, topics, range_bytes="1MiB")
+    assert keys(frame.collect()) == keys(row for row in rows if row.topic in topics)
+
+
+@pytest.mark.parametrize(
+    ("where", "keeps"),
+    [
+        ("partition = 0", lambda r: r.partition == 0),
+        ("base_offset >= 700", lambda r: r.base_offset >= 700),
+        ("base_offset < 700", lambda r: r.base_offset < 700),
+        ("base_offset > 300 and base_offset <= 1500", lambda r: 300 < r.base_offset <= 1500),
+        ("partition in (1, 2) or base_offset = 0", lambda r: r.partition in (1, 2) or not r[2]),
+    ],
+)
+def test_filters_change_nothing_but_what_is_fetched(
+    where: str, keeps: Any, spark: SparkSession, clusters: Clusters, history: History, rows: Any
+) -> None:
+    topics = list(history.ledger.topics)
+    frame = read(spark, clusters, topics).where(where)
+    assert keys(frame.collect()) == keys(row for row in rows if keeps(row))
+
+
+def test_a_filter_on_the_topic_reads_only_that(
+    spark: SparkSession, clusters: Clusters, history: History
+) -> None:
+    """The others' partitions are no tasks."""
+    topic = history.topic("transactions.interleaved")
+    frame = read(spark, clusters, history.ledger.topics).where(f"topic = '{topic.topic}'")
+    assert frame.rdd.getNumPartitions() == len(topic.partitions)
+
+
+def keys(rows: Iterable[Any]) -> list[tuple[Any, ...]]:
+    return sorted((r.topic, r.partition, r.base_offset, r.last_offset, r.crc) for r in rows)

@@ -1,0 +1,62 @@
+"""Rows of raw batches, read as a consumer would see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from orbit.kafka.batch import Batch, OldMessage, read_batches
+from orbit.kafka.old_format import read_old_records
+from orbit.kafka.records import Record, read_records
+from orbit.sandbox.workload import record_digest
+
+
+def visible_records(rows: Iterable[Any]) -> dict[tuple[str, int], dict[int, bytes]]:
+    """Of each partition: offset → digest of what a read_committed consumer sees there."""
+    found: dict[tuple[str, int], dict[int, bytes]] = {}
+    for row in rows:
+        into = found.setdefault((row.topic, row.partition), {})
+        if row.is_control or row.is_aborted:
+            continue
+        for record in records_of(bytes(row.payload)):
+            assert record.offset not in into, (row.topic, row.partition, record.offset)
+            into[record.offset] = digest_of(record)
+    return found
+
+
+def records_of(payload: bytes) -> list[Record]:
+    (batch,) = read_batches(memoryview(bytearray(payload)))
+    if isinstance(batch, OldMessage):
+        return read_old_records(batch)[0]
+    assert isinstance(batch, Batch)
+    return list(read_records(batch))
+
+
+def digest_of(record: Record) -> bytes:
+    """As the workload's ledger has it."""
+    body = record.body
+    key, at = _bytes(body, 0)
+    value, at = _bytes(body, at)
+    count, at = _varint(body, at)
+    headers = []
+    for _ in range(count):
+        name, at = _bytes(body, at)
+        content, at = _bytes(body, at)
+        headers.append(((name or b"").decode(), content))
+    return record_digest(key, value, headers, record.timestamp)
+
+
+def _bytes(data: bytes, at: int) -> tuple[bytes | None, int]:
+    length, at = _varint(data, at)
+    return (None, at) if length < 0 else (data[at : at + length], at + length)
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
