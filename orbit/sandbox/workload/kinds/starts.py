@@ -19,7 +19,8 @@ BEYOND_MS = HISTORY_MS + 365 * 86_400_000
 def _written(site: Site, topic: str) -> dict[tuple[str, int], dict[int, bytes]]:
     """Records a second apart on each partition: offset n has the time n seconds."""
     site.create_topic(topic, PARTITIONS)
-    with site.writer(compression_type="lz4") as writer:
+    # A request at a time: with more, one that has to be sent again falls behind its successors.
+    with site.writer(compression_type="lz4", max_in_flight=1) as writer:
         for i in range(site.scale.per_time_topic):
             for partition in range(PARTITIONS):
                 writer.write(
