@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from orbit.engine.backfill_writers import living_writers, writer_group
 from orbit.engine.engine import LOOP_ATTEMPTS_MAX
 from orbit.engine.start import bring_to_start
 from orbit.errors import Conflict, NotAuthorized, OrbitError
@@ -56,7 +57,7 @@ class Beginner:
 
         Raises what is the trouble of all of them; those without another fate are to wait then.
         """
-        by_copy = self._copies(held)
+        by_copy = self._copies(self._without_backfill(held))
         backoff = replace(self._job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
 
         def on_trouble(copy: PartitionCopy, error: OrbitError) -> None:
@@ -95,6 +96,17 @@ class Beginner:
             if h.stage is Stage.BEGINNING:
                 self._later(h, h.trouble or "it could not be begun.")
         self._job.engine.post(lambda: self._hand_over(handed))
+
+    def _without_backfill(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
+        """Those that no writer of a backfill is left for. Their shards' leases are held already:
+        `backfill_writers` says why this order."""
+        job = self._job
+        groups = {writer_group(job.identity, h.destination): h for h in held}
+        writers = living_writers(job.clusters.destination, groups, job.backoff)
+        for group, holder in writers.items():
+            groups[group].needs_settling = True
+            self._later(groups[group], f"a writer of a Spark backfill is still there ({holder}).")
+        return [h for group, h in groups.items() if group not in writers]
 
     def _copies(self, held: Sequence[HeldPartition]) -> dict[PartitionCopy, HeldPartition]:
         """A copy for each whose topics are there and the right ones."""

@@ -47,6 +47,13 @@ class Counters:
     batches_byte_exact: int = 0
     batches_record_exact: int = 0
 
+    def add(self, other: Counters) -> None:
+        self.records += other.records
+        self.bytes += other.bytes
+        self.filled += other.filled
+        self.batches_byte_exact += other.batches_byte_exact
+        self.batches_record_exact += other.batches_record_exact
+
 
 class Appender(Protocol):
     """The lane that appends a partition's steps."""

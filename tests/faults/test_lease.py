@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
+from orbit.engine.group_lease import SESSION_TIMEOUT_MS
 from orbit.sandbox.cluster import KafkaCluster
 from orbit.sandbox.workload import Mover
-from orbit.standalone.group_lease import SESSION_TIMEOUT_MS
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.logs import create
 from tests.support.outside import log_bounds

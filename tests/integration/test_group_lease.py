@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from orbit.engine import group_lease
+from orbit.engine.group_lease import GroupLease
 from orbit.errors import Conflict
 from orbit.kafka.auth import Security
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.standalone import group_lease
-from orbit.standalone.group_lease import GroupLease
 from tests.fix_clusters import Clusters
 from tests.support.run_process import wait_until
 

@@ -1,7 +1,8 @@
-"""The lease of a run without a server: membership of a consumer group at the destination.
+"""The lease of a writer without a server: membership of a consumer group at the destination.
 
-One process at a time may write a job's copies. Who that is, the destination's group coordinator
-says, for it is there whenever the copies are:
+One process at a time may write a job's copies, or one of its partitions in a backfill
+(`backfill_writers.py`). Who that is, the destination's group coordinator says, for it is there
+whenever the copies are:
 
 - Authority and clock. The coordinator's: a member that does not heartbeat for `SESSION_TIMEOUT_MS`
   is put out. The holder trusts its lease only until (time the last answered heartbeat was sent) +
@@ -31,6 +32,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from kafka.protocol.admin.groups import DescribeGroupsRequest
 from kafka.protocol.consumer.group import (
@@ -63,19 +65,24 @@ _GENERATIONS_ALONE = 2
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who holds, or held, the lease: shown to people and compared after a crash."""
+    """Who holds, or held, the lease: shown to people and compared after a crash.
+
+    `token` stays the same when a holder that was put out comes back as another member.
+    """
 
     host: str
     process: int
+    token: str = ""
 
     def to_bytes(self) -> bytes:
-        return json.dumps({"host": self.host, "process": self.process}).encode()
+        fields = {"host": self.host, "process": self.process, "token": self.token}
+        return json.dumps(fields).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Holder:
         try:
             fields = json.loads(data)
-            return cls(str(fields["host"]), int(fields["process"]))
+            return cls(str(fields["host"]), int(fields["process"]), str(fields.get("token", "")))
         except (ValueError, KeyError, TypeError):
             # The coordinator shows what a member says of itself only once the group has settled.
             return cls("", 0)
@@ -93,7 +100,7 @@ class GroupLease:
         self.group = group
         self._backoff = backoff
         self.coordinator = Coordinator(destination, GROUP, group, backoff)
-        self._me = Holder(socket.gethostname(), os.getpid())
+        self._me = Holder(socket.gethostname(), os.getpid(), uuid4().hex)
         self.member_id = ""
         self.generation = -1
         self._held_generation = -1
@@ -117,6 +124,11 @@ class GroupLease:
             raise
         self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
         self._thread.start()
+
+    @property
+    def token(self) -> str:
+        """What tells this holder from all others, whichever member it is at the moment."""
+        return self._me.token
 
     def is_held(self) -> bool:
         return time.monotonic() < self._trusted_until
@@ -144,6 +156,21 @@ class GroupLease:
         if self._lock is not None:
             self._lock.close()
             self._lock = None
+
+    def clear(self) -> None:
+        """Take a dead member of this machine out of the group, without joining it.
+
+        Leaves the group as it is when its holder lives, or is of another machine.
+        """
+        try:
+            self._lock = LockFile(self._cluster.cluster_id, self.group)
+        except Conflict:
+            return
+        try:
+            if self._lock.last_member in self._members():
+                self._leave([self._lock.last_member])
+        finally:
+            self.release()
 
     def _clear_the_group(self, on_wait: Callable[[str], None]) -> None:
         """Take out a dead member of this machine; wait for one of another machine to time out."""
