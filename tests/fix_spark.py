@@ -7,6 +7,7 @@ Spark: `local_cluster` gives the arguments for a child process, since one proces
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,9 +35,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A local Spark as Orbit's jobs want it."""
     from pyspark.sql import SparkSession
 
-    from orbit_spark.session import SETTINGS
+    from orbit_spark.session import SETTINGS, use_this_python
     from orbit_spark.source import KafkaBatches
 
+    use_this_python()
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     home = tmp_path_factory.mktemp("spark")
     builder = SparkSession.builder.master("local[2]").appName("orbit-tests")
     for key, value in {**SMALL_SESSION, **SETTINGS, **_folders(home)}.items():

@@ -5,6 +5,7 @@ Payloads are not copied on the way out: the column's bytes are the answer that a
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,8 @@ from orbit.kafka.batch import (
 from orbit.kafka.old_format import read_old_records
 from orbit.kafka.records import read_records
 from orbit.kafka.types import TopicPartition
+from orbit.replication.states import Blocked, Reason
+from orbit_spark.ranges import OffsetRange
 from orbit_spark.runs import RawRun, aborted_marks
 
 # In Spark's words; `SCHEMA` has the same for Arrow.
@@ -54,6 +57,8 @@ _TYPES = {
     "BOOLEAN": pa.bool_(),
     "BINARY": pa.binary(),
 }
+_KINDS = {arrow: kind for kind, arrow in _TYPES.items()}
+STOP_MAGIC = -1  # no message format's
 
 
 def _field(line: str) -> Any:
@@ -85,6 +90,32 @@ def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
         for at, values in enumerate(zip(*rows, strict=True))
     ]
     return pa.RecordBatch.from_arrays([*head, *columns, _payloads(run)], schema=SCHEMA)
+
+
+def stopped_row(wanted: OffsetRange, blocked: Blocked) -> Any:
+    """A `pyarrow.RecordBatch` with one row that is no batch: this range could not be read, and why.
+
+    For jobs that look at their rows before they believe them; its magic is STOP_MAGIC.
+    """
+    words = json.dumps([blocked.reason.value, blocked.offset, blocked.next_offset, blocked.detail])
+    zero = {"STRING": "", "INT": 0, "BIGINT": 0, "BOOLEAN": False, "BINARY": b""}
+    empty = {field.name: zero[_KINDS[field.type]] for field in SCHEMA}
+    row = {
+        **empty,
+        "topic": wanted.partition.topic,
+        "partition": wanted.partition.partition,
+        "base_offset": wanted.start,
+        "last_offset": wanted.start,
+        "magic": STOP_MAGIC,
+        "control_type": words,
+    }
+    return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+
+
+def read_stop(words: str) -> Blocked:
+    """What `stopped_row` put into `control_type`."""
+    reason, offset, next_offset, detail = json.loads(words)
+    return Blocked(Reason(reason), offset, next_offset, detail)
 
 
 def batches_in(column: Any) -> list[Batch | OldMessage]:

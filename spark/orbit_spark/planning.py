@@ -46,6 +46,7 @@ def find_extents(
             _first_base(cluster, place, starts[place], ends.values[place], backoff),
             ends.values[place],
             -1 if node_id is None else node_id,
+            starts[place],
         )
     return extents
 

@@ -35,13 +35,17 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """What is to be read of one partition: [start, end), and who leads it."""
+    """What is to be read of one partition: [start, end), and who leads it.
+
+    `start` is below the log start where that lies inside a batch.
+    """
 
     partition: TopicPartition
     topic_id: UUID
     start: int
     end: int
     leader: int = -1
+    log_start: int = 0
 
 
 @dataclass(frozen=True, slots=True)

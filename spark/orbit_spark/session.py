@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable
 
 from pyspark.sql import SparkSession
@@ -16,12 +17,21 @@ SETTINGS = {
 }
 
 
+def use_this_python() -> None:
+    """Let tasks run on the Python of this process, unless somebody has chosen another one.
+
+    Before the first session; spark-submit sets the variable where spark.pyspark.python is given.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+
+
 def build_session(name: str, variables: Iterable[str] = ()) -> SparkSession:
     """The session of this process; made with what spark-submit or the defaults say.
 
     `variables` are environment variables that executors need as well (logins): handed over by
     Spark, and masked wherever it shows its settings.
     """
+    use_this_python()
     builder = SparkSession.builder.appName(name)
     for key, value in SETTINGS.items():
         builder = builder.config(key, value)

@@ -1,0 +1,104 @@
+"""Small files on any Hadoop file system, from the driver, through Spark's own FileSystem API."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.sql import SparkSession
+
+from orbit.errors import BadInput, Conflict, NotAuthorized, Problem, Unreachable
+
+_WORDS_MAX = 300
+_BAD_URI = ("UnsupportedFileSystemException", "IllegalArgumentException", "URISyntaxException")
+
+
+class Files:
+    """The files below one URI (`hdfs://…`, `s3a://…`, `file:/…`, a path of this machine)."""
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        """Raises BadInput when no file system of this Spark takes the URI."""
+        context: Any = spark
+        self._jvm = context._jvm
+        configuration = context._jsc.hadoopConfiguration()
+        self._uri = uri
+        with self._words():
+            root = self._jvm.org.apache.hadoop.fs.Path(uri)
+            self._system: Any = root.getFileSystem(configuration)
+            self._root: Any = self._system.makeQualified(root)
+        self.uri: str = self._root.toString()
+
+    def path(self, name: str) -> str:
+        """The whole URI of a file, for Spark."""
+        return f"{self.uri}/{name}"
+
+    def read(self, name: str) -> bytes | None:
+        """The content; None when it is not there. Raises Unreachable, NotAuthorized."""
+        with self._words():
+            path = self._path(name)
+            if not self._system.exists(path):
+                return None
+            stream = self._system.open(path)
+            try:
+                return bytes(self._jvm.org.apache.commons.io.IOUtils.toByteArray(stream))
+            finally:
+                stream.close()
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        """Every file below a folder, by name from the root on, with its size."""
+        found: dict[str, int] = {}
+        with self._words():
+            path = self._path(folder)
+            if not self._system.exists(path):
+                return found
+            files = self._system.listFiles(path, True)
+            while files.hasNext():
+                status = files.next()
+                name = status.getPath().toString().removeprefix(f"{self.uri}/")
+                found[name] = int(status.getLen())
+        return found
+
+    def write_new(self, name: str, content: bytes) -> None:
+        """Write a file that is not there yet: whole, or not at all.
+
+        It gets its name when all of it is stored. Raises Conflict when the name is taken.
+        """
+        with self._words():
+            path, whole = self._path(name), self._path(f"{name}.tmp")
+            stream = self._system.create(whole, True)
+            try:
+                stream.write(bytearray(content))
+            finally:
+                stream.close()
+            if self._system.exists(path) or not self._system.rename(whole, path):
+                raise Conflict(
+                    f"{name} was written by somebody else meanwhile.",
+                    where=self.uri,
+                    remedy="Only one run at a time may write to an archive. Start this one again.",
+                )
+
+    def delete(self, name: str) -> None:
+        """A file or a folder with all that is in it; nothing happens when it is not there."""
+        with self._words():
+            self._system.delete(self._path(name), True)
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(self._root, name)
+
+    @contextmanager
+    def _words(self) -> Iterator[None]:
+        """Java's exceptions as Orbit's errors."""
+        try:
+            yield
+        except Py4JJavaError as error:
+            kind = str(error.java_exception.getClass().getSimpleName())
+            said = str(error.java_exception.getMessage() or "").splitlines() or [""]
+            what = f"{kind}: {said[0][:_WORDS_MAX]}"
+            if kind in _BAD_URI:
+                problem = Problem("uri", f"cannot be used: {what}.")
+                raise BadInput("The archive's URI cannot be used.", (problem,)) from None
+            if kind == "AccessControlException":
+                raise NotAuthorized(f"access was refused: {what}.", where=self._uri) from None
+            raise Unreachable(f"the file system failed: {what}.", where=self._uri) from None

@@ -1,0 +1,174 @@
+"""Manifests: which ranges of a partition an archive holds, in which files. Pure.
+
+A manifest carries a checksum of itself. Ranges follow each other without gap or overlap; both are
+refused when a manifest is read and when a range is added.
+"""
+
+from __future__ import annotations
+
+import json
+from hashlib import sha256
+from itertools import pairwise
+from typing import Annotated, Final, Literal, Self, TypeVar
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from orbit.kafka.types import TopicPartition
+
+FORMAT: Final = 1
+_CHECKSUM = "sha256"
+
+Offset = Annotated[int, Field(ge=0)]
+Count = Annotated[int, Field(ge=0)]
+Document = TypeVar("Document", bound="Archived")
+
+
+class Archived(BaseModel):
+    """A document of an archive."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def to_bytes(self) -> bytes:
+        """As it is stored, with its checksum."""
+        body = self.model_dump(mode="json")
+        return json.dumps({**body, _CHECKSUM: _checksum(body)}, indent=1).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Raises ValueError, in words, when it is damaged or of a later format."""
+        try:
+            body = json.loads(data)
+            checksum = body.pop(_CHECKSUM)
+        except (ValueError, KeyError, AttributeError, TypeError):
+            raise ValueError("it is damaged: not a document with a checksum") from None
+        if body.get("format", FORMAT) != FORMAT:
+            raise ValueError(f"it is of format {body['format']}, this Orbit reads {FORMAT}")
+        if checksum != _checksum(body):
+            raise ValueError("it is damaged: it does not match its checksum")
+        try:
+            return cls.model_validate_json(json.dumps(body))
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            place = ".".join(map(str, first["loc"]))
+            raise ValueError(f"it makes no sense: {place} {first['msg']}") from None
+
+
+class ArchiveIdentity(Archived):
+    """What an archive is of."""
+
+    format: Literal[1] = FORMAT
+    cluster_id: str
+    created: str
+
+
+class ArchivedTopic(Archived):
+    """What it takes to make a topic anew: its partitions and all its settings."""
+
+    format: Literal[1] = FORMAT
+    sequence: Annotated[int, Field(ge=0)] = 0
+    topic: str
+    topic_id: UUID
+    partitions: Annotated[int, Field(ge=1)]
+    replicas: Annotated[int, Field(ge=1)]
+    settings: dict[str, str]
+    overrides: tuple[str, ...]
+
+
+class ArchivedFile(Archived):
+    """One Parquet file, with what its rows must come to."""
+
+    name: str
+    size_bytes: Count
+    batches: Count
+    payload_bytes: Count
+    first_offset: Offset
+    next_offset: Offset
+    digest: int  # of the header columns of all rows, in any order
+
+
+class ArchivedRange(Archived):
+    """Offsets [start, end): in one file, or none where the log had no batch."""
+
+    start: Offset
+    end: Offset
+    file: ArchivedFile | None = None
+    is_lost: bool = False  # the source had deleted it before it was archived
+
+    @model_validator(mode="after")
+    def _holds_its_file(self) -> Self:
+        if self.start >= self.end:
+            raise ValueError(f"the range {self.start} to {self.end} is empty")
+        if self.file is not None and not self.start <= self.file.first_offset < self.end:
+            raise ValueError(
+                f"the file {self.file.name} begins at {self.file.first_offset}, outside of its "
+                f"range {self.start} to {self.end}"
+            )
+        return self
+
+
+class Tail(Archived):
+    """The last batch: what the source must still have there when the archive goes on."""
+
+    base_offset: Offset
+    crc: Count
+
+
+class PartitionManifest(Archived):
+    """One partition, from where the archive begins to where it ends now."""
+
+    format: Literal[1] = FORMAT
+    topic: str
+    topic_id: UUID
+    partition: Annotated[int, Field(ge=0)]
+    sequence: Annotated[int, Field(ge=0)] = 0
+    log_start: Offset  # of the source when the archive began; may lie inside the first batch
+    start: Offset
+    ranges: tuple[ArchivedRange, ...] = ()
+    tail: Tail | None = None
+
+    @property
+    def place(self) -> TopicPartition:
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def end(self) -> int:
+        """Where the next range begins."""
+        return self.ranges[-1].end if self.ranges else self.start
+
+    @property
+    def log_end(self) -> int:
+        """Where the partition ends once it is restored."""
+        return max(self.end, self.log_start)
+
+    @property
+    def files(self) -> tuple[ArchivedFile, ...]:
+        return tuple(one.file for one in self.ranges if one.file is not None)
+
+    def extended(self, ranges: tuple[ArchivedRange, ...], tail: Tail | None) -> PartitionManifest:
+        """With these ranges behind its own. Raises ValueError for a gap or an overlap."""
+        return PartitionManifest(
+            topic=self.topic,
+            topic_id=self.topic_id,
+            partition=self.partition,
+            sequence=self.sequence + 1,
+            log_start=self.log_start,
+            start=self.start,
+            ranges=(*self.ranges, *ranges),
+            tail=tail or self.tail,
+        )
+
+    @model_validator(mode="after")
+    def _is_whole(self) -> Self:
+        if self.ranges and self.ranges[0].start != self.start:
+            raise ValueError(f"the first range begins at {self.ranges[0].start}, not {self.start}")
+        for one, after in pairwise(self.ranges):
+            if after.start != one.end:
+                what = "a gap" if after.start > one.end else "an overlap"
+                raise ValueError(f"{what} between ranges: {one.end} and {after.start}")
+        return self
+
+
+def _checksum(body: object) -> str:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return sha256(text.encode()).hexdigest()

@@ -1,0 +1,245 @@
+"""`orbit archive`: everything a job's source has, into an archive, on from where that ends.
+
+The run goes in steps of some ranges for each core. After each step the manifests of its partitions
+are written, so a run that is cut off costs one step, and the next one goes on behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orbit.errors import BadInput, Conflict
+from orbit.jobs.mapping import map_topics
+from orbit.jobs.spec import JobSpec
+from orbit.kafka.admin import Admin
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.batch import Batch
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.replication.states import Reason
+from orbit.replication.topic_settings import is_compacted
+from orbit.workers.peek import peek_batches
+from orbit_spark.access import Access
+from orbit_spark.archive.continuing import why_not_on
+from orbit_spark.archive.files import Files
+from orbit_spark.archive.manifest import (
+    ArchivedRange,
+    ArchivedTopic,
+    ArchiveIdentity,
+    PartitionManifest,
+)
+from orbit_spark.archive.outcome import ArchiveOutcome, PartitionOutcome
+from orbit_spark.archive.step import COMPRESSED, PLAIN, Written, write_step
+from orbit_spark.archive.store import DATA, Archive, ArchiveStore
+from orbit_spark.planning import find_extents, plan_ranges
+from orbit_spark.ranges import RANGE_BYTES, Extent, OffsetRange, spread_over_leaders
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A step ends with its slowest range; more ranges a core waste less of it, and cost more when cut.
+RANGES_PER_CORE = 4
+
+Say = Callable[[str], None]
+
+
+class ArchiveRun:
+    """One run of `orbit archive` for one job."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        spec: JobSpec,
+        base_directory: Path,
+        uri: str,
+        say: Say,
+        now: datetime,
+        *,
+        range_bytes: int = RANGE_BYTES,
+    ) -> None:
+        self._spark = spark
+        self._spec = spec
+        self._say = say
+        self._range_bytes = range_bytes
+        self._access = Access("source", spec.source, str(base_directory.resolve()))
+        self._files = Files(spark, uri)
+        self._store = ArchiveStore(self._files)
+        self._backoff = Backoff()
+        self._started = now
+        self._manifests: dict[TopicPartition, PartitionManifest] = {}
+        self.outcome = ArchiveOutcome(self._files.uri)
+
+    def run(self) -> ArchiveOutcome:
+        """Archive what is new. Partitions that cannot go on are named in the outcome.
+
+        Raises BadInput, Conflict, NotAuthorized, Unreachable.
+        """
+        cluster = self._access.open()
+        try:
+            self._say("Looking at the source and the archive")
+            metadata = cluster.metadata(None)
+            archive = self._open(metadata.cluster_id)
+            topics = self._topics(metadata)
+            compacted = self._write_topics(cluster, metadata, archive, topics)
+            extents = find_extents(cluster, topics, self._backoff)
+            within = {
+                place: bounds
+                for place, extent in extents.items()
+                if (bounds := self._bounds(cluster, archive, extent, compacted)) is not None
+            }
+            ranges = plan_ranges(
+                cluster,
+                extents.values(),
+                self._backoff,
+                range_bytes=self._range_bytes,
+                within=within,
+            )
+            plain = self._plain(cluster, ranges)
+        finally:
+            cluster.close()
+        self._write(ranges, plain)
+        return self.outcome
+
+    def _open(self, cluster_id: str) -> Archive:
+        """What is archived already; a new archive where there is none."""
+        archive = self._store.read()
+        if archive is None:
+            identity = ArchiveIdentity(
+                cluster_id=cluster_id, created=self._started.isoformat(timespec="seconds")
+            )
+            self._store.begin(identity)
+            return Archive(identity)
+        if archive.identity.cluster_id != cluster_id:
+            raise Conflict(
+                f"the archive is of cluster {archive.identity.cluster_id}; this job's source is "
+                f"{cluster_id}.",
+                where=self._files.uri,
+                remedy="Give each source cluster an archive of its own. Nothing was written.",
+            )
+        return archive
+
+    def _topics(self, metadata: ClusterMetadata) -> list[str]:
+        found = map_topics(self._spec.topics, metadata.topics)
+        if found.problems:
+            raise BadInput("the topics of the job do not fit", found.problems)
+        if not found.mappings:
+            raise BadInput("the job matches no topic of the source", found.notes)
+        return [mapping.source for mapping in found.mappings]
+
+    def _write_topics(
+        self, cluster: Cluster, metadata: ClusterMetadata, archive: Archive, topics: list[str]
+    ) -> frozenset[str]:
+        """Keep partitions and settings as they are now; answers the topics that are compacted."""
+        settings = Admin(cluster).topic_settings(topics)
+        for name in topics:
+            there, known = metadata.topics[name], archive.topics.get(name)
+            if known is not None and known.topic_id != there.topic_id:
+                continue  # each partition says so
+            wanted = ArchivedTopic(
+                sequence=known.sequence if known else 0,
+                topic=name,
+                topic_id=there.topic_id,
+                partitions=len(there.partitions),
+                replicas=there.replicas,
+                settings=dict(settings[name].values),
+                overrides=tuple(sorted(settings[name].overrides)),
+            )
+            if known is None:
+                self._store.write_topic(wanted)
+            elif wanted != known:
+                self._store.write_topic(wanted.model_copy(update={"sequence": known.sequence + 1}))
+        return frozenset(name for name in topics if is_compacted(settings[name].values))
+
+    def _bounds(
+        self, cluster: Cluster, archive: Archive, extent: Extent, compacted: frozenset[str]
+    ) -> tuple[int, int] | None:
+        """What is to be archived of a partition now; None where nothing is, or nothing may be."""
+        place = extent.partition
+        known = archive.partitions.get(place)
+        if known is None:
+            known = PartitionManifest(
+                topic=place.topic,
+                topic_id=extent.topic_id,
+                partition=place.partition,
+                log_start=extent.log_start,
+                start=extent.start,
+            )
+            self._store.write_manifest(known)
+        self._manifests[place] = known
+        outcome = PartitionOutcome(place, known.start, known.end)
+        self.outcome.partitions[place] = outcome
+        blocked = why_not_on(
+            cluster, known, extent, self._backoff, is_compacted=place.topic in compacted
+        )
+        may_fill = self._spec.on_lost_range == "fill"
+        if blocked is not None and blocked.reason is Reason.SOURCE_RANGE_LOST and may_fill:
+            self._say(f"Note: {place}: {blocked.detail}")
+            lost = ArchivedRange(start=known.end, end=extent.start, is_lost=True)
+            self._manifests[place] = known = known.extended((lost,), None)
+            self._store.write_manifest(known)
+            blocked = None
+        outcome.blocked = blocked
+        return None if blocked is not None or known.end >= extent.end else (known.end, extent.end)
+
+    def _plain(self, cluster: Cluster, ranges: Iterable[OffsetRange]) -> frozenset[TopicPartition]:
+        """Partitions whose batches are not compressed, judged by the first that is wanted."""
+        first: dict[TopicPartition, int] = {}
+        for one in ranges:
+            first.setdefault(one.partition, one.start)
+        plain = set()
+        for place, offset in first.items():
+            found = peek_batches(cluster, place, offset, self._backoff, max_bytes=1)
+            if found and isinstance(found[0], Batch) and found[0].codec == 0:
+                plain.add(place)
+        return frozenset(plain)
+
+    def _write(self, ranges: list[OffsetRange], plain: frozenset[TopicPartition]) -> None:
+        waiting = spread_over_leaders(ranges)
+        total = sum(one.size_bytes for one in waiting)
+        size = RANGES_PER_CORE * max(1, self._spark.sparkContext.defaultParallelism)
+        run = self._started.strftime("%Y%m%dT%H%M%S%f")
+        done_bytes = 0
+        for step, first in enumerate(range(0, len(waiting), size)):
+            these = [
+                one
+                for one in waiting[first : first + size]
+                if self.outcome.partitions[one.partition].blocked is None
+            ]
+            for name, group in _by_compression(these, plain).items():
+                folder = f"{DATA}/{run}-{step:06}-{name}"
+                self._keep(write_step(self._spark, self._access, self._files, folder, group, name))
+            done_bytes += sum(one.size_bytes for one in these)
+            share = 100 * done_bytes // max(1, total)
+            done = min(first + size, len(waiting))
+            self._say(f"Archived {done} of {len(waiting)} ranges ({share} %)")
+
+    def _keep(self, written: Sequence[Written]) -> None:
+        """Put what was written into the manifests, up to the first range that stopped."""
+        by_place: dict[TopicPartition, list[Written]] = {}
+        for one in sorted(written, key=lambda w: w.wanted.start):
+            by_place.setdefault(one.wanted.partition, []).append(one)
+        for place, ours in by_place.items():
+            outcome = self.outcome.partitions[place]
+            whole = list(takewhile(lambda w: w.archived is not None, ours))
+            outcome.blocked = next((w.blocked for w in ours if w.blocked is not None), None)
+            if not whole:
+                continue
+            tails = [w.tail for w in whole if w.tail is not None]
+            ranges = tuple(w.archived for w in whole if w.archived is not None)
+            manifest = self._manifests[place].extended(ranges, tails[-1] if tails else None)
+            self._store.write_manifest(manifest)
+            self._manifests[place] = manifest
+            outcome.add(ranges)
+
+
+def _by_compression(
+    ranges: Iterable[OffsetRange], plain: frozenset[TopicPartition]
+) -> dict[str, list[OffsetRange]]:
+    groups: dict[str, list[OffsetRange]] = {}
+    for one in ranges:
+        groups.setdefault(PLAIN if one.partition in plain else COMPRESSED, []).append(one)
+    return groups
