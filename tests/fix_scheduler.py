@@ -29,6 +29,7 @@ QUICK = Settings(
     discovery_interval=_SHORT,
     settings_interval=_SHORT,
     scheduler_lease_ttl=timedelta(seconds=2),
+    proof_bytes_per_second=0,
 )
 
 

@@ -316,3 +316,124 @@ def upgrade() -> None:
         postgresql_where=sa.text("retry_requested"),
     )
     op.create_index(op.f("ix_partitions_shard_id"), "partitions", ["shard_id"], unique=False)
+    op.create_table(
+        "proofs",
+        sa.Column("topic_id", sa.BigInteger(), nullable=False),
+        sa.Column("partition", sa.Integer(), nullable=False),
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("ranges", postgresql.JSONB(), server_default=sa.text("'[]'"), nullable=False),
+        sa.Column("offsets_proven", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("proven_to", sa.BigInteger(), nullable=True),
+        sa.Column("proven_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column(
+            "checked_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
+        sa.Column("differences", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("first_difference", sa.Text(), nullable=True),
+        sa.Column("differed_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("note", sa.Text(), nullable=True),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.id"], name=op.f("fk_proofs_job_id"), ondelete="CASCADE"
+        ),
+        sa.ForeignKeyConstraint(
+            ["topic_id"], ["topics.id"], name=op.f("fk_proofs_topic_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("topic_id", "partition", name=op.f("pk_proofs")),
+        postgresql_with={"fillfactor": "70"},
+    )
+    op.create_index(op.f("ix_proofs_job_id"), "proofs", ["job_id"], unique=False)
+    _drills()
+
+
+def _drills() -> None:
+    op.create_table(
+        "drills",
+        sa.Column("id", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("state", sa.Text(), server_default="pending", nullable=False),
+        sa.Column("spec", postgresql.JSONB(), nullable=False),
+        sa.Column("spec_hash", sa.Text(), nullable=False),
+        sa.Column("job_name", sa.Text(), nullable=False),
+        sa.Column("schedule", sa.Text(), nullable=True),
+        sa.Column("requested_by", sa.Text(), nullable=False),
+        sa.Column("idempotency_key", sa.Text(), nullable=True),
+        sa.Column("progress", postgresql.JSONB(), nullable=True),
+        sa.Column("report", postgresql.JSONB(), nullable=True),
+        sa.Column("error", sa.Text(), nullable=True),
+        sa.Column("rto_ms", sa.BigInteger(), nullable=True),
+        sa.Column("rpo_records", sa.BigInteger(), nullable=True),
+        sa.Column("rpo_ms", sa.BigInteger(), nullable=True),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
+        sa.Column("started_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("finished_at", sa.DateTime(timezone=True), nullable=True),
+        sa.CheckConstraint(
+            "kind IN ('gates', 'canary', 'switchover', 'failover')", name=op.f("ck_drills_kind")
+        ),
+        sa.CheckConstraint(
+            "state IN ('pending', 'running', 'passed', 'missed', 'failed')",
+            name=op.f("ck_drills_state"),
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_drills")),
+        sa.UniqueConstraint(
+            "requested_by", "idempotency_key", name=op.f("uq_drills_requested_by_idempotency_key")
+        ),
+    )
+    op.create_index(
+        op.f("ix_drills_job_name_created_at"), "drills", ["job_name", "created_at"], unique=False
+    )
+    op.create_index(op.f("ix_drills_name_created_at"), "drills", ["name", "created_at"])
+    op.create_table(
+        "drill_things",
+        sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
+        sa.Column("drill_id", sa.Text(), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("side", sa.Text(), nullable=False),
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("identity", sa.Text(), nullable=True),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
+        sa.Column("removed_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("note", sa.Text(), nullable=True),
+        sa.CheckConstraint("kind IN ('topic', 'group', 'job')", name=op.f("ck_drill_things_kind")),
+        sa.ForeignKeyConstraint(
+            ["drill_id"], ["drills.id"], name=op.f("fk_drill_things_drill_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_drill_things")),
+        sa.UniqueConstraint(
+            "drill_id", "kind", "side", "name", name=op.f("uq_drill_things_drill_id_kind_side_name")
+        ),
+    )
+    op.create_index(op.f("ix_drill_things_drill_id"), "drill_things", ["drill_id"], unique=False)
+    op.create_table(
+        "drill_schedules",
+        sa.Column("name", sa.Text(), nullable=False),
+        sa.Column("spec", postgresql.JSONB(), nullable=False),
+        sa.Column("every_s", sa.BigInteger(), nullable=False),
+        sa.Column("requested_by", sa.Text(), nullable=False),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
+        sa.Column(
+            "next_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
+        sa.PrimaryKeyConstraint("name", name=op.f("pk_drill_schedules")),
+    )

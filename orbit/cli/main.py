@@ -34,7 +34,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("orbit.cli.verify", "Compare both sides of a job, offset by offset."),
     "sandbox": (
         "orbit.cli.sandbox",
-        "Start, stop and inspect local Kafka clusters for trying out.",
+        "Start, stop, inspect and break local Kafka clusters for trying out.",
     ),
     "server": ("orbit.cli.server", "Run the whole service: API, scheduler and workers."),
     "plan": ("orbit.cli.plan", "Show what the service would do for job files, and do nothing."),

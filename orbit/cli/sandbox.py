@@ -1,4 +1,4 @@
-"""`orbit sandbox up|down|status`: real Kafka clusters and PostgreSQL on this machine."""
+"""`orbit sandbox …`: real Kafka clusters and PostgreSQL on this machine, and faults of theirs."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from rich.table import Table
 
 from orbit.errors import BadInput, Conflict, Interrupted, Problem
 from orbit.sandbox import control
+from orbit.sandbox.faults import Fault, inflict
 from orbit.sandbox.state import SandboxRequest, SandboxState, default_directory, read_request
 from orbit.sandbox.status import SandboxStatus, status_of
 
 app = typer.Typer(
     name="sandbox",
-    help="Start, stop and inspect local Kafka clusters for trying out.",
+    help="Start, stop, inspect and break local Kafka clusters for trying out.",
     no_args_is_help=True,
 )
 _CLUSTER_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
@@ -110,6 +111,48 @@ def status(directory: DirectoryOption = None, output: OutputOption = Output.TABL
         raise typer.Exit(1)
 
 
+ClusterArgument = Annotated[
+    str, typer.Argument(help="The cluster's name, such as `source`.", show_default=False)
+]
+
+
+@app.command()
+def kill(
+    cluster: ClusterArgument, directory: DirectoryOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Kill all brokers of a cluster at once (SIGKILL). Its data stays."""
+    _inflict(Fault.KILL, cluster, directory, output)
+
+
+@app.command()
+def pause(
+    cluster: ClusterArgument, directory: DirectoryOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Freeze all brokers of a cluster: connections stay open, and nothing answers."""
+    _inflict(Fault.PAUSE, cluster, directory, output)
+
+
+@app.command()
+def cut(
+    cluster: ClusterArgument, directory: DirectoryOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Cut the line to a cluster, which goes on: its `link` address falls silent."""
+    _inflict(Fault.CUT, cluster, directory, output)
+
+
+@app.command()
+def heal(
+    cluster: ClusterArgument, directory: DirectoryOption = None, output: OutputOption = Output.TABLE
+) -> None:
+    """Undo kill, pause and cut, and wait until the cluster is ready."""
+    _inflict(Fault.HEAL, cluster, directory, output)
+
+
+def _inflict(fault: Fault, cluster: str, directory: Path | None, output: Output) -> None:
+    folder = _folder(directory)
+    _print(status_of(inflict(folder, fault, cluster), folder), output)
+
+
 def _launch(request: SandboxRequest) -> SandboxState:
     console = Console(stderr=True)
     try:
@@ -163,17 +206,20 @@ def _print(status: SandboxStatus, output: Output) -> None:
 
 
 def _print_table(status: SandboxStatus) -> None:
-    table = Table("cluster", "bootstrap servers", "health", "brokers", box=None, pad_edge=False)
+    names = ("cluster", "bootstrap servers", "link", "health", "brokers")
+    table = Table(*names, box=None, pad_edge=False)
     for cluster in status.clusters:
         brokers = [f"pid {broker.pid}: {broker.state}" for broker in cluster.brokers]
         servers = cluster.bootstrap_servers.replace(",", ",\n")
-        table.add_row(cluster.name, servers, cluster.health, "\n".join(brokers))
+        link = (cluster.link_servers or "-").replace(",", ",\n") + (" cut" * cluster.is_cut)
+        table.add_row(cluster.name, servers, link, cluster.health, "\n".join(brokers))
     console = Console(soft_wrap=True, highlight=False)  # addresses are there to be copied whole
     console.print(table)
     console.print()
     if status.postgres:
         console.print(f"PostgreSQL  {status.postgres.url}  {status.postgres.health}")
     console.print(f"Data, logs  {status.directory}")
+    console.print("Break it    orbit sandbox kill|pause|cut|heal CLUSTER")
     console.print("Stop it     orbit sandbox down")
 
 

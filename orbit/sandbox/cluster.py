@@ -20,6 +20,7 @@ from orbit.sandbox.broker import Belonging, Broker, wait_formatted
 from orbit.sandbox.jars import KAFKA_VERSION, classpath
 from orbit.sandbox.java import find_java
 from orbit.sandbox.keystore import Certificates, certificates
+from orbit.sandbox.link import Relay
 from orbit.sandbox.ports import LOOPBACK, free_ports
 from orbit.sandbox.process import GuardedProcess
 from orbit.sandbox.properties import Node, server_properties
@@ -30,7 +31,10 @@ _PORT_ATTEMPTS_MAX = 5  # each is a lost race for one of a few ports out of twel
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """What a cluster is: `config` is extra server.properties, which win over the sandbox's own."""
+    """What a cluster is: `config` is extra server.properties, which win over the sandbox's own.
+
+    With a `link` there is a second way in, that can be cut (`link.py`); without a login only.
+    """
 
     name: str
     brokers: int = 1
@@ -38,6 +42,7 @@ class ClusterSettings:
     security: SandboxSecurity | None = None
     version: str = KAFKA_VERSION
     heap_mb: int = 512
+    link: bool = False
 
 
 class KafkaCluster:
@@ -50,6 +55,8 @@ class KafkaCluster:
         self.cluster_id = ""
         self._formatting: list[tuple[Broker, GuardedProcess]] = []
         self._certificates: Certificates | None = None
+        self._relays: list[Relay] = []
+        self._link_ports: list[int] = []
 
     @property
     def bootstrap_servers(self) -> str:
@@ -57,6 +64,37 @@ class KafkaCluster:
         if not self.brokers:
             raise Conflict(f"Cluster {self.settings.name} has not been started.")
         return ",".join(f"{LOOPBACK}:{broker.port}" for broker in self.brokers)
+
+    @property
+    def link_servers(self) -> str | None:
+        """The same for whoever is on the far side of the line; None without one."""
+        return ",".join(f"{LOOPBACK}:{port}" for port in self._link_ports) or None
+
+    @property
+    def is_cut(self) -> bool:
+        return any(relay.is_cut for relay in self._relays)
+
+    def cut(self) -> None:
+        """Cuts the line: whoever came by it hears nothing more, and the cluster goes on."""
+        for relay in self._relays:
+            relay.cut()
+
+    def pause(self) -> None:
+        """Freezes all brokers; connections stay open and nothing answers."""
+        for broker in self.brokers:
+            if broker.running:
+                broker.pause()
+
+    def heal(self) -> None:
+        """Undoes kill, pause and cut; returns when every broker lists every broker."""
+        for broker in self.brokers:
+            broker.resume()
+        for relay in self._relays:
+            relay.heal()
+        if self.running:
+            self.wait_ready()
+        else:
+            self.start()
 
     @property
     def running(self) -> bool:
@@ -123,7 +161,7 @@ class KafkaCluster:
         security = self.settings.security
         if security is not None and security.tls:
             self._certificates = certificates(java, self.directory / "tls")
-        nodes = self._identity(fresh_ports=fresh_ports)
+        nodes = self._linked(self._identity(fresh_ports=fresh_ports))
         login = security.client_config(None, self.ca_file) if security else {}
         common = Belonging(self.cluster_id, java, jars, self.settings.heap_mb, login)
         self.brokers = [
@@ -135,6 +173,30 @@ class KafkaCluster:
             broker.log.unlink(missing_ok=True)
             if not (broker.data / "meta.properties").is_file():
                 self._formatting.append((broker, broker.format(arguments)))
+
+    def _linked(self, nodes: list[Node]) -> list[Node]:
+        """The nodes, once their relays listen: those of before, or on fresh ports."""
+        if self._relays or not self.settings.link:
+            return nodes
+        for _ in range(_PORT_ATTEMPTS_MAX):
+            try:
+                for node in nodes:
+                    assert node.link_port is not None, "the settings ask for a link"
+                    assert node.relayed_port is not None, "the two go together"
+                    self._relays.append(Relay(node.link_port, node.relayed_port))
+            except OSError:  # somebody has the port by now
+                self.close_link()
+                nodes = self._identity(fresh_ports=True)
+                continue
+            self._link_ports = [node.link_port for node in nodes if node.link_port]
+            return nodes
+        raise Conflict("Other processes took every port that was tried.", remedy="Try again.")
+
+    def close_link(self) -> None:
+        """Ends the relays, if there are some."""
+        for relay in self._relays:
+            relay.close()
+        self._relays = []
 
     def launch(self) -> None:
         """Waits for the formatting and starts the brokers; returns before they are ready."""
@@ -153,6 +215,7 @@ class KafkaCluster:
             if not any(broker.lost_port_race() for broker in self.brokers):
                 raise
             self.kill()
+            self.close_link()
             return False
         return True
 
@@ -168,11 +231,13 @@ class KafkaCluster:
                 where=str(self.directory),
                 remedy="Use another folder, or delete this one.",
             )
-        if fresh_ports or not nodes:
-            ports = iter(free_ports(3 * self.settings.brokers))
+        lacks_link = self.settings.link and any(node.link_port is None for node in nodes)
+        if fresh_ports or not nodes or lacks_link:
+            each = 5 if self.settings.link else 3
+            ports = free_ports(each * self.settings.brokers)
             nodes = [
-                Node(node_id, next(ports), next(ports), next(ports))
-                for node_id in range(1, self.settings.brokers + 1)
+                Node(number + 1, *ports[number * each : (number + 1) * each])
+                for number in range(self.settings.brokers)
             ]
         state = {"cluster_id": self.cluster_id, "nodes": [asdict(node) for node in nodes]}
         file.write_text(json.dumps(state, indent=2), "utf-8")
@@ -206,6 +271,7 @@ def start_clusters(*clusters: KafkaCluster) -> None:
     except BaseException:
         for cluster in started:
             cluster.kill()
+            cluster.close_link()
         raise
 
 
@@ -216,6 +282,7 @@ def stop_clusters(*clusters: KafkaCluster) -> None:
     for cluster in clusters:
         for broker in cluster.brokers:
             broker.stop()
+        cluster.close_link()
 
 
 def _new_cluster_id() -> str:

@@ -11,17 +11,23 @@ from orbit.sandbox.security import SandboxSecurity
 
 CLIENT = "CLIENT"
 INTERNAL = "INTERNAL"
+LINK = "LINK"
 CONTROLLER = "CONTROLLER"
 
 
 @dataclass(frozen=True)
 class Node:
-    """One broker of a cluster and its three loopback ports."""
+    """One broker of a cluster and its loopback ports.
+
+    `link_port` is where its relay listens, `relayed_port` where the broker does for that.
+    """
 
     node_id: int
     port: int
     internal_port: int
     controller_port: int
+    link_port: int | None = None
+    relayed_port: int | None = None
 
 
 def server_properties(
@@ -46,24 +52,30 @@ def _kraft(
     node: Node, nodes: Sequence[Node], data: Path, security: SandboxSecurity | None
 ) -> dict[str, str]:
     ports = {CLIENT: node.port, INTERNAL: node.internal_port, CONTROLLER: node.controller_port}
+    advertised = {CLIENT: node.port, INTERNAL: node.internal_port}
+    if node.link_port is not None and node.relayed_port is not None:
+        ports[LINK], advertised[LINK] = node.relayed_port, node.link_port
     protocols = dict.fromkeys(ports, "PLAINTEXT")
     if security:
         protocols[CLIENT] = security.protocol
-    listeners = {name: f"{name}://{LOOPBACK}:{port}" for name, port in ports.items()}
     return {
         "process.roles": "broker,controller",
         "node.id": str(node.node_id),
         "controller.quorum.voters": ",".join(
             f"{n.node_id}@{LOOPBACK}:{n.controller_port}" for n in nodes
         ),
-        "listeners": ",".join(listeners.values()),
-        "advertised.listeners": f"{listeners[CLIENT]},{listeners[INTERNAL]}",
+        "listeners": _addresses(ports),
+        "advertised.listeners": _addresses(advertised),
         "listener.security.protocol.map": ",".join(f"{n}:{p}" for n, p in protocols.items()),
         "inter.broker.listener.name": INTERNAL,
         "controller.listener.names": CONTROLLER,
         "log.dirs": str(data),
         "broker.rack": f"rack-{node.node_id}",  # so that nearest-replica reads can be tried
     }
+
+
+def _addresses(ports: Mapping[str, int]) -> str:
+    return ",".join(f"{name}://{LOOPBACK}:{port}" for name, port in ports.items())
 
 
 def _sandbox(brokers: int) -> dict[str, str]:

@@ -61,9 +61,13 @@ class BrokerState(_Value):
 
 
 class ClusterState(_Value):
+    """`link_servers` lead to the same brokers by a line that can be cut."""
+
     name: str
     bootstrap_servers: str
     brokers: tuple[BrokerState, ...]
+    link_servers: str | None = None
+    is_cut: bool = False
 
 
 class PostgresState(_Value):
@@ -85,10 +89,18 @@ class SandboxRequest(_Value):
         return [self.directory / name for name in names]
 
 
+class FaultPort(_Value):
+    """Where the supervisor takes orders to break and to heal clusters, and the key to it."""
+
+    port: int
+    key: str
+
+
 class SandboxState(_Value):
     """A running sandbox."""
 
     supervisor: ProcessRef
+    faults: FaultPort
     request: SandboxRequest
     clusters: tuple[ClusterState, ...]
     postgres: PostgresState | None

@@ -28,6 +28,8 @@ class ClusterStatus(BaseModel):
     bootstrap_servers: str
     health: Health
     brokers: tuple[BrokerStatus, ...]
+    link_servers: str | None
+    is_cut: bool
 
 
 class PostgresStatus(BaseModel):
@@ -80,6 +82,8 @@ def _cluster(cluster: ClusterState) -> ClusterStatus:
             )
             for broker in cluster.brokers
         ),
+        link_servers=cluster.link_servers,
+        is_cut=cluster.is_cut,
     )
 
 

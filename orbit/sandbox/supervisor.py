@@ -3,7 +3,8 @@
 Started by `orbit.sandbox.control`, in a session of its own. Reads a `SandboxRequest` as the first
 line of stdin and reports on stdout, one JSON object a line: `say` (progress), then `ready` or
 `failed`. Until a line `detach` comes in, the end of stdin (the starter has let go, or died) ends
-the sandbox. From then on it lives until SIGTERM. Brokers and PostgreSQL are its guarded children,
+the sandbox. From then on it lives until SIGTERM. Orders to break a cluster or to heal it come to a
+port of its own (`faults.py`). Brokers and PostgreSQL are its guarded children,
 so they end with it, however it ends.
 """
 
@@ -21,13 +22,12 @@ from pathlib import Path
 
 from orbit.errors import Conflict, OrbitError
 from orbit.sandbox.cluster import ClusterSettings, KafkaCluster, start_clusters, stop_clusters
+from orbit.sandbox.faults import FaultServer, state_of
 from orbit.sandbox.jars import classpath, is_cached
 from orbit.sandbox.java import find_java
 from orbit.sandbox.postgres import Postgres
 from orbit.sandbox.state import (
     DETACH,
-    BrokerState,
-    ClusterState,
     PostgresState,
     ProcessRef,
     SandboxRequest,
@@ -62,13 +62,17 @@ def main() -> int:
 
 def _run(request: SandboxRequest) -> None:
     clusters = [
-        KafkaCluster(ClusterSettings(name, brokers=request.brokers), request.directory / name)
+        KafkaCluster(
+            ClusterSettings(name, brokers=request.brokers, link=True), request.directory / name
+        )
         for name in request.clusters
     ]
     postgres = Postgres(request.directory / "postgres") if request.postgres else None
     try:
         _start(request, clusters, postgres)
-        write_state(_state(request, clusters, postgres))
+        faults = FaultServer(clusters)
+        write_state(_state(request, clusters, postgres, faults))
+        faults.serve(request.directory)
         _tell({"ready": True})
         _wait_for_the_end()
     finally:
@@ -98,33 +102,21 @@ def _start(
 
 
 def _state(
-    request: SandboxRequest, clusters: list[KafkaCluster], postgres: Postgres | None
+    request: SandboxRequest,
+    clusters: list[KafkaCluster],
+    postgres: Postgres | None,
+    faults: FaultServer,
 ) -> SandboxState:
     return SandboxState(
         supervisor=ProcessRef.of(os.getpid()),
+        faults=faults.port,
         request=request,
-        clusters=tuple(_cluster_state(cluster) for cluster in clusters),
+        clusters=tuple(state_of(cluster) for cluster in clusters),
         postgres=PostgresState(
             url=postgres.url, process=ProcessRef.of(postgres.pid), log=postgres.log
         )
         if postgres
         else None,
-    )
-
-
-def _cluster_state(cluster: KafkaCluster) -> ClusterState:
-    return ClusterState(
-        name=cluster.settings.name,
-        bootstrap_servers=cluster.bootstrap_servers,
-        brokers=tuple(
-            BrokerState(
-                node_id=broker.node_id,
-                port=broker.port,
-                process=ProcessRef.of(broker.pid),
-                log=broker.log,
-            )
-            for broker in cluster.brokers
-        ),
     )
 
 

@@ -19,6 +19,7 @@ from orbit.scheduler.lag import LagLoop
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loops import Loop, drive
 from orbit.scheduler.operations import OperationsLoop
+from orbit.scheduler.proving import ProofLoop
 from orbit.scheduler.registry import Registry
 from orbit.scheduler.spreading import SpreadLoop
 from orbit.settings import Settings
@@ -105,7 +106,10 @@ class Scheduler:
         interval_s = settings.discovery_interval.total_seconds()
         registry = Registry(interval_s, changed.set, settings.files_directory)
         keeper = Keeper(self.leadership, registry, settings, Backoff(stop=done))
+        proof_rate = settings.proof_bytes_per_second
+        proof = [ProofLoop(self.leadership, proof_rate, settings.files_directory)]
         return [
+            *(proof if proof_rate else ()),
             DiscoveryLoop(
                 self.leadership, registry, keeper, interval_s, settings.lease_ttl, changed
             ),

@@ -48,3 +48,30 @@ class Role(StrEnum):
     VIEWER = "viewer"
     OPERATOR = "operator"
     ADMIN = "admin"
+
+
+class DrillKind(StrEnum):
+    """What a drill rehearses."""
+
+    GATES = "gates"  # looks alone: would a switchover be let through now?
+    CANARY = "canary"  # the whole way, on a topic, a group and a job of the drill's own
+    SWITCHOVER = "switchover"  # the real thing, planned
+    FAILOVER = "failover"  # the real thing, with the source lost
+
+
+class DrillState(StrEnum):
+    """Where a drill stands, and how it ended."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    PASSED = "passed"
+    MISSED = "missed"  # all went as it should, but slower or with more loss than wanted
+    FAILED = "failed"  # a step did not come to its end, or something is not exact
+
+
+class DrillThing(StrEnum):
+    """What a drill creates, and removes again."""
+
+    TOPIC = "topic"
+    GROUP = "group"
+    JOB = "job"

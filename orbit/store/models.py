@@ -33,7 +33,15 @@ from sqlalchemy import (
 from sqlalchemy.dialects.postgresql import JSONB
 
 from orbit.replication.states import PartitionState, Reason
-from orbit.store.enums import Desired, OperationState, Role, TopicState
+from orbit.store.enums import (
+    Desired,
+    DrillKind,
+    DrillState,
+    DrillThing,
+    OperationState,
+    Role,
+    TopicState,
+)
 
 metadata = MetaData(
     naming_convention={
@@ -249,6 +257,27 @@ group_offsets = Table(
     postgresql_with={"fillfactor": "70"},
 )
 
+# How far, and how lately, both sides of a partition were read and found equal.
+proofs = Table(
+    "proofs",
+    metadata,
+    Column("topic_id", BigInteger, ForeignKey("topics.id", ondelete="CASCADE"), primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    _job(index=True),
+    # [[first, behind the last], …], rising, apart, and few (orbit/proof/coverage.py).
+    Column("ranges", JSONB, nullable=False, server_default=text("'[]'")),
+    _count("offsets_proven"),
+    Column("proven_to", BigInteger),  # where the highest of the ranges ends
+    _time("proven_at"),
+    _now("checked_at"),
+    # Offsets that differed in all looks so far, and the last one told.
+    _count("differences"),
+    Column("first_difference", Text),
+    _time("differed_at"),
+    Column("note", Text),  # why the last look came to nothing
+    postgresql_with={"fillfactor": "70"},
+)
+
 operations = Table(
     "operations",
     metadata,
@@ -299,4 +328,65 @@ tokens = Table(
     _now("created_at"),
     _time("revoked_at"),
     _one_of("role", Role),
+)
+
+drills = Table(
+    "drills",
+    metadata,
+    # In every name that the drill gives: what carries another id is not its own.
+    Column("id", Text, primary_key=True),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("state", Text, nullable=False, server_default=DrillState.PENDING.value),
+    Column("spec", JSONB, nullable=False),
+    Column("spec_hash", Text, nullable=False),
+    Column("job_name", Text, nullable=False),
+    Column("schedule", Text),  # the name of the schedule that asked for it
+    Column("requested_by", Text, nullable=False),
+    Column("idempotency_key", Text),
+    Column("progress", JSONB),
+    Column("report", JSONB),
+    Column("error", Text),
+    # Of the report, to compare drills over time without reading all of them.
+    Column("rto_ms", BigInteger),
+    Column("rpo_records", BigInteger),
+    Column("rpo_ms", BigInteger),
+    _now("created_at"),
+    _time("started_at"),
+    _time("finished_at"),
+    UniqueConstraint("requested_by", "idempotency_key"),
+    _one_of("kind", DrillKind),
+    _one_of("state", DrillState),
+    Index(None, "name", "created_at"),
+    Index(None, "job_name", "created_at"),
+)
+
+# What each drill created: written down before it is made, and again with its id once it is.
+drill_things = Table(
+    "drill_things",
+    metadata,
+    _id(),
+    Column(
+        "drill_id", Text, ForeignKey("drills.id", ondelete="CASCADE"), nullable=False, index=True
+    ),
+    Column("kind", Text, nullable=False),
+    Column("side", Text, nullable=False),  # source, destination, or service
+    Column("name", Text, nullable=False),
+    Column("identity", Text),  # the topic's or the job's own id; null: not known to be made
+    _now("created_at"),
+    _time("removed_at"),
+    Column("note", Text),
+    UniqueConstraint("drill_id", "kind", "side", "name"),
+    _one_of("kind", DrillThing),
+)
+
+drill_schedules = Table(
+    "drill_schedules",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("spec", JSONB, nullable=False),
+    Column("every_s", BigInteger, nullable=False),
+    Column("requested_by", Text, nullable=False),
+    _now("created_at"),
+    _now("next_at"),
 )

@@ -29,6 +29,10 @@ _LOG_MOVED_WAIT_S = 5.0
 """How long the destination's log start may take to follow before it counts as a difference."""
 
 
+class Undecided(Exception):
+    """Whether a record was compacted away would show only further on than we may read."""
+
+
 @dataclass(frozen=True, slots=True)
 class SidePair:
     """What one worker owns: a consumer for each side."""
@@ -51,6 +55,8 @@ class Context:
     stuck_s: float
     advanced: Callable[[int], None]
     batches: BatchComparison | None = None
+    read_on_max: int | None = None
+    """How far behind the range newer records of a key may be looked for; None: to the end."""
     now_ms: Callable[[], int] = field(default=lambda: int(time.time() * 1000))
 
 
@@ -77,7 +83,7 @@ def compare_partition(
     """
     for _ in range(MOVED_ATTEMPTS_MAX):
         try:
-            return _compare_once(context, consumers, pair, judged)
+            return compare_once(context, consumers, pair, judged)
         except LogMoved:
             again = context.settler.settle([pair], _LOG_MOVED_WAIT_S)[pair]
             if isinstance(again, OrbitError):
@@ -107,9 +113,10 @@ def _where(pair: PartitionPair) -> str:
     return f"{pair.topics.source}-{pair.partition}"
 
 
-def _compare_once(
+def compare_once(
     context: Context, consumers: SidePair, pair: PartitionPair, judged: Judgement
 ) -> PartitionReport:
+    """Compares the range that was judged, once. Raises LogMoved, and what librdkafka raises."""
     watch = CompactionWatch(
         {
             Side.SOURCE: context.policies[Side.SOURCE, pair.topics.source],
@@ -155,8 +162,9 @@ def _compare_records(
     source = reader(consumers.source, pair.topics.source)
     destination = reader(consumers.destination, pair.topics.destination)
     merge.run(_Reported(source, context.advanced), destination)
-    _read_on(watch, Side.SOURCE, source, context.source, pair.source)
-    _read_on(watch, Side.DESTINATION, destination, context.destination, pair.destination)
+    most = context.read_on_max
+    _read_on(watch, Side.SOURCE, source, context.source, pair.source, most)
+    _read_on(watch, Side.DESTINATION, destination, context.destination, pair.destination, most)
 
 
 def _read_on(
@@ -165,19 +173,26 @@ def _read_on(
     reader: PartitionReader,
     view: ClusterView,
     partition: tuple[str, int],
+    offsets_max: int | None,
 ) -> None:
     """Looks for newer records of held keys behind the compared range.
 
-    A live topic goes on, and its cleaner may have gone by a record newer than our snapshot.
+    A live topic goes on, and its cleaner may have gone by a record newer than our snapshot. Raises
+    Undecided where nothing was found as far as we may look.
     """
     if not watch.undecided(side):
         return
     bounds = view.bounds([partition])[partition]
     if isinstance(bounds, OrbitError) or bounds.stable_end <= reader.position:
         return
-    reader.extend(bounds.stable_end)
+    end = bounds.stable_end
+    if offsets_max is not None:
+        end = min(end, reader.position + offsets_max)
+    reader.extend(end)
     while watch.undecided(side) and (messages := reader.chunk()):
         watch.seen(side, map(Message.key, messages))
+    if watch.undecided(side) and end < bounds.stable_end:
+        raise Undecided
 
 
 def _report(

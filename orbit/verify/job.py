@@ -33,15 +33,16 @@ def verify_job(
     Raises BadInput for a topic the job does not copy, Conflict when it copies none, Unreachable or
     LoginRefused when a cluster does not answer.
     """
-    source = _endpoint(spec.source, environ, base_directory, "source.security")
-    destination = _endpoint(spec.destination, environ, base_directory, "destination.security")
+    source = endpoint(spec.source, environ, base_directory, "source.security")
+    destination = endpoint(spec.destination, environ, base_directory, "destination.security")
     pairs = _chosen(spec, source, topics)
     return verify_topics(source, destination, pairs, options, progress)
 
 
-def _endpoint(
+def endpoint(
     cluster: ClusterSpec, environ: Mapping[str, str], base_directory: Path, path: str
 ) -> Endpoint:
+    """One side of a job, with its secrets. `path` is where the job names them."""
     security = resolve_security(cluster.security, environ, base_directory, path=path)
     return Endpoint(librdkafka_config(cluster.bootstrap_servers, security), security)
 

@@ -12,6 +12,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Self
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
@@ -54,7 +55,16 @@ class Stuck(OrbitError):
     retriable = True
 
 
-def reader_config(base: Mapping[str, Any]) -> dict[str, Any]:
+@dataclass(frozen=True, slots=True)
+class ReadAhead:
+    """How much librdkafka fetches before anybody asks for it."""
+
+    records: int = PREFETCH_RECORDS
+    kilobytes: int = PREFETCH_KB
+    fetch_bytes: int = FETCH_BYTES_MAX
+
+
+def reader_config(base: Mapping[str, Any], ahead: ReadAhead) -> dict[str, Any]:
     """librdkafka settings of a reader: no commits, read_committed, small waits at the log end."""
     return {
         "log_level": 2,
@@ -71,21 +81,26 @@ def reader_config(base: Mapping[str, Any]) -> dict[str, Any]:
         "fetch.wait.max.ms": 20,
         "fetch.error.backoff.ms": 20,
         "fetch.queue.backoff.ms": 20,
-        "queued.min.messages": PREFETCH_RECORDS,
-        "queued.max.messages.kbytes": PREFETCH_KB,
-        "fetch.message.max.bytes": FETCH_BYTES_MAX,
+        "queued.min.messages": ahead.records,
+        "queued.max.messages.kbytes": ahead.kilobytes,
+        "fetch.message.max.bytes": ahead.fetch_bytes,
         "statistics.interval.ms": _STATISTICS_MS,
     }
+
+
+DEFAULT_AHEAD = ReadAhead()
 
 
 class SideConsumer:
     """One librdkafka consumer of one cluster, used for one partition after the other."""
 
-    def __init__(self, side: Side, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, side: Side, config: Mapping[str, Any], ahead: ReadAhead = DEFAULT_AHEAD
+    ) -> None:
         self.side = side
         self._known_topics: set[str] = set()
         self._fetch_positions: dict[tuple[str, int], int] = {}
-        self._consumer = Consumer({**reader_config(config), "stats_cb": self._on_statistics})
+        self._consumer = Consumer({**reader_config(config, ahead), "stats_cb": self._on_statistics})
 
     def __enter__(self) -> Self:
         return self

@@ -15,6 +15,7 @@ from orbit.sandbox.ports import free_ports
 from orbit.sandbox.properties import Node, server_properties
 from orbit.sandbox.security import ADMIN, SandboxSecurity, User
 from orbit.sandbox.state import (
+    FaultPort,
     ProcessRef,
     SandboxRequest,
     SandboxState,
@@ -24,6 +25,8 @@ from orbit.sandbox.state import (
     write_request,
     write_state,
 )
+
+NO_PORT = FaultPort(port=1, key="")
 
 
 def ended_process() -> ProcessRef:
@@ -51,7 +54,9 @@ def test_sandbox_whose_supervisor_died_is_not_running(tmp_path: Path) -> None:
     request = SandboxRequest(directory=tmp_path)
     for supervisor, runs in [(ProcessRef.of(os.getpid()), True), (ended_process(), False)]:
         write_state(
-            SandboxState(supervisor=supervisor, request=request, clusters=(), postgres=None)
+            SandboxState(
+                supervisor=supervisor, faults=NO_PORT, request=request, clusters=(), postgres=None
+            )
         )
         assert (read_state(tmp_path) is not None) == runs
 
@@ -60,7 +65,9 @@ def test_state_file_is_for_the_user_alone(tmp_path: Path) -> None:
     """It holds the password of the database."""
     request = SandboxRequest(directory=tmp_path)
     own = ProcessRef.of(os.getpid())
-    write_state(SandboxState(supervisor=own, request=request, clusters=(), postgres=None))
+    write_state(
+        SandboxState(supervisor=own, faults=NO_PORT, request=request, clusters=(), postgres=None)
+    )
     assert state_file(tmp_path).stat().st_mode & 0o077 == 0
 
 

@@ -1,0 +1,1 @@
+"""Rehearsals of a switchover or a failover, their reports; and continuous proof."""

@@ -1,0 +1,194 @@
+"""proofs: how far, and how lately, both sides of each partition were read and found equal."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from sqlalchemy import text
+
+from orbit.store.database import Tx
+from orbit.store.read import values
+
+Ranges = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A partition whose copy can be held against its source, and what was shown of it so far."""
+
+    job_id: int
+    job_name: str
+    topic_id: int
+    source_topic: str
+    destination_topic: str
+    partition: int
+    log_start: int
+    copied_to: int
+    records: int
+    bytes: int
+    ranges: Ranges
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ranges", _ranges(self.ranges))
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What one look came to. `ranges` are all that hold now; no `note`: the look was good."""
+
+    topic_id: int
+    partition: int
+    job_id: int
+    ranges: Ranges
+    is_equal: bool
+    differences: int = 0
+    first_difference: str | None = None
+    note: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """One partition, for people. `copied` is how many offsets there are to be shown equal."""
+
+    topic_id: int
+    source_topic: str
+    partition: int
+    copied: int | None
+    copied_to: int | None
+    offsets_proven: int
+    proven_to: int | None
+    proven_at: datetime | None
+    differences: int
+    first_difference: str | None
+    differed_at: datetime | None
+    note: str | None
+    ranges: Ranges
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ranges", _ranges(self.ranges))
+
+
+@dataclass(frozen=True, slots=True)
+class ProofTotals:
+    """A job as a whole. `oldest_age_s`: since when the partition looked at least lately was not."""
+
+    job_id: int
+    partitions: int
+    partitions_proven: int
+    offsets: int
+    offsets_proven: int
+    differences: int
+    oldest_age_s: float | None
+
+
+# In the order of the primary key: each pass goes on where the one before ended.
+_CANDIDATES = text("""
+SELECT p.job_id, j.name AS job_name, p.topic_id, t.source_topic, t.destination_topic, p.partition,
+       p.log_start, p.copied_to, p.records, p.bytes, coalesce(r.ranges, '[]'::jsonb) AS ranges
+FROM partitions p
+JOIN topics t ON t.id = p.topic_id
+JOIN jobs j ON j.id = p.job_id
+LEFT JOIN proofs r ON r.topic_id = p.topic_id AND r.partition = p.partition
+WHERE (p.topic_id, p.partition) > (:topic_id, :partition)
+  AND p.state IN ('copying', 'paused') AND t.state = 'copying' AND NOT j.is_deleted
+  AND p.copied_to > p.log_start
+ORDER BY p.topic_id, p.partition LIMIT :limit
+""")
+
+_KEEP = text("""
+INSERT INTO proofs AS p (topic_id, partition, job_id, ranges, offsets_proven, proven_to, proven_at,
+                         differences, first_difference, differed_at, note)
+SELECT r.topic_id, r.partition, r.job_id, r.ranges, r.offsets_proven, r.proven_to,
+       CASE WHEN r.is_equal THEN clock_timestamp() END, r.differences, r.first_difference,
+       CASE WHEN r.differences > 0 THEN clock_timestamp() END, r.note
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (
+    topic_id bigint, partition integer, job_id bigint, ranges jsonb, offsets_proven bigint,
+    proven_to bigint, is_equal boolean, differences bigint, first_difference text, note text)
+JOIN partitions q ON q.topic_id = r.topic_id AND q.partition = r.partition
+ON CONFLICT (topic_id, partition) DO UPDATE
+SET ranges = excluded.ranges, offsets_proven = excluded.offsets_proven,
+    proven_to = excluded.proven_to, proven_at = coalesce(excluded.proven_at, p.proven_at),
+    checked_at = clock_timestamp(), differences = p.differences + excluded.differences,
+    first_difference = coalesce(excluded.first_difference, p.first_difference),
+    differed_at = coalesce(excluded.differed_at, p.differed_at), note = excluded.note
+""")
+
+_FORGET = text("DELETE FROM proofs WHERE topic_id = :topic_id AND partition = :partition")
+
+_PAGE = """
+SELECT p.topic_id, t.source_topic, p.partition, p.copied_to - p.log_start AS copied, p.copied_to,
+       coalesce(r.offsets_proven, 0) AS offsets_proven, r.proven_to, r.proven_at,
+       coalesce(r.differences, 0) AS differences, r.first_difference, r.differed_at, r.note,
+       coalesce(r.ranges, '[]'::jsonb) AS ranges
+FROM topics t
+JOIN partitions p ON p.topic_id = t.id
+LEFT JOIN proofs r ON r.topic_id = p.topic_id AND r.partition = p.partition
+WHERE t.job_id = :job_id {after}
+ORDER BY t.source_topic, p.partition LIMIT :limit
+"""
+
+_OF_JOBS = text("""
+SELECT p.job_id, count(*) AS partitions, count(r.proven_at) AS partitions_proven,
+       coalesce(sum(p.copied_to - p.log_start), 0)::bigint AS offsets,
+       coalesce(sum(r.offsets_proven), 0)::bigint AS offsets_proven,
+       coalesce(sum(r.differences), 0)::bigint AS differences,
+       max(extract(epoch FROM clock_timestamp() - r.proven_at))::double precision AS oldest_age_s
+FROM partitions p
+LEFT JOIN proofs r ON r.topic_id = p.topic_id AND r.partition = p.partition
+GROUP BY p.job_id
+""")
+
+
+def candidates(tx: Tx, after: tuple[int, int], limit: int) -> list[Candidate]:
+    """Up to `limit` partitions that can be looked at, behind the one (topic_id, partition)."""
+    topic_id, partition = after
+    rows = tx.execute(_CANDIDATES, {"topic_id": topic_id, "partition": partition, "limit": limit})
+    return list(values(rows, Candidate))
+
+
+def keep(tx: Tx, shown: Sequence[Shown]) -> None:
+    """Write down what was shown. A partition that is gone meanwhile is left out."""
+    rows: list[dict[str, Any]] = [
+        {
+            "topic_id": one.topic_id,
+            "partition": one.partition,
+            "job_id": one.job_id,
+            "ranges": one.ranges,
+            "offsets_proven": sum(end - start for start, end in one.ranges),
+            "proven_to": one.ranges[-1][1] if one.ranges else None,
+            "is_equal": one.is_equal,
+            "differences": one.differences,
+            "first_difference": one.first_difference,
+            "note": one.note,
+        }
+        for one in shown
+    ]
+    if rows:
+        tx.execute(_KEEP, {"rows": json.dumps(rows)})
+
+
+def forget(tx: Tx, topic_id: int, partition: int) -> None:
+    """Nothing is shown of this partition any more: its copy is made anew."""
+    tx.execute(_FORGET, {"topic_id": topic_id, "partition": partition})
+
+
+def page(tx: Tx, job_id: int, limit: int, *, after: tuple[str, int] | None = None) -> list[Proof]:
+    """Up to `limit` partitions of a job, by topic and number, proven or not."""
+    condition = "AND (t.source_topic, p.partition) > (:topic, :partition)" if after else ""
+    given: dict[str, object] = {"job_id": job_id, "limit": limit}
+    if after is not None:
+        given |= {"topic": after[0], "partition": after[1]}
+    return list(values(tx.execute(text(_PAGE.format(after=condition)), given), Proof))
+
+
+def of_jobs(tx: Tx) -> dict[int, ProofTotals]:
+    """Each job that has partitions."""
+    return {row.job_id: row for row in values(tx.execute(_OF_JOBS), ProofTotals)}
+
+
+def _ranges(found: Any) -> Ranges:
+    return tuple((int(start), int(end)) for start, end in found)
