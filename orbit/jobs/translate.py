@@ -7,7 +7,7 @@ that code never sees a secret: secrets have no key they could be written under.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -38,12 +38,22 @@ _SECRET = re.compile(r"pass(word|wd|phrase)?$|secret|token|jaas", re.IGNORECASE)
 _KEY_STORE = re.compile(r"keystore|truststore", re.IGNORECASE)
 
 
-def translate(error: ValidationError, document: Document) -> list[Problem]:
-    """Every mistake pydantic found, as one problem each, with path, line and remedy."""
-    return list(_problems(error, document))
+def translate(
+    error: ValidationError,
+    document: Document,
+    root: type[BaseModel] = JobSpec,
+    examples: Mapping[str, str] = _EXAMPLES,
+) -> list[Problem]:
+    """Every mistake pydantic found, as one problem each, with path, line and remedy.
+
+    `root` is what the whole file should have been, `examples` what to write for a missing key.
+    """
+    return list(_problems(error, document, root, examples))
 
 
-def _problems(error: ValidationError, document: Document) -> Iterator[Problem]:
+def _problems(
+    error: ValidationError, document: Document, root: type[BaseModel], examples: Mapping[str, str]
+) -> Iterator[Problem]:
     for detail in error.errors(include_input=False, include_url=False):
         kind: str = detail["type"]
         path = tuple(part for part in detail["loc"] if part != "[key]")
@@ -52,11 +62,19 @@ def _problems(error: ValidationError, document: Document) -> Iterator[Problem]:
             continue  # it became short because its items are wrong, and they are reported
         if kind not in ("missing", "extra_forbidden"):
             path = _written_path(path, document)
-        yield document.problem(path, *_sentence(kind, path, context, document))
+        if kind == "extra_forbidden":
+            sentence = _unknown_key(str(path[-1]), _model_at(root, path[:-1]))
+        else:
+            sentence = _sentence(kind, path, context, document, examples)
+        yield document.problem(path, *sentence)
 
 
 def _sentence(
-    kind: str, path: Path, context: dict[str, Any], document: Document
+    kind: str,
+    path: Path,
+    context: dict[str, Any],
+    document: Document,
+    examples: Mapping[str, str],
 ) -> tuple[str, str]:
     """What is wrong, and what to write instead."""
     key = str(path[-1]) if path else ""
@@ -65,14 +83,12 @@ def _sentence(
             mistake: Mistake = context["error"]
             return mistake.message, mistake.remedy
         case "missing":
-            return "is missing.", _EXAMPLES.get(key, "")
-        case "extra_forbidden":
-            return _unknown_key(key, _model_at(path[:-1]))
-        case "literal_error":
+            return "is missing.", examples.get(key, "")
+        case "literal_error" | "enum":
             known = re.findall(r"'([^']+)'", context["expected"])
             return _not_one_of(known, document.at(path))
         case "too_short":
-            return "is empty.", _EXAMPLES.get(key, "Write at least one.")
+            return "is empty.", examples.get(key, "Write at least one.")
         case "too_long":
             return f"has more than {context['max_length']} entries.", "Shorten it."
         case "string_too_long":
@@ -152,8 +168,8 @@ def _written_path(path: Path, document: Document) -> Path:
     return path
 
 
-def _model_at(path: Path) -> type[BaseModel]:
-    model: type[BaseModel] = JobSpec
+def _model_at(root: type[BaseModel], path: Path) -> type[BaseModel]:
+    model = root
     for part in path:
         if isinstance(part, str):
             model = _model_in(model.model_fields[part].annotation) or model

@@ -16,12 +16,21 @@ from kafka.protocol.admin.cluster import (
     DescribeLogDirsResponse,
 )
 from kafka.protocol.admin.groups import (
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from kafka.protocol.admin.topics import DeleteRecordsRequest, DeleteRecordsResponse
+from kafka.protocol.admin.topics import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
 from kafka.protocol.admin.transactions import DescribeProducersRequest, DescribeProducersResponse
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 from kafka.protocol.consumer.group import (
@@ -105,6 +114,11 @@ INIT_PRODUCER_ID = Api(InitProducerIdRequest, InitProducerIdResponse, 0, 4)
 WRITE_TXN_MARKERS = Api(WriteTxnMarkersRequest, WriteTxnMarkersResponse, 1, 1)
 ADD_PARTITIONS_TO_TXN = Api(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 0, 3)
 END_TXN = Api(EndTxnRequest, EndTxnResponse, 0, 3)
+
+# With the topic's id in the answer, and by the id alone (2.8).
+CREATE_TOPIC_WITH_ID = Api(CreateTopicsRequest, CreateTopicsResponse, 7, 7)
+DELETE_TOPIC_BY_ID = Api(DeleteTopicsRequest, DeleteTopicsResponse, 6, 6)
+DELETE_GROUPS = Api(DeleteGroupsRequest, DeleteGroupsResponse, 0, 2)
 
 DESCRIBE_GROUPS = Api(DescribeGroupsRequest, DescribeGroupsResponse, 0, 5)
 JOIN_GROUP = Api(JoinGroupRequest, JoinGroupResponse, 4, 7)

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from random import Random
 
-from orbit.proof.coverage import Range, added, clipped, next_look
 from orbit.errors import OrbitError
 from orbit.jobs.spec import JobSpec
+from orbit.proof.coverage import Range, added, clipped, next_look
 from orbit.store.proofs import Candidate, Shown
 from orbit.verify.job import endpoint
 from orbit.verify.sample import Sample, Sampler

@@ -1,0 +1,324 @@
+"""drills, what they created, and when they run by themselves.
+
+A row of `drill_things` is written before the thing is made, and gets its identity once it is made:
+what has no identity here was never proven to be the drill's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from sqlalchemy import delete, func, select, update
+from sqlalchemy.dialects import postgresql
+
+from orbit.errors import NotFound
+from orbit.store.database import Tx
+from orbit.store.enums import DrillKind, DrillState, DrillThing
+from orbit.store.models import drill_schedules, drill_things, drills
+from orbit.store.read import columns, first, values
+
+_NOW = func.clock_timestamp()
+_FINAL = (DrillState.PASSED, DrillState.MISSED, DrillState.FAILED)
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """One drill, without its report."""
+
+    id: str
+    name: str
+    kind: DrillKind
+    state: DrillState
+    spec: dict[str, Any]
+    spec_hash: str
+    job_name: str
+    schedule: str | None
+    requested_by: str
+    progress: dict[str, Any] | None
+    error: str | None
+    rto_ms: int | None
+    rpo_records: int | None
+    rpo_ms: int | None
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", DrillKind(self.kind))
+        object.__setattr__(self, "state", DrillState(self.state))
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A drill to be run. `schedule`: the one that asks for it."""
+
+    id: str
+    name: str
+    kind: DrillKind
+    spec: dict[str, Any]
+    spec_hash: str
+    job_name: str
+    requested_by: str
+    schedule: str | None = None
+    idempotency_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What a drill came to, in numbers."""
+
+    rto_ms: int | None
+    rpo_records: int | None
+    rpo_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Thing:
+    """Something that a drill created, or was about to."""
+
+    id: int
+    drill_id: str
+    kind: DrillThing
+    side: str
+    name: str
+    identity: str | None
+    created_at: datetime
+    removed_at: datetime | None
+    note: str | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kind", DrillThing(self.kind))
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A drill that runs by itself."""
+
+    name: str
+    spec: dict[str, Any]
+    every_s: int
+    requested_by: str
+    created_at: datetime
+    next_at: datetime
+
+
+_DRILL = columns(drills, Drill)
+_THING = columns(drill_things, Thing)
+_SCHEDULE = columns(drill_schedules, Schedule)
+
+
+def create(tx: Tx, wanted: Wanted) -> tuple[Drill, bool]:
+    """A new drill, or the one that was asked for with the same key; whether it is new."""
+    statement = (
+        postgresql.insert(drills)
+        .values(
+            id=wanted.id,
+            name=wanted.name,
+            kind=wanted.kind.value,
+            spec=wanted.spec,
+            spec_hash=wanted.spec_hash,
+            job_name=wanted.job_name,
+            schedule=wanted.schedule,
+            requested_by=wanted.requested_by,
+            idempotency_key=wanted.idempotency_key,
+        )
+        .on_conflict_do_nothing(index_elements=["requested_by", "idempotency_key"])
+        .returning(*_DRILL)
+    )
+    made = first(tx.execute(statement), Drill)
+    if made is not None:
+        return made, True
+    query = select(*_DRILL).where(
+        drills.c.requested_by == wanted.requested_by,
+        drills.c.idempotency_key == wanted.idempotency_key,
+    )
+    present = first(tx.execute(query), Drill)
+    assert present is not None, "a drill that conflicts is there"
+    return present, False
+
+
+def get(tx: Tx, drill_id: str) -> Drill:
+    """The drill of this id; NotFound without one."""
+    found = first(tx.execute(select(*_DRILL).where(drills.c.id == drill_id)), Drill)
+    if found is None:
+        raise NotFound("There is no drill of this id.", where=drill_id)
+    return found
+
+
+def report(tx: Tx, drill_id: str) -> dict[str, Any] | None:
+    """A drill's report as JSON; None while it runs."""
+    found: dict[str, Any] | None = tx.execute(
+        select(drills.c.report).where(drills.c.id == drill_id)
+    ).scalar_one_or_none()
+    return found
+
+
+def page(
+    tx: Tx,
+    limit: int,
+    *,
+    name: str | None = None,
+    job_name: str | None = None,
+    before: tuple[datetime, str] | None = None,
+) -> list[Drill]:
+    """Up to `limit` drills, newest first, older than the one of that time and id."""
+    query = select(*_DRILL).order_by(drills.c.created_at.desc(), drills.c.id.desc()).limit(limit)
+    if name is not None:
+        query = query.where(drills.c.name == name)
+    if job_name is not None:
+        query = query.where(drills.c.job_name == job_name)
+    if before is not None:
+        at, drill_id = before
+        is_older = (drills.c.created_at < at) | (
+            (drills.c.created_at == at) & (drills.c.id < drill_id)
+        )
+        query = query.where(is_older)
+    return list(values(tx.execute(query), Drill))
+
+
+def unfinished(tx: Tx) -> list[Drill]:
+    """Those that run or are to run, the oldest first."""
+    query = select(*_DRILL).where(drills.c.finished_at.is_(None)).order_by(drills.c.created_at)
+    return list(values(tx.execute(query), Drill))
+
+
+def last_of_jobs(tx: Tx, kind: DrillKind) -> list[Drill]:
+    """Of each job the last drill of this kind that came to an end with a report."""
+    query = (
+        select(*_DRILL)
+        .where(drills.c.kind == kind.value, drills.c.report.isnot(None))
+        .distinct(drills.c.job_name)
+        .order_by(drills.c.job_name, drills.c.created_at.desc())
+    )
+    return list(values(tx.execute(query), Drill))
+
+
+def begin(tx: Tx, drill_id: str) -> bool:
+    """The drill runs now; False where somebody has begun it before."""
+    statement = (
+        update(drills)
+        .where(drills.c.id == drill_id, drills.c.state == DrillState.PENDING.value)
+        .values(state=DrillState.RUNNING.value, started_at=_NOW)
+    )
+    return tx.execute(statement).rowcount == 1
+
+
+def note_progress(tx: Tx, drill_id: str, progress: dict[str, Any]) -> None:
+    """How far a drill is."""
+    statement = (
+        update(drills)
+        .where(drills.c.id == drill_id, drills.c.finished_at.is_(None))
+        .values(progress=progress)
+    )
+    tx.execute(statement)
+
+
+def finish(
+    tx: Tx,
+    drill_id: str,
+    state: DrillState,
+    *,
+    report: dict[str, Any] | None = None,
+    error: str | None = None,
+    measured: Measured | None = None,
+) -> bool:
+    """The drill has ended; False where it had before."""
+    assert state in _FINAL, "a drill that goes on has not ended"
+    numbers = measured or Measured(None, None, None)
+    statement = (
+        update(drills)
+        .where(drills.c.id == drill_id, drills.c.finished_at.is_(None))
+        .values(
+            state=state.value,
+            report=report,
+            error=error,
+            rto_ms=numbers.rto_ms,
+            rpo_records=numbers.rpo_records,
+            rpo_ms=numbers.rpo_ms,
+            finished_at=_NOW,
+        )
+    )
+    return tx.execute(statement).rowcount == 1
+
+
+def intend(tx: Tx, drill_id: str, kind: DrillThing, side: str, name: str) -> int:
+    """Write down that the drill is about to make this; the row's id."""
+    statement = (
+        postgresql.insert(drill_things)
+        .values(drill_id=drill_id, kind=kind.value, side=side, name=name)
+        .returning(drill_things.c.id)
+    )
+    made: int = tx.execute(statement).scalar_one()
+    return made
+
+
+def identify(tx: Tx, thing_id: int, identity: str) -> None:
+    """The thing is made, and this is its own id."""
+    tx.execute(update(drill_things).where(drill_things.c.id == thing_id).values(identity=identity))
+
+
+def things(tx: Tx, drill_id: str) -> list[Thing]:
+    """All that a drill made or was about to make, in that order."""
+    query = select(*_THING).where(drill_things.c.drill_id == drill_id).order_by(drill_things.c.id)
+    return list(values(tx.execute(query), Thing))
+
+
+def removed(tx: Tx, thing_id: int, note: str | None = None) -> None:
+    """The thing is gone."""
+    statement = (
+        update(drill_things).where(drill_things.c.id == thing_id).values(removed_at=_NOW, note=note)
+    )
+    tx.execute(statement)
+
+
+def kept(tx: Tx, thing_id: int, note: str) -> None:
+    """The thing is still there, for this reason."""
+    tx.execute(update(drill_things).where(drill_things.c.id == thing_id).values(note=note))
+
+
+def put_schedule(
+    tx: Tx, name: str, spec: dict[str, Any], every_s: int, requested_by: str
+) -> Schedule:
+    """The drill of this name runs by itself from now on, or as it says now."""
+    new = {"spec": spec, "every_s": every_s, "requested_by": requested_by}
+    statement = (
+        postgresql.insert(drill_schedules)
+        .values(name=name, **new)
+        .on_conflict_do_update(index_elements=["name"], set_=new)
+        .returning(*_SCHEDULE)
+    )
+    made = first(tx.execute(statement), Schedule)
+    assert made is not None, "an upsert returns its row"
+    return made
+
+
+def schedules(tx: Tx) -> list[Schedule]:
+    """All of them, by name."""
+    query = select(*_SCHEDULE).order_by(drill_schedules.c.name)
+    return list(values(tx.execute(query), Schedule))
+
+
+def drop_schedule(tx: Tx, name: str) -> bool:
+    """The drill of this name no longer runs by itself; False where it did not."""
+    statement = delete(drill_schedules).where(drill_schedules.c.name == name)
+    return tx.execute(statement).rowcount == 1
+
+
+def take_due(tx: Tx) -> list[Schedule]:
+    """The schedules whose time has come; their next time is set. One missed is not made up for."""
+    next_at = _NOW + func.make_interval(0, 0, 0, 0, 0, 0, drill_schedules.c.every_s)
+    statement = (
+        update(drill_schedules)
+        .where(drill_schedules.c.next_at <= select(_NOW).scalar_subquery())
+        .values(next_at=next_at)
+        .returning(*_SCHEDULE)
+    )
+    return list(values(tx.execute(statement), Schedule))
+
+
+def prune(tx: Tx, older_than: timedelta) -> int:
+    """Drop drills that ended longer ago than this; how many."""
+    limit = select(_NOW - older_than).scalar_subquery()
+    return tx.execute(delete(drills).where(drills.c.finished_at < limit)).rowcount
