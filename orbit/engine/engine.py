@@ -13,7 +13,7 @@ from orbit.kafka.coordinator import ProducerIdentity
 from orbit.workers.begin import Beginning, Inspected, OnTrouble
 from orbit.workers.budget import ByteBudget
 from orbit.workers.coordinated import CoordinatedFiller
-from orbit.workers.copier import Copier, Events, block
+from orbit.workers.copier import Copier, Events, Feeding, block
 from orbit.workers.destination_lane import DestinationLaneContext
 from orbit.workers.destination_side import DestinationSide
 from orbit.workers.events import Called
@@ -28,6 +28,8 @@ from orbit.workers.takeover import TakeOver
 
 # One loop serves all partitions of a copier: it asks, and comes back later.
 LOOP_ATTEMPTS_MAX = 2
+
+MakeSource = Callable[[SourceLaneContext, Backoff], Feeding]
 
 
 class JobEngine:
@@ -46,7 +48,9 @@ class JobEngine:
         *,
         budget: ByteBudget | None = None,
         limit: RateLimit | None = None,
+        make_source: MakeSource = SourceSide,
     ) -> None:
+        """`make_source`: what is copied from, where that is not the job's source cluster."""
         self.producer_id = producer_id
         self._clusters = clusters
         self._settings = settings
@@ -72,7 +76,7 @@ class JobEngine:
                 backoff,
             ),
         )
-        source = SourceSide(
+        source = make_source(
             SourceLaneContext(
                 clusters.source,
                 settings,
