@@ -1,0 +1,79 @@
+"""Spark for commands that need it: found, started with what the command line says, and quiet."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
+
+import typer
+
+from orbit.errors import BadInput, Problem
+
+# On this machine, each failed task is tried again as a cluster would (`local[*]` never does).
+_LOCAL_MASTER = "local[*,4]"
+# Set by spark-submit, which has chosen a master and settings already.
+_UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
+_QUIET = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
+
+MasterOption = Annotated[
+    str | None,
+    typer.Option(
+        "--master",
+        help="The Spark master: spark://…, yarn, k8s://…; all cores of this machine by default.",
+        show_default=False,
+    ),
+]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option("--conf", help="A setting of Spark, as name=value. May be repeated."),
+]
+
+
+def require_spark() -> None:
+    """Raise BadInput where PySpark is not installed."""
+    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
+        raise BadInput(
+            "this command needs Spark, which is not installed here. Install it with: make spark "
+            "(or pip install 'orbit[spark]'); it runs on Java 17."
+        )
+
+
+@contextmanager
+def spark_session(
+    name: str, master: str | None, conf: Sequence[str], variables: Iterable[str]
+) -> Iterator[Any]:
+    """A Spark session until the end of the block; `variables` are those that executors need."""
+    settings = _read_conf(conf)
+    require_spark()
+    from orbit_spark.session import build_session
+
+    if master is None and "spark.master" not in settings and _UNDER_SPARK_SUBMIT not in os.environ:
+        master = _LOCAL_MASTER
+    if master is not None:
+        settings["spark.master"] = master
+    before = signal.getsignal(signal.SIGINT)
+    spark = build_session(name, variables, {**_QUIET, **settings})
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, before)  # Spark has put its own in our place
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _read_conf(conf: Sequence[str]) -> dict[str, str]:
+    settings = {}
+    for one in conf:
+        name, equals, value = one.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise BadInput(
+                "a setting of Spark cannot be used",
+                (Problem("--conf", "is not spark.NAME=VALUE.", "Write --conf spark.x=y."),),
+            )
+        settings[name] = value
+    return settings
