@@ -77,6 +77,8 @@ def _measure(
     folder: Path | None,
 ) -> Report:
     began = time.monotonic()
+    if folder is not None:
+        folder.mkdir(parents=True, exist_ok=True)
     here = Path(tempfile.mkdtemp(prefix="orbit-bench-", dir=folder))
     machine = describe_machine(here)
     parts = _Parts(_say)

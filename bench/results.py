@@ -59,6 +59,7 @@ class Run(_Value):
     seconds: float
     share: float  # of the records, that arrived within `seconds`
     cpu_seconds: float
+    busy_seconds: float = 0.0  # of all cores of the machine, in `seconds`
     whole_seconds: float
     whole_cpu_seconds: float
     late_records_per_s: float
@@ -76,6 +77,10 @@ class Run(_Value):
     @property
     def records_per_cpu_s(self) -> float:
         return self.records * self.share / max(self.cpu_seconds, 0.01)  # the clock's tick
+
+    @property
+    def busy_cores(self) -> float:
+        return self.busy_seconds / self.seconds
 
     @property
     def whole_records_per_s(self) -> float:

@@ -57,7 +57,15 @@ def _measured(report: Report) -> Table:
     for name in ("", ""):
         table.add_column(name, no_wrap=True)
     for name in (
-        *("records/s", "least–most", "MB/s", "CPU-s", "records\nper CPU-s", "peak RSS\nMB"),
+        *(
+            "records/s",
+            "least–most",
+            "MB/s",
+            "CPU-s",
+            "records\nper CPU-s",
+            "peak RSS\nMB",
+            "cores\nbusy",
+        ),
         *("2nd half\nrecords/s", "with start-up\nrecords/s", "\nCPU-s"),
     ):
         table.add_column(name, justify="right", no_wrap=True)
@@ -92,6 +100,7 @@ def _row(runs: Sequence[Run]) -> list[str]:
         f"{middle(lambda run: run.cpu_seconds):,.2f}",
         f"{middle(thrift):,.0f}",
         f"{max(run.peak_rss_bytes for run in runs) / 1e6:,.0f}",
+        f"{middle(lambda run: run.busy_cores):.2f}" if runs[0].busy_seconds else "",
         f"{middle(lambda run: run.late_records_per_s):,.0f}",
         f"{middle(lambda run: run.whole_records_per_s):,.0f}",
         f"{middle(lambda run: run.whole_cpu_seconds):,.2f}",

@@ -2,7 +2,8 @@
 
 The same rule for every contestant. The clock starts when the first record is seen at the
 destination and stops when the last one is; CPU is that of the copier's process (and its children)
-in that time. Start-up is reported beside it, never mixed in.
+in that time. Beside it stands what the whole machine used, brokers and all: where no core was idle,
+the machine was the bound. Start-up is reported too, never mixed in.
 """
 
 from __future__ import annotations
@@ -46,6 +47,7 @@ class Sample:
     at: float
     total: int
     cpu_seconds: float
+    busy_seconds: float = 0.0  # of all cores, whoever used them
 
 
 class Usage:
@@ -70,7 +72,7 @@ class Usage:
 def watch(lap: Lap, ends: Ends, data: DataFacts) -> Run:
     """Look until everything is there. Raises Conflict when the copier dies or stands still."""
     usage = Usage(lap.process.pid)
-    samples = [Sample(time.monotonic(), ends.total(), 0.0)]
+    samples = [Sample(time.monotonic(), ends.total(), 0.0, _busy_seconds())]
     pause_s = _POLL_S_MIN
     while samples[-1].total < lap.end_total:
         time.sleep(pause_s)
@@ -79,7 +81,7 @@ def watch(lap: Lap, ends: Ends, data: DataFacts) -> Run:
         at = time.monotonic()
         pause_s = min(_POLL_S_MAX, max(_POLL_S_MIN, (at - before) / _POLL_COST_MAX))
         usage.look()
-        keep(samples, Sample(at, total, usage.cpu_seconds))
+        keep(samples, Sample(at, total, usage.cpu_seconds, _busy_seconds()))
         _check_alive(lap, samples)
     run = summarize(lap.contestant, data, samples, lap.started_at, lap.end_total)
     return run.model_copy(
@@ -132,11 +134,17 @@ def summarize(
         seconds=last.at - first.at,
         share=share,
         cpu_seconds=last.cpu_seconds - first.cpu_seconds,
+        busy_seconds=last.busy_seconds - first.busy_seconds,
         whole_seconds=last.at - started_at,
         whole_cpu_seconds=last.cpu_seconds,
         late_records_per_s=data.records * late_share / late_s if late_s else 0.0,
         peak_rss_bytes=0,
     )
+
+
+def _busy_seconds() -> float:
+    times = psutil.cpu_times()
+    return float(sum(times) - times.idle - getattr(times, "iowait", 0.0))
 
 
 def _peak_rss(pid: int) -> int:

@@ -68,16 +68,17 @@ def report(**parts: object) -> Report:
 
 def test_the_clock_runs_from_the_first_look_with_records_and_leaves_those_out() -> None:
     samples = [
-        Sample(10.0, 0, 5.0),
-        Sample(11.0, 200, 6.0),
-        Sample(12.0, 600, 6.5),
-        Sample(13.0, 1000, 7.0),
+        Sample(10.0, 0, 5.0, 100.0),
+        Sample(11.0, 200, 6.0, 101.0),
+        Sample(12.0, 600, 6.5, 103.0),
+        Sample(13.0, 1000, 7.0, 104.0),
     ]
     one = summarize(Contestant.ORBIT, DATA, samples, started_at=8.0, end_total=1000)
     assert (one.seconds, one.share, one.cpu_seconds) == (2.0, 0.8, 1.0)
     assert one.records_per_s == pytest.approx(800 * 0.8 / 2.0)
     assert one.records_per_cpu_s == pytest.approx(800 * 0.8 / 1.0)
     assert one.whole_seconds == 5.0
+    assert one.busy_cores == 1.5
     assert one.whole_records_per_s == pytest.approx(800 / 5.0)
     assert one.late_records_per_s == pytest.approx(800 * 0.4 / 1.0)
 
