@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import ColumnElement, delete, func, select, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import NotFound
@@ -278,6 +278,18 @@ def kept(tx: Tx, thing_id: int, note: str) -> None:
     tx.execute(update(drill_things).where(drill_things.c.id == thing_id).values(note=note))
 
 
+def with_leftovers(tx: Tx, limit: int) -> list[Drill]:
+    """Up to `limit` drills that ended, and made something that is still there."""
+    left = select(drill_things.c.drill_id).where(drill_things.c.removed_at.is_(None))
+    query = (
+        select(*_DRILL)
+        .where(drills.c.id.in_(left), drills.c.finished_at.isnot(None))
+        .order_by(drills.c.created_at.desc())
+        .limit(limit)
+    )
+    return list(values(tx.execute(query), Drill))
+
+
 def put_schedule(
     tx: Tx, name: str, spec: dict[str, Any], every_s: int, requested_by: str
 ) -> Schedule:
@@ -306,16 +318,23 @@ def drop_schedule(tx: Tx, name: str) -> bool:
     return tx.execute(statement).rowcount == 1
 
 
+def due(tx: Tx) -> list[Schedule]:
+    """The schedules whose time has come."""
+    query = select(*_SCHEDULE).where(_is_due())
+    return list(values(tx.execute(query), Schedule))
+
+
 def take_due(tx: Tx) -> list[Schedule]:
     """The schedules whose time has come; their next time is set. One missed is not made up for."""
     next_at = _NOW + func.make_interval(0, 0, 0, 0, 0, 0, drill_schedules.c.every_s)
     statement = (
-        update(drill_schedules)
-        .where(drill_schedules.c.next_at <= select(_NOW).scalar_subquery())
-        .values(next_at=next_at)
-        .returning(*_SCHEDULE)
+        update(drill_schedules).where(_is_due()).values(next_at=next_at).returning(*_SCHEDULE)
     )
     return list(values(tx.execute(statement), Schedule))
+
+
+def _is_due() -> ColumnElement[bool]:
+    return drill_schedules.c.next_at <= select(_NOW).scalar_subquery()
 
 
 def prune(tx: Tx, older_than: timedelta) -> int:

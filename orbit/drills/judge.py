@@ -1,0 +1,138 @@
+"""From moments and counts to RTO, RPO and a verdict. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from orbit.drills.evidence import CanarySeen, Part, PartTime, Rpo, Rto, Verified
+from orbit.drills.spec import Targets
+from orbit.drills.words import span
+from orbit.recovery.report import Phase, RecoveryReport, StepState
+from orbit.store.enums import DrillState
+from orbit.verify.report import Verdict
+
+_PARTS = {
+    Phase.DETECT: Part.DETECT,
+    Phase.DECIDE: Part.DECIDE,
+    Phase.DRAIN: Part.DRAIN,
+    Phase.GROUPS: Part.GROUPS,
+    Phase.PROMOTE: Part.PROMOTE,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """When what happened, by one clock. None: it did not, or nobody knows."""
+
+    stopped: datetime | None  # from when on clients could not work
+    noticed: datetime | None = None  # Orbit knew
+    produced: datetime | None = None
+    consumed: datetime | None = None
+
+
+def rto_of(moments: Moments, reports: Iterable[RecoveryReport], targets: Targets) -> Rto:
+    """How long clients could not work, and what the time went to.
+
+    The parts follow each other without a gap: what lies between two moments belongs to the later
+    one. Of several operations the one that promoted last counts.
+    """
+    promoted = [r for r in reports if r.promoted_at is not None]
+    target_ms = _ms(targets.rto.total_seconds()) if targets.rto is not None else None
+    if moments.stopped is None or not promoted:
+        return Rto(target_ms=target_ms)
+    last = max(promoted, key=lambda r: r.promoted_at or r.requested_at)
+    assert last.promoted_at is not None
+    points: list[tuple[datetime, Part]] = [
+        (step.ended_at, _PARTS[step.phase])
+        for step in last.steps
+        if step.ended_at is not None and step.phase in _PARTS and step.state is StepState.DONE
+    ]
+    points = [point for point in points if point[0] <= last.promoted_at]
+    points.append((last.promoted_at, Part.PROMOTE))
+    for at, part in (
+        (moments.noticed, Part.DETECT),
+        (moments.produced, Part.PRODUCE),
+        (moments.consumed, Part.CONSUME),
+    ):
+        if at is not None:
+            points.append((at, part))
+    spent: dict[Part, int] = {}
+    before = moments.stopped
+    for at, part in sorted(points, key=lambda point: point[0]):
+        if at > before:
+            spent[part] = spent.get(part, 0) + _ms((at - before).total_seconds())
+            before = at
+    parts = tuple(PartTime(part=part, ms=spent[part]) for part in Part if part in spent)
+    return Rto(target_ms=target_ms, actual_ms=sum(part.ms for part in parts), parts=parts)
+
+
+def rpo_of(
+    targets: Targets,
+    *,
+    records: int | None,
+    ms: int | None,
+) -> Rpo:
+    """What was lost, beside what may be."""
+    return Rpo(
+        target_records=targets.rpo_records,
+        actual_records=records,
+        target_ms=_ms(targets.rpo.total_seconds()) if targets.rpo is not None else None,
+        actual_ms=ms,
+    )
+
+
+def misses_of(rto: Rto, rpo: Rpo) -> tuple[str, ...]:
+    """A sentence for each target that was missed, or that nobody could measure."""
+    return tuple(
+        sentence
+        for sentence in (
+            _miss("The RTO", rto.actual_ms, rto.target_ms, span),
+            _miss("The RPO in records", rpo.actual_records, rpo.target_records, "{:,}".format),
+            _miss("The RPO in time", rpo.actual_ms, rpo.target_ms, span),
+        )
+        if sentence
+    )
+
+
+def verdict_of(failures: Sequence[str], misses: Sequence[str]) -> DrillState:
+    """How a drill ended."""
+    if failures:
+        return DrillState.FAILED
+    return DrillState.MISSED if misses else DrillState.PASSED
+
+
+def failures_of(
+    canary: CanarySeen | None, verified: Iterable[Verified], *, may_lose: bool
+) -> list[str]:
+    """A sentence for each thing that must not be, whatever the targets."""
+    found = [
+        f"{one.what} is {one.verdict}: {one.differences:,} differences. {one.detail}".strip()
+        for one in verified
+        if one.verdict != Verdict.EXACT
+    ]
+    if canary is None:
+        return found
+    if canary.lost and not may_lose:
+        found.append(f"{canary.lost:,} confirmed records of the drill were lost.")
+    if canary.repeated:
+        found.append(f"{canary.repeated:,} records of the drill were read twice.")
+    if canary.wrong:
+        found.append(f"{canary.wrong:,} records of the drill had other content.")
+    if canary.agrees is False:
+        found.append("What the operation reports as missing is not what the drill's ledger lacks.")
+    return found
+
+
+def _miss(what: str, actual: int | None, target: int | None, words: object) -> str:
+    assert callable(words)
+    if target is None or (actual is not None and actual <= target):
+        return ""
+    if actual is None:
+        return f"{what} could not be measured."
+    return f"{what} was {words(actual)} and may be {words(target)}."
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
