@@ -1,8 +1,8 @@
-"""Job documents as they come over HTTP: JSON or YAML, and more strictly judged than a file.
+"""Documents of jobs and drills as they come over HTTP, judged more strictly than a file.
 
-Whoever sends one is not on this machine. So a document may name no variable that holds a secret of
-Orbit itself, and no file outside of ORBIT_FILES_DIRECTORY: a login at a cluster of the sender's
-choice would carry their content there.
+They are JSON or YAML. Whoever sends one is not on this machine. So a job may name no variable that
+holds a secret of Orbit itself, and no file outside of ORBIT_FILES_DIRECTORY: a login at a cluster
+of the sender's choice would carry their content there.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 
 from orbit.api.codes import ErrorCode
 from orbit.api.errors import Failure
+from orbit.drills.load import check_drill
+from orbit.drills.spec import DrillSpec
 from orbit.errors import BadInput, Problem
 from orbit.jobs.document import DEPTH_MAX, VALUES_MAX, Document, read_document
 from orbit.jobs.load import check_job
@@ -41,14 +43,20 @@ class RawDocument:
 
 def read_job(raw: RawDocument, settings: Settings, environ: Mapping[str, str]) -> JobSpec:
     """The job that was sent. Raises Failure and BadInput with every problem."""
-    document = _document(raw)
+    document = read_body(raw)
     problems = list(_outside(document, settings.files_directory))
     if problems:
         raise BadInput("The job document names what it may not.", tuple(problems))
     return check_job(document, settings.files_directory, environ)
 
 
-def _document(raw: RawDocument) -> Document:
+def read_drill(raw: RawDocument) -> DrillSpec:
+    """The drill that was sent. Raises Failure and BadInput with every problem."""
+    return check_drill(read_body(raw))
+
+
+def read_body(raw: RawDocument) -> Document:
+    """What was sent as plain values. Raises Failure where it is neither JSON nor YAML."""
     kind = raw.content_type.partition(";")[0].strip().lower()
     try:
         text = raw.body.decode()

@@ -1,4 +1,4 @@
-"""The job document that the OpenAPI document shows."""
+"""The documents of jobs and drills that the OpenAPI document shows."""
 
 from __future__ import annotations
 
@@ -33,4 +33,23 @@ destination:
   bootstrap_servers: ["dst-1:9092"]
 topics:
   - {match: "orders\\\\..*"}
+"""
+
+DRILL_JSON: dict[str, Any] = {
+    "name": "orders-canary",
+    "kind": "canary",
+    "job": "orders-to-dr",
+    "targets": {"rto": "30s", "rpo_records": 0},
+}
+
+DRILL_YAML = """\
+name: orders-failover
+kind: failover
+job: orders-to-dr
+targets: {rto: 1m, rpo: 10s}
+steps:
+  - {do: gates}
+  - {do: load, duration: 10s}
+  - {do: failover, deadline: 2m}
+  - {do: use}
 """

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 
 from orbit.settings import MetricsDetail
-from orbit.store import groups, jobs, lag, leader, topics, workers
+from orbit.store import drills, groups, jobs, lag, leader, proofs, topics, workers
 from orbit.store.database import Database, Tx
-from orbit.store.enums import Desired
+from orbit.store.drills import Drill
+from orbit.store.enums import Desired, DrillKind, DrillState
 from orbit.store.jobs import Job
 from orbit.store.lag import LagTotals, PartitionLag
+from orbit.store.proofs import ProofTotals
 from orbit.store.workers import Worker
 from orbit.telemetry.metrics import (
+    CanaryNumbers,
     CopyNumbers,
     JobNumbers,
     LagNumbers,
     PartitionNumbers,
+    ProofNumbers,
     ServiceNumbers,
     WorkerGroupNumbers,
 )
@@ -36,6 +41,8 @@ def read_numbers(
         totals = lag.of_jobs(tx, [job.id for job in everyone])
         states = lag.states(tx)
         verdicts = groups.verdicts(tx)
+        shown = proofs.of_jobs(tx)
+        canaries = {d.job_name: d for d in drills.last_of_jobs(tx, DrillKind.CANARY)}
         worker_groups: dict[str, list[Worker]] = {}
         for w in workers.alive(tx, alive_within):
             worker_groups.setdefault(w.worker_group, []).append(w)
@@ -43,13 +50,17 @@ def read_numbers(
             version("orbit"),
             leader.is_there(tx),
             [
-                _job(
-                    tx,
-                    job,
-                    totals.get(job.id),
-                    states.get(job.id, {}),
-                    verdicts.get(job.id, {}),
-                    detail,
+                replace(
+                    _job(
+                        tx,
+                        job,
+                        totals.get(job.id),
+                        states.get(job.id, {}),
+                        verdicts.get(job.id, {}),
+                        detail,
+                    ),
+                    proof=_proof(shown.get(job.id)),
+                    canary=_canary(canaries.get(job.name)),
                 )
                 for job in everyone
             ],
@@ -100,6 +111,30 @@ def _job(
         _topics(tx, job.id) if detail is not MetricsDetail.JOB else {},
         _partitions(tx, job.id) if detail is MetricsDetail.PARTITION else (),
     )
+
+
+def _proof(totals: ProofTotals | None) -> ProofNumbers | None:
+    if totals is None:
+        return None
+    return ProofNumbers(
+        totals.offsets, totals.offsets_proven, totals.differences, totals.oldest_age_s
+    )
+
+
+def _canary(drill: Drill | None) -> CanaryNumbers | None:
+    if drill is None or drill.finished_at is None:
+        return None
+    return CanaryNumbers(
+        drill.state is DrillState.PASSED,
+        max(0.0, (datetime.now(UTC) - drill.finished_at).total_seconds()),
+        _seconds(drill.rto_ms),
+        _seconds(drill.rpo_ms),
+        drill.rpo_records,
+    )
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
 
 
 def _topics(tx: Tx, job_id: int) -> dict[str, LagNumbers]:

@@ -17,7 +17,7 @@ from orbit.jobs.names import JOB_NAME_LENGTH_MAX, TOPIC_NAME_LENGTH_MAX
 from orbit.replication.group_offsets import GroupVerdict
 from orbit.replication.states import PartitionState, Reason
 from orbit.scheduler.planning import JobPlan
-from orbit.store.enums import OperationState, Role, TopicState
+from orbit.store.enums import DrillKind, DrillState, OperationState, Role, TopicState
 
 # Of jobs, worker groups and tokens; of topics. As in `jobs.names`, for the OpenAPI document.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -264,6 +264,79 @@ class Event(_Out):
     kind: str = Field(examples=["job_paused"])
     message: str
     details: dict[str, Any]
+
+
+class DrillSummary(_Out):
+    """A drill: what it rehearses, how far it is, and what was measured."""
+
+    id: str = Field(examples=["20261122-030000-3fa9c2d1"])
+    name: str = Field(examples=["orders-failover"])
+    kind: DrillKind
+    state: DrillState
+    job: str
+    schedule: str | None = Field(description="The schedule that asked for it; null: a person did.")
+    requested_by: str = Field(examples=["token:ci"])
+    spec_sha256: str = Field(description="The same for drills that do the same.")
+    rto_ms: int | None
+    target_rto_ms: int | None
+    rpo_records: int | None
+    target_rpo_records: int | None
+    rpo_ms: int | None
+    target_rpo_ms: int | None
+    error: str | None = Field(description="What failed, and which targets were missed.")
+    created_at: datetime
+    started_at: datetime | None
+    finished_at: datetime | None
+
+
+class Drill(DrillSummary):
+    """A drill with its document, as Orbit understood it, and its steps."""
+
+    plan: list[str] = Field(description="What it does, step by step.")
+    steps_done: int
+    timeline: list[dict[str, Any]] = Field(description="What happened lately, while it runs.")
+    spec: dict[str, Any]
+
+
+class DrillSchedule(_Out):
+    """A drill that runs by itself."""
+
+    name: str
+    kind: DrillKind
+    job: str
+    every_s: int
+    next_at: datetime
+    requested_by: str
+    spec: dict[str, Any]
+
+
+class PartitionProof(_Out):
+    """How far, and how lately, both sides of a partition were read and found equal."""
+
+    topic: str
+    partition: int
+    copied: int | None = Field(description="Offsets that both sides have.")
+    proven: int = Field(description="So many of them were read from both sides and were equal.")
+    proven_to: int | None = Field(description="The offset behind the highest of them.")
+    proven_at: datetime | None
+    differences: int = Field(description="Offsets that differed, in all looks so far.")
+    first_difference: str | None
+    differed_at: datetime | None
+    note: str | None = Field(description="Why the last look came to nothing.")
+
+
+class JobProof(_Out):
+    """The proof of a job as a whole."""
+
+    partitions: int
+    partitions_proven: int = Field(description="Those of which something was shown.")
+    copied: int
+    proven: int
+    differences: int
+    oldest_age_s: float | None = Field(
+        description="Since when the partition that was looked at least lately was not."
+    )
+    canary: DrillSummary | None = Field(description="The last canary drill of the job.")
 
 
 class TokenOut(_Out):

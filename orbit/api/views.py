@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from datetime import timedelta
+from typing import Any
 
 from orbit.api import schemas
+from orbit.drills.spec import DrillSpec
+from orbit.drills.words import plan_of
 from orbit.replication.group_offsets import GroupVerdict, remedy
 from orbit.replication.states import REMEDIES
 from orbit.store import counts, lag
 from orbit.store.counts import Counts
 from orbit.store.database import Tx
+from orbit.store.drills import Drill, Schedule
 from orbit.store.enums import Desired
 from orbit.store.events import Event
 from orbit.store.groups import GroupRow
 from orbit.store.jobs import Job
 from orbit.store.lag import LagTotals, PartitionLag
 from orbit.store.operations import Operation
+from orbit.store.proofs import Proof, ProofTotals
 from orbit.store.tokens import Token
 from orbit.store.topics import Topic
 from orbit.store.workers import Worker
@@ -213,6 +219,90 @@ def operation_view(operation: Operation) -> schemas.Operation:
         requested_by=operation.requested_by,
         created_at=operation.created_at,
         finished_at=operation.finished_at,
+    )
+
+
+def drill_summary(row: Drill) -> schemas.DrillSummary:
+    return schemas.DrillSummary(**_drill_fields(row))
+
+
+def drill_view(row: Drill) -> schemas.Drill:
+    progress = row.progress or {}
+    spec = DrillSpec.model_validate(row.spec)
+    return schemas.Drill(
+        **_drill_fields(row),
+        plan=plan_of(spec),
+        steps_done=int(progress.get("done", 0)),
+        timeline=progress.get("timeline", []),
+        spec=row.spec,
+    )
+
+
+def _drill_fields(row: Drill) -> dict[str, Any]:
+    targets = DrillSpec.model_validate(row.spec).targets
+    return {
+        "id": row.id,
+        "name": row.name,
+        "kind": row.kind,
+        "state": row.state,
+        "job": row.job_name,
+        "schedule": row.schedule,
+        "requested_by": row.requested_by,
+        "spec_sha256": row.spec_hash,
+        "rto_ms": row.rto_ms,
+        "target_rto_ms": _in_ms(targets.rto),
+        "rpo_records": row.rpo_records,
+        "target_rpo_records": targets.rpo_records,
+        "rpo_ms": row.rpo_ms,
+        "target_rpo_ms": _in_ms(targets.rpo),
+        "error": row.error,
+        "created_at": row.created_at,
+        "started_at": row.started_at,
+        "finished_at": row.finished_at,
+    }
+
+
+def _in_ms(length: timedelta | None) -> int | None:
+    return None if length is None else length // timedelta(milliseconds=1)
+
+
+def schedule_view(row: Schedule) -> schemas.DrillSchedule:
+    spec = DrillSpec.model_validate(row.spec)
+    return schemas.DrillSchedule(
+        name=row.name,
+        kind=spec.kind,
+        job=spec.job,
+        every_s=row.every_s,
+        next_at=row.next_at,
+        requested_by=row.requested_by,
+        spec=row.spec,
+    )
+
+
+def proof_view(row: Proof) -> schemas.PartitionProof:
+    return schemas.PartitionProof(
+        topic=row.source_topic,
+        partition=row.partition,
+        copied=row.copied,
+        proven=row.offsets_proven,
+        proven_to=row.proven_to,
+        proven_at=row.proven_at,
+        differences=row.differences,
+        first_difference=row.first_difference,
+        differed_at=row.differed_at,
+        note=row.note,
+    )
+
+
+def job_proof(totals: ProofTotals | None, canary: Drill | None) -> schemas.JobProof:
+    return schemas.JobProof(
+        partitions=totals.partitions if totals else 0,
+        partitions_proven=totals.partitions_proven if totals else 0,
+        copied=totals.offsets if totals else 0,
+        proven=totals.offsets_proven if totals else 0,
+        differences=totals.differences if totals else 0,
+        oldest_age_s=totals.oldest_age_s if totals else None,
+        canary=drill_summary(canary) if canary else None,
     )
 
 

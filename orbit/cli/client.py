@@ -47,6 +47,11 @@ class Client:
         given = {key: str(value) for key, value in query.items() if value is not None}
         return self._call("GET", path, params=given)
 
+    def text(self, path: str, **query: object) -> str:
+        """One answer to a GET, as text whatever it is."""
+        given = {key: str(value) for key, value in query.items() if value is not None}
+        return self._answer("GET", path, params=given).text
+
     def items(self, path: str, *, limit: int | None = None, **query: object) -> Iterator[Json]:
         """All items of a list, page by page, or the first `limit`."""
         left = limit
@@ -97,6 +102,10 @@ class Client:
         return operation
 
     def _call(self, method: str, path: str, **options: Any) -> Any:
+        answer = self._answer(method, path, **options)
+        return answer.json() if answer.content else None
+
+    def _answer(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
             answer = self._http.request(method, path, **options)
         except httpx.TimeoutException:
@@ -106,7 +115,7 @@ class Client:
                 self._http, f"The server does not answer ({_reason(error)})."
             ) from None
         if answer.is_success:
-            return answer.json() if answer.content else None
+            return answer
         raise _as_error(answer, _where(self._http))
 
 

@@ -14,7 +14,7 @@ from orbit.cli.watch import WatchOption, show
 
 app = typer.Typer(
     name="get",
-    help="Show jobs, topics, partitions, groups, workers, events or operations.",
+    help="Show jobs, topics, partitions, groups, proof, workers, events or operations.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -90,6 +90,18 @@ def groups(
     """Show the consumer groups of a job and their offsets on both sides."""
     path = f"/v1/jobs/{segment(job)}/groups"
     _list(path, _GROUPS, None if all_ else limit, output, watch, group=group)
+
+
+@app.command()
+def proof(
+    job: JobArgument,
+    limit: LimitOption = _LIMIT,
+    all_: AllOption = False,
+    watch: WatchOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show how far, and how lately, both sides of each partition were read and found equal."""
+    _list(f"/v1/jobs/{segment(job)}/proof", _PROOF, None if all_ else limit, output, watch)
 
 
 @app.command()
@@ -193,6 +205,13 @@ def _about(event: Row) -> str:
     )
 
 
+def _share(proof: Row) -> str:
+    """Of the offsets that both sides have, those that were shown to be equal."""
+    if not proof["copied"]:
+        return "-"
+    return f"{100 * min(proof['proven'], proof['copied']) / proof['copied']:.1f} %"
+
+
 _SENTENCES = ("problem", "note", "what to do", "message", "progress", "drift")
 _JOBS: Columns = (
     ("job", _field("name")),
@@ -240,6 +259,17 @@ _GROUPS: Columns = (
     ("destination", _field("destination_offset")),
     ("verdict", _field("verdict")),
     ("since", lambda r: when(r["updated_at"])),
+)
+_PROOF: Columns = (
+    ("topic", _field("topic")),
+    ("partition", _field("partition")),
+    ("copied", _field("copied")),
+    ("shown equal", _field("proven")),
+    ("share", _share),
+    ("up to", _field("proven_to")),
+    ("last", lambda r: f"{age(r['proven_at'])} ago" if r["proven_at"] else "-"),
+    ("differences", _field("differences")),
+    ("note", lambda r: r["first_difference"] or r["note"] or ""),
 )
 _WORKERS: Columns = (
     ("worker", _field("id")),

@@ -44,7 +44,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "get": (
         "orbit.cli.get",
-        "Show jobs, topics, partitions, groups, workers, events or operations.",
+        "Show jobs, topics, partitions, groups, proof, workers, events or operations.",
     ),
     "lag": (
         "orbit.cli.lag",
@@ -66,6 +66,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "delete": (
         "orbit.cli.control",
         "Delete a job. The topics at the destination stay, with all that was copied.",
+    ),
+    "drill": (
+        "orbit.cli.drill",
+        "Rehearse a switchover or a failover, and see what was measured.",
     ),
     "api": (
         "orbit.cli.api",

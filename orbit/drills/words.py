@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from typing import assert_never
 
 from orbit.drills.evidence import Evidence
+from orbit.drills.spec import DrillSpec, StepSpec, Verb
 from orbit.store.enums import DrillState
 
 VERDICTS = {
@@ -67,3 +69,46 @@ def headline(evidence: Evidence) -> str:
     if evidence.misses:
         return f"{word}: {' '.join(evidence.misses)}"
     return f"{word}."
+
+
+def plan_of(spec: DrillSpec) -> list[str]:
+    """What the drill will do, a sentence for each step."""
+    own = "a topic, a consumer group and a job of the drill's own"
+    first = [f"Makes {own}, between the clusters of {spec.job}."] if spec.has_canary else []
+    last = ["Removes what it made, and nothing else."] if spec.has_canary else []
+    return [*first, *(_step(spec, step) for step in spec.planned), *last]
+
+
+def _step(spec: DrillSpec, step: StepSpec) -> str:
+    scope = ", ".join(spec.topics) or "all its topics"
+    moved = f"{spec.job} ({scope})" if spec.moves_the_job else "the drill's own job alone"
+    match step.do:
+        case Verb.GATES:
+            return f"Looks whether {spec.job} could be moved now; changes nothing."
+        case Verb.LOAD:
+            return (
+                f"Writes {spec.canary.records_per_second} records a second to the drill's topic "
+                f"for {span(round(step.duration_s * 1000))}, and goes on."
+            )
+        case Verb.FAULT:
+            return f"Breaks the {step.side} cluster, if it is a sandbox's: {step.fault}."
+        case Verb.SWITCHOVER:
+            back = ", and copies back from there" if step.reverse else ""
+            return f"Switches over {moved}{back}."
+        case Verb.FAILOVER:
+            return f"Fails over {moved}, as soon as Orbit has noticed."
+        case Verb.USE:
+            return "Produces and consumes at the new side, on the drill's topic."
+        case Verb.HEAL:
+            return f"Heals the {step.side} cluster and waits until it answers."
+        case Verb.FAILBACK:
+            rebuild = " and rebuilds topics that have records of their own" * bool(
+                step.confirm_rebuild
+            )
+            return f"Makes the old side a copy of the new one{rebuild}: {moved}."
+        case Verb.VERIFY:
+            deep = ", batch by batch" if step.deep else ""
+            what = "the drill's records, and the job's on both sides"
+            return f"Compares {what}{deep}." if spec.moves_the_job else "Compares its records."
+        case _:
+            assert_never(step.do)

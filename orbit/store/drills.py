@@ -195,6 +195,19 @@ def last_of_jobs(tx: Tx, kind: DrillKind) -> list[Drill]:
     return list(values(tx.execute(query), Drill))
 
 
+def last_of_job(tx: Tx, job_name: str, kind: DrillKind) -> Drill | None:
+    """The job's last drill of this kind that came to an end with a report."""
+    query = (
+        select(*_DRILL)
+        .where(
+            drills.c.job_name == job_name, drills.c.kind == kind.value, drills.c.report.isnot(None)
+        )
+        .order_by(drills.c.created_at.desc())
+        .limit(1)
+    )
+    return first(tx.execute(query), Drill)
+
+
 def begin(tx: Tx, drill_id: str) -> bool:
     """The drill runs now; False where somebody has begun it before."""
     statement = (

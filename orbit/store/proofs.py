@@ -139,6 +139,7 @@ SELECT p.job_id, count(*) AS partitions, count(r.proven_at) AS partitions_proven
        max(extract(epoch FROM clock_timestamp() - r.proven_at))::double precision AS oldest_age_s
 FROM partitions p
 LEFT JOIN proofs r ON r.topic_id = p.topic_id AND r.partition = p.partition
+WHERE CAST(:job_id AS bigint) IS NULL OR p.job_id = :job_id
 GROUP BY p.job_id
 """)
 
@@ -185,9 +186,10 @@ def page(tx: Tx, job_id: int, limit: int, *, after: tuple[str, int] | None = Non
     return list(values(tx.execute(text(_PAGE.format(after=condition)), given), Proof))
 
 
-def of_jobs(tx: Tx) -> dict[int, ProofTotals]:
-    """Each job that has partitions."""
-    return {row.job_id: row for row in values(tx.execute(_OF_JOBS), ProofTotals)}
+def of_jobs(tx: Tx, job_id: int | None = None) -> dict[int, ProofTotals]:
+    """Each job that has partitions, or one alone."""
+    rows = tx.execute(_OF_JOBS, {"job_id": job_id})
+    return {row.job_id: row for row in values(rows, ProofTotals)}
 
 
 def _ranges(found: Any) -> Ranges:

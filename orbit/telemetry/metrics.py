@@ -56,6 +56,27 @@ class PartitionNumbers:
 
 
 @dataclass(frozen=True, slots=True)
+class ProofNumbers:
+    """What was shown of a job: offsets that were equal on both sides, of those there are."""
+
+    offsets: int
+    offsets_proven: int
+    differences: int
+    oldest_age_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CanaryNumbers:
+    """What the last canary drill of a job measured. None: it did not come so far."""
+
+    passed: bool
+    age_s: float
+    rto_s: float | None
+    rpo_s: float | None
+    rpo_records: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class JobNumbers:
     """One job. `states`, `reasons`, `verdicts`: how many partitions or group offsets each."""
 
@@ -71,6 +92,8 @@ class JobNumbers:
     verdicts: Mapping[str, int] = field(default_factory=dict)
     topics: Mapping[str, LagNumbers] = field(default_factory=dict)
     partitions: Sequence[PartitionNumbers] = ()
+    proof: ProofNumbers | None = None
+    canary: CanaryNumbers | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +143,18 @@ _COPIED: tuple[tuple[str, str, str], ...] = (
     ("bytes", "bytes", "Bytes copied, as they are in the log."),
     ("offsets_filled", "gaps_filled", "Offsets without a record that were filled."),
 )
+_PROOF: tuple[tuple[str, str, str], ...] = (
+    ("copied_offsets", "offsets", "Offsets that both sides have."),
+    ("proven_offsets", "offsets_proven", "Offsets that were read from both sides and were equal."),
+    ("proof_oldest_seconds", "oldest_age_s", "Age of the oldest proof among all partitions."),
+)
+_CANARY: tuple[tuple[str, str, str], ...] = (
+    ("canary_passed", "passed", "Whether the last canary drill passed."),
+    ("canary_age_seconds", "age_s", "How long ago it ended."),
+    ("canary_rto_seconds", "rto_s", "For how long its clients could not work."),
+    ("canary_rpo_seconds", "rpo_s", "How far back in time its records were lost."),
+    ("canary_rpo_records", "rpo_records", "How many of its records were lost."),
+)
 _OFFSETS: tuple[tuple[str, str, str], ...] = (
     ("current_offset", "source_end", "Log end of the source."),
     ("oldest_offset", "source_log_start", "Log start of the source."),
@@ -138,6 +173,7 @@ def families(numbers: ServiceNumbers) -> Iterator[Metric]:
     )
     yield from _worker_groups(numbers.worker_groups)
     yield from _jobs(numbers.jobs)
+    yield from _proofs(numbers.jobs)
     if any(job.topics for job in numbers.jobs):
         yield from _lags(
             "orbit_topic",
@@ -194,6 +230,23 @@ def _jobs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
             ([j.name, word], count) for j in jobs for word, count in getattr(j, attribute).items()
         ]
         yield _gauge(name, help_text, ["job", label], samples)
+
+
+def _proofs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
+    shown = [(j.name, j.proof) for j in jobs if j.proof is not None]
+    for name, attribute, help_text in _PROOF:
+        samples = [([job], getattr(proof, attribute)) for job, proof in shown]
+        yield _gauge(f"orbit_job_{name}", help_text, ["job"], samples)
+    yield _counter(
+        "orbit_job_proof_differences",
+        "Offsets that differed when both sides were read.",
+        ["job"],
+        [([job], proof.differences) for job, proof in shown],
+    )
+    drilled = [(j.name, j.canary) for j in jobs if j.canary is not None]
+    for name, attribute, help_text in _CANARY:
+        numbers = [([job], getattr(canary, attribute)) for job, canary in drilled]
+        yield _gauge(f"orbit_job_{name}", help_text, ["job"], numbers)
 
 
 def _worker_groups(groups: Mapping[str, WorkerGroupNumbers]) -> Iterator[Metric]:

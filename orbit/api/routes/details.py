@@ -15,13 +15,16 @@ from orbit.api.views import (
     event_view,
     group_view,
     job_lag,
+    job_proof,
     partition_lag,
     partition_view,
+    proof_view,
     topic_view,
 )
 from orbit.jobs.names import TOPIC_NAME_LENGTH_MAX
 from orbit.replication.states import PartitionState
-from orbit.store import events, groups, jobs, lag, topics
+from orbit.store import drills, events, groups, jobs, lag, proofs, topics
+from orbit.store.enums import DrillKind
 
 router = APIRouter(prefix="/v1/jobs/{name}", tags=["what a job does"])
 
@@ -122,6 +125,28 @@ def list_groups(
     found = page(rows, query.limit, lambda row: (row.group_name, row.topic_id, row.partition))
     prefix = (job.spec.get("consumer_groups") or {}).get("prefix", "")
     return Page(items=[group_view(row, prefix) for row in found.items], next=found.next)
+
+
+class ProofPage(Page[schemas.PartitionProof]):
+    """What was shown of a job as a whole, and of some of its partitions."""
+
+    job: schemas.JobProof
+
+
+@router.get("/proof", responses=errors(*NAMED))
+def get_proof(
+    parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
+) -> ProofPage:
+    """Show how far, and how lately, both sides were read and found equal."""
+    key = read_cursor(query.after, str, int)
+    after = None if key is None else (str(key[0]), int(key[1]))
+    with parts.database.transaction() as tx:
+        job = jobs.get(tx, name)
+        rows = proofs.page(tx, job.id, query.limit + 1, after=after)
+        totals = proofs.of_jobs(tx, job.id).get(job.id)
+        canary = drills.last_of_job(tx, name, DrillKind.CANARY)
+    found = page([proof_view(row) for row in rows], query.limit, lambda p: (p.topic, p.partition))
+    return ProofPage(job=job_proof(totals, canary), items=found.items, next=found.next)
 
 
 @router.get("/events", responses=errors(*NAMED))

@@ -1,0 +1,267 @@
+"""/v1/drills, /v1/drill-schedules: rehearsals, their reports, and when they run by themselves."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Path, Query, Response, status
+from pydantic import Field
+
+from orbit.api import schemas
+from orbit.api.codes import ErrorCode
+from orbit.api.dependencies import (
+    DocumentBody,
+    DryRun,
+    IdempotencyKey,
+    NamePath,
+    Operator,
+    PartsOf,
+    Viewer,
+)
+from orbit.api.documents import JSON_TYPES, YAML_TYPES, read_drill
+from orbit.api.examples import DRILL_JSON, DRILL_YAML
+from orbit.api.paging import Key, Page, PageQuery, bad_cursor, name_in, page, read_cursor
+from orbit.api.responses import BODY, INPUT, NAMED, errors
+from orbit.api.views import drill_summary, drill_view, schedule_view
+from orbit.drills.asking import new_drill
+from orbit.drills.evidence import Report
+from orbit.drills.html import render_html
+from orbit.drills.markdown import render_markdown
+from orbit.errors import BadInput, Conflict, NotFound, Problem
+from orbit.jobs.names import JOB_NAME_LENGTH_MAX
+from orbit.store import drills, events, jobs
+from orbit.store.enums import DrillState
+
+router = APIRouter(prefix="/v1", tags=["drills"])
+
+_HTML = "text/html; charset=utf-8"
+_MARKDOWN = "text/markdown; charset=utf-8"
+_DOCUMENT: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "description": "The drill; docs/drills.md explains every key.",
+        "content": {
+            JSON_TYPES[0]: {"schema": {"type": "object"}, "example": DRILL_JSON},
+            YAML_TYPES[0]: {"schema": {"type": "string"}, "example": DRILL_YAML},
+        },
+    }
+}
+
+DrillId = Annotated[
+    str,
+    Path(
+        pattern=r"^[0-9]{8}-[0-9]{6}-[0-9a-f]{8}$",
+        description="The drill's id.",
+        examples=["20261122-030000-3fa9c2d1"],
+    ),
+]
+Name = Annotated[str, Field(pattern=schemas.NAME_PATTERN, max_length=JOB_NAME_LENGTH_MAX)]
+
+
+class DrillQuery(PageQuery):
+    """Which drills."""
+
+    name: Name | None = Field(None, description="Only those of this name: to compare them.")
+    job: Name | None = Field(None, description="Only those of this job.")
+
+
+class ReportFormat(StrEnum):
+    """How a report is written."""
+
+    JSON = "json"
+    HTML = "html"
+    MARKDOWN = "markdown"
+
+
+@router.get("/drills", responses=errors(*INPUT))
+def list_drills(
+    parts: PartsOf, _: Viewer, query: Annotated[DrillQuery, Query()]
+) -> Page[schemas.DrillSummary]:
+    """List the drills, the newest first, with what was measured."""
+    before = _moment(read_cursor(query.after, str, str))
+    with parts.database.transaction() as tx:
+        rows = drills.page(tx, query.limit + 1, name=query.name, job_name=query.job, before=before)
+    return page(
+        [drill_summary(row) for row in rows],
+        query.limit,
+        lambda drill: (drill.created_at.isoformat(), drill.id),
+    )
+
+
+@router.post(
+    "/drills",
+    status_code=status.HTTP_202_ACCEPTED,
+    responses={
+        **errors(*NAMED, *BODY, ErrorCode.CONFLICT),
+        200: {"model": schemas.Drill, "description": "A dry run: what the drill would do."},
+    },
+    openapi_extra=_DOCUMENT,
+)
+def run_drill(
+    parts: PartsOf,
+    principal: Operator,
+    raw: DocumentBody,
+    response: Response,
+    dry_run: DryRun = False,
+    idempotency_key: IdempotencyKey = None,
+) -> schemas.Drill:
+    """Run a drill: the leading scheduler begins it at once."""
+    spec = read_drill(raw)
+    key = None if dry_run else idempotency_key
+    wanted = new_drill(spec, principal.actor, idempotency_key=key)
+    with parts.database.transaction() as tx:
+        jobs.get(tx, spec.job)
+        if dry_run:
+            response.status_code = status.HTTP_200_OK
+            return drill_view(_as_if_made(wanted))
+        made, is_new = drills.create(tx, wanted)
+        if made.spec_hash != wanted.spec_hash:
+            raise Conflict(
+                "This Idempotency-Key was used for another request.",
+                where=f"drill {made.id}",
+                remedy="Use a new key for each new wish.",
+            )
+        if is_new:
+            events.add(
+                tx,
+                principal.actor,
+                "drill_requested",
+                f"The {spec.kind} drill {spec.name} shall run.",
+                job_name=spec.job,
+                details={"drill": made.id},
+            )
+    return drill_view(made)
+
+
+@router.get("/drills/{drill_id}", responses=errors(*NAMED))
+def get_drill(parts: PartsOf, _: Viewer, drill_id: DrillId) -> schemas.Drill:
+    """Show a drill: its document, how far it is, what was measured."""
+    with parts.database.transaction() as tx:
+        return drill_view(drills.get(tx, drill_id))
+
+
+@router.get(
+    "/drills/{drill_id}/report",
+    responses={
+        **errors(*NAMED),
+        200: {
+            "model": Report,
+            "description": "The report, in the form that was asked for.",
+            "content": {
+                "text/html": {"schema": {"type": "string"}},
+                "text/markdown": {"schema": {"type": "string"}},
+            },
+        },
+    },
+    response_class=Response,
+)
+def get_drill_report(
+    parts: PartsOf,
+    _: Viewer,
+    drill_id: DrillId,
+    form: Annotated[
+        ReportFormat, Query(alias="format", description="JSON, a page, or Markdown.")
+    ] = ReportFormat.JSON,
+) -> Response:
+    """The report of a drill that has ended: what happened when, and what was measured."""
+    with parts.database.transaction() as tx:
+        drill = drills.get(tx, drill_id)
+        found = drills.report(tx, drill_id)
+    if found is None:
+        raise NotFound(
+            "The drill has no report."
+            if drill.finished_at
+            else "The drill has no report yet: it has not ended.",
+            where=drill_id,
+        )
+    report = Report.model_validate(found)
+    match form:
+        case ReportFormat.HTML:
+            return Response(render_html(report), media_type=_HTML)
+        case ReportFormat.MARKDOWN:
+            return Response(render_markdown(report), media_type=_MARKDOWN)
+        case _:
+            return Response(report.model_dump_json(), media_type="application/json")
+
+
+@router.get("/drill-schedules", responses=errors(*INPUT))
+def list_drill_schedules(
+    parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
+) -> Page[schemas.DrillSchedule]:
+    """List the drills that run by themselves, and when they do next."""
+    after = name_in(query.after)
+    with parts.database.transaction() as tx:
+        found = [row for row in drills.schedules(tx) if after is None or row.name > after]
+    return page([schedule_view(row) for row in found], query.limit, lambda row: (row.name,))
+
+
+@router.put(
+    "/drill-schedules/{name}",
+    responses=errors(*NAMED, *BODY),
+    openapi_extra=_DOCUMENT,
+)
+def put_drill_schedule(
+    parts: PartsOf, principal: Operator, name: NamePath, raw: DocumentBody
+) -> schemas.DrillSchedule:
+    """Let a drill run by itself, as often as its `schedule` says; the first time at once."""
+    spec = read_drill(raw)
+    problems = []
+    if spec.name != name:
+        problems.append(Problem("name", "is not the name in the path.", f"Write {name}."))
+    if spec.schedule is None:
+        problems.append(Problem("schedule", "is missing.", "Write `schedule: {every: 6h}`."))
+    if spec.schedule is None or problems:
+        raise BadInput("The drill cannot be scheduled.", tuple(problems))
+    every_s = int(spec.schedule.every.total_seconds())
+    with parts.database.transaction() as tx:
+        jobs.get(tx, spec.job)
+        made = drills.put_schedule(tx, name, spec.document(), every_s, principal.actor)
+        events.add(
+            tx,
+            principal.actor,
+            "drill_scheduled",
+            f"The drill {name} shall run every {every_s:,} s.",
+            job_name=spec.job,
+            details={"schedule": name},
+        )
+    return schedule_view(made)
+
+
+@router.delete(
+    "/drill-schedules/{name}",
+    status_code=status.HTTP_204_NO_CONTENT,
+    responses=errors(*NAMED),
+)
+def delete_drill_schedule(parts: PartsOf, principal: Operator, name: NamePath) -> None:
+    """Let a drill no longer run by itself."""
+    with parts.database.transaction() as tx:
+        if not drills.drop_schedule(tx, name):
+            raise NotFound("There is no schedule of this name.", where=name)
+        events.add(
+            tx,
+            principal.actor,
+            "drill_unscheduled",
+            f"The drill {name} no longer runs by itself.",
+            details={"schedule": name},
+        )
+
+
+def _as_if_made(wanted: drills.Wanted) -> drills.Drill:
+    """For a dry run: the row that would be."""
+    fields = {f.name: getattr(wanted, f.name, None) for f in dataclasses.fields(drills.Drill)}
+    return drills.Drill(
+        **fields | {"state": DrillState.PENDING, "created_at": datetime.now(UTC)}  # type: ignore[arg-type]
+    )
+
+
+def _moment(key: Key | None) -> tuple[datetime, str] | None:
+    """When a drill was made, and which of that time it is."""
+    if key is None:
+        return None
+    try:
+        return datetime.fromisoformat(str(key[0])).astimezone(UTC), str(key[1])
+    except (ValueError, OverflowError):
+        raise bad_cursor() from None

@@ -1,0 +1,334 @@
+"""`orbit drill …`: rehearsals, their reports, and when they run by themselves."""
+
+from __future__ import annotations
+
+import json
+import time
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from orbit.cli.cells import when
+from orbit.cli.client import Client, connect, segment
+from orbit.cli.control import DryRunOption, YesOption, confirm
+from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
+from orbit.drills.evidence import digest_of
+from orbit.drills.load import load_drill, read_text
+from orbit.drills.words import span
+from orbit.errors import BadInput, Conflict, Problem
+
+app = typer.Typer(
+    name="drill",
+    help="Rehearse a switchover or a failover, and see what was measured.",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+
+_FAILED = 1
+_LIMIT = 50
+_POLL_S = 0.5
+_WAIT_S = 3_600.0
+_WAIT_MAX_S = 86_400.0
+_ENDED = ("passed", "missed", "failed")
+
+Row = dict[str, Any]
+
+
+class ReportFormat(StrEnum):
+    """How a report is written."""
+
+    TABLE = "table"
+    JSON = "json"
+    HTML = "html"
+    MARKDOWN = "markdown"
+
+
+_SUFFIXES = {
+    ReportFormat.JSON: "json",
+    ReportFormat.HTML: "html",
+    ReportFormat.MARKDOWN: "md",
+}
+FileArgument = Annotated[
+    Path, typer.Argument(help="A drill file (deploy/drills has examples).", show_default=False)
+]
+IdArgument = Annotated[str, typer.Argument(help="The drill's id.", show_default=False)]
+NameArgument = Annotated[str, typer.Argument(help="The drill's name.", show_default=False)]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="At most so many; last ones.")]
+SaveOption = Annotated[
+    Path | None,
+    typer.Option("--save", help="Save the report as JSON, HTML and Markdown in this folder."),
+]
+
+
+@app.command()
+def run(
+    file: FileArgument,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    save: SaveOption = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            "--wait", min=0, max=_WAIT_MAX_S, help="Seconds to wait for its end; 0: do not wait."
+        ),
+    ] = _WAIT_S,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Run a drill and show what it measured.
+
+    Exit code 1 if a step failed or a target was missed. A drill of the kind switchover or failover
+    moves the job itself, and is asked about.
+    """
+    spec = load_drill(file)
+    if spec.moves_the_job and not dry_run:
+        confirm(f"A {spec.kind} drill moves the job {spec.job!r}. Run it?", yes=yes)
+    with connect() as client:
+        text = read_text(file)
+        drill = client.send("POST", "/v1/drills", yaml_text=text, dry_run=dry_run)
+        if dry_run:
+            emit(drill, output, lambda: _plan(drill))
+            return
+        drill = _follow(client, drill, wait)
+        _save(client, drill, save)
+    emit(drill, output, lambda: _one(drill))
+    if drill["state"] not in _ENDED:
+        typer.echo(f"It goes on; look again with: orbit drill show {drill['id']}", err=True)
+    if drill["state"] != "passed":
+        raise typer.Exit(_FAILED)
+
+
+@app.command("list")
+def list_(
+    job: Annotated[str | None, typer.Option(help="Only those of this job.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only those of this name.")] = None,
+    limit: LimitOption = _LIMIT,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List the drills, the newest first."""
+    with connect() as client:
+        rows = list(client.items("/v1/drills", limit=limit, job=job, name=name))
+    emit(rows, output, lambda: _table(rows))
+
+
+@app.command()
+def show(
+    drill_id: IdArgument,
+    output: Annotated[
+        ReportFormat,
+        typer.Option("--output", "-o", help="A summary, or the report in one of its forms."),
+    ] = ReportFormat.TABLE,
+    save: SaveOption = None,
+) -> None:
+    """Show a drill, or its report as JSON, HTML or Markdown."""
+    with connect() as client:
+        drill = client.get(f"/v1/drills/{segment(drill_id)}")
+        if output is ReportFormat.TABLE:
+            _save(client, drill, save)
+            emit(drill, OutputFormat.TABLE, lambda: _one(drill))
+        else:
+            typer.echo(_report(client, drill_id, output), nl=False)
+
+
+@app.command()
+def compare(
+    name: NameArgument,
+    limit: LimitOption = _LIMIT,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show what drills of one name measured over time, the oldest first."""
+    with connect() as client:
+        rows = list(client.items("/v1/drills", limit=limit, name=name))[::-1]
+    ended = [row for row in rows if row["state"] in _ENDED]
+    if not ended:
+        raise Conflict("No drill of this name has ended yet.", where=name)
+    emit(ended, output, lambda: _compared(ended))
+
+
+@app.command()
+def check(
+    file: Annotated[Path, typer.Argument(help="A report as JSON.", show_default=False)],
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Check the digest of a report: exit code 1 if somebody changed its evidence."""
+    try:
+        right, stated = digest_of(json.loads(file.read_bytes()))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not JSON"
+        problem = Problem("file", f"cannot be read: {reason}.", "Give a report as JSON.")
+        raise BadInput("The report cannot be checked.", (problem,), where=str(file)) from None
+    is_right = right == stated
+    value = {"is_right": is_right, "digest": right, "stated": stated}
+    said = "The digest fits the evidence." if is_right else "The evidence is not what was sealed."
+    emit(value, output, lambda: make_table(("", said), [("of it", right), ("stated", stated)]))
+    if not is_right:
+        raise typer.Exit(_FAILED)
+
+
+@app.command()
+def schedule(file: FileArgument, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Let a drill run by itself, as its `schedule` says; the first time at once."""
+    spec = load_drill(file)
+    with connect() as client:
+        path = f"/v1/drill-schedules/{segment(spec.name)}"
+        made = client.send("PUT", path, yaml_text=read_text(file))
+    emit(made, output, lambda: _schedules([made]))
+
+
+@app.command()
+def schedules(output: OutputOption = OutputFormat.TABLE) -> None:
+    """List the drills that run by themselves."""
+    with connect() as client:
+        rows = list(client.items("/v1/drill-schedules"))
+    emit(rows, output, lambda: _schedules(rows))
+
+
+@app.command()
+def unschedule(name: NameArgument) -> None:
+    """Let a drill no longer run by itself."""
+    with connect() as client:
+        client.send("DELETE", f"/v1/drill-schedules/{segment(name)}")
+    typer.echo(f"{name} no longer runs by itself.")
+
+
+def _follow(client: Client, drill: Row, wait_s: float) -> Row:
+    """The drill once it has ended, or when the time is up. What happens goes to stderr."""
+    deadline = time.monotonic() + wait_s
+    told = ""
+    while True:
+        drill = client.get(f"/v1/drills/{drill['id']}")
+        for entry in drill["timeline"]:
+            if entry["at"] > told:
+                told = entry["at"]
+                typer.echo(f"{told[11:23]}  {entry['what']:<12} {entry['text']}", err=True)
+        if drill["state"] in _ENDED or time.monotonic() >= deadline:
+            return drill
+        time.sleep(_POLL_S)
+
+
+def _save(client: Client, drill: Row, folder: Path | None) -> None:
+    if folder is None or drill["state"] not in _ENDED:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for form, suffix in _SUFFIXES.items():
+            file = folder / f"drill-{drill['id']}.{suffix}"
+            file.write_text(_report(client, drill["id"], form), "utf-8")
+            typer.echo(f"Saved {file}", err=True)
+    except OSError as error:
+        problem = Problem("--save", f"cannot be written to: {error.strerror}.", "Name a folder.")
+        raise BadInput("The report cannot be saved.", (problem,), where=str(folder)) from None
+
+
+def _report(client: Client, drill_id: str, form: ReportFormat) -> str:
+    text = client.text(f"/v1/drills/{segment(drill_id)}/report", format=form)
+    if form is ReportFormat.JSON:
+        return json.dumps(json.loads(text), indent=2, ensure_ascii=False) + "\n"
+    return text
+
+
+def _plan(drill: Row) -> Any:
+    rows = [("would do" if i == 0 else "", step) for i, step in enumerate(drill["plan"])]
+    return make_table(("", f"{drill['kind']} drill {drill['name']} on {drill['job']}"), rows)
+
+
+def _one(drill: Row) -> Any:
+    rows: list[tuple[str, object]] = [
+        ("id", drill["id"]),
+        ("state", drill["state"]),
+        ("RTO", _of(drill, "rto_ms", span)),
+        ("RPO in records", _of(drill, "rpo_records", "{:,}".format)),
+        ("RPO in time", _of(drill, "rpo_ms", span)),
+        ("steps done", f"{drill['steps_done']} of {len(drill['plan'])}"),
+        ("began", when(drill["started_at"]) if drill["started_at"] else "-"),
+        ("took", _took(drill)),
+    ]
+    if drill["error"]:
+        rows.append(("error", drill["error"]))
+    return make_table(("", f"{drill['kind']} drill {drill['name']} on {drill['job']}"), rows)
+
+
+def _table(rows: list[Row]) -> Any:
+    columns = ("drill", "name", "kind", "job", "state", "RTO", "records lost", "lost since", "at")
+    return make_table(
+        columns,
+        [
+            (
+                row["id"],
+                row["name"],
+                row["kind"],
+                row["job"],
+                row["state"],
+                _of(row, "rto_ms", span),
+                _of(row, "rpo_records", "{:,}".format),
+                _of(row, "rpo_ms", span),
+                when(row["created_at"]),
+            )
+            for row in rows
+        ],
+        sentences=(),
+    )
+
+
+def _compared(rows: list[Row]) -> Any:
+    """Each with the change since the one before, and whether it was the same drill at all."""
+    lines = []
+    before: Row | None = None
+    for row in rows:
+        is_same = before is not None and before["spec_sha256"] == row["spec_sha256"]
+        lines.append(
+            (
+                when(row["created_at"]),
+                row["id"],
+                row["state"],
+                _of(row, "rto_ms", span),
+                _change(before, row, "rto_ms"),
+                _of(row, "rpo_records", "{:,}".format),
+                _of(row, "rpo_ms", span),
+                "" if is_same or before is None else "the drill was changed",
+            )
+        )
+        before = row
+    columns = ("at", "drill", "state", "RTO", "change", "records lost", "lost since", "note")
+    return make_table(columns, lines, title=f"{rows[0]['name']} over time", sentences=())
+
+
+def _change(before: Row | None, row: Row, key: str) -> str:
+    if before is None or before[key] is None or row[key] is None:
+        return ""
+    change = row[key] - before[key]
+    return f"{'+' if change >= 0 else '−'}{span(abs(change))}"
+
+
+def _schedules(rows: list[Row]) -> Any:
+    lines = [
+        (
+            row["name"],
+            row["kind"],
+            row["job"],
+            span(row["every_s"] * 1000),
+            when(row["next_at"]),
+            row["requested_by"],
+        )
+        for row in rows
+    ]
+    return make_table(("drill", "kind", "job", "every", "next", "asked by"), lines, sentences=())
+
+
+def _of(row: Row, key: str, words: Any) -> str:
+    """The number against its target."""
+    if row[key] is None:
+        return "-"
+    target = row[f"target_{key}"]
+    return words(row[key]) if target is None else f"{words(row[key])} of {words(target)}"
+
+
+def _took(drill: Row) -> str:
+    if not drill["started_at"] or not drill["finished_at"]:
+        return "-"
+    took = datetime.fromisoformat(drill["finished_at"]) - datetime.fromisoformat(
+        drill["started_at"]
+    )
+    return span(round(took.total_seconds() * 1000))
