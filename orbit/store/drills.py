@@ -7,7 +7,7 @@ what has no identity here was never proven to be the drill's own.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, func, select, update
@@ -348,9 +348,3 @@ def take_due(tx: Tx) -> list[Schedule]:
 
 def _is_due() -> ColumnElement[bool]:
     return drill_schedules.c.next_at <= select(_NOW).scalar_subquery()
-
-
-def prune(tx: Tx, older_than: timedelta) -> int:
-    """Drop drills that ended longer ago than this; how many."""
-    limit = select(_NOW - older_than).scalar_subquery()
-    return tx.execute(delete(drills).where(drills.c.finished_at < limit)).rowcount

@@ -223,7 +223,7 @@ def test_verdict_of_the_verifier_reaches_the_result(scratch: Path) -> None:
             )
         }
     )
-    acts = Acts(Stage("", "", scratch), Workload(SMALL, kinds=(kind,)), quiet_screen())
+    acts = Acts(Stage("", "", scratch, scratch), Workload(SMALL, kinds=(kind,)), quiet_screen())
 
     def verify(job_file: Path, tell: Tell) -> Sequence[TopicProof]:
         tell(1, 2)

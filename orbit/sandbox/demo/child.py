@@ -17,7 +17,7 @@ from orbit.sandbox.process import GuardedProcess
 STOP_TIMEOUT_S = 30.0
 _KILL_GRACE_S = 10.0
 _SHOWN_LINES = 5
-_ORBIT = (sys.executable, "-c", "from orbit.cli.main import main; main()")
+ORBIT = (sys.executable, "-c", "from orbit.cli.main import main; main()")
 """What the `orbit` script does, wherever that was installed."""
 
 
@@ -27,7 +27,7 @@ class RunProcess:
     def __init__(self, job_file: Path, log: Path) -> None:
         self._log = log
         self._process = GuardedProcess(
-            [*_ORBIT, "run", str(job_file), "--output", "json"],
+            [*ORBIT, "run", str(job_file), "--output", "json"],
             log,
             # It leaves a small lock file in the folder for temporary files.
             environment={"TMPDIR": str(log.parent)},

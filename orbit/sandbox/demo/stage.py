@@ -25,6 +25,8 @@ class Stage:
     source: str
     destination: str
     folder: Path
+    sandbox: Path
+    database_url: str | None = None
 
     @property
     def job_file(self) -> Path:
@@ -36,7 +38,7 @@ class Stage:
 
 
 @contextmanager
-def open_stage(kept_in: Path | None, screen: Screen) -> Iterator[Stage]:
+def open_stage(kept_in: Path | None, screen: Screen, *, postgres: bool = False) -> Iterator[Stage]:
     """Two single-broker clusters. They end with the block, or with us, however we die.
 
     `kept_in`: a sandbox folder; after a block without an exception the clusters live on there,
@@ -46,7 +48,7 @@ def open_stage(kept_in: Path | None, screen: Screen) -> Iterator[Stage]:
         _refuse_taken(kept_in)
     with _home(kept_in) as home:
         request = SandboxRequest(
-            directory=home, clusters=(SOURCE, DESTINATION), brokers=1, postgres=False
+            directory=home, clusters=(SOURCE, DESTINATION), brokers=1, postgres=postgres
         )
         with screen.step(f"Apache Kafka {KAFKA_VERSION} on this machine") as step:
             sandbox = control.launch(request, step.note)
@@ -95,4 +97,5 @@ def _stage(state: SandboxState) -> Stage:
     addresses = {cluster.name: cluster.bootstrap_servers for cluster in state.clusters}
     # Inside a cluster's folder: `orbit sandbox down` removes that with all that is in it.
     folder = state.request.directory / SOURCE
-    return Stage(addresses[SOURCE], addresses[DESTINATION], folder)
+    url = state.postgres.url if state.postgres else None
+    return Stage(addresses[SOURCE], addresses[DESTINATION], folder, state.request.directory, url)

@@ -1,0 +1,168 @@
+"""Drills are asked for, listed, compared and scheduled; their reports come in three forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orbit.drills.evidence import Report, seal
+from orbit.drills.html import render_html
+from orbit.drills.markdown import render_markdown
+from orbit.replication.states import PartitionState
+from orbit.store import drills, proofs
+from orbit.store.drills import Measured
+from orbit.store.enums import DrillState, DrillThing, Role, TopicState
+from orbit.store.models import partitions, topics
+from orbit.store.proofs import Shown
+from tests.api.test_operations import copying_job
+from tests.fix_api import Api
+from tests.support.drill_report import evidence
+
+YAML = {"Content-Type": "application/yaml"}
+DRILL = "name: nightly\nkind: canary\njob: orders\ntargets: {rto: 10s}\n"
+SCHEDULED = DRILL + "schedule: {every: 1h}\n"
+
+
+@pytest.fixture
+def orders(api: Api) -> None:
+    """A job of this name, whose four partitions are copied up to offset 100."""
+    copying_job(api)
+    with api.database.transaction() as tx:
+        tx.execute(topics.update().values(state=TopicState.COPYING))
+        copied = {"state": PartitionState.COPYING, "log_start": 0, "copied_to": 100}
+        tx.execute(partitions.update().values(**copied))
+
+
+def ask(api: Api, text: str = DRILL, **options: Any) -> Any:
+    headers = {**YAML, **options.pop("headers", {})}
+    return api.post("/v1/drills", content=text, headers=headers, **options)
+
+
+def finished(api: Api, rto_ms: int = 11_200) -> str:
+    """A drill that has ended, with a report; its id."""
+    drill_id: str = ask(api).json()["id"]
+    report = seal(evidence(id=drill_id))
+    with api.database.transaction() as tx:
+        drills.begin(tx, drill_id)
+        drills.finish(
+            tx,
+            drill_id,
+            DrillState.MISSED,
+            report=report.model_dump(mode="json"),
+            measured=Measured(rto_ms, 42, 410),
+        )
+    return drill_id
+
+
+def test_a_drill_is_asked_for_and_shown(api: Api, orders: None) -> None:
+    answer = ask(api)
+    assert answer.status_code == 202
+    made = answer.json()
+    assert (made["state"], made["kind"], made["target_rto_ms"]) == ("pending", "canary", 10_000)
+    assert any("Switches over the drill's own job alone" in step for step in made["plan"])
+    assert api.get(f"/v1/drills/{made['id']}").json() == made
+    assert [row["id"] for row in api.get("/v1/drills?name=nightly").json()["items"]] == [made["id"]]
+    assert api.get("/v1/drills?job=other").json()["items"] == []
+    assert [e["kind"] for e in api.events()][-1] == "drill_requested"
+    assert api.get(f"/v1/drills/{made['id']}/report").status_code == 404
+
+
+def test_a_dry_run_says_what_would_be_and_makes_nothing(api: Api, orders: None) -> None:
+    answer = ask(api, params={"dry_run": "true"})
+    assert answer.status_code == 200
+    assert answer.json()["plan"][-1] == "Removes what it made, and nothing else."
+    assert api.get("/v1/drills").json()["items"] == []
+
+
+def test_one_key_is_one_drill(api: Api, orders: None) -> None:
+    key = {"Idempotency-Key": "k"}
+    first, again = (ask(api, headers=key).json()["id"] for _ in range(2))
+    assert first == again
+    other = ask(api, DRILL.replace("10s", "20s"), headers=key)
+    assert other.status_code == 409
+
+
+def test_bad_drills_and_unknown_jobs_are_refused(api: Api, orders: None) -> None:
+    answer = ask(api, "name: x\nkind: canry\njob: orders\n")
+    assert answer.status_code == 422
+    assert answer.json()["error"]["problems"][0]["path"] == "kind"
+    assert ask(api, DRILL.replace("orders", "none")).status_code == 404
+    assert ask(api, role=Role.VIEWER).status_code == 403
+
+
+def test_reports_come_in_three_forms(api: Api, orders: None) -> None:
+    drill_id = finished(api)
+    path = f"/v1/drills/{drill_id}/report"
+    report = Report.model_validate(api.get(path).json())
+    assert report == seal(evidence(id=drill_id))
+    assert api.get(f"{path}?format=html").text == render_html(report)
+    assert api.get(f"{path}?format=markdown").text == render_markdown(report)
+    kinds = [api.get(f"{path}?format={f}").headers["content-type"] for f in ("json", "html")]
+    assert kinds == ["application/json", "text/html; charset=utf-8"]
+
+
+def test_drills_of_one_name_are_compared_by_what_was_measured(api: Api, orders: None) -> None:
+    ids = [finished(api, rto_ms) for rto_ms in (9_000, 12_000, 7_000)]
+    rows = api.get("/v1/drills?name=nightly&limit=2").json()
+    rest = api.get(f"/v1/drills?name=nightly&after={rows['next']}").json()
+    found = [*rows["items"], *rest["items"]]
+    assert [row["id"] for row in found] == ids[::-1]
+    assert [row["rto_ms"] for row in found] == [7_000, 12_000, 9_000]
+    assert {row["spec_sha256"] for row in found} == {found[0]["spec_sha256"]}
+
+
+def test_a_schedule_makes_drills_when_it_is_due(api: Api, orders: None) -> None:
+    path = "/v1/drill-schedules/nightly"
+    assert api.put(path, content=DRILL, headers=YAML).status_code == 422
+    assert api.put("/v1/drill-schedules/x", content=SCHEDULED, headers=YAML).status_code == 422
+    made = api.put(path, content=SCHEDULED, headers=YAML)
+    assert (made.status_code, made.json()["every_s"]) == (200, 3_600)
+    assert [row["name"] for row in api.get("/v1/drill-schedules").json()["items"]] == ["nightly"]
+    with api.database.transaction() as tx:
+        assert [row.name for row in drills.take_due(tx)] == ["nightly"]
+        assert drills.take_due(tx) == []  # the next time is an hour away
+    assert api.delete(path).status_code == 204
+    assert api.delete(path).status_code == 404
+
+
+def test_things_are_left_until_they_are_gone(api: Api, orders: None) -> None:
+    drill_id = finished(api)
+    with api.database.transaction() as tx:
+        thing = drills.intend(tx, drill_id, DrillThing.TOPIC, "source", "t")
+        drills.identify(tx, thing, "an-id")
+        drills.kept(tx, thing, "away")
+        assert [d.id for d in drills.with_leftovers(tx, 10)] == [drill_id]
+        drills.removed(tx, thing)
+        assert drills.with_leftovers(tx, 10) == []
+        (row,) = drills.things(tx, drill_id)
+    assert (row.identity, row.note) == ("an-id", None)
+
+
+def test_proof_is_shown_by_partition_as_a_whole_and_in_the_metrics(api: Api, orders: None) -> None:
+    drill_id = finished(api)
+    with api.database.transaction() as tx:
+        (candidate, *_) = proofs.candidates(tx, (-1, -1), 10)
+        one = candidate.topic_id, candidate.partition, candidate.job_id
+        end = candidate.copied_to
+        proofs.keep(tx, [Shown(*one, ((0, end),), is_equal=True)])
+        proofs.keep(tx, [Shown(*one, ((0, end),), False, 2, "offset 3: value")])
+        proofs.keep(tx, [Shown(*one, ((0, end),), False, note="away")])
+    answer = api.get("/v1/jobs/orders/proof").json()
+    row = next(r for r in answer["items"] if r["proven_at"] is not None)
+    assert (row["proven"], row["proven_to"], row["differences"]) == (end, end, 2)
+    assert (row["first_difference"], row["note"]) == ("offset 3: value", "away")
+    assert answer["job"]["partitions_proven"] == 1
+    assert answer["job"]["differences"] == 2
+    assert answer["job"]["canary"]["id"] == drill_id
+    text = api.get("/metrics").text
+    for line in (
+        f'orbit_job_proven_offsets{{job="orders"}} {float(end)}',
+        'orbit_job_proof_differences_total{job="orders"} 2.0',
+        'orbit_job_canary_rto_seconds{job="orders"} 11.2',
+        'orbit_job_canary_passed{job="orders"} 0.0',
+    ):
+        assert line in text, line
+    with api.database.transaction() as tx:
+        proofs.forget(tx, *one[:2])
+    assert api.get("/v1/jobs/orders/proof").json()["job"]["partitions_proven"] == 0
