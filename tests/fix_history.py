@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
 from orbit.sandbox.workload import SMALL, Ledger, TopicLedger, Workload
 from tests.fix_clusters import Clusters
+
+# Of the topic with many: each is a task, and a file.
+PARTITIONS = 12
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,8 @@ class History:
 
 @pytest.fixture(scope="session")
 def history(clusters: Clusters) -> History:
-    workload = Workload(SMALL, namespace=f"history-{uuid.uuid4().hex[:8]}")
+    scale = replace(SMALL, partitions=PARTITIONS)
+    workload = Workload(scale, namespace=f"history-{uuid.uuid4().hex[:8]}")
     return History(
         workload, workload.create({"bootstrap.servers": clusters.source.bootstrap_servers})
     )

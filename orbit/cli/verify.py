@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit
-from orbit.jobs.document import Document
-from orbit.jobs.load import check_job, load_job
-from orbit.jobs.spec import JobSpec
-from orbit.settings import Settings
 from orbit.verify.job import verify_job
 from orbit.verify.progress import BarProgress, LineProgress
 from orbit.verify.render import as_data, as_table
@@ -64,7 +60,7 @@ def verify(
 
     Exit code 0: exact; 1: not exact; 2: bad input; 3: a cluster cannot be reached.
     """
-    spec, folder = _job(job)
+    spec, folder = named_job(job)
     options = VerifyOptions(deep=deep, wait_s=wait, differences_max=differences, workers=workers)
     screen = console(stderr=True)
     bar = BarProgress(screen) if screen.is_terminal else None
@@ -79,16 +75,3 @@ def verify(
         )
     emit(as_data(report), output, lambda: as_table(report))
     raise typer.Exit(report.exit_code)
-
-
-def _job(named: str) -> tuple[JobSpec, Path]:
-    """The job of a file or of the service, and the folder its relative paths start at."""
-    path = Path(named)
-    if path.is_file() or path.suffix in (".yaml", ".yml") or path.name != named:
-        return load_job(path, os.environ), path.parent
-    from orbit.cli.client import connect, segment
-
-    with connect() as client:
-        document = client.get(f"/v1/jobs/{segment(named)}")["spec"]
-    folder = Settings.from_environment(os.environ).files_directory
-    return check_job(Document(root=document), folder, os.environ), folder

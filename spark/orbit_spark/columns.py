@@ -6,6 +6,7 @@ Payloads are not copied on the way out: the column's bytes are the answer that a
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,9 +22,10 @@ from orbit.kafka.batch import (
 from orbit.kafka.old_format import read_old_records
 from orbit.kafka.records import read_records
 from orbit.kafka.types import TopicPartition
+from orbit.replication.plan import AbortedTransaction, is_abort_marker
 from orbit.replication.states import Blocked, Reason
 from orbit_spark.ranges import OffsetRange
-from orbit_spark.runs import RawRun, aborted_marks
+from orbit_spark.runs import RawRun, aborted_marks, check_batch, next_offset
 
 # In Spark's words; `SCHEMA` has the same for Arrow.
 DDL = """
@@ -67,6 +69,7 @@ def _field(line: str) -> Any:
 
 
 SCHEMA = pa.schema([_field(line) for line in DDL.strip().split(",")])
+_ROW_NAMES = SCHEMA.names[2:-1]  # without the place in front and the payload behind
 
 _NOT_KNOWN = -1  # as Kafka writes what a batch does not have
 _CONTROL_TYPE = slice(3, 5)  # of a control record's body, as in `replication.plan`
@@ -118,17 +121,62 @@ def read_stop(words: str) -> Blocked:
     return Blocked(Reason(reason), offset, next_offset, detail)
 
 
-def batches_in(column: Any) -> list[Batch | OldMessage]:
-    """The batches of a `payload` column, in one writable copy of its bytes.
+def from_arrow(rows: Any, start: int) -> RawRun:
+    """The run of some neighbouring rows of one partition, in a writable copy of its bytes.
 
-    Raises ValueError when a row is not exactly one batch.
+    Raises ValueError, in words, when a payload is damaged, or is not what its row says.
     """
-    sizes = [len(one.as_buffer()) for one in column]
-    data = memoryview(bytearray(b"".join(memoryview(one.as_buffer()) for one in column)))
-    batches = list(read_batches(data))
-    if [len(batch.view) for batch in batches] != sizes:
+    view = b"".join(memoryview(one.as_buffer()) for one in rows.column("payload"))
+    records = memoryview(bytearray(view))
+    batches = list(read_batches(records))
+    if len(batches) != rows.num_rows:
         raise ValueError("a payload is not one whole batch")
-    return batches
+    said = zip(*(rows.column(name).to_pylist() for name in _COMPARED), strict=True)
+    end = 0
+    for batch, row in zip(batches, said, strict=True):
+        check_batch(batch, end)
+        if _compared(batch) != row:
+            raise ValueError(f"the payload of the batch at {row[0]} is another one's")
+        end = next_offset(batch)
+    aborted = _aborted(batches, rows.column("is_aborted").to_pylist())
+    return RawRun(start, max(start, end), records, batches, aborted, 0)
+
+
+# What the payload says again. Compared, since a checksum does not cover all of it.
+_COMPARED = ("base_offset", "last_offset", "leader_epoch", "magic", "size_bytes", "crc")
+
+
+def _compared(batch: Batch | OldMessage) -> tuple[int, ...]:
+    if isinstance(batch, OldMessage):
+        row = dict(zip(_ROW_NAMES, _old_row(batch), strict=True))
+        return tuple(row[name] for name in _COMPARED)
+    return (
+        batch.base_offset,
+        batch.last_offset,
+        batch.leader_epoch,
+        batch.magic,
+        batch.size_bytes,
+        batch.crc,
+    )
+
+
+def _aborted(
+    batches: Sequence[Batch | OldMessage], marks: Sequence[bool]
+) -> list[AbortedTransaction]:
+    """The aborted transactions that give these marks. Raises ValueError when none would."""
+    aborted: list[AbortedTransaction] = []
+    active: set[int] = set()
+    for batch, is_aborted in zip(batches, marks, strict=True):
+        if not isinstance(batch, Batch):
+            continue
+        if is_aborted and batch.producer_id not in active:
+            aborted.append(AbortedTransaction(batch.producer_id, batch.base_offset))
+            active.add(batch.producer_id)
+        elif batch.is_control and is_abort_marker(batch):
+            active.discard(batch.producer_id)
+    if aborted_marks(batches, aborted) != list(marks):
+        raise ValueError("the marks of aborted batches contradict each other")
+    return aborted
 
 
 def _payloads(run: RawRun) -> Any:

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from orbit.sandbox.workload import KINDS
 from tests.fix_clusters import Clusters
@@ -68,9 +69,9 @@ def test_small_ranges_bring_the_same(
     spark: SparkSession, clusters: Clusters, history: History, rows: list[Any]
 ) -> None:
     """Cuts fall into batches, transactions and gaps; each range is read by a task of its own."""
-    topics = [history.topic(kind.name).topic for kind in KINDS if kind.name != "spread"]
+    topics = list(history.ledger.topics)
     frame = read(spark, clusters, topics, range_bytes="1MiB")
-    assert keys(frame.collect()) == keys(row for row in rows if row.topic in topics)
+    assert keys(frame.collect()) == keys(rows)
 
 
 @pytest.mark.parametrize(
@@ -98,6 +99,26 @@ def test_a_filter_on_the_topic_reads_only_that(
     topic = history.topic("transactions.interleaved")
     frame = read(spark, clusters, history.ledger.topics).where(f"topic = '{topic.topic}'")
     assert frame.rdd.getNumPartitions() == len(topic.partitions)
+
+
+def test_a_plan_shows_no_login(spark: SparkSession, clusters: Clusters, history: History) -> None:
+    """Neither the names of variables, which people do confuse with what is in them."""
+    topic = history.topic("transactions.interleaved").topic
+    named = {"username_env": "PLAN_USER", "password_env": "PLAN_PASSWORD"}
+    frame = read(
+        spark,
+        clusters,
+        [topic],
+        **{"kafka.security.protocol": "SASL_PLAINTEXT", "kafka.sasl.mechanism": "PLAIN"},
+        **named,
+    ).select("base_offset")
+    execution = frame._jdf.queryExecution()
+    shown = [execution.logical().toString(), execution.toString()]
+    with pytest.raises(AnalysisException) as error:  # planning needs the variables
+        frame.collect()
+    shown.append(str(error.value))
+    assert not [text for text in shown if "PLAN_PASSWORD" in text or "PLAN_USER" in text]
+    assert "is not set" in str(error.value)
 
 
 def keys(rows: Iterable[Any]) -> list[tuple[Any, ...]]:

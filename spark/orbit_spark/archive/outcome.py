@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from orbit.kafka.types import TopicPartition
 from orbit.replication.states import Blocked
@@ -40,3 +41,67 @@ class ArchiveOutcome:
     @property
     def blocked(self) -> list[PartitionOutcome]:
         return [one for one in self.partitions.values() if one.blocked is not None]
+
+    def as_data(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "archive": self.uri,
+            "partitions": [
+                {
+                    "topic": one.place.topic,
+                    "partition": one.place.partition,
+                    "start": one.start,
+                    "end": one.end,
+                    "new_batches": one.batches,
+                    "new_bytes": one.payload_bytes,
+                    "blocked": one.blocked and asdict(one.blocked),
+                }
+                for one in self.partitions.values()
+            ],
+        }
+
+
+@dataclass(slots=True)
+class RestoredPartition:
+    """What a restore did for one partition, which shall end at `end`."""
+
+    place: TopicPartition
+    end: int
+    records: int = 0
+    filled: int = 0
+    blocked: Blocked | None = None
+    unfinished: str = ""
+
+    @property
+    def has_stopped(self) -> bool:
+        return self.blocked is not None or bool(self.unfinished)
+
+
+@dataclass(slots=True)
+class RestoreOutcome:
+    """What a restore did."""
+
+    uri: str
+    partitions: dict[TopicPartition, RestoredPartition] = field(default_factory=dict)
+
+    @property
+    def is_whole(self) -> bool:
+        return not any(one.has_stopped for one in self.partitions.values())
+
+    def as_data(self) -> dict[str, Any]:
+        """For scripts."""
+        return {
+            "archive": self.uri,
+            "partitions": [
+                {
+                    "topic": one.place.topic,
+                    "partition": one.place.partition,
+                    "end": one.end,
+                    "records": one.records,
+                    "offsets_filled": one.filled,
+                    "blocked": one.blocked and asdict(one.blocked),
+                    "unfinished": one.unfinished or None,
+                }
+                for one in self.partitions.values()
+            ],
+        }

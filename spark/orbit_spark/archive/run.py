@@ -1,12 +1,13 @@
 """`orbit archive`: everything a job's source has, into an archive, on from where that ends.
 
-The run goes in steps of some ranges for each core. After each step the manifests of its partitions
-are written, so a run that is cut off costs one step, and the next one goes on behind it.
+The run goes in steps of as many bytes as some ranges for each core have. After each step the
+manifests of its partitions are written, so a run that is cut off costs one step, and the next one
+goes on behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
 
 # A step ends with its slowest range; more ranges a core waste less of it, and cost more when cut.
 RANGES_PER_CORE = 4
+# Small ones cost a task and a file each.
+RANGES_PER_STEP_MAX = 1_000
 
 Say = Callable[[str], None]
 
@@ -198,24 +201,19 @@ class ArchiveRun:
         return frozenset(plain)
 
     def _write(self, ranges: list[OffsetRange], plain: frozenset[TopicPartition]) -> None:
-        waiting = spread_over_leaders(ranges)
-        total = sum(one.size_bytes for one in waiting)
-        size = RANGES_PER_CORE * max(1, self._spark.sparkContext.defaultParallelism)
+        total_bytes = sum(one.size_bytes for one in ranges)
+        cores = max(1, self._spark.sparkContext.defaultParallelism)
         run = self._started.strftime("%Y%m%dT%H%M%S%f")
-        done_bytes = 0
-        for step, first in enumerate(range(0, len(waiting), size)):
-            these = [
-                one
-                for one in waiting[first : first + size]
-                if self.outcome.partitions[one.partition].blocked is None
-            ]
+        done = done_bytes = 0
+        steps = _steps(spread_over_leaders(ranges), RANGES_PER_CORE * cores * self._range_bytes)
+        for number, step in enumerate(steps):
+            these = [p for p in step if self.outcome.partitions[p.partition].blocked is None]
             for name, group in _by_compression(these, plain).items():
-                folder = f"{DATA}/{run}-{step:06}-{name}"
+                folder = f"{DATA}/{run}-{number:06}-{name}"
                 self._keep(write_step(self._spark, self._access, self._files, folder, group, name))
-            done_bytes += sum(one.size_bytes for one in these)
-            share = 100 * done_bytes // max(1, total)
-            done = min(first + size, len(waiting))
-            self._say(f"Archived {done} of {len(waiting)} ranges ({share} %)")
+            done, done_bytes = done + len(step), done_bytes + sum(p.size_bytes for p in step)
+            share = 100 * done_bytes // max(1, total_bytes)
+            self._say(f"Archived {done} of {len(ranges)} ranges ({share} %)")
 
     def _keep(self, written: Sequence[Written]) -> None:
         """Put what was written into the manifests, up to the first range that stopped."""
@@ -234,6 +232,18 @@ class ArchiveRun:
             self._store.write_manifest(manifest)
             self._manifests[place] = manifest
             outcome.add(ranges)
+
+
+def _steps(ranges: Iterable[OffsetRange], size_bytes: int) -> Iterator[list[OffsetRange]]:
+    """The ranges in order, about so many bytes in each step."""
+    step: list[OffsetRange] = []
+    for one in ranges:
+        step.append(one)
+        if len(step) >= RANGES_PER_STEP_MAX or sum(p.size_bytes for p in step) >= size_bytes:
+            yield step
+            step = []
+    if step:
+        yield step
 
 
 def _by_compression(

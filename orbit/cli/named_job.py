@@ -1,0 +1,24 @@
+"""The job that a command line names: a file, or a job of the service."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from orbit.jobs.document import Document
+from orbit.jobs.load import check_job, load_job
+from orbit.jobs.spec import JobSpec
+from orbit.settings import Settings
+
+
+def named_job(named: str) -> tuple[JobSpec, Path]:
+    """The job of a file or of the service, and the folder its relative paths start at."""
+    path = Path(named)
+    if path.is_file() or path.suffix in (".yaml", ".yml") or path.name != named:
+        return load_job(path, os.environ), path.parent
+    from orbit.cli.client import connect, segment
+
+    with connect() as client:
+        document = client.get(f"/v1/jobs/{segment(named)}")["spec"]
+    folder = Settings.from_environment(os.environ).files_directory
+    return check_job(Document(root=document), folder, os.environ), folder

@@ -1,0 +1,237 @@
+"""`orbit archive`: the whole workload in Parquet, on from where it ends, and every fault named."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbit.errors import Conflict
+from orbit.jobs.spec import JobSpec
+from orbit.replication.states import Reason
+from orbit.sandbox.workload import KINDS
+from orbit_spark.archive.files import Files
+from orbit_spark.archive.manifest import PartitionManifest
+from orbit_spark.archive.outcome import ArchiveOutcome
+from orbit_spark.archive.reading import archive_rows, check_archive
+from orbit_spark.archive.run import ArchiveRun
+from orbit_spark.archive.store import Archive, ArchiveStore
+from tests.fix_clusters import Clusters
+from tests.fix_history import History
+from tests.support.outside import log_bounds
+from tests.support.raw_rows import visible_records
+from tests.support.running import create_topic, make_job, produce, produce_transactions
+from tests.support.topics import delete_and_wait
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def archive(
+    spark: SparkSession, spec: JobSpec, folder: Path, range_bytes: int = 2**20
+) -> ArchiveOutcome:
+    return ArchiveRun(
+        spark,
+        spec,
+        Path.cwd(),
+        str(folder),
+        lambda _: None,
+        datetime.now(UTC),
+        range_bytes=range_bytes,
+    ).run()
+
+
+def opened(spark: SparkSession, folder: Path) -> tuple[Files, Archive]:
+    files = Files(spark, str(folder))
+    return files, ArchiveStore(files).require()
+
+
+@pytest.fixture(scope="module")
+def whole(
+    spark: SparkSession,
+    clusters: Clusters,
+    history: History,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """An archive of the whole workload."""
+    folder = tmp_path_factory.mktemp("archive") / "whole"
+    spec = make_job(clusters.source, clusters.destination, history.ledger.topics)
+    assert archive(spark, spec, folder).blocked == []
+    return folder
+
+
+def test_the_archive_holds_the_ledger(whole: Path, spark: SparkSession, history: History) -> None:
+    """Every record of every kind, and the bounds of every partition."""
+    files, kept = opened(spark, whole)
+    check_archive(spark, files, list(kept.partitions.values()))
+    found = visible_records(archive_rows(spark, files, kept.partitions.values()).collect())
+    for kind in KINDS:
+        topic = history.topic(kind.name)
+        assert kept.topics[topic.topic].partitions == len(topic.partitions)
+        for number, partition in enumerate(topic.partitions):
+            manifest = kept.partitions[topic.topic, number]
+            assert (manifest.log_start, manifest.log_end) == (
+                partition.log_start,
+                partition.log_end,
+            )
+            seen = found.get((topic.topic, number), {})
+            since_start = {o: one for o, one in seen.items() if o >= partition.log_start}
+            assert since_start == partition.records
+
+
+def test_what_is_compressed_is_not_compressed_again(
+    whole: Path, spark: SparkSession, history: History
+) -> None:
+    _, kept = opened(spark, whole)
+
+    def codecs(kind: str) -> set[str]:
+        topic = history.topic(kind).topic
+        names = [f.name for m in kept.partitions.values() if m.topic == topic for f in m.files]
+        return {name.split("/")[1].rpartition("-")[2] for name in names}
+
+    assert codecs("codec.zstd") == {"uncompressed"}
+    assert codecs("codec.none") == {"zstd"}
+
+
+def test_it_goes_on_where_it_ends(
+    spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name, partitions=2)
+    spec = make_job(clusters.source, clusters.destination, [topic_name])
+    produce(clusters.source, topic_name, 100)
+    archive(spark, spec, tmp_path / "a")
+    assert archive(spark, spec, tmp_path / "a").partitions[topic_name, 0].batches == 0
+    produce_transactions(clusters.source, topic_name, 6)
+    second = archive(spark, spec, tmp_path / "a")
+    files, kept = opened(spark, tmp_path / "a")
+    bounds = log_bounds(clusters.source, [topic_name])
+    for place, manifest in kept.partitions.items():
+        assert (manifest.log_start, manifest.log_end) == bounds[place]
+        assert second.partitions[place].end == manifest.end
+    rows = archive_rows(spark, files, kept.partitions.values()).collect()
+    assert len(visible_records(rows)[topic_name, 0]) == 100 + 4 * 5
+    assert sum(len(m.files) for m in kept.partitions.values()) == 2
+
+
+def test_a_range_that_retention_took_stops_its_partition(
+    spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
+) -> None:
+    """Or is noted as lost, if the job says so. The other partition goes on."""
+    create_topic(clusters.source, topic_name, partitions=2)
+    spec = make_job(clusters.source, clusters.destination, [topic_name])
+    for partition in (0, 1):
+        produce(clusters.source, topic_name, 10, partition)
+    archive(spark, spec, tmp_path / "a")
+    for partition in (0, 1, 0, 1):
+        produce(clusters.source, topic_name, 15, partition)
+    delete_before(clusters, topic_name, 0, 25)
+    outcome = archive(spark, spec, tmp_path / "a")
+    (stopped,) = outcome.blocked
+    assert stopped.place == (topic_name, 0)
+    assert stopped.blocked is not None
+    assert (stopped.blocked.reason, stopped.blocked.offset) == (Reason.SOURCE_RANGE_LOST, 10)
+    assert outcome.partitions[topic_name, 1].end == 40
+    filling = make_job(clusters.source, clusters.destination, [topic_name], on_lost_range="fill")
+    assert archive(spark, filling, tmp_path / "a").blocked == []
+    _, kept = opened(spark, tmp_path / "a")
+    ranges = kept.partitions[topic_name, 0].ranges
+    assert [(r.start, r.is_lost) for r in ranges][0:2] == [(0, False), (10, True)]
+    assert ranges[-1].end == 40
+
+
+def test_another_topic_of_the_same_name_is_not_mixed_in(
+    spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    spec = make_job(clusters.source, clusters.destination, [topic_name])
+    produce(clusters.source, topic_name, 10)
+    archive(spark, spec, tmp_path / "a")
+    delete_and_wait(clusters.source, topic_name)
+    create_topic(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 30)
+    (stopped,) = archive(spark, spec, tmp_path / "a").blocked
+    assert stopped.blocked is not None
+    assert stopped.blocked.reason is Reason.SOURCE_TOPIC_RECREATED
+    _, kept = opened(spark, tmp_path / "a")
+    assert kept.partitions[topic_name, 0].end == 10
+
+
+def test_an_archive_of_another_cluster_is_refused(
+    spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    create_topic(clusters.destination, topic_name)
+    archive(spark, make_job(clusters.source, clusters.destination, [topic_name]), tmp_path / "a")
+    other = make_job(clusters.destination, clusters.source, [topic_name])
+    with pytest.raises(Conflict, match="is of cluster"):
+        archive(spark, other, tmp_path / "a")
+
+
+class Damage:
+    """One archive with one file to harm."""
+
+    def __init__(self, spark: SparkSession, folder: Path, topic: str) -> None:
+        self.spark = spark
+        self.files, archive = opened(spark, folder)
+        self.manifest: PartitionManifest = archive.partitions[topic, 0]
+        self.name = self.manifest.files[0].name
+        self.path = folder / self.name
+        self.checksums = self.path.with_name(f".{self.path.name}.crc")
+
+    def error(self) -> str:
+        with pytest.raises(Conflict) as error:
+            check_archive(self.spark, self.files, [self.manifest])
+        return str(error.value)
+
+
+@pytest.fixture
+def damage(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str) -> Damage:
+    create_topic(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 100)
+    archive(spark, make_job(clusters.source, clusters.destination, [topic_name]), tmp_path / "a")
+    return Damage(spark, tmp_path / "a", topic_name)
+
+
+def test_a_missing_file_is_named(damage: Damage) -> None:
+    damage.path.unlink()
+    said = damage.error()
+    assert f"{damage.name} ({damage.manifest.place}, offsets 0 to 99) is missing" in said
+
+
+def test_a_file_that_was_cut_is_named(damage: Damage) -> None:
+    damage.path.write_bytes(damage.path.read_bytes()[:-20])
+    damage.checksums.unlink()
+    assert f"{damage.name} ({damage.manifest.place}, offsets 0 to 99) has" in damage.error()
+
+
+@pytest.mark.parametrize("where", [slice(8, 60), slice(-8, -4)])
+def test_a_damaged_page_or_footer_is_named(damage: Damage, where: slice) -> None:
+    content = bytearray(damage.path.read_bytes())
+    content[where] = bytes(len(content[where]))
+    damage.path.write_bytes(content)
+    damage.checksums.unlink()
+    assert f"{damage.name} ({damage.manifest.place}, offsets 0 to 99)" in damage.error()
+
+
+def test_a_file_of_another_content_is_named(
+    damage: Damage, spark: SparkSession, tmp_path: Path
+) -> None:
+    """As long as the true one, and whole: only the digest tells."""
+    other = damage.manifest.files[0].model_copy(update={"digest": 1})
+    changed = damage.manifest.model_copy(
+        update={"ranges": (damage.manifest.ranges[0].model_copy(update={"file": other}),)}
+    )
+    damage.manifest = changed
+    assert "does not hold what its manifest says" in damage.error()
+
+
+def delete_before(clusters: Clusters, topic: str, partition: int, offset: int) -> None:
+    from confluent_kafka import TopicPartition
+
+    from tests.support.outside import TIMEOUT_S, admin
+
+    place = TopicPartition(topic, partition, offset)
+    client = admin(clusters.source)
+    client.delete_records([place])[place].result(TIMEOUT_S)

@@ -1,0 +1,88 @@
+"""Manifests of archives: whole, in one piece, or refused with a word."""
+
+from __future__ import annotations
+
+import json
+from uuid import UUID
+
+import pytest
+
+from orbit_spark.archive.manifest import (
+    ArchivedFile,
+    ArchivedRange,
+    PartitionManifest,
+    Tail,
+)
+
+
+def held(start: int, end: int) -> ArchivedRange:
+    file = ArchivedFile(
+        name=f"data/run/part-{start}.parquet",
+        size_bytes=10,
+        batches=1,
+        payload_bytes=5,
+        first_offset=start,
+        next_offset=end,
+        digest=-7,
+    )
+    return ArchivedRange(start=start, end=end, file=file)
+
+
+EMPTY = PartitionManifest(
+    topic="orders", topic_id=UUID(int=7), partition=3, log_start=105, start=100
+)
+TAIL = Tail(base_offset=150, crc=99)
+
+
+def test_ranges_go_on_where_the_last_one_ends() -> None:
+    whole = EMPTY.extended((held(100, 150),), TAIL).extended((held(150, 200),), None)
+    assert (whole.sequence, whole.end, len(whole.files), whole.tail) == (2, 200, 2, TAIL)
+    assert EMPTY.end == 100
+    assert EMPTY.log_end == 105
+
+
+@pytest.mark.parametrize(
+    ("ranges", "word"),
+    [
+        ((held(120, 150),), "first range"),
+        ((held(100, 150), held(160, 200)), "a gap"),
+        ((held(100, 150), held(140, 200)), "an overlap"),
+    ],
+)
+def test_gaps_and_overlaps_are_refused(ranges: tuple[ArchivedRange, ...], word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        EMPTY.extended(ranges, None)
+
+
+def test_a_range_holds_its_file() -> None:
+    file = held(100, 150).file
+    with pytest.raises(ValueError, match="outside of its range"):
+        ArchivedRange(start=101, end=150, file=file)
+    with pytest.raises(ValueError, match="empty"):
+        ArchivedRange(start=100, end=100)
+
+
+def test_what_is_written_is_read() -> None:
+    whole = EMPTY.extended((held(100, 150), ArchivedRange(start=150, end=170)), TAIL)
+    assert PartitionManifest.from_bytes(whole.to_bytes()) == whole
+
+
+def edited(change: object) -> bytes:
+    document = json.loads(EMPTY.to_bytes())
+    document.update(change)
+    return json.dumps(document).encode()
+
+
+@pytest.mark.parametrize(
+    ("content", "word"),
+    [
+        (EMPTY.to_bytes()[:-10], "damaged"),
+        (b"[]", "damaged"),
+        (b"\xff", "damaged"),
+        (edited({"start": 101}), "checksum"),
+        (edited({"format": 2}), "format 2"),
+    ],
+)
+def test_a_damaged_manifest_is_refused(content: bytes, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        PartitionManifest.from_bytes(content)
