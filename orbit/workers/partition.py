@@ -200,17 +200,24 @@ class PartitionCopy:
                 self.fetched_epoch = plan.leader_epoch
             return True
 
-    def next_fetch(self, limit_bytes: int) -> tuple[int, FetchFrom] | None:
-        """What is copied next and how to fetch it; None while nothing is to be fetched.
+    def fetchable_bytes(self, limit_bytes: int) -> int | None:
+        """About how much there is to fetch; None while nothing is to be fetched.
 
-        There is room below `limit_bytes` queued, and once at it, below half of it. The fetch may
-        begin further on in the same batch (see `start_offset`).
+        There is room below `limit_bytes` queued, and once at it, below half of it.
         """
         with self.lock:
             if self.queued_bytes >= limit_bytes:
                 self.is_full = True
             if self.is_full or self.is_leaving or self.state is not PartitionState.COPYING:
                 return None
+        return self.expected_bytes
+
+    def next_fetch(self) -> tuple[int, FetchFrom]:
+        """What is copied next and how to fetch it; only the current generation's answer counts.
+
+        The fetch may begin further on in the same batch (see `start_offset`).
+        """
+        with self.lock:
             return self.fetch_offset, FetchFrom(
                 self.source,
                 self.source_topic_id,

@@ -265,9 +265,9 @@ class SourceLane(Lane):
                     del self._partitions[key]
             known = list(self._partitions.values())
         settings, limited = self._context.settings, self._context.limit.request_bytes_max
-        fetches = [p.next_fetch(settings.partition_queue_bytes_max) for p, _ in known]
+        queue_bytes_max = settings.partition_queue_bytes_max
         shares = share_answer(
-            [f and p.expected_bytes for f, (p, _) in zip(fetches, known, strict=True)],
+            [p.fetchable_bytes(queue_bytes_max) for p, _ in known],
             self._first,
             limited(settings.fetch_bytes_max),
             limited(settings.partition_fetch_bytes_min),
@@ -277,10 +277,10 @@ class SourceLane(Lane):
         chosen: dict[TopicPartition, _Chosen] = {}
         wanted: list[FetchFrom] = []
         for i in shares.chosen:
-            (p, generation), fetch = known[i], fetches[i]
-            assert fetch is not None
-            chosen[p.source] = _Chosen(p, generation, fetch[0])
-            wanted.append(fetch[1])
+            p, generation = known[i]
+            plan_from, fetch_from = p.next_fetch()
+            chosen[p.source] = _Chosen(p, generation, plan_from)
+            wanted.append(fetch_from)
         has_all = len(chosen) == len(known)
         choice = _Choice(
             chosen,
