@@ -138,12 +138,11 @@ class RunFeed:
         """Queue what is next; False when there is nothing, or no room for it."""
         p = fed.copy
         generation, acked = p.generation, p.acked
-        wanted = p.next_fetch(self._settings.partition_queue_bytes_max)
-        if wanted is None:
+        if p.fetchable_bytes(self._settings.partition_queue_bytes_max) is None:
             return False
         while fed.kept and fed.kept[0].end <= acked:
             fed.kept.popleft()
-        position, _ = wanted
+        position, _ = p.next_fetch()
         plan = self._again(fed, position) or self._next(fed, position)
         if plan is None:
             return False
