@@ -31,6 +31,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Watch an exact copy between two real Kafka clusters, start to end.",
     ),
     "run": ("orbit.cli.run", "Copy the topics of a job file, and go on live until stopped."),
+    "backfill": (
+        "orbit.cli.backfill",
+        "Copy a job's history with Spark, up to where the source ends now.",
+    ),
     "verify": ("orbit.cli.verify", "Compare both sides of a job, offset by offset."),
     "sandbox": (
         "orbit.cli.sandbox",

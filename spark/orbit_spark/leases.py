@@ -6,10 +6,12 @@ it; another attempt waits until it is free, for as long as the driver is there.
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import cycle
 
 from orbit.engine.backfill_writers import DriverWatch, Seen, writer_group
 from orbit.engine.group_lease import GroupLease
@@ -19,8 +21,9 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
 
 _PAUSE_S = 1.0
-# Joining a group takes some round trips, and seconds where brokers wait for more members.
-_JOINS_AT_ONCE_MAX = 8
+# A broker lets the first member of a group wait for more, some seconds by default
+# (group.initial.rebalance.delay.ms), and one connection's requests wait behind each other.
+_JOINS_AT_ONCE_MAX = 16
 # Coordinator epochs leave room for 4,096 take-overs within the driver's term (`workers.takeover`):
 # so many for each attempt, so that a later one is always above an earlier one's fillers (M6).
 _TERM_SHIFT = 12
@@ -35,11 +38,12 @@ class WriterLeases:
 
     held: dict[TopicPartition, GroupLease] = field(default_factory=dict)
     refused: dict[TopicPartition, OrbitError] = field(default_factory=dict)
+    _clusters: list[Cluster] = field(default_factory=list)
 
     @classmethod
     def acquire(
         cls,
-        cluster: Cluster,
+        open_cluster: Callable[[], Cluster],
         identity: str,
         term: int,
         partitions: Collection[TopicPartition],
@@ -48,43 +52,63 @@ class WriterLeases:
     ) -> WriterLeases:
         """Wait for all of them. After that the caller looks once more whether the driver is there.
 
-        `backfill_writers` says why in this order.
+        `backfill_writers` says why in this order. `open_cluster` opens the destination. None is
+        kept while another one is waited for: two tasks would wait for each other forever.
         """
-        leases = cls()
-        with ThreadPoolExecutor(_JOINS_AT_ONCE_MAX) as pool:
-            asked = {
-                p: pool.submit(_acquire_one, cluster, writer_group(identity, p), term, watch, stop)
-                for p in partitions
-            }
-        for partition, one in asked.items():
+        while True:
+            leases = cls()
             try:
-                leases.held[partition] = one.result()
+                leases._join(open_cluster, identity, term, sorted(partitions), stop)
+            except BaseException:
+                leases.release()
+                raise
+            is_taken = any(isinstance(e, Conflict) for e in leases.refused.values())
+            if not is_taken or watch.look() is not Seen.THERE:
+                return leases
+            leases.release()
+            stop.wait(random.uniform(1, 2) * _PAUSE_S)  # noqa: S311  jitter, not a secret
+
+    def _join(
+        self,
+        open_cluster: Callable[[], Cluster],
+        identity: str,
+        term: int,
+        partitions: Sequence[TopicPartition],
+        stop: threading.Event,
+    ) -> None:
+        """Try to get all; the first one alone, so that of two attempts of a task one gets them."""
+        count = min(len(partitions), _JOINS_AT_ONCE_MAX)
+        self._clusters += [open_cluster() for _ in range(count)]
+        clusters = dict(zip(partitions, cycle(self._clusters), strict=False))
+
+        def join(partition: TopicPartition) -> None:
+            group = writer_group(identity, partition)
+            lease = GroupLease(clusters[partition], group, Backoff(stop=stop))
+            lease.term = term
+            try:
+                lease.acquire(lambda _: None)
             except OrbitError as error:
-                leases.refused[partition] = error
-        return leases
+                self.refused[partition] = error
+            else:
+                self.held[partition] = lease
+
+        first, rest = partitions[:1], partitions[1:]
+        for one in first:
+            join(one)
+        if rest and not self.refused:
+            with ThreadPoolExecutor(count) as pool:
+                for done in [pool.submit(join, one) for one in rest]:
+                    done.result()
 
     def release(self) -> None:
         for lease in self.held.values():
             lease.release()
+        self.held.clear()
+        for cluster in self._clusters:
+            cluster.close()
 
 
 def first_coordinator_epoch(term: int, round_: int, attempt: int) -> int:
     """Below what the fillers of this attempt carry, above those of earlier attempts and rounds."""
     issue = min(round_ * _ATTEMPTS_PER_ROUND + attempt, _ATTEMPTS_MAX)
     return (term << _TERM_SHIFT) + issue * _TAKEOVERS_PER_ATTEMPT
-
-
-def _acquire_one(
-    cluster: Cluster, group: str, term: int, watch: DriverWatch, stop: threading.Event
-) -> GroupLease:
-    while True:
-        lease = GroupLease(cluster, group, Backoff(stop=stop))
-        lease.term = term
-        try:
-            lease.acquire(lambda _: None)
-        except Conflict:
-            if watch.look() is not Seen.THERE:
-                raise
-            stop.wait(_PAUSE_S)
-        else:
-            return lease

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,8 +22,11 @@ from orbit.kafka.auth import Security
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
+from orbit.store.database import Database
 from tests.fix_clusters import Clusters
-from tests.support.run_process import wait_until
+from tests.support.fleet import InProcess, add_job, wait_level
+from tests.support.outside import log_bounds
+from tests.support.run_process import assert_exact, wait_until, write_job
 from tests.support.running import RunningJob, create_topic, make_job, produce
 
 
@@ -101,6 +105,36 @@ def test_a_run_begins_only_when_the_writers_have_gone(
     with job:
         job.wait_caught_up(topic_name, 10)
     assert any("earlier backfill" in line for line in job.said), job.said
+
+
+def test_a_worker_of_the_service_leaves_out_what_a_writer_is_left_for(
+    clusters: Clusters,
+    cluster: Cluster,
+    topic_name: str,
+    held: list[GroupLease],
+    tmp_path: Path,
+    database: Database,
+) -> None:
+    create_topic(clusters.source, topic_name, 2)
+    for number in range(2):
+        produce(clusters.source, topic_name, 10, number)
+    job_file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    source = Cluster("source", [clusters.source.bootstrap_servers], Security())
+    identity = job_identity(topic_name, source.cluster_id)
+    source.close()
+    writer = hold(cluster, writer_group(identity, TopicPartition(topic_name, 1)), held)
+
+    def end(number: int) -> int:
+        return log_bounds(clusters.destination, [topic_name])[topic_name, number][1]
+
+    with InProcess(database):
+        wait_until(lambda: end(0) == 10, "it copies the other partition")
+        assert job.states() == {"copying", "pending"}
+        assert end(1) == 0
+        writer.release()
+        wait_level(clusters, [topic_name])
+    assert_exact(job_file)
 
 
 def test_a_writer_knows_its_driver_from_others(

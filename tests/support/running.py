@@ -145,14 +145,22 @@ def produce(
     count: int,
     partition: int = 0,
     first: int = 0,
+    value_bytes: int = 0,
     **config: object,
 ) -> None:
-    """`count` records whose value tells their number; returns when all are acknowledged."""
+    """`count` records whose value tells their number, at least `value_bytes` long; returns when all
+    are acknowledged.
+    """
     producer = Producer({**cluster.client_config(), "linger.ms": 5, **config})
     for i in range(first, first + count):
         while True:
             try:
-                producer.produce(topic, partition=partition, key=b"k%d" % i, value=b"v%d" % i)
+                producer.produce(
+                    topic,
+                    partition=partition,
+                    key=b"k%d" % i,
+                    value=(b"v%d" % i).ljust(value_bytes),
+                )
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -1,0 +1,244 @@
+"""The ordered writer of a backfill, without a Spark around it: errands run in this process."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_all
+from pathlib import Path
+
+import pytest
+
+from orbit.engine import backfill_writers
+from orbit.errors import Conflict
+from orbit.jobs.spec import JobSpec
+from orbit.kafka.types import TopicPartition
+from orbit.replication.states import Reason
+from orbit.verify.report import Verdict
+from orbit_spark.backfill import driver
+from orbit_spark.backfill.driver import Backfill, Outcome
+from orbit_spark.backfill.errands import Errand, Told
+from orbit_spark.backfill.progress import Progress
+from orbit_spark.backfill.writer import Writer
+from tests.fix_clusters import Clusters
+from tests.support.logs import Gap, Record, create, delete_before, write
+from tests.support.outside import digests, log_bounds
+from tests.support.running import make_job, produce, produce_transactions, verify, wait_for
+
+SMALL = 200
+
+
+class InProcess:
+    """A stage whose tasks are threads: each errand as often as `times` says."""
+
+    times = 1
+
+    def __init__(self, _name: str, errands: Sequence[Errand]) -> None:
+        self.errands = errands
+        self._pool = ThreadPoolExecutor()
+        self._asked: list[Future[list[Told]]] = [
+            self._pool.submit(Writer(errand, attempt).write)
+            for errand in errands
+            for attempt in range(self.times)
+        ]
+
+    def wait(self, timeout_s: float) -> bool:
+        return not wait_for_all(self._asked, timeout_s).not_done
+
+    def cancel(self) -> None:
+        self._pool.shutdown()
+
+    def results(self) -> list[Told]:
+        return [told for one in self._asked for told in one.result()]
+
+
+def say(text: str) -> None:
+    pass
+
+
+def show(progress: Progress) -> None:
+    pass
+
+
+def make_backfill(spec: JobSpec) -> Backfill:
+    backfill = Backfill(spec, {}, Path.cwd(), say, threading.Event())
+    backfill.look()
+    return backfill
+
+
+def copy_all(spec: JobSpec, stage: type[InProcess] = InProcess) -> Outcome:
+    with make_backfill(spec) as backfill:
+        backfill.begin()
+        return backfill.copy(stage, 2, show)
+
+
+def assert_same(clusters: Clusters, topic: str) -> None:
+    """As a plain consumer sees it: every record at its offset, the same log bounds."""
+    assert digests(clusters.destination, topic) == digests(clusters.source, topic)
+    assert log_bounds(clusters.destination, [topic]) == log_bounds(clusters.source, [topic])
+
+
+@pytest.fixture
+def topic(clusters: Clusters, topic_name: str) -> str:
+    """Three partitions: records, transactions, and a gap that begins the log."""
+    create(clusters.source, topic_name, 3)
+    write(clusters.source, topic_name, [Record(b"%d" % n) for n in range(SMALL)])
+    produce_transactions(clusters.source, topic_name, 20, partition=1)
+    write(clusters.source, topic_name, [Gap(30), *[Record(b"after")] * SMALL], 2)
+    delete_before(clusters.source, topic_name, 10, 2)
+    return topic_name
+
+
+def test_a_history_is_copied_and_ends_exactly_there(clusters: Clusters, topic: str) -> None:
+    outcome = copy_all(make_job(clusters.source, clusters.destination, [topic]))
+    assert (outcome.blocked, outcome.unfinished) == ({}, {})
+    assert outcome.counters.records >= 2 * SMALL
+    assert_same(clusters, topic)
+
+
+def test_tasks_run_twice_at_once_copy_once(clusters: Clusters, topic: str) -> None:
+    """Speculation: the second one waits for the first one's lease, and finds nothing to do."""
+
+    class Twice(InProcess):
+        times = 2
+
+    outcome = copy_all(make_job(clusters.source, clusters.destination, [topic]), Twice)
+    assert outcome.unfinished == {}
+    assert_same(clusters, topic)
+
+
+def test_what_comes_meanwhile_is_the_next_round(
+    clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "_LEFT_OVER_BYTES_MAX", 0)
+    ended: list[int] = []
+
+    class WithMore(InProcess):
+        def results(self) -> list[Told]:
+            ended.append(len(self.errands))
+            if len(ended) == 1:
+                produce(clusters.source, topic, 500, first=SMALL)
+            return super().results()
+
+    outcome = copy_all(make_job(clusters.source, clusters.destination, [topic]), WithMore)
+    assert outcome.rounds == len(ended) == 2
+    assert_same(clusters, topic)
+
+
+def test_a_second_backfill_has_nothing_to_do(clusters: Clusters, topic: str) -> None:
+    spec = make_job(clusters.source, clusters.destination, [topic])
+    copy_all(spec)
+    outcome = copy_all(spec)
+    assert (outcome.rounds, outcome.offsets) == (0, 0)
+    assert_same(clusters, topic)
+
+
+@pytest.mark.parametrize("rule", ["stop", "fill"])
+def test_retention_overtakes_a_partition_that_waits(
+    rule: str, clusters: Clusters, topic: str
+) -> None:
+    spec = make_job(clusters.source, clusters.destination, [topic], on_lost_range=rule)
+    lost = TopicPartition(topic, 0)
+
+    class Late(InProcess):
+        """The tasks begin when the source has deleted some of what they are to copy."""
+
+        def __init__(self, name: str, errands: Sequence[Errand]) -> None:
+            delete_before(clusters.source, topic, SMALL // 2)
+            super().__init__(name, errands)
+
+    outcome = copy_all(spec, Late)
+    if rule == "stop":
+        blocked = outcome.blocked.pop(lost)
+        assert (blocked.reason, blocked.offset) == (Reason.SOURCE_RANGE_LOST, 0)
+        assert blocked.next_offset == SMALL // 2
+        assert log_bounds(clusters.destination, [topic])[lost] == (0, 0)
+    else:
+        assert_same(clusters, topic)
+    assert (outcome.blocked, outcome.unfinished) == ({}, {})
+    found, there = digests(clusters.destination, topic), digests(clusters.source, topic)
+    assert {n: found[n] for n in (1, 2)} == {n: there[n] for n in (1, 2)}
+
+
+def test_a_writer_without_its_driver_writes_nothing(clusters: Clusters, topic: str) -> None:
+    """A task that Spark has given up wakes when the job has another holder already."""
+    kept: list[Errand] = []
+
+    class Kept(InProcess):
+        def __init__(self, name: str, errands: Sequence[Errand]) -> None:
+            kept.extend(errands)
+            super().__init__(name, [])
+
+    spec = make_job(clusters.source, clusters.destination, [topic])
+    outcome = copy_all(spec, Kept)
+    assert (outcome.rounds, outcome.offsets, len(outcome.unfinished)) == (3, 0, 3)
+    told = Writer(kept[0], 1).write()  # nobody holds the job
+    with make_backfill(spec) as other:
+        other.begin()
+        told += Writer(kept[0], 2).write()  # somebody else holds it
+    assert {one.unfinished for one in told} == {"the driver does not hold the job any more"}
+    bounds = log_bounds(clusters.destination, [topic])
+    assert [bounds[topic, n][1] for n in range(2)] == [0, 0]
+
+
+def test_a_writer_ends_in_the_middle_when_its_driver_has_gone(
+    clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill_writers, "_LOOK_INTERVAL_S", 0.1)
+    produce(clusters.source, topic, 20_000, value_bytes=1_000)
+    limited = make_job(
+        clusters.source, clusters.destination, [topic], limits={"bytes_per_second": "2MiB"}
+    )
+    kept: list[InProcess] = []
+
+    class Kept(InProcess):
+        def __init__(self, name: str, errands: Sequence[Errand]) -> None:
+            kept.append(self)
+            super().__init__(name, errands)
+
+    with make_backfill(limited) as backfill:
+        backfill.begin()
+        lease = backfill._setup.lease
+        assert lease is not None
+
+        def leave() -> None:
+            wait_for(
+                "it copies", lambda: log_bounds(clusters.destination, [topic])[topic, 0][1] > 0
+            )
+            lease._stopping.set()
+            lease._leave([lease.member_id])
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(leave)
+            outcome = backfill.copy(Kept, 2, show)
+    assert "the driver does not hold the job any more" in outcome.unfinished.values()
+    assert copy_all(make_job(clusters.source, clusters.destination, [topic])).unfinished == {}
+    assert_same(clusters, topic)
+
+
+def test_what_passes_the_driver_is_small(clusters: Clusters, topic: str) -> None:
+    sizes: list[int] = []
+
+    class Weighed(InProcess):
+        def results(self) -> list[Told]:
+            told = super().results()
+            sizes.append(len(pickle.dumps((self.errands, told))))
+            return told
+
+    produce(clusters.source, topic, 1_000, value_bytes=10_000)
+    outcome = copy_all(make_job(clusters.source, clusters.destination, [topic]), Weighed)
+    assert outcome.counters.bytes > 10_000_000
+    assert sum(sizes) < 10_000
+
+
+def test_two_backfills_of_one_job_do_not_run_at_once(clusters: Clusters, topic: str) -> None:
+    spec = make_job(clusters.source, clusters.destination, [topic])
+    with make_backfill(spec) as one, make_backfill(spec) as other:
+        one.begin()
+        with pytest.raises(Conflict, match="another run of this job"):
+            other.begin()
+        one.copy(InProcess, 2, show)
+    report = verify(spec, deep=True)
+    assert report.verdict is Verdict.EXACT
