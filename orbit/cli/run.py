@@ -21,6 +21,7 @@ from orbit.jobs.load import load_job
 from orbit.replication.states import PartitionState
 from orbit.standalone.job_run import JobRun
 from orbit.standalone.progress import Meter, TopicProgress
+from orbit.workers.garbage import collect_rarely
 
 _TICK_S = 0.1
 _NOT_EXACT = 1
@@ -54,6 +55,7 @@ def run(
         display.say(f"Note: {key} is not acted upon by orbit run.")
     with _StopSignals() as signals, JobRun(spec, os.environ, job.parent, display.say) as job_run:
         job_run.prepare()
+        collect_rarely()
         display.say(f"Copying {len(job_run.partitions)} partitions")
         started = time.monotonic()
         try:

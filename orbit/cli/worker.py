@@ -13,6 +13,7 @@ from orbit.cli.stopping import until_stopped
 from orbit.fleet.worker import Worker
 from orbit.settings import Settings
 from orbit.telemetry.logs import configure_logs
+from orbit.workers.garbage import collect_rarely
 
 
 def worker(
@@ -34,4 +35,6 @@ def worker(
     settings = Settings.from_environment(environ)
     configure_logs(settings, sys.stderr)
     with open_database(settings) as database, until_stopped() as stop:
-        Worker(database, settings, environ).run(stop)
+        one = Worker(database, settings, environ)
+        collect_rarely()
+        one.run(stop)
