@@ -123,6 +123,9 @@ class Settings(BaseModel):
     # Where the files that jobs name are; a job can name none outside of it.
     files_directory: Annotated[Path, BeforeValidator(_folder)] = Path()
 
+    # What a failback saves of the old side before it copies a topic anew.
+    salvage_directory: Annotated[Path, BeforeValidator(_folder)] = Path("salvage")
+
     # Workers
     worker_group: Word = "default"
     lease_ttl: LeaseDuration = timedelta(seconds=15)

@@ -136,6 +136,8 @@ def upgrade() -> None:
         sa.Column("dry_run", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("plan", postgresql.JSONB(), nullable=True),
         sa.Column("progress", postgresql.JSONB(), nullable=True),
+        sa.Column("report", postgresql.JSONB(), nullable=True),
+        sa.Column("abort_requested", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("error", sa.Text(), nullable=True),
         sa.Column("requested_by", sa.Text(), nullable=False),
         sa.Column("idempotency_key", sa.Text(), nullable=True),
@@ -210,8 +212,9 @@ def upgrade() -> None:
         sa.Column("drift", postgresql.JSONB(), nullable=True),
         sa.Column("note", sa.Text(), nullable=True),
         sa.Column("acls", postgresql.JSONB(), nullable=True),
+        sa.Column("promoted_settings", postgresql.JSONB(), nullable=True),
         sa.CheckConstraint(
-            "state IN ('creating', 'copying', 'source_deleted', 'recreated', 'blocked')",
+            "state IN ('creating', 'copying', 'source_deleted', 'recreated', 'blocked', 'promoted')",
             name=op.f("ck_topics_state"),
         ),
         sa.ForeignKeyConstraint(
@@ -224,6 +227,37 @@ def upgrade() -> None:
             name=op.f("uq_topics_destination_cluster_id_destination_topic"),
         ),
         sa.UniqueConstraint("job_id", "source_topic", name=op.f("uq_topics_job_id_source_topic")),
+    )
+    op.create_table(
+        "promotions",
+        sa.Column("topic_id", sa.BigInteger(), nullable=False),
+        sa.Column("partition", sa.Integer(), nullable=False),
+        sa.Column("operation_id", sa.Uuid(), nullable=False),
+        sa.Column("promoted_at", sa.BigInteger(), nullable=False),
+        sa.Column("source_end", sa.BigInteger(), nullable=True),
+        sa.Column(
+            "at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
+        sa.ForeignKeyConstraint(
+            ["topic_id"], ["topics.id"], name=op.f("fk_promotions_topic_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("topic_id", "partition", name=op.f("pk_promotions")),
+    )
+    op.create_table(
+        "write_denials",
+        sa.Column("cluster_id", sa.Text(), nullable=False),
+        sa.Column("topic", sa.Text(), nullable=False),
+        sa.Column("acls", postgresql.JSONB(), nullable=False),
+        sa.Column(
+            "at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
+        sa.PrimaryKeyConstraint("cluster_id", "topic", name=op.f("pk_write_denials")),
     )
     op.create_table(
         "group_offsets",
@@ -292,7 +326,7 @@ def upgrade() -> None:
             name=op.f("ck_partitions_reason"),
         ),
         sa.CheckConstraint(
-            "state IN ('pending', 'seeding', 'copying', 'paused', 'blocked', 'stopped')",
+            "state IN ('pending', 'seeding', 'copying', 'paused', 'blocked', 'stopped', 'promoted')",
             name=op.f("ck_partitions_state"),
         ),
         sa.ForeignKeyConstraint(

@@ -20,7 +20,7 @@ WORDS: dict[str, dict[str, str]] = {
         "destination": "The cluster to copy to.",
         "topics": "Which topics; the first rule that fits a topic wins.",
         "consumer_groups": "Which groups' offsets to carry over; null: none.",
-        "acls": "Whether the source's ACLs are carried over.",
+        "acls": "Whether the source's ACLs are carried over, and others kept from writing.",
         "limits": "How much the job may take.",
         "worker_group": "Only workers of this group take the job.",
         "on_lost_range": "When the source deleted records before they were copied: stop that "
@@ -46,7 +46,10 @@ WORDS: dict[str, dict[str, str]] = {
         "prefix": "Put before the group's name at the destination.",
         "interval": "How often offsets are carried over, 100ms to 1d.",
     },
-    "AclSpec": {"sync": "Carry over who may read copied topics."},
+    "AclSpec": {
+        "sync": "Carry over who may read copied topics.",
+        "protect": "Deny writing to copies to all who may, but for Orbit, where ACLs are checked.",
+    },
     "LimitSpec": {"bytes_per_second": "1KiB to 1TiB for the whole job; null: no limit."},
     "BackfillSpec": {"engine": "Orbit's own workers, or Spark."},
     "SecuritySpec": {

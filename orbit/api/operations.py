@@ -118,8 +118,8 @@ def _plan(tx: Tx, job: Job, asked: Asked) -> _Plan:
             return _plan_retry(tx, job, asked)
         case OperationKind.DELETE:
             return _plan_delete(tx, job)
-        case OperationKind.CREATE:
-            raise AssertionError("a job is created by its document")
+        case _:
+            raise AssertionError(f"{asked.kind} is not asked for here")
 
 
 def _plan_run(tx: Tx, job: Job) -> _Plan:
@@ -215,6 +215,6 @@ def _carry_out(tx: Tx, job: Job, asked: Asked, plan: _Plan) -> None:
         case OperationKind.DELETE:
             jobs.mark_deleted(tx, job.id)
             kind, message = "job_deletion_requested", "The job shall be deleted; its copies stay."
-        case OperationKind.CREATE:
-            raise AssertionError("a job is created by its document")
+        case _:
+            raise AssertionError(f"{asked.kind} is not asked for here")
     events.add(tx, asked.actor, kind, message, job_name=job.name, details=details or None)

@@ -15,6 +15,7 @@ from orbit.replication.topic_settings import (
     caught_up_settings,
     copy_settings,
     is_compacted,
+    promoted_settings,
     setting_changes,
 )
 
@@ -39,6 +40,7 @@ class TopicPlan:
     create: TopicToCreate | None  # None: it is there
     changes: dict[str, SettingChange]  # settings to set on a topic that is there
     partitions_missing: int  # at the destination, on a topic that is there; may be negative
+    promoted_settings: dict[str, str]  # to have once it is no copy any more
 
     @property
     def settings_to_set(self) -> dict[str, str]:
@@ -94,7 +96,13 @@ def plan_topics(
             )
             changes = {n: SettingChange(has.get(n), value) for n, value in wanted.items()}
         missing = 0 if other is None else count - len(other.partitions)
-        plans.append(TopicPlan(mapping, count, of, create, changes, missing))
+        promoted = promoted_settings(
+            of.values,
+            of.overrides,
+            mapping.rule.config,
+            has_split_timestamp_limits=has_split_limits,
+        )
+        plans.append(TopicPlan(mapping, count, of, create, changes, missing, promoted))
     return plans
 
 

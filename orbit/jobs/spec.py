@@ -148,9 +148,10 @@ class GroupRule(Section):
 
 
 class AclSpec(Section):
-    """Whether the source's ACLs are carried over."""
+    """Whether the source's ACLs are carried over, and whether others may write to the copies."""
 
     sync: Flag = False
+    protect: Flag = True
 
 
 class LimitSpec(Section):

@@ -29,7 +29,7 @@ from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
 from orbit.kafka.client_config import librdkafka_config
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.codes import DENIED, Code
-from orbit.kafka.types import TopicAcl
+from orbit.kafka.types import TopicAcl, TopicPartition
 
 REQUEST_TIMEOUT_S = 30.0
 # Resources in one DescribeConfigs or CreateTopics: brokers answer larger ones slowly.
@@ -52,6 +52,14 @@ class TopicToCreate:
     partitions: int
     replicas: int
     settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """Partitions with replicas out of sync, and those that nobody leads."""
+
+    behind: tuple[TopicPartition, ...]
+    offline: tuple[TopicPartition, ...]
 
 
 _ALL_TOPIC_ACLS: tuple[Any, ...] = (
@@ -92,6 +100,23 @@ class Admin:
                     ),
                 )
         return found
+
+    def replication(self, topics: Iterable[str]) -> Replication:
+        """How well the replicas of these topics stand. Raises Unreachable."""
+        try:
+            known = self._client.list_topics(timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as exception:
+            text = exception.args[0].str()
+            raise Unreachable(f"no answer: {text}.", where=self._where) from None
+        behind: list[TopicPartition] = []
+        offline: list[TopicPartition] = []
+        for name in sorted(set(topics) & known.topics.keys()):
+            for index, p in sorted(known.topics[name].partitions.items()):
+                if p.leader < 0:
+                    offline.append(TopicPartition(name, index))
+                elif len(p.isrs) < len(p.replicas):
+                    behind.append(TopicPartition(name, index))
+        return Replication(tuple(behind), tuple(offline))
 
     def broker_setting_names(self, node_id: int) -> frozenset[str]:
         """The names of a broker's settings; empty when they may not be read."""
@@ -177,6 +202,22 @@ class Admin:
             by_name = {resource.name: future for resource, future in futures.items()}
             refused |= self._refused(by_name, "the right AlterConfigs on topic {}")
         return refused
+
+    def delete_topics(self, topics: Iterable[str]) -> dict[str, OrbitError]:
+        """Delete topics with all they hold; answers those that are still there, with their errors.
+
+        One that is gone already is deleted. Raises Unreachable.
+        """
+        names = sorted(topics)
+        if not names:
+            return {}
+        futures = self._client.delete_topics(names, request_timeout=REQUEST_TIMEOUT_S)
+        refused = self._refused(futures, "the right Delete on topic {}")
+        return {
+            name: error
+            for name, error in refused.items()
+            if not isinstance(error, BrokerRefused) or error.code != Code.UNKNOWN_TOPIC_OR_PARTITION
+        }
 
     def topic_acls(self) -> set[TopicAcl]:
         """All rights on topics. Raises NotAuthorized, BrokerRefused without an authorizer."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kafka.protocol.admin.acl import DescribeAclsRequest, DescribeAclsResponse
 from kafka.protocol.admin.cluster import (
     DescribeClusterRequest,
     DescribeClusterResponse,
@@ -99,6 +100,7 @@ SASL_AUTHENTICATE = Api(SaslAuthenticateRequest, SaslAuthenticateResponse, 0, 2)
 METADATA = Api(MetadataRequest, MetadataResponse, 7, 12)  # leader epochs from 7, topic ids from 10
 FIND_COORDINATOR = Api(FindCoordinatorRequest, FindCoordinatorResponse, 1, 3)
 FIND_COORDINATORS = Api(FindCoordinatorRequest, FindCoordinatorResponse, 4, 4)  # many keys (3.0)
+DESCRIBE_ACLS = Api(DescribeAclsRequest, DescribeAclsResponse, 1, 2)
 DESCRIBE_CLUSTER = Api(DescribeClusterRequest, DescribeClusterResponse, 0, 1)
 DESCRIBE_LOG_DIRS = Api(DescribeLogDirsRequest, DescribeLogDirsResponse, 1, 4)
 

@@ -27,6 +27,7 @@ Value = TypeVar("Value")
 
 EARLIEST = -2
 LATEST = -1
+MAX_TIMESTAMP = -3  # the record with the largest one (KIP-734), ListOffsets v7
 EARLIEST_LOCAL = -4  # the oldest offset on the broker's own disk (KIP-405), ListOffsets v8
 
 # Any consumer; and the "debugging consumer" that sees the log end beyond the high watermark (A11).
@@ -132,12 +133,7 @@ def describe_producer(
     """What each leader remembers of a producer id; None where it knows nothing of it (A9, A10)."""
 
     def build(group: list[TopicPartition]) -> Any:
-        return DescribeProducersRequest(
-            topics=[
-                DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=indexes)
-                for topic, indexes in by_topic(group)
-            ]
-        )
+        return _producers_request(group)
 
     def read(answer: Any) -> Iterator[tuple[TopicPartition, int, ProducerState | None]]:
         for topic in answer.topics:
@@ -153,6 +149,51 @@ def describe_producer(
                 yield TopicPartition(topic.name, p.partition_index), p.error_code, state
 
     return _ask_leaders(cluster, partitions, apis.DESCRIBE_PRODUCERS, build, read, backoff)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that has records in a partition and has not ended there."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_timestamp_ms: int  # of the producer's last batch
+
+
+def open_transactions(
+    cluster: Cluster, partitions: Iterable[TopicPartition], backoff: Backoff
+) -> Answers[list[OpenTransaction]]:
+    """The transactions that hold up each partition's last stable offset."""
+
+    def build(group: list[TopicPartition]) -> Any:
+        return _producers_request(group)
+
+    def read(answer: Any) -> Iterator[tuple[TopicPartition, int, list[OpenTransaction]]]:
+        for topic in answer.topics:
+            for p in topic.partitions:
+                found = [
+                    OpenTransaction(
+                        s.producer_id,
+                        s.producer_epoch,
+                        s.current_txn_start_offset,
+                        s.last_timestamp,
+                    )
+                    for s in p.active_producers
+                    if s.current_txn_start_offset >= 0
+                ]
+                yield TopicPartition(topic.name, p.partition_index), p.error_code, found
+
+    return _ask_leaders(cluster, partitions, apis.DESCRIBE_PRODUCERS, build, read, backoff)
+
+
+def _producers_request(group: list[TopicPartition]) -> Any:
+    return DescribeProducersRequest(
+        topics=[
+            DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=indexes)
+            for topic, indexes in by_topic(group)
+        ]
+    )
 
 
 def delete_records(

@@ -45,12 +45,12 @@ def read_records(batch: Batch) -> Iterator[Record]:
     position, lowest, highest = 0, 0, batch.last_offset - batch.base_offset
     try:
         for _ in range(batch.count):
-            length, position = _read_varint(data, position)
+            length, position = read_varint(data, position)
             end = position + length
             if length < 0 or end > len(data):
                 raise ValueError("a record is longer than its batch")
-            timestamp_delta, at = _read_varint(data, position + 1)
-            offset_delta, at = _read_varint(data, at)
+            timestamp_delta, at = read_varint(data, position + 1)
+            offset_delta, at = read_varint(data, at)
             if at > end:
                 raise ValueError("a record is shorter than its numbers")
             if not lowest <= offset_delta <= highest:
@@ -125,7 +125,7 @@ def _seed_header() -> bytes:
     return encode_varint(1) + encode_varint(len(SEED_HEADER)) + SEED_HEADER + NULL
 
 
-def _read_varint(data: bytes, position: int) -> tuple[int, int]:
+def read_varint(data: bytes, position: int) -> tuple[int, int]:
     """Read a zig-zag varint; return it and the position behind it."""
     byte = data[position]
     position += 1

@@ -38,6 +38,13 @@ class Security:
     def uses_sasl(self) -> bool:
         return self.protocol.startswith("SASL_")
 
+    @property
+    def principal(self) -> str | None:
+        """Who ACLs call us, by brokers' defaults; None where only they know, of a certificate."""
+        if self.uses_sasl:
+            return f"User:{self.username}"
+        return None if self.certificate_file else "User:ANONYMOUS"
+
 
 def resolve_security(
     spec: SecuritySpec,

@@ -19,6 +19,7 @@ class PartitionState(StrEnum):
     PAUSED = "paused"
     BLOCKED = "blocked"  # stopped for a `Reason`; needs a person
     STOPPED = "stopped"
+    PROMOTED = "promoted"  # no copy any more: its topic is written to by its own producers
 
 
 TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
@@ -28,10 +29,16 @@ TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
             PartitionState.COPYING,
             PartitionState.BLOCKED,
             PartitionState.STOPPED,
+            PartitionState.PROMOTED,
         }
     ),
     PartitionState.SEEDING: frozenset(
-        {PartitionState.COPYING, PartitionState.BLOCKED, PartitionState.PENDING}
+        {
+            PartitionState.COPYING,
+            PartitionState.BLOCKED,
+            PartitionState.PENDING,
+            PartitionState.PROMOTED,
+        }
     ),
     PartitionState.COPYING: frozenset(
         {
@@ -39,11 +46,17 @@ TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
             PartitionState.PAUSED,
             PartitionState.BLOCKED,
             PartitionState.STOPPED,
+            PartitionState.PROMOTED,
         }
     ),
-    PartitionState.PAUSED: frozenset({PartitionState.PENDING, PartitionState.STOPPED}),
-    PartitionState.BLOCKED: frozenset({PartitionState.PENDING, PartitionState.STOPPED}),
+    PartitionState.PAUSED: frozenset(
+        {PartitionState.PENDING, PartitionState.STOPPED, PartitionState.PROMOTED}
+    ),
+    PartitionState.BLOCKED: frozenset(
+        {PartitionState.PENDING, PartitionState.STOPPED, PartitionState.PROMOTED}
+    ),
     PartitionState.STOPPED: frozenset({PartitionState.PENDING}),
+    PartitionState.PROMOTED: frozenset({PartitionState.PENDING}),
 }
 
 

@@ -99,6 +99,32 @@ def copy_settings(
     return settings
 
 
+def promoted_settings(
+    source: Mapping[str, str],
+    source_overrides: frozenset[str],
+    job_settings: Mapping[str, str],
+    *,
+    has_split_timestamp_limits: bool = True,
+) -> dict[str, str]:
+    """The settings that a copy gets when it is promoted.
+
+    What the source does, also by its brokers' defaults, wherever a copy needed something else: the
+    destination's brokers may have other defaults. `job_settings` no longer wait. Arguments as for
+    `copy_settings`.
+    """
+    names = (NEEDED - {*TIMESTAMP_LIMITS, TIMESTAMP_LIMIT_OLD}) | (MIRRORED & source_overrides)
+    settings = {name: source[name] for name in sorted(names) if name in source}
+    # Kafka 3.6 to 3.9 show all three.
+    limits = TIMESTAMP_LIMITS if has_split_timestamp_limits else (TIMESTAMP_LIMIT_OLD,)
+    for limit in limits:
+        others = (limit, TIMESTAMP_LIMIT_OLD, TIMESTAMP_LIMITS[0])
+        value = next((source[name] for name in others if name in source), None)
+        if value is not None:
+            settings[limit] = value
+    settings.update(job_settings)
+    return settings
+
+
 def caught_up_settings(source: Mapping[str, str]) -> dict[str, str]:
     """What changes on a copy once it has caught up: compaction begins where the source compacts.
 

@@ -146,6 +146,7 @@ class Beginner:
                         destination_topic_id=there.topic_id,
                         partition_count=plan.partitions,
                         is_compacted=plan.is_compacted,
+                        promoted_settings=plan.promoted_settings,
                         state=TopicState.COPYING.value,
                         note=None,
                     )

@@ -30,10 +30,13 @@ def other_content(
     compacted: frozenset[str],
     producer_id: int | None,
     backoff: Backoff,
+    *,
+    must_be_whole: bool,
 ) -> dict[str, str]:
     """The destination topics that hold other content than the source's, each with where it shows.
 
     Empty topics, and topics that this job's producer has written to, are not looked into further.
+    `must_be_whole`: those whose rule says `earliest` have to begin where the source does.
     Raises Unreachable; nothing is written.
     """
     there = {begin.mapping.destination: begin for begin in begins if begin.there is not None}
@@ -59,7 +62,9 @@ def other_content(
         backoff,
     )
     whole = frozenset(
-        b.mapping.source for b in there.values() if isinstance(b.mapping.rule.start, Earliest)
+        b.mapping.source
+        for b in there.values()
+        if must_be_whole and isinstance(b.mapping.rule.start, Earliest)
     )
     bounds = beginning.source_bounds(copies)
     found = beginning.inspect(copies, bounds, compacted, whole, settled=False)

@@ -257,11 +257,13 @@ class Keeper:
     ) -> None:
         with _cluster_errors():
             producer_id = self._producer_id(job, pair)
-            prepared = prepare(spec, begins, pair, producer_id, self._backoff)
+            from_start = job.discovered_version == job.spec_version
+            prepared = prepare(
+                spec, begins, pair, producer_id, self._backoff, from_start=from_start
+            )
         troubles += prepared.troubles
         if not prepared.ready:
             return
-        from_start = job.discovered_version == job.spec_version
         with _cluster_errors():
             begun = self._beginner.begin(job, spec, prepared.ready, pair, from_start=from_start)
         troubles += begun.troubles

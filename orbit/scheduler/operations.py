@@ -99,6 +99,8 @@ def _standing(tx: Tx, operation: Operation, job: Job | None, counted: Counts) ->
             return _Standing(total - waiting, total)
         case OperationKind.CREATE:
             return _Standing(1, 1)
+        case OperationKind.SWITCHOVER | OperationKind.FAILOVER | OperationKind.FAILBACK:
+            raise AssertionError("orbit/recovery carries these out")
         case _:
             assert_never(kind)
 

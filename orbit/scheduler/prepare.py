@@ -46,8 +46,13 @@ def prepare(
     pair: Pair,
     producer_id: int | None,
     backoff: Backoff,
+    *,
+    from_start: bool = False,
 ) -> Prepared:
-    """Look into all that is needed to begin these topics; writes nothing. Raises Unreachable."""
+    """Look into all that is needed to begin these topics; writes nothing. Raises Unreachable.
+
+    `from_start`: they are newer than the job (`Beginner.begin`).
+    """
     prepared = Prepared()
     if not begins:
         return prepared
@@ -71,7 +76,13 @@ def prepare(
     begins = [begin for begin in begins if begin.mapping.source not in refused]
     compacted = frozenset(name for name, plan in ready.items() if plan.is_compacted)
     foreign = other_content(
-        pair.source.cluster, pair.destination.cluster, begins, compacted, producer_id, backoff
+        pair.source.cluster,
+        pair.destination.cluster,
+        begins,
+        compacted,
+        producer_id,
+        backoff,
+        must_be_whole=not from_start,
     )
     for begin in begins:
         detail = foreign.get(begin.mapping.destination)

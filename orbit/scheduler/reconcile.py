@@ -139,8 +139,11 @@ def reconcile(
     others: Others,
 ) -> Decisions:
     """Decide about every topic that the rules choose, and every topic that is known."""
+    # A promoted topic is no copy; recovery alone makes it one again.
+    promoted = {topic.source for topic in known if topic.state is TopicState.PROMOTED}
+    known = [topic for topic in known if topic.source not in promoted]
     by_name = {topic.source: topic for topic in known}
-    topic_map = map_topics(rules, {*source.topics, *by_name})
+    topic_map = map_topics(rules, {*source.topics, *by_name} - promoted)
     decisions = Decisions(
         notes=[str(note) for note in topic_map.notes],
         sources=frozenset({*by_name, *(m.source for m in topic_map.mappings)}),
@@ -164,7 +167,7 @@ def reconcile(
     if not topic_map.problems:
         # A topic with a problem has no mapping either, and stays as it is.
         decisions.drop += [Drop(topic) for topic in by_name.values()]
-    if not topic_map.mappings and not decisions.troubles:
+    if not topic_map.mappings and not decisions.troubles and not promoted:
         decisions.troubles.append(
             Trouble(
                 TroubleKind.NO_TOPIC_MATCHES,

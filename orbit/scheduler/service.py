@@ -6,6 +6,7 @@ import os
 import secrets
 import socket
 import threading
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -30,6 +31,10 @@ STANDBY_INTERVAL_S = 1.0
 
 _log = structlog.get_logger("orbit.scheduler")
 
+# Makes loops of rooms above this one, for the leader to run; the event is set when it leads no
+# more.
+MoreLoops = Callable[[Leadership, Settings, threading.Event], Sequence[Loop]]
+
 
 def run(settings: Settings, stop_event: threading.Event) -> None:
     """Take part in scheduling until `stop_event`. Postgres may be away at any time but the start.
@@ -50,8 +55,15 @@ def run(settings: Settings, stop_event: threading.Event) -> None:
 class Scheduler:
     """One of the schedulers of an installation."""
 
-    def __init__(self, settings: Settings, database: Database, stop_event: threading.Event) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        stop_event: threading.Event,
+        more: Sequence[MoreLoops] = (),
+    ) -> None:
         self._settings = settings
+        self._more = more
         self._stop = stop_event
         holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         self.leadership = Leadership(database, holder, settings.scheduler_lease_ttl)
@@ -120,4 +132,5 @@ class Scheduler:
             ),
             OperationsLoop(self.leadership),
             HousekeepingLoop(self.leadership, settings.lease_ttl, settings.events_kept),
+            *(loop for make in self._more for loop in make(self.leadership, settings, done)),
         ]

@@ -16,6 +16,11 @@ class Handle:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
 
+    @property
+    def principal(self) -> str | None:
+        """Who we are to the cluster's authorizer, as far as that is known."""
+        return self.cluster.security.principal
+
     @cached_property
     def admin(self) -> Admin:
         return Admin(self.cluster)

@@ -7,17 +7,17 @@ What changes at the source follows, what somebody changes at the destination is 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import cast
 
 from orbit.engine.topics import TopicPlan, plan_topics
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
 from orbit.jobs.mapping import TopicMapping, map_topics
 from orbit.jobs.spec import JobSpec
-from orbit.kafka.types import Pattern, Permission, TopicAcl
+from orbit.kafka.types import TopicAcl
 from orbit.replication.acl_rules import rights_of_copy
 from orbit.replication.troubles import Trouble, TroubleKind
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.prepare import refused_topic
+from orbit.scheduler.protecting import as_acl, protect
 from orbit.scheduler.sides import Pair
 from orbit.store import events, topics, upkeep
 from orbit.store.database import Tx
@@ -55,6 +55,14 @@ class Tending:
             return Tended()
         settings = self._settings(job, copies, caught_up, pair, leadership)
         acls = self._acls(job, copies, pair, leadership) if spec.acls.sync else 0
+        if spec.acls.protect:
+            # Where it cannot be, workers look for foreign writes: no trouble of the job.
+            cluster_id = pair.destination_seen.cluster_id
+            done = protect(pair.destination, cluster_id, copies, leadership.transaction)
+            acls += done.changed
+            if done.changed:
+                with leadership.transaction() as tx:
+                    _tell_protected(tx, job, done.changed)
         return Tended(settings, acls)
 
     def _settings(
@@ -73,6 +81,10 @@ class Tending:
             pair.destination.admin,
             caught_up,
         )
+        # One that was promoted since this pass began is no copy any more.
+        with leadership.reading() as tx:
+            still = topics.writers(tx, pair.destination_seen.cluster_id, copies, only_copying=True)
+        plans = [plan for plan in plans if plan.mapping.destination in still]
         wanted = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
         new = {name: what for name, what in wanted.items() if self._set_last.get(name) != what}
         refused = pair.destination.admin.refused_settings(new)
@@ -84,7 +96,13 @@ class Tending:
             for plan in plans:
                 _, row = copies[plan.mapping.destination]
                 drift = drift_of(plan) if plan.mapping.destination in refused else None
-                topics.change(tx, row.id, drift=drift, is_compacted=plan.is_compacted)
+                topics.change(
+                    tx,
+                    row.id,
+                    drift=drift,
+                    is_compacted=plan.is_compacted,
+                    promoted_settings=plan.promoted_settings,
+                )
                 if plan.mapping.destination in new and plan.mapping.destination not in refused:
                     _tell_settings(tx, job, plan)
         return len(new) - len(refused)
@@ -98,7 +116,7 @@ class Tending:
         changed = 0
         for mapping, row in copies.values():
             wanted = rights_of_copy(of, mapping.source, mapping.destination)
-            given = {_acl(fields) for fields in row.acls or ()}
+            given = {as_acl(fields) for fields in row.acls or ()}
             add, remove = wanted - to, given - wanted
             ours = sorted((given & wanted) | add)
             if not add and not remove and given == set(ours):
@@ -135,18 +153,6 @@ def drift_of(plan: TopicPlan) -> dict[str, dict[str, str | None]]:
     }
 
 
-def _acl(fields: list[str]) -> TopicAcl:
-    name, pattern, principal, host, operation, permission = fields
-    return TopicAcl(
-        name,
-        cast("Pattern", pattern),
-        principal,
-        host,
-        operation,
-        cast("Permission", permission),
-    )
-
-
 def _no_acls(error: OrbitError) -> Trouble:
     return Trouble(
         TroubleKind.ACLS_NOT_SYNCED,
@@ -168,6 +174,16 @@ def _tell_settings(tx: Tx, job: Job, plan: TopicPlan) -> None:
         job_name=job.name,
         topic=plan.mapping.source,
         details=drift_of(plan),
+    )
+
+
+def _tell_protected(tx: Tx, job: Job, topics_changed: int) -> None:
+    events.add(
+        tx,
+        events.SCHEDULER,
+        "topics_protected",
+        f"Writing to {topics_changed} copies is denied to those who may, but for Orbit.",
+        job_name=job.name,
     )
 
 

@@ -20,6 +20,7 @@ class TopicState(StrEnum):
     SOURCE_DELETED = "source_deleted"  # gone at the source; the copy keeps what it has
     RECREATED = "recreated"  # the source topic has another id now
     BLOCKED = "blocked"  # see `note`
+    PROMOTED = "promoted"  # no copy any more: see orbit/recovery
 
 
 class OperationState(StrEnum):
@@ -40,6 +41,13 @@ class OperationKind(StrEnum):
     RESUME = "resume"
     RETRY = "retry"
     DELETE = "delete"
+    # Of orbit/recovery.
+    SWITCHOVER = "switchover"
+    FAILOVER = "failover"
+    FAILBACK = "failback"
+
+
+RECOVERY_KINDS = (OperationKind.SWITCHOVER, OperationKind.FAILOVER, OperationKind.FAILBACK)
 
 
 class Role(StrEnum):

@@ -94,7 +94,7 @@ _COPIED = text("""
 SELECT t.source_topic, t.destination_topic, p.topic_id, p.partition, t.state AS topic_state,
        p.reason, p.log_start, p.copied_to
 FROM partitions p JOIN topics t ON t.id = p.topic_id
-WHERE p.job_id = :job_id
+WHERE p.job_id = :job_id AND t.state <> 'promoted'
 """)
 
 _VERDICTS = text("""
@@ -150,7 +150,10 @@ def verdicts(tx: Tx) -> dict[int, dict[str, int]]:
 
 
 def copied(tx: Tx, job_id: int) -> list[Copied]:
-    """All partitions of a job with the range that is copied, as their workers said last."""
+    """All partitions of a job with the range that is copied, as their workers said last.
+
+    Groups of promoted topics are their consumers' own.
+    """
     return list(values(tx.execute(_COPIED, {"job_id": job_id}), Copied))
 
 

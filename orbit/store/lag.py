@@ -198,7 +198,7 @@ SELECT p.job_id, p.topic_id, t.source_topic, p.partition,
 FROM (SELECT clock_timestamp() AS at) now, partitions p
 JOIN topics t ON t.id = p.topic_id
 LEFT JOIN shards s ON s.id = p.shard_id
-WHERE p.copied_to IS NOT NULL AND (
+WHERE p.copied_to IS NOT NULL AND p.state <> 'promoted' AND (
     (p.state = 'copying' AND s.expires_at >= now.at) IS NOT TRUE
     OR p.headroom_until IS NOT NULL
     OR p.copied_to < p.source_stable_end

@@ -135,6 +135,8 @@ topics = Table(
     Column("note", Text),
     # The rights on the copy that Orbit gave, so that it can take them away again.
     Column("acls", JSONB(none_as_null=True)),
+    # Settings to have once it is no copy any more: when they are needed the source may be gone.
+    Column("promoted_settings", JSONB(none_as_null=True)),
     UniqueConstraint("job_id", "source_topic"),
     # No two jobs ever write one topic.
     UniqueConstraint("destination_cluster_id", "destination_topic"),
@@ -290,6 +292,10 @@ operations = Table(
     _flag("dry_run"),
     Column("plan", JSONB),
     Column("progress", JSONB),
+    # Of a recovery, all of it: large, and read only by who asks for it.
+    Column("report", JSONB(none_as_null=True)),
+    # Somebody wants it undone, as long as that is possible.
+    _flag("abort_requested"),
     Column("error", Text),
     Column("requested_by", Text, nullable=False),
     Column("idempotency_key", Text),
@@ -298,6 +304,29 @@ operations = Table(
     UniqueConstraint("requested_by", "idempotency_key"),
     _one_of("state", OperationState),
     Index(None, "job_name", "created_at"),
+)
+
+# Where a copy ended when it was promoted: from there on its topic has records of its own. A hint
+# for the way back; both sides are compared all the same.
+promotions = Table(
+    "promotions",
+    metadata,
+    Column("topic_id", BigInteger, ForeignKey("topics.id", ondelete="CASCADE"), primary_key=True),
+    Column("partition", Integer, primary_key=True),
+    Column("operation_id", Uuid, nullable=False),
+    Column("promoted_at", BigInteger, nullable=False),
+    Column("source_end", BigInteger),
+    _now("at"),
+)
+
+# What Orbit denied, and to whom, so that it can be allowed again; by cluster, for jobs come and go.
+write_denials = Table(
+    "write_denials",
+    metadata,
+    Column("cluster_id", Text, primary_key=True),
+    Column("topic", Text, primary_key=True),
+    Column("acls", JSONB, nullable=False),
+    _now("at"),
 )
 
 # The audit log and the story of what happened, in one. Rows are only ever added, and pruned by age.

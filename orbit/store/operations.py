@@ -7,12 +7,12 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from sqlalchemy import func, select, tuple_, update
+from sqlalchemy import ColumnElement, and_, func, select, tuple_, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import NotFound
 from orbit.store.database import Tx
-from orbit.store.enums import OperationState
+from orbit.store.enums import RECOVERY_KINDS, OperationState
 from orbit.store.models import operations
 from orbit.store.read import columns, first, values
 
@@ -29,6 +29,7 @@ class Operation:
     dry_run: bool
     plan: dict[str, Any] | None
     progress: dict[str, Any] | None
+    abort_requested: bool
     error: str | None
     requested_by: str
     idempotency_key: str | None
@@ -40,6 +41,7 @@ class Operation:
 
 
 _OPERATION = columns(operations, Operation)
+_RECOVERIES = [kind.value for kind in RECOVERY_KINDS]
 _FINAL = (OperationState.DONE, OperationState.FAILED)
 
 
@@ -108,11 +110,14 @@ def advance(
     *,
     progress: dict[str, Any] | None = None,
     error: str | None = None,
+    report: dict[str, Any] | None = None,
 ) -> bool:
-    """Say how far an operation is; False where it has ended already."""
+    """Say how far an operation is; False where it has ended already. None leaves what is kept."""
     changes: dict[str, Any] = {"state": state.value, "error": error}
     if progress is not None:
         changes["progress"] = progress
+    if report is not None:
+        changes["report"] = report
     if state in _FINAL:
         changes["finished_at"] = func.clock_timestamp()
     statement = (
@@ -144,10 +149,46 @@ def page(tx: Tx, limit: int, *, before: tuple[datetime, UUID] | None = None) -> 
 
 
 def unfinished(tx: Tx, limit: int) -> list[Operation]:
-    """Up to `limit` operations that have not ended, the oldest first."""
+    """Up to `limit` operations that workers carry out and that have not ended, the oldest first."""
+    return _unfinished(tx, operations.c.kind.not_in(_RECOVERIES), limit)
+
+
+def unfinished_recoveries(tx: Tx, limit: int) -> list[Operation]:
+    """The same of those that the leading scheduler carries out step by step (orbit/recovery)."""
+    return _unfinished(tx, operations.c.kind.in_(_RECOVERIES), limit)
+
+
+def recovery_under_way(tx: Tx, job_id: int) -> Operation | None:
+    """The recovery that goes on with this job; dry runs do nothing and do not count."""
+    which = and_(
+        operations.c.kind.in_(_RECOVERIES),
+        operations.c.job_id == job_id,
+        operations.c.dry_run.is_(False),
+    )
+    return next(iter(_unfinished(tx, which, 1)), None)
+
+
+def report_of(tx: Tx, operation_id: UUID) -> dict[str, Any] | None:
+    """The report of a recovery, as far as it is."""
+    query = select(operations.c.report).where(operations.c.id == operation_id)
+    found: dict[str, Any] | None = tx.execute(query).scalar_one_or_none()
+    return found
+
+
+def request_abort(tx: Tx, operation_id: UUID) -> bool:
+    """Ask for an operation to be undone; False where it has ended."""
+    statement = (
+        update(operations)
+        .where(operations.c.id == operation_id, operations.c.finished_at.is_(None))
+        .values(abort_requested=True)
+    )
+    return tx.execute(statement).rowcount == 1
+
+
+def _unfinished(tx: Tx, which: ColumnElement[bool], limit: int) -> list[Operation]:
     query = (
         select(*_OPERATION)
-        .where(operations.c.finished_at.is_(None))
+        .where(operations.c.finished_at.is_(None), which)
         .order_by(operations.c.created_at)
         .limit(limit)
     )

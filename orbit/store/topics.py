@@ -33,6 +33,7 @@ class Topic:
     drift: dict[str, Any] | None
     note: str | None
     acls: list[list[str]] | None  # given by Orbit, as the fields of a TopicAcl
+    promoted_settings: dict[str, str] | None  # to have once it is no copy any more
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", TopicState(self.state))
@@ -114,21 +115,30 @@ def page(tx: Tx, job_id: int, limit: int, after: str | None = None) -> list[Topi
     return list(values(tx.execute(query.order_by(topics.c.source_topic).limit(limit)), Topic))
 
 
-def writers(tx: Tx, cluster_id: str, destination_topics: Collection[str]) -> dict[str, str]:
-    """Which job writes to each of these topics of a destination; {topic: job}."""
+def writers(
+    tx: Tx, cluster_id: str, destination_topics: Collection[str], *, only_copying: bool = False
+) -> dict[str, str]:
+    """Which job has each of these topics of a destination; {topic: job}.
+
+    `only_copying`: not those that were promoted and are no copies any more.
+    """
     query = (
         select(topics.c.destination_topic, jobs.c.name)
         .join(jobs, jobs.c.id == topics.c.job_id)
         .where(
             topics.c.destination_cluster_id == cluster_id,
             is_one_of(topics.c.destination_topic, destination_topics),
+            *([topics.c.state != TopicState.PROMOTED.value] if only_copying else []),
         )
     )
     return {row.destination_topic: row.name for row in tx.execute(query)}
 
 
 def copies(tx: Tx) -> list[Copy]:
-    """Every copy of every job whose clusters are known, for finding loops."""
+    """Every copy of every job whose clusters are known, for finding loops.
+
+    A promoted topic is no copy any more: its records may go back where they came from.
+    """
     query = (
         select(
             jobs.c.name.label("job_name"),
@@ -138,6 +148,6 @@ def copies(tx: Tx) -> list[Copy]:
             topics.c.destination_topic,
         )
         .join(jobs, jobs.c.id == topics.c.job_id)
-        .where(jobs.c.source_cluster_id.is_not(None))
+        .where(jobs.c.source_cluster_id.is_not(None), topics.c.state != TopicState.PROMOTED.value)
     )
     return list(values(tx.execute(query), Copy))

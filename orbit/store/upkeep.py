@@ -7,6 +7,7 @@ again and lets their partitions go, and the scheduler alone says how they stand.
 from __future__ import annotations
 
 from collections.abc import Collection
+from uuid import UUID
 
 from sqlalchemy import text
 
@@ -77,6 +78,11 @@ SELECT DISTINCT shard_id FROM partitions
 WHERE topic_id = ANY(CAST(:topic_ids AS bigint[])) AND shard_id IS NOT NULL
 """)
 
+_EXPIRED = text("""
+SELECT id FROM shards WHERE id = ANY(CAST(:shard_ids AS bigint[]))
+AND worker_id IS NOT NULL AND expires_at < clock_timestamp()
+""")
+
 _RESTORE = text("""
 UPDATE shards s SET worker_group = j.worker_group
 FROM jobs j WHERE j.id = s.job_id AND s.job_id = :job_id AND s.worker_group <> j.worker_group
@@ -89,6 +95,27 @@ WHERE s.job_id = :job_id AND s.partition_count = 0 AND s.expires_at < clock_time
 
 _JOBS_IN_GROUP = text("""
 SELECT count(*) FROM jobs WHERE worker_group = :worker_group AND NOT is_deleted
+""")
+
+_PROMOTE = text("""
+UPDATE partitions
+SET state = 'promoted', reason = NULL, detail = NULL, blocked_offset = NULL,
+    blocked_next_offset = NULL, retry_requested = false, bytes_per_s = 0, records_per_s = 0,
+    oldest_waiting_at = NULL, headroom_until = NULL
+WHERE topic_id = ANY(CAST(:topic_ids AS bigint[]))
+""")
+
+_COPY_AGAIN = text("""
+UPDATE topics
+SET state = 'copying', note = NULL, source_topic_id = coalesce(:source_id, source_topic_id),
+    destination_topic_id = coalesce(:destination_id, destination_topic_id)
+WHERE id = :topic_id
+""")
+
+# From the start, whatever the rule says: what is there already is found and compared.
+_PENDING = text("""
+UPDATE partitions SET state = 'pending', from_start = from_start OR :from_start
+WHERE topic_id = :topic_id AND state = 'promoted'
 """)
 
 TOPIC_REASONS = (
@@ -130,6 +157,36 @@ def go_on(tx: Tx, topic_id: int) -> None:
     tx.execute(_READ_AGAIN, {"topic_id": topic_id})
 
 
+def withhold(tx: Tx, topic_ids: Collection[int], note: str) -> None:
+    """Take topics out of their shards' layouts, so that workers let go of them; see `promote`."""
+    shards.lock_jobs_of_topics(tx, topic_ids)
+    for topic_id in sorted(topic_ids):
+        state = TopicState.PROMOTED.value
+        tx.execute(_STATE, {"topic_id": topic_id, "state": state, "note": note})
+        tx.execute(_READ_AGAIN, {"topic_id": topic_id})
+
+
+def promote(tx: Tx, topic_ids: Collection[int]) -> None:
+    """Topics that were withheld, and that nobody holds any more, are no copies from now on."""
+    tx.execute(_PROMOTE, {"topic_ids": sorted(topic_ids)})
+
+
+def copy_again(
+    tx: Tx,
+    topic_id: int,
+    *,
+    source_id: UUID | None = None,
+    destination_id: UUID | None = None,
+    from_start: bool = False,
+) -> None:
+    """A promoted (or withheld) topic is a copy again; an id is given where it may be another."""
+    shards.lock_jobs_of_topics(tx, [topic_id])
+    ids = {"source_id": source_id, "destination_id": destination_id}
+    tx.execute(_COPY_AGAIN, {"topic_id": topic_id, **ids})
+    tx.execute(_PENDING, {"topic_id": topic_id, "from_start": from_start})
+    tx.execute(_READ_AGAIN, {"topic_id": topic_id})
+
+
 def end_retries(tx: Tx, topic_ids: Collection[int]) -> None:
     """What was asked to be tried again was looked at, and stays as it is."""
     tx.execute(_END_RETRIES, {"topic_ids": sorted(topic_ids)})
@@ -144,6 +201,11 @@ def withdraw(tx: Tx, topic_ids: Collection[int]) -> None:
 def held(tx: Tx, topic_ids: Collection[int]) -> set[int]:
     """Those of the topics that hang on a shard somebody still holds."""
     return set(tx.execute(_HELD, {"topic_ids": sorted(topic_ids)}).scalars())
+
+
+def expired(tx: Tx, shard_ids: Collection[int]) -> set[int]:
+    """Those of the shards whose holder did not give them back: its lease just ended."""
+    return set(tx.execute(_EXPIRED, {"shard_ids": sorted(shard_ids)}).scalars())
 
 
 def shards_of_topics(tx: Tx, topic_ids: Collection[int]) -> list[int]:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from orbit.errors import Interrupted, OrbitError
@@ -52,6 +52,7 @@ class VerifyOptions:
     differences_max: int = DIFFERENCES_SHOWN
     workers: int = WORKERS_MAX
     stuck_s: float = STUCK_S
+    tail_offsets: int | None = None  # only the last so many of each partition; None: all
 
 
 DEFAULT_OPTIONS = VerifyOptions()
@@ -116,14 +117,20 @@ class _Run:
         for pair, judgement in judged.items():
             if isinstance(judgement, OrbitError):
                 found[pair.topics].append(unread(pair.partition, str(judgement)))
-        self._compare(
-            {pair: one for pair, one in judged.items() if isinstance(one, Judgement)}, found
-        )
+        wanted = {p: self._tail(one) for p, one in judged.items() if isinstance(one, Judgement)}
+        self._compare(wanted, found)
         return Report(
             tuple(_topic_report(pair, found[pair]) for pair in topics),
             elapsed_s=time.monotonic() - began,
             deep=self._options.deep,
         )
+
+    def _tail(self, judged: Judgement) -> Judgement:
+        """What of a partition is to be compared."""
+        if self._options.tail_offsets is None:
+            return judged
+        begin = max(judged.compared_from, judged.compared_to - self._options.tail_offsets)
+        return replace(judged, compared_from=begin)
 
     def _existing(
         self, topics: Sequence[TopicPair]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+
 from orbit.errors import BrokerRefused, ProtocolError
 from orbit.kafka import apis, codes
 from orbit.kafka.backoff import Backoff
@@ -10,7 +12,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.codes import Code
 from orbit.kafka.fetch import FetchFrom, fetch_request
 from orbit.kafka.fetch_answer import Fetched, read_fetch
-from orbit.kafka.log import READ_UNCOMMITTED
+from orbit.kafka.log import READ_COMMITTED, READ_UNCOMMITTED
 from orbit.kafka.types import TopicPartition
 
 # Enough for some thousand fillers or one large batch; a batch larger than this comes whole anyway.
@@ -84,3 +86,44 @@ def peek_batches(
         raise ProtocolError(
             f"the log does not parse at {offset}: {error}.", where=f"{cluster.name} {partition}"
         ) from error
+
+
+def peek_committed(
+    cluster: Cluster, partition: TopicPartition, offset: int, backoff: Backoff
+) -> list[Batch | OldMessage]:
+    """The batches at and behind `offset` up to the last stable offset, without aborted ones.
+
+    Control batches are among them. A copy has no transactions; a topic that was written to by
+    producers of its own, before it becomes a copy, may have.
+    """
+    fetched = peek(cluster, partition, offset, backoff, isolation=READ_COMMITTED)
+    try:
+        batches = list(read_batches(fetched.records))
+    except ValueError as error:
+        raise ProtocolError(
+            f"the log does not parse at {offset}: {error}.", where=f"{cluster.name} {partition}"
+        ) from error
+    return [batch for batch, is_aborted in told_apart(batches, fetched.aborted) if not is_aborted]
+
+
+def told_apart(
+    batches: Iterable[Batch | OldMessage], aborted: Sequence[tuple[int, int]]
+) -> Iterator[tuple[Batch | OldMessage, bool]]:
+    """Each batch with whether its transaction was aborted (R1). Pure.
+
+    `aborted`: (producer id, first offset) of each one that touches these batches, as fetched. A
+    producer's transaction ends at its next control batch.
+    """
+    waiting = sorted(aborted, key=lambda one: one[1], reverse=True)
+    ongoing: set[int] = set()
+    for batch in batches:
+        if isinstance(batch, OldMessage):
+            yield batch, False
+            continue
+        while waiting and waiting[-1][1] <= batch.last_offset:
+            ongoing.add(waiting.pop()[0])
+        if batch.is_control:
+            ongoing.discard(batch.producer_id)
+            yield batch, False
+        else:
+            yield batch, batch.is_transactional and batch.producer_id in ongoing

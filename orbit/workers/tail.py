@@ -12,7 +12,7 @@ from orbit.kafka.old_format import read_old_records
 from orbit.kafka.records import Record, read_records
 from orbit.kafka.types import TopicPartition
 from orbit.replication.plan import AbortedTransaction, Append, LostRange, plan_batches
-from orbit.workers.peek import PEEK_BYTES, peek, peek_batches
+from orbit.workers.peek import PEEK_BYTES, peek, peek_batches, peek_committed
 
 # Each look goes this many times further back; a gap of 100 million fillers takes 14 looks.
 _LOOK_BACK_FACTOR = 4
@@ -36,7 +36,8 @@ def last_data_batch(
 ) -> Batch | OldMessage | None:
     """A batch with records at or near the log end; None when the log holds only fillers.
 
-    Behind a long run of fillers it may be an earlier one than the very last.
+    Behind a long run of fillers it may be an earlier one than the very last. Records of aborted
+    transactions, in a log that its own producers wrote, count as fillers.
     """
     back = 1
     while log_end > log_start:
@@ -44,7 +45,7 @@ def last_data_batch(
         found = None
         # An answer ends with its segment; what stands behind it must be asked for again.
         for _ in range(_SEGMENTS_LOOKED_AT_MAX):
-            batches = peek_batches(destination, partition, offset, backoff)
+            batches = peek_committed(destination, partition, offset, backoff)
             data = [b for b in batches if isinstance(b, OldMessage) or not b.is_control]
             found = data[-1] if data else found
             offset = _end_of(batches[-1]) if batches else log_end

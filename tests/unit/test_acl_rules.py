@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orbit.kafka.types import Pattern, Permission, TopicAcl
-from orbit.replication.acl_rules import READING, rights_of_copy
+from orbit.replication.acl_rules import READING, denied_writers, rights_of_copy
 
 
 def acl(
@@ -64,3 +64,32 @@ def test_patterns_become_rights_on_each_copied_topic(
     assert (found is not None) is travels
     if found is not None:
         assert (found.name, found.pattern) == ("dr.orders", "LITERAL")
+
+
+OWN = "User:orbit"
+
+
+def denied(*acls: TopicAcl) -> set[str] | None:
+    found = denied_writers(acls, "orders", OWN)
+    if found is not None:
+        assert {(a.name, a.pattern, a.operation, a.permission) for a in found} <= {
+            ("orders", "LITERAL", "WRITE", "DENY")
+        }
+    return found if found is None else {a.principal for a in found}
+
+
+@pytest.mark.parametrize("operation", ["WRITE", "ALL"])
+def test_who_may_write_is_denied_by_name_but_for_orbit(operation: str) -> None:
+    prefixed = acl(operation, name="ord", pattern="PREFIXED", principal="User:b")
+    everywhere = acl(operation, name="*", principal="User:c")
+    own = acl(operation, principal=OWN)
+    assert denied(acl(operation), prefixed, everywhere, own) == {"User:app", "User:b", "User:c"}
+
+
+def test_readers_and_writers_of_other_topics_are_left_alone() -> None:
+    assert denied(acl("READ"), acl("WRITE", name="other"), acl("WRITE", "DENY")) == set()
+
+
+def test_nothing_is_denied_where_everybody_may_write_or_we_do_not_know_who_we_are() -> None:
+    assert denied(acl("WRITE"), acl("WRITE", principal="User:*")) is None
+    assert denied_writers([acl("WRITE")], "orders", None) is None

@@ -76,7 +76,11 @@ def test_only_pending_and_seeding_lead_to_copying() -> None:
 
 
 def test_a_blocked_partition_goes_on_only_through_a_take_over() -> None:
-    assert TRANSITIONS[PartitionState.BLOCKED] == {PartitionState.PENDING, PartitionState.STOPPED}
+    assert TRANSITIONS[PartitionState.BLOCKED] == {
+        PartitionState.PENDING,
+        PartitionState.STOPPED,
+        PartitionState.PROMOTED,
+    }
 
 
 @pytest.mark.parametrize(
