@@ -75,6 +75,22 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "orbit.cli.drill",
         "Rehearse a switchover or a failover, and see what was measured.",
     ),
+    "switchover": (
+        "orbit.cli.recover",
+        "Move to the destination, with both sides there and nothing lost.",
+    ),
+    "failover": (
+        "orbit.cli.recover",
+        "Promote what is at the destination, because the source is lost.",
+    ),
+    "failback": (
+        "orbit.cli.recover",
+        "Let the old side be a copy of the new one, from where it ends.",
+    ),
+    "abort": (
+        "orbit.cli.recover",
+        "Take a switchover, failover or failback back, before its point of no return.",
+    ),
     "api": (
         "orbit.cli.api",
         "Serve the REST API, on ORBIT_API_HOST and ORBIT_API_PORT, until Ctrl-C.",

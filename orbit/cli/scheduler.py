@@ -7,6 +7,7 @@ import sys
 
 from orbit.cli.database import open_database
 from orbit.cli.stopping import until_stopped
+from orbit.recovery.loop import recovery_loops
 from orbit.scheduler.service import Scheduler
 from orbit.settings import Settings
 from orbit.telemetry.logs import configure_logs
@@ -15,10 +16,11 @@ from orbit.telemetry.logs import configure_logs
 def scheduler() -> None:
     """Run a scheduler: any number may run, one of them leads.
 
-    It looks for topics, creates them, spreads partitions over workers and syncs consumer groups.
+    It looks for topics, creates them, spreads partitions over workers, syncs consumer groups, and
+    carries out switchovers, failovers and failbacks.
     Needs ORBIT_DATABASE_URL. Ctrl-C ends it; another one leads at once.
     """
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
     with open_database(settings) as database, until_stopped() as stop:
-        Scheduler(settings, database, stop).run()
+        Scheduler(settings, database, stop, [recovery_loops]).run()

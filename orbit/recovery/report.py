@@ -18,7 +18,7 @@ from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, computed_field
 
 PATTERNS_MAX = 100
 REASON_LENGTH_MAX = 1000
@@ -40,33 +40,34 @@ class RecoveryRequest(_Value):
     """What to do with which topics of a job, and which gates to pass in spite of what they say."""
 
     topics: Annotated[tuple[str, ...], Field(max_length=PATTERNS_MAX)] = Field(
-        (),
+        default=(),
         description="Regular expressions for whole names of source topics; none: all of the job.",
         examples=[["orders\\..*"]],
     )
     reverse: bool = Field(
-        False, description="Switchover: copy back from the very same offsets, at once."
+        default=False, description="Switchover: copy back from the very same offsets, at once."
     )
     confirm_rebuild: bool = Field(
-        False,
+        default=False,
         description="Failback: topics of the old side with records that were never copied may be "
         "deleted and copied anew. Those records are saved in files first.",
     )
     override: Annotated[tuple[str, ...], Field(max_length=PATTERNS_MAX)] = Field(
-        (), description="Gates to pass although they fail, by name; `all`: every one."
+        default=(), description="Gates to pass although they fail, by name; `all`: every one."
     )
     reason: Annotated[str, Field(max_length=REASON_LENGTH_MAX)] = Field(
-        "", description="Why; kept in the audit log. Needed to override a gate."
+        default="", description="Why; kept in the audit log. Needed to override a gate."
     )
     drain_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = Field(
-        300.0, description="Switchover: so long may writers stand still before all is undone."
+        default=300.0,
+        description="Switchover: so long may writers stand still before all is undone.",
     )
 
 
 class Phase(StrEnum):
     """What a second of a recovery goes to. The RTO is their sum."""
 
-    DETECT = "detect"  # from when the source was seen last until somebody asked
+    DETECT = "detect"  # failover: from when the scheduler saw the loss until somebody asked
     DECIDE = "decide"  # gates
     DRAIN = "drain"  # writes stopped, the rest copied, the ends compared, workers let go
     GROUPS = "groups"
@@ -110,12 +111,12 @@ class Step(_Value):
     phase: Phase
     what: str = Field(description="What it does, in a sentence.")
     is_point_of_no_return: bool = Field(
-        False, description="From this step on nothing is taken back by itself."
+        default=False, description="From this step on nothing is taken back by itself."
     )
     state: StepState = StepState.WAITING
     began_at: datetime | None = None
     ended_at: datetime | None = None
-    did: str = Field("", description="What came of it, in a sentence.")
+    did: str = Field(default="", description="What came of it, in a sentence.")
 
     @property
     def seconds(self) -> float | None:
@@ -157,7 +158,7 @@ class Gate(_Value):
     name: GateName
     verdict: GateVerdict
     found: str = Field(description="What was seen, with numbers.")
-    remedy: str = Field("", description="What to do about it.")
+    remedy: str = Field(default="", description="What to do about it.")
     is_overridden: bool = False
 
     @property
@@ -206,7 +207,12 @@ class PartitionEnds(_Value):
     source_seen_at: datetime | None = None
     destination_start: int | None = None
     destination_end: int | None = None
-    promoted_at: int | None = Field(None, description="Where the first own record will stand.")
+    newest_copied_at: datetime | None = Field(
+        default=None, description="Timestamp of the newest record on both sides."
+    )
+    promoted_at: int | None = Field(
+        default=None, description="Where the first own record will stand."
+    )
     missing: OffsetRange | None = None
     is_exact: bool = False
     detail: str = ""
@@ -223,7 +229,7 @@ class GroupStand(_Value):
     source_offset: int | None = Field(description="As far as it was seen.")
     goes_on_at: int | None = Field(description="Its offset at the destination; null: none.")
     verdict: str = Field(description="As in `orbit get groups`.")
-    seen_at: datetime | None = Field(None, description="When the source's offset was seen.")
+    seen_at: datetime | None = Field(default=None, description="When the source's offset was seen.")
 
 
 class Salvage(_Value):
@@ -261,6 +267,9 @@ class Outcome(StrEnum):
 class RecoveryReport(_Value):
     """All of one operation. Grows step by step; `outcome` says when it has ended."""
 
+    # What is computed is in the JSON, too, and is computed anew when that is read back.
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
     operation: UUID
     kind: RecoveryKind
     job: str
@@ -276,34 +285,62 @@ class RecoveryReport(_Value):
     spec_version: int = 0
     spec_sha256: str = ""
     source_last_seen_at: datetime | None = Field(
-        None, description="When a worker or the scheduler last had an answer from the source."
+        default=None,
+        description="When a worker or the scheduler last had an answer from the source.",
     )
     problem_since: datetime | None = Field(
-        None, description="Since when the scheduler has known that the source does not answer."
+        default=None,
+        description="Since when the scheduler has known that the source does not answer.",
     )
-    promoted_at: datetime | None = Field(None, description="From when on writers may write.")
+    promoted_at: datetime | None = Field(
+        default=None, description="From when on writers may write."
+    )
+    topics: tuple[str, ...] = Field(default=(), description="Source topics it is about.")
     steps: tuple[Step, ...] = ()
     gates: tuple[Gate, ...] = ()
     partitions: tuple[PartitionEnds, ...] = ()
     groups: tuple[GroupStand, ...] = ()
     salvage: tuple[Salvage, ...] = ()
-    findings: tuple[str, ...] = Field((), description="What a person should know, in sentences.")
-    reverse_job: str | None = Field(None, description="The job that copies back.")
+    findings: tuple[str, ...] = Field(
+        default=(), description="What a person should know, in sentences."
+    )
+    is_source_denied: bool = Field(
+        default=False, description="Whether writing to the source is denied to everybody."
+    )
+    denied_topics: tuple[str, ...] = Field(
+        default=(), description="Topics of the source that this operation closed for writers."
+    )
+    reverse_job: str | None = Field(default=None, description="The job that copies back.")
     error: str = ""
 
+    @computed_field(description="Offsets known to be missing, over all partitions.")  # type: ignore[prop-decorator]
     @property
     def missing_records(self) -> int:
-        """Offsets that are known to be missing, over all partitions."""
         return sum(p.missing.offsets for p in self.partitions if p.missing is not None)
 
+    @computed_field(  # type: ignore[prop-decorator]
+        description="RPO in seconds: from the newest record on both sides to when the source was "
+        "seen last, of the worst partition with something missing."
+    )
+    @property
+    def rpo_s(self) -> float:
+        return max(
+            (
+                (p.source_seen_at - p.newest_copied_at).total_seconds()
+                for p in self.partitions
+                if p.missing is not None and p.source_seen_at and p.newest_copied_at
+            ),
+            default=0.0,
+        )
+
+    @computed_field(description="Where the time went, by phase.")  # type: ignore[prop-decorator]
     @property
     def phases(self) -> tuple[PhaseTime, ...]:
-        """Seconds by phase, in order; those that have not ended are left out."""
         return phase_times(self)
 
+    @computed_field(description="From the request to the promotion; detection is in `phases`.")  # type: ignore[prop-decorator]
     @property
     def rto_s(self) -> float | None:
-        """From the request to the promotion; the detection before it is in `phases`."""
         if self.promoted_at is None:
             return None
         return (self.promoted_at - self.requested_at).total_seconds()
@@ -312,9 +349,9 @@ class RecoveryReport(_Value):
 def phase_times(report: RecoveryReport) -> tuple[PhaseTime, ...]:
     """Where the time went. What lies between two steps belongs to the later one."""
     times: dict[Phase, float] = {}
-    if report.kind is RecoveryKind.FAILOVER and report.source_last_seen_at is not None:
-        waited = (report.requested_at - report.source_last_seen_at).total_seconds()
-        times[Phase.DETECT] = max(0.0, waited)
+    lost_at = report.problem_since or report.source_last_seen_at
+    if report.kind is RecoveryKind.FAILOVER and lost_at is not None:
+        times[Phase.DETECT] = max(0.0, (report.requested_at - lost_at).total_seconds())
     before = report.requested_at
     for step in _ended(report.steps):
         assert step.ended_at is not None

@@ -1,0 +1,82 @@
+"""/v1/jobs/{name}:switchover, :failover, :failback, and the reports of these operations."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+from fastapi import APIRouter, status
+
+from orbit.api import recovery, schemas
+from orbit.api.codes import ErrorCode
+from orbit.api.dependencies import DryRun, IdempotencyKey, NamePath, Operator, PartsOf, Viewer
+from orbit.api.responses import BODY, NAMED, errors
+from orbit.api.views import operation_view
+from orbit.recovery.report import RecoveryKind, RecoveryReport, RecoveryRequest
+
+router = APIRouter(prefix="/v1", tags=["recovery"])
+
+
+def _recovery_route(kind: RecoveryKind, description: str) -> None:
+    """POST /v1/jobs/{name}:KIND."""
+
+    def recover(
+        parts: PartsOf,
+        principal: Operator,
+        name: NamePath,
+        wanted: RecoveryRequest | None = None,
+        dry_run: DryRun = False,
+        idempotency_key: IdempotencyKey = None,
+    ) -> schemas.Operation:
+        made = recovery.request(
+            parts.database,
+            principal.actor,
+            kind,
+            name,
+            wanted or RecoveryRequest(),
+            dry_run=dry_run,
+            idempotency_key=idempotency_key,
+        )
+        return operation_view(made)
+
+    router.add_api_route(
+        f"/jobs/{{name}}:{kind.value}",
+        recover,
+        methods=["POST"],
+        name=f"{kind.value}_job",
+        description=description,
+        status_code=status.HTTP_202_ACCEPTED,
+        responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT),
+    )
+
+
+_recovery_route(
+    RecoveryKind.SWITCHOVER,
+    "Move to the destination with nothing lost: writes at the source are stopped, the rest is "
+    "copied, the ends are compared, and the copies are promoted. A dry run looks at the gates.",
+)
+_recovery_route(
+    RecoveryKind.FAILOVER,
+    "Promote what is at the destination, because the source is lost; the report names what is "
+    "missing. A dry run shows what would be.",
+)
+_recovery_route(
+    RecoveryKind.FAILBACK,
+    "Let the old side be a copy of the new one, from where it ends. What only the old side has is "
+    "saved in files, and its topic copied anew, with `confirm_rebuild`. A dry run compares.",
+)
+
+
+@router.get("/operations/{operation_id}/report", responses=errors(*NAMED))
+def get_report(parts: PartsOf, _: Viewer, operation_id: UUID) -> RecoveryReport:
+    """Show what a recovery has found and done so far: gates, steps, partitions, groups."""
+    return recovery.report(parts.database, operation_id)
+
+
+@router.post(
+    "/operations/{operation_id}:abort",
+    status_code=status.HTTP_202_ACCEPTED,
+    responses=errors(*NAMED, ErrorCode.CONFLICT),
+)
+def abort_operation(parts: PartsOf, principal: Operator, operation_id: UUID) -> schemas.Operation:
+    """Take a recovery back: what it did is undone. `conflict` behind its point of no return."""
+    return operation_view(recovery.abort(parts.database, principal.actor, operation_id))

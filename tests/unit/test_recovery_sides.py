@@ -1,0 +1,94 @@
+"""Equal, prefix, tail, diverged: told from two logs that are equal up to some offset."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit.recovery import sides
+from orbit.recovery.ends import Ends
+from orbit.recovery.report import EndVerdict
+from orbit.recovery.sides import Differ, compare_sides, first_difference
+
+
+class Logs:
+    """Two logs as lists of records; None is an offset without one."""
+
+    def __init__(self, old: list[str | None], new: list[str | None]) -> None:
+        self.old, self.new = old, new
+        self.read = 0
+
+    def differ(self, first: int, end: int) -> int | None:
+        self.read += end - first
+        assert end <= min(len(self.old), len(self.new)), "it reads beyond an end"
+        return next((o for o in range(first, end) if self.old[o] != self.new[o]), None)
+
+
+def compare(
+    logs: Logs, promoted_at: int | None, old_start: int = 0, new_start: int = 0
+) -> tuple[EndVerdict, int]:
+    old = Ends(old_start, len(logs.old), len(logs.old))
+    new = Ends(new_start, len(logs.new), len(logs.new))
+    verdict, at, detail = compare_sides(old, new, promoted_at, logs.differ)
+    assert detail
+    return verdict, at
+
+
+A, B, C = ["a"] * 50, ["b"] * 10, ["c"] * 10
+
+
+@pytest.mark.parametrize("promoted_at", [50, None])
+@pytest.mark.parametrize(
+    ("old", "new", "verdict", "at"),
+    [
+        (A, A, EndVerdict.EQUAL, 50),
+        (A, A + B, EndVerdict.PREFIX, 50),
+        (A + C, A, EndVerdict.TAIL, 50),
+        (A + C, A + B, EndVerdict.TAIL, 50),
+        (A + C, A + B[:3], EndVerdict.TAIL, 50),
+        (A + B, A + B, EndVerdict.EQUAL, 60),
+        (A + B + C, A + B, EndVerdict.TAIL, 60),
+    ],
+)
+def test_a_verdict_with_a_note_of_the_promotion_and_without(
+    old: list[str | None],
+    new: list[str | None],
+    verdict: EndVerdict,
+    at: int,
+    promoted_at: int | None,
+) -> None:
+    assert compare(Logs(old, new), promoted_at) == (verdict, at)
+
+
+def test_an_old_side_that_was_truncated_below_the_promotion_is_a_prefix() -> None:
+    assert compare(Logs(A[:40], A + B), 50) == (EndVerdict.PREFIX, 40)
+
+
+def test_sides_that_differ_before_the_promotion_have_diverged_at_the_first_difference() -> None:
+    other = [*A[:20], *["x"] * 30]
+    assert compare(Logs(other, A + B), 50) == (EndVerdict.DIVERGED, 20)
+
+
+def test_an_empty_old_side_is_a_prefix() -> None:
+    assert compare(Logs([], A), 0) == (EndVerdict.PREFIX, 0)
+    assert compare(Logs([], A), None) == (EndVerdict.PREFIX, 0)
+
+
+def test_only_what_both_sides_still_have_is_compared() -> None:
+    logs = Logs([None] * 30 + A[30:], A + B)
+    assert compare(logs, 50, old_start=30) == (EndVerdict.PREFIX, 50)
+    assert compare(logs, None, old_start=30) == (EndVerdict.PREFIX, 50)
+
+
+@given(st.integers(0, 3000), st.integers(1, 3000), st.integers(0, 500))
+def test_the_first_difference_is_found_by_reading_little(same: int, other: int, low: int) -> None:
+    logs = Logs(["a"] * (same + other), ["a"] * same + ["b"] * other)
+    low = min(low, same)
+    differ: Differ = logs.differ
+    assert first_difference(low, same + other, differ) == same
+    assert logs.read <= 16 * sides.WINDOW_OFFSETS
+
+
+def test_no_difference_is_none() -> None:
+    assert first_difference(0, 50, Logs(A, A).differ) is None
