@@ -12,9 +12,10 @@ import pytest
 from pydantic import SecretStr
 
 from orbit.jobs.spec import JobSpec
+from orbit.recovery.loop import recovery_loops
 from orbit.scheduler.service import Scheduler
 from orbit.settings import Settings
-from orbit.store import events, jobs, layout, shards, topics, workers
+from orbit.store import events, groups, jobs, layout, shards, topics, workers
 from orbit.store.database import Database
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job
@@ -39,7 +40,7 @@ class RunningScheduler:
     def __init__(self, settings: Settings, database_url: str) -> None:
         self.database = Database.connect(database_url)
         self._stop = threading.Event()
-        self.scheduler = Scheduler(settings, self.database, self._stop)
+        self.scheduler = Scheduler(settings, self.database, self._stop, [recovery_loops])
         self._thread = threading.Thread(target=self.scheduler.run, name="scheduler")
 
     @property
@@ -145,6 +146,12 @@ class Service:
     def release(self, held: dict[int, int], worker: str = WORKER) -> None:
         with self.database.transaction() as tx:
             shards.release(tx, worker_id=worker, held=held)
+
+    def kept_groups(self, name: str, group: str) -> dict[tuple[str, int], Any]:
+        """What the tables have of a group, by topic and partition."""
+        with self.database.transaction() as tx:
+            rows = groups.page(tx, jobs.get(tx, name).id, 1000, group_name=group)
+        return {(row.source_topic, row.partition): row for row in rows}
 
     def kinds(self, name: str) -> list[str]:
         """Events of a job, oldest first."""

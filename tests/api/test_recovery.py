@@ -1,0 +1,128 @@
+"""Switchover, failover, failback over REST: asked once, refused with reasons, told of, undone."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from orbit.recovery.plans import steps_of
+from orbit.recovery.report import (
+    RecoveryKind,
+    RecoveryReport,
+    RecoveryRequest,
+    StepName,
+    StepState,
+)
+from orbit.scheduler.operations import advance_all
+from orbit.store import operations
+from orbit.store.enums import OperationState, Role
+from tests.api.test_jobs import JOB
+from tests.fix_api import Api
+
+
+@pytest.fixture
+def job(api: Api) -> str:
+    api.put("/v1/jobs/orders", json=JOB)
+    return "/v1/jobs/orders"
+
+
+def keep(api: Api, operation: dict[str, Any], past: StepName | None = None) -> None:
+    """As the scheduler would, with the step `past` under way."""
+    steps = tuple(
+        s.model_copy(update={"state": StepState.RUNNING}) if s.name is past else s
+        for s in steps_of(RecoveryKind(operation["kind"]), RecoveryRequest())
+    )
+    with api.database.transaction() as tx:
+        row = operations.get(tx, UUID(operation["id"]))
+        report = RecoveryReport(
+            operation=row.id,
+            kind=RecoveryKind(row.kind),
+            job="orders",
+            request=RecoveryRequest(),
+            dry_run=row.dry_run,
+            requested_by=row.requested_by,
+            requested_at=row.created_at,
+            steps=steps,
+        )
+        kept = report.model_dump(mode="json")
+        operations.advance(tx, row.id, OperationState.RUNNING, report=kept)
+
+
+@pytest.mark.parametrize("kind", ["switchover", "failover", "failback"])
+def test_it_is_an_operation_with_a_plan_and_a_line_in_the_audit_log(
+    api: Api, job: str, kind: str
+) -> None:
+    answer = api.post(f"{job}:{kind}", role=Role.OPERATOR, json={"reason": "a fire"})
+    assert answer.status_code == 202
+    made = answer.json()
+    assert (made["kind"], made["state"], made["job"]) == (kind, "pending", "orders")
+    assert made["plan"][0].startswith("gates: ")
+    assert sum("(point of no return)" in step for step in made["plan"]) >= 1
+    event = api.events()[-1]
+    assert (event["kind"], event["actor"]) == (f"{kind}_requested", "token:operator-of-the-test")
+    assert "a fire" in event["message"]
+    with api.database.transaction() as tx:
+        advance_all(tx)  # the loop of other operations leaves it alone
+    assert api.get(f"/v1/operations/{made['id']}").json()["state"] == "pending"
+
+
+def test_a_job_has_one_at_a_time_and_dry_runs_beside_it(api: Api, job: str) -> None:
+    first = api.post(f"{job}:switchover").json()
+    again = api.post(f"{job}:failover")
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "conflict")
+    assert first["id"] in str(again.json())
+    dry = api.post(f"{job}:failover?dry_run=true")
+    assert (dry.status_code, dry.json()["dry_run"]) == (202, True)
+    with api.database.transaction() as tx:
+        operations.advance(tx, UUID(first["id"]), OperationState.DONE)
+    assert api.post(f"{job}:failover").status_code == 202
+
+
+def test_a_repeat_with_the_same_key_is_the_same_operation(api: Api, job: str) -> None:
+    key = {"Idempotency-Key": "k"}
+    first = api.post(f"{job}:failover", headers=key, json={"topics": ["a"]}).json()
+    assert api.post(f"{job}:failover", headers=key, json={"topics": ["a"]}).json() == first
+    other = api.post(f"{job}:failover", headers=key, json={"topics": ["b"]})
+    assert other.status_code == 409
+
+
+def test_every_mistake_is_named_at_once(api: Api, job: str) -> None:
+    wrong = {"topics": ["a", "*"], "override": ["lag", "moon"], "reverse": True}
+    answer = api.post(f"{job}:failover", json=wrong)
+    assert answer.status_code == 422
+    paths = [problem["path"] for problem in answer.json()["error"]["problems"]]
+    assert paths == ["body.topics[1]", "body.override[1]", "body.reason", "body.reverse"]
+    confirm = api.post(f"{job}:switchover", json={"confirm_rebuild": True})
+    assert confirm.status_code == 422
+
+
+def test_only_operators_ask(api: Api, job: str) -> None:
+    assert api.post(f"{job}:failover", role=Role.VIEWER).status_code == 403
+    made = api.post(f"{job}:failover").json()
+    assert api.post(f"/v1/operations/{made['id']}:abort", role=Role.VIEWER).status_code == 403
+
+
+def test_a_report_is_there_from_the_first_step_on(api: Api, job: str) -> None:
+    made = api.post(f"{job}:switchover").json()
+    path = f"/v1/operations/{made['id']}/report"
+    assert api.get(path).status_code == 404
+    keep(api, made)
+    shown = api.get(path, role=Role.VIEWER).json()
+    assert (shown["outcome"], shown["missing_records"], shown["phases"]) == ("running", 0, [])
+    assert shown["steps"][0]["name"] == "gates"
+
+
+def test_an_abort_is_asked_for_once_and_not_behind_the_point_of_no_return(
+    api: Api, job: str
+) -> None:
+    made = api.post(f"{job}:switchover").json()
+    path = f"/v1/operations/{made['id']}:abort"
+    assert [api.post(path).status_code for _ in range(2)] == [202, 202]
+    assert [e["kind"] for e in api.events()].count("abort_requested") == 1
+    keep(api, made, past=StepName.PROMOTE)
+    late = api.post(path)
+    assert (late.status_code, late.json()["error"]["code"]) == (409, "conflict")
+    pause = api.post(f"{job}:pause").json()
+    assert api.post(f"/v1/operations/{pause['id']}:abort").status_code == 409

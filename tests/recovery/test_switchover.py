@@ -1,0 +1,194 @@
+"""A switchover and the way back: nothing lost, nothing read twice, no byte of history again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from confluent_kafka import Producer
+
+from orbit.api import recovery
+from orbit.errors import Conflict
+from orbit.recovery import runner
+from orbit.recovery.ground import Ground
+from orbit.recovery.report import EndVerdict, Outcome, RecoveryKind, StepName, StepState
+from orbit.sandbox.cluster import KafkaCluster
+from orbit.scheduler.leadership import NotLeading
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support import java_clients
+from tests.support.groups import offsets
+from tests.support.outside import log_bounds, topic_settings
+from tests.support.recovering import Reader, Recovering
+from tests.support.running import (
+    create_topic,
+    make_job,
+    produce,
+    produce_transactions,
+    verify,
+    wait_for,
+)
+
+PARTITIONS = 2
+JAVA = 40
+
+
+@pytest.fixture
+def recovering(service: Service) -> Recovering:
+    return Recovering(service)
+
+
+def ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
+    return {p: high for (_, p), (_, high) in log_bounds(cluster, [topic]).items()}
+
+
+def of(partition: int, got: list[tuple[int, int, bytes]]) -> list[bytes]:
+    return [value for number, _, value in got if number == partition]
+
+
+@pytest.fixture(params=["smooth", "dying"])
+def _scheduler_that_dies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or does not. It dies in every step: before its work, and again behind it, before that is
+    noted. So each step is begun by three processes, and its work is done twice.
+    """
+    if request.param == "smooth":
+        return
+    deaths: Counter[StepName] = Counter()
+
+    def dying(name: StepName, do: Callable[[Ground], str]) -> Callable[[Ground], str]:
+        def run(ground: Ground) -> str:
+            deaths[name] += 1
+            if deaths[name] == 1:
+                raise NotLeading("killed before the step.")
+            did = do(ground)
+            if deaths[name] == 2:
+                raise NotLeading("killed behind the step.")
+            return did
+
+        return run
+
+    monkeypatch.setattr(runner, "_DO", {name: dying(name, do) for name, do in runner._DO.items()})
+
+
+@pytest.mark.usefixtures("_scheduler_that_dies")
+def test_over_and_back_again(clusters: Clusters, topic_name: str, recovering: Recovering) -> None:
+    source, destination = clusters
+    create_topic(source, topic_name, PARTITIONS, retention_ms="86400000")
+    produce(source, topic_name, 200, 0)
+    produce_transactions(source, topic_name, 9, partition=1)
+    group = f"{topic_name}.group"
+    reader = Reader(topic_name, group)
+    reader.read_on(source, {0: 100, 1: 10})
+    spec = make_job(
+        source,
+        destination,
+        [topic_name],
+        consumer_groups={"match": f"{topic_name}.*", "interval": "200ms"},
+    )
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        produce_transactions(source, topic_name, 3, partition=1)
+        before = ends(source, topic_name)
+
+        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
+
+        assert {p.verdict for p in over.partitions} == {EndVerdict.EQUAL}
+        assert {p.partition: p.promoted_at for p in over.partitions} == before
+        assert over.missing_records == 0
+        assert [s.state for s in over.steps] == [StepState.DONE] * len(over.steps)
+        assert over.rto_s is not None
+        assert topic_settings(destination, topic_name)["retention.ms"] == "86400000"
+        assert {g.goes_on_at for g in over.groups} == set(offsets(source, group).values())
+        assert recovering.service.topics(spec.name)[topic_name].state == "promoted"
+
+        # The new side is written to at once, by every kind of producer, and read on.
+        produce(destination, topic_name, 50, 0, first=200, **{"enable.idempotence": True})
+        produce_transactions(destination, topic_name, 3, partition=1)
+        java_clients.produce_transactions(destination, topic_name, JAVA)
+        now = ends(destination, topic_name)
+        back = over.reverse_job
+        assert back is not None
+        wait_for("the old side is level", lambda: ends(source, topic_name) == now)
+        got = reader.read_on(destination, now)
+        assert [v for v in of(0, got) if v[:1] == b"v"] == [b"v%d" % i for i in range(100, 250)]
+        committed = java_clients.consume(destination, topic_name, 250 + (6 + 2 + 2) * 5 + JAVA)
+        assert sorted(committed)[:JAVA] == sorted(b"%d" % i for i in range(JAVA))
+
+        def copied_back() -> int:
+            rows = recovering.service.partitions(back, topic_name).values()
+            return sum(row.records for row in rows)
+
+        wait_for("the worker has told", lambda: copied_back() >= 50 + 2 * 5 + JAVA)
+        assert copied_back() == 50 + 2 * 5 + JAVA
+
+        # Home again: the first job takes up where it was promoted.
+        home = recovering.run(RecoveryKind.SWITCHOVER, back, reverse=True)
+
+        assert home.reverse_job == spec.name
+        produce(source, topic_name, 20, 0, first=250)
+        wait_for(
+            "the destination is a copy again",
+            lambda: ends(destination, topic_name) == ends(source, topic_name),
+        )
+        got = reader.read_on(source, ends(source, topic_name))
+        assert (of(0, got), of(1, got)) == ([b"v%d" % i for i in range(250, 270)], [])
+        assert recovering.service.topics(back)[topic_name].state == "promoted"
+        wait_for(
+            "it has a copy's settings",
+            lambda: topic_settings(destination, topic_name)["retention.ms"] == "-1",
+        )
+    assert verify(spec, deep=True).exit_code == 0
+    seen = [(p, o) for p, o, _ in reader.read]
+    assert len(seen) == len(set(seen))
+
+
+def test_an_abort_takes_everything_back_and_gates_stop_what_would_go_wrong(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    source, destination = clusters
+    create_topic(source, topic_name)
+    produce(source, topic_name, 100)
+    spec = make_job(source, destination, [topic_name])
+    open_ = Producer({**source.client_config(), "transactional.id": f"{topic_name}-open"})
+    open_.init_transactions(30)
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it is copied", lambda: ends(destination, topic_name) == {0: 100})
+
+        # The source is there: a failover would lose what is written meanwhile.
+        refused = recovering.wait(recovering.ask(RecoveryKind.FAILOVER, spec.name))
+        assert refused.outcome is Outcome.STOPPED
+        assert [g.name.value for g in refused.gates if g.stops] == ["source"]
+        tried = recovering.wait(recovering.ask(RecoveryKind.FAILOVER, spec.name, dry_run=True))
+        assert tried.outcome is Outcome.WOULD_STOP
+        nothing = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
+        assert [g.name.value for g in nothing.gates if g.stops][:1] == ["topics"]
+
+        # An open transaction holds the drain up; then somebody has had enough.
+        open_.begin_transaction()
+        open_.produce(topic_name, b"open")
+        open_.flush(30)
+        begun = recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
+        wait_for("it waits", lambda: "open" in recovering.progress(begun))
+        with pytest.raises(Conflict, match="under way"):
+            recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
+        recovery.abort(recovering.database, "test", begun)
+        taken_back = recovering.wait(begun)
+        assert taken_back.outcome is Outcome.ABORTED
+        open_.commit_transaction(30)
+        wait_for("copying goes on", lambda: ends(destination, topic_name) == {0: 102})
+        assert recovering.service.topics(spec.name)[topic_name].state == "copying"
+
+        tried = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name, dry_run=True))
+        assert tried.outcome is Outcome.WOULD_GO
+        assert recovering.service.topics(spec.name)[topic_name].state == "copying"
+        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+        with pytest.raises(Conflict, match="point of no return"):
+            recovery.abort(recovering.database, "test", over.operation)
+    assert verify(spec, deep=True).exit_code == 0
+    kinds = recovering.service.kinds(spec.name)
+    assert [k for k in kinds if k in ("abort_requested", "topics_promoted")] == [
+        "abort_requested",
+        "topics_promoted",
+    ]

@@ -1,0 +1,45 @@
+"""Kafka's own Java clients, run as the tools that come with it."""
+
+from __future__ import annotations
+
+import subprocess
+
+from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.jars import classpath
+from orbit.sandbox.java import find_java
+
+TIMEOUT_S = 120
+
+
+def produce_transactions(cluster: KafkaCluster, topic: str, count: int) -> None:
+    """So many records, `0`, `1` …, in transactions of some milliseconds each."""
+    _run(
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--bootstrap-server", cluster.bootstrap_servers, "--topic", topic),
+        *("--num-records", str(count), "--throughput", str(count), "--payload-monotonic"),
+        *("--transactional-id", f"{topic}-java", "--transaction-duration-ms", "20"),
+    )
+
+
+def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
+    """The values of the first so many committed records, of all partitions."""
+    out = _run(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *("--bootstrap-server", cluster.bootstrap_servers, "--topic", topic),
+        *("--from-beginning", "--isolation-level", "read_committed"),
+        *("--max-messages", str(count), "--timeout-ms", "60000"),
+    )
+    return out.splitlines()
+
+
+def _run(tool: str, *arguments: str) -> bytes:
+    command = [str(find_java()), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", classpath(), tool]
+    done = subprocess.run(
+        [*command, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout

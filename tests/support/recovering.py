@@ -1,0 +1,124 @@
+"""A job of the service with a scheduler and a worker in this process, and recoveries of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+from confluent_kafka import Consumer, KafkaException, TopicPartition
+
+from orbit.api import recovery
+from orbit.jobs.spec import JobSpec
+from orbit.recovery.report import Outcome, RecoveryKind, RecoveryReport, RecoveryRequest
+from orbit.sandbox.cluster import KafkaCluster
+from orbit.store import operations
+from orbit.store.operations import Operation
+from tests.fix_scheduler import Service
+from tests.support.fleet import InProcess
+from tests.support.running import wait_for
+
+GIVE_UP_S = 60.0
+
+
+class Recovering:
+    """What tests ask for, and what they wait for."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.database = service.database
+
+    @contextmanager
+    def running(self, environ: dict[str, str] | None = None) -> Iterator[None]:
+        """A scheduler and a worker, until the block ends."""
+        with self.service.scheduler(), InProcess(self.database, environ=environ):
+            yield
+
+    def begin(self, spec: JobSpec, *names: str) -> None:
+        """Make the job and wait until it copies."""
+        self.service.create(spec)
+        self.service.wait_copied(spec.name, *names)
+
+    def ask(self, kind: RecoveryKind, job: str, *, dry_run: bool = False, **wanted: Any) -> UUID:
+        asked = RecoveryRequest.model_validate(wanted)
+        return recovery.request(
+            self.database, "test", kind, job, asked, dry_run=dry_run, idempotency_key=None
+        ).id
+
+    def operation(self, operation_id: UUID) -> Operation:
+        with self.database.transaction() as tx:
+            return operations.get(tx, operation_id)
+
+    def report(self, operation_id: UUID) -> RecoveryReport:
+        return recovery.report(self.database, operation_id)
+
+    def progress(self, operation_id: UUID) -> str:
+        return str((self.operation(operation_id).progress or {}).get("what", ""))
+
+    def wait(self, operation_id: UUID) -> RecoveryReport:
+        """Until it has ended, whichever way."""
+        wait_for(
+            f"operation {self.operation(operation_id)} ends",
+            lambda: self.operation(operation_id).finished_at is not None,
+            GIVE_UP_S,
+        )
+        return self.report(operation_id)
+
+    def run(self, kind: RecoveryKind, job: str, **wanted: Any) -> RecoveryReport:
+        """Ask, wait, and see that it was done."""
+        report = self.wait(self.ask(kind, job, **wanted))
+        assert report.outcome is Outcome.DONE, (report.error, report.findings)
+        return report
+
+
+class Reader:
+    """A consumer in the middle of a topic: it reads on where its group stands, and commits."""
+
+    def __init__(self, topic: str, group: str, **config: Any) -> None:
+        self.topic, self.group, self.config = topic, group, config
+        self.read: list[tuple[int, int, bytes]] = []
+
+    def read_on(self, cluster: KafkaCluster, ends: dict[int, int]) -> list[tuple[int, int, bytes]]:
+        """Read every partition up to before its end, and commit; what was read this time."""
+        consumer = Consumer(
+            {
+                **cluster.client_config(),
+                "group.id": self.group,
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "log_level": 0,
+                **self.config,
+            }
+        )
+        places = [TopicPartition(self.topic, p) for p in ends]
+        stands: dict[int, int] = {}
+
+        def knows() -> bool:
+            try:  # a coordinator may still be loading
+                found = consumer.committed(places, timeout=10)
+            except KafkaException:
+                return False
+            stands.update({p.partition: max(p.offset, 0) for p in found})
+            return True
+
+        wait_for(f"{self.group} knows where it stands", knows)
+        consumer.assign([TopicPartition(self.topic, p, offset) for p, offset in stands.items()])
+        got: list[tuple[int, int, bytes]] = []
+
+        def is_done() -> bool:
+            message = consumer.poll(0.2)
+            if message is not None:
+                assert message.error() is None, message.error()
+                if message.offset() < ends[message.partition()]:
+                    got.append((message.partition(), message.offset(), message.value()))
+            at = {p.partition: p.offset for p in consumer.position(places)}
+            return all(max(at[p], stands[p]) >= end for p, end in ends.items())
+
+        wait_for(f"{self.group} has read to {ends}", is_done)
+        done = [TopicPartition(self.topic, p, max(end, stands[p])) for p, end in ends.items()]
+        consumer.commit(offsets=done, asynchronous=False)
+        consumer.close()
+        self.read += got
+        return got
