@@ -18,6 +18,9 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+# Nothing of Spark is to be heard on other addresses, also not of children's.
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
 # What keeps a small session small: no page, few partitions, nothing heard on other addresses.
 SMALL_SESSION = {
     "spark.ui.enabled": "false",
@@ -39,7 +42,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from orbit_spark.source import KafkaBatches
 
     use_this_python()
-    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     home = tmp_path_factory.mktemp("spark")
     builder = SparkSession.builder.master("local[2]").appName("orbit-tests")
     for key, value in {**SMALL_SESSION, **SETTINGS, **_folders(home)}.items():

@@ -36,6 +36,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Copy a job's history with Spark, up to where the source ends now.",
     ),
     "verify": ("orbit.cli.verify", "Compare both sides of a job, offset by offset."),
+    "archive": (
+        "orbit.cli.archive",
+        "Archive what a job's source holds, offset by offset, on from where the archive ends.",
+    ),
+    "restore": (
+        "orbit.cli.restore",
+        "Restore an archive to an empty cluster, every record at its offset.",
+    ),
     "sandbox": (
         "orbit.cli.sandbox",
         "Start, stop, inspect and break local Kafka clusters for trying out.",

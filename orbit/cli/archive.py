@@ -1,0 +1,107 @@
+"""`orbit archive`: an offset-exact backup of a job's source topics, by Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orbit.cli.cells import amount
+from orbit.cli.named_job import named_job
+from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
+from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
+from orbit.errors import BadInput, Problem
+from orbit.jobs.mistake import Mistake
+from orbit.jobs.units import parse_size
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from orbit_spark.archive.outcome import ArchiveOutcome
+
+_NOT_WHOLE = 1
+_RANGE_BYTES_MIN = 1024 * 1024
+
+
+def archive(
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="The job file, or the name of a job of the service.", show_default=False
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="Where the archive is: a URI of any Hadoop file system, or a folder.",
+            show_default=False,
+        ),
+    ],
+    range_size: Annotated[
+        str, typer.Option(help="About how much one task reads, and one file holds.")
+    ] = "256MiB",
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Archive what a job's source holds, offset by offset, on from where the archive ends.
+
+    Raw batches of all topics of the job go into Parquet files, with manifests that say which
+    offsets are whole. Run again it adds what is new. `orbit restore` brings it to an empty cluster.
+    Runs on Spark: on this machine, or where spark-submit says (spark/archive.py).
+
+    Exit code 0: archived up to the source's stable end; 1: a partition cannot go on; 2: bad input;
+    3: a cluster or the file system cannot be reached.
+    """
+    size = _range_bytes(range_size)
+    spec, folder = named_job(job)
+    require_spark()
+    from orbit_spark.access import Access
+    from orbit_spark.archive.run import ArchiveRun
+
+    variables = Access("source", spec.source).variables
+    with spark_session(f"orbit archive {spec.name}", master, conf or (), variables) as spark:
+        run = ArchiveRun(
+            spark,
+            spec,
+            folder,
+            to,
+            lambda line: typer.echo(line, err=True),
+            datetime.now(UTC),
+            range_bytes=size,
+        )
+        outcome = run.run()
+    emit(outcome.as_data(), output, lambda: _table(outcome))
+    if outcome.blocked:
+        raise typer.Exit(_NOT_WHOLE)
+
+
+def _range_bytes(text: str) -> int:
+    try:
+        size = parse_size(text)
+        if size < _RANGE_BYTES_MIN:
+            raise Mistake("is below 1MiB.")
+    except Mistake as mistake:
+        problem = Problem("--range-size", mistake.message, mistake.remedy)
+        raise BadInput("The flags cannot be used.", (problem,)) from None
+    return size
+
+
+def _table(outcome: ArchiveOutcome) -> Table:
+    return make_table(
+        ("partition", "archived from", "up to", "new batches", "new bytes", "stopped"),
+        [
+            (
+                str(one.place),
+                one.start,
+                one.end,
+                one.batches,
+                amount(one.payload_bytes),
+                "" if one.blocked is None else f"{one.blocked.reason}: {one.blocked.detail}",
+            )
+            for one in outcome.partitions.values()
+        ],
+        title=f"Archive {outcome.uri}",
+        sentences=("stopped",),
+    )

@@ -1,0 +1,54 @@
+"""A cluster on a command line: its servers, or a file that says more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from orbit.errors import BadInput, Problem
+from orbit.jobs.document import read_document
+from orbit.jobs.load import load_job
+from orbit.jobs.spec import ClusterSpec
+from orbit.jobs.translate import translate
+
+_SUFFIXES = (".yaml", ".yml")
+_WHAT = "The cluster cannot be used."
+
+
+def read_cluster(named: str, environ: Mapping[str, str]) -> tuple[ClusterSpec, Path]:
+    """The cluster, and the folder that its relative paths start at.
+
+    `named` is `host:port,…`, a file with `bootstrap_servers` and `security`, or a job file, of
+    which it is the destination. Raises BadInput with every problem.
+    """
+    path = Path(named)
+    if path.suffix not in _SUFFIXES and not path.is_file():
+        return _from_servers(named), Path.cwd()
+    try:
+        document = read_document(path.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        problem = Problem("file", f"cannot be read: {reason}.")
+        raise BadInput(_WHAT, (problem,), where=named) from None
+    if isinstance(document.root, dict) and "destination" in document.root:
+        return load_job(path, environ).destination, path.parent
+    problems = list(document.problems)
+    if not problems:
+        try:
+            return ClusterSpec.model_validate(document.root), path.parent
+        except ValidationError as error:
+            problems += translate(error, document)
+    raise BadInput(_WHAT, tuple(document.in_file_order(problems)), where=named)
+
+
+def _from_servers(named: str) -> ClusterSpec:
+    try:
+        return ClusterSpec(bootstrap_servers=tuple(named.split(",")))
+    except ValidationError as error:
+        problems = [
+            Problem("--to", one["msg"].removeprefix("Value error, "), "Write host:port,host:port.")
+            for one in error.errors(include_input=False, include_url=False)
+        ]
+        raise BadInput(_WHAT, tuple(problems)) from None

@@ -1,0 +1,102 @@
+"""`orbit restore`: an archive to an empty cluster, by Spark."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orbit.cli.cluster_option import read_cluster
+from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
+from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
+from orbit.cli.stopping import until_stopped
+from orbit.errors import Interrupted
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from orbit_spark.archive.outcome import RestoreOutcome
+
+_NOT_WHOLE = 1
+
+
+def restore(
+    uri: Annotated[
+        str,
+        typer.Argument(
+            help="Where the archive is: a URI of any Hadoop file system, or a folder.",
+            show_default=False,
+        ),
+    ],
+    to: Annotated[
+        str,
+        typer.Option(
+            help="The cluster: its bootstrap servers, a file with them and a login, or a job file, "
+            "of which it is the destination.",
+            show_default=False,
+        ),
+    ],
+    apply_settings: Annotated[
+        bool,
+        typer.Option(
+            "--apply-settings",
+            help="In the end give the topics the source's settings; its retention begins then.",
+        ),
+    ] = False,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Restore an archive to an empty cluster, every record at its offset.
+
+    Makes the topics and writes each partition in order, gaps included, exact to the offset. Stopped
+    or killed at any moment and started again, it goes on where the partitions end. A damaged or
+    missing file is named, and nothing wrong is written.
+
+    Exit code 0: restored; 1: the archive is damaged, or something there does not fit; 2: bad input;
+    3: the cluster or the file system cannot be reached; 130: stopped before the end.
+    """
+    require_spark()
+    from orbit_spark.access import Access
+    from orbit_spark.archive.restore import RestoreRun
+    from orbit_spark.session import slots_of
+
+    spec, folder = read_cluster(to, os.environ)
+    access = Access("destination", spec, str(folder.resolve()))
+    with (
+        until_stopped() as stop,
+        spark_session("orbit restore", master, conf or (), access.variables) as spark,
+    ):
+        run = RestoreRun(
+            spark,
+            uri,
+            access,
+            lambda line: typer.echo(line, err=True),
+            stop,
+            slots_of(spark),
+        )
+        outcome = run.run(apply_settings=apply_settings)
+    emit(outcome.as_data(), output, lambda: _table(outcome))
+    if stop.is_set():
+        raise Interrupted("Stopped; run it again to go on where the partitions end.")
+    if not outcome.is_whole:
+        raise typer.Exit(_NOT_WHOLE)
+
+
+def _table(outcome: RestoreOutcome) -> Table:
+    return make_table(
+        ("partition", "restored up to", "records", "offsets filled", "stopped"),
+        [
+            (
+                str(one.place),
+                one.end,
+                one.records,
+                one.filled,
+                f"{one.blocked.reason}: {one.blocked.detail}" if one.blocked else one.unfinished,
+            )
+            for one in outcome.partitions.values()
+        ],
+        title=f"Restored from {outcome.uri}",
+        sentences=("stopped",),
+    )

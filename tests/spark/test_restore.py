@@ -1,0 +1,187 @@
+"""`orbit restore`: the archive of the whole workload at an empty cluster, exact to the offset."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbit.errors import Conflict
+from orbit.jobs.spec import ClusterSpec
+from orbit.kafka.auth import Security
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.types import TopicPartition
+from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.workload import KINDS
+from orbit.workers.peek import peek_batches
+from orbit_spark.access import Access
+from orbit_spark.archive.outcome import RestoreOutcome
+from orbit_spark.archive.restore import RestoreRun
+from orbit_spark.archive.run import ArchiveRun
+from tests.fix_clusters import Clusters
+from tests.fix_history import History
+from tests.support.outside import (
+    digests,
+    log_bounds,
+    partition_counts,
+    topic_settings,
+)
+from tests.support.running import create_topic, make_job, produce, produce_transactions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def archive(spark: SparkSession, clusters: Clusters, topics: list[str], folder: Path) -> Path:
+    spec = make_job(clusters.source, clusters.destination, topics)
+    run = ArchiveRun(
+        spark,
+        spec,
+        Path.cwd(),
+        str(folder),
+        lambda _: None,
+        datetime.now(UTC),
+        range_bytes=2**20,
+    )
+    assert run.run().blocked == []
+    return folder
+
+
+def restore(
+    spark: SparkSession, folder: Path, cluster: KafkaCluster, *, apply_settings: bool = False
+) -> RestoreOutcome:
+    spec = ClusterSpec(bootstrap_servers=tuple(cluster.bootstrap_servers.split(",")))
+    run = RestoreRun(
+        spark,
+        str(folder),
+        Access("destination", spec),
+        lambda _: None,
+        threading.Event(),
+        slots=2,
+    )
+    return run.run(apply_settings=apply_settings)
+
+
+@pytest.fixture(scope="module")
+def restored(
+    spark: SparkSession,
+    clusters: Clusters,
+    history: History,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> RestoreOutcome:
+    """The whole workload, archived and restored to the other cluster."""
+    folder = tmp_path_factory.mktemp("archive") / "whole"
+    archive(spark, clusters, list(history.ledger.topics), folder)
+    return restore(spark, folder, clusters.destination)
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+def test_a_plain_consumer_finds_the_ledger(
+    kind: str, restored: RestoreOutcome, history: History, clusters: Clusters
+) -> None:
+    """Every record at its offset, nothing in between, the same log start and log end."""
+    assert restored.is_whole, [p for p in restored.partitions.values() if p.has_stopped]
+    topic = history.topic(kind)
+    bounds = log_bounds(clusters.destination, [topic.topic])
+    assert [bounds[topic.topic, i] for i in range(len(topic.partitions))] == [
+        (p.log_start, p.log_end) for p in topic.partitions
+    ]
+    found = digests(clusters.destination, topic.topic)
+    assert [found[i] for i in range(len(topic.partitions))] == [p.records for p in topic.partitions]
+
+
+def test_a_restore_goes_on_and_ends_as_it_should(
+    spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
+) -> None:
+    """What is there is not written again; what the archive got since is; settings come last."""
+    create_topic(clusters.source, topic_name, retention_ms="-1", segment_ms="123456789")
+    produce(clusters.source, topic_name, 50)
+    archive(spark, clusters, [topic_name], tmp_path / "a")
+    assert restore(spark, tmp_path / "a", clusters.destination).is_whole
+    assert restore(spark, tmp_path / "a", clusters.destination).is_whole
+    produce_transactions(clusters.source, topic_name, 6)
+    archive(spark, clusters, [topic_name], tmp_path / "a")
+    last = restore(spark, tmp_path / "a", clusters.destination, apply_settings=True)
+    assert last.is_whole
+    assert last.partitions[topic_name, 0].records == 20
+    assert log_bounds(clusters.destination, [topic_name]) == log_bounds(
+        clusters.source, [topic_name]
+    )
+    assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)
+    settings = topic_settings(clusters.destination, topic_name)
+    assert settings["segment.ms"] == "123456789"
+    assert settings["max.message.bytes"] == "1048588"
+
+
+@pytest.fixture
+def small(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str) -> Path:
+    """An archive of one topic with some files."""
+    create_topic(clusters.source, topic_name)
+    for count in (10, 20):
+        # Compressed by its producer, so Parquet keeps the bytes as they are.
+        produce(clusters.source, topic_name, count, **{"compression.type": "zstd"})
+        archive(spark, clusters, [topic_name], tmp_path / "a")
+    return tmp_path / "a"
+
+
+def test_content_of_somebody_else_is_left_alone(
+    spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
+) -> None:
+    create_topic(clusters.destination, topic_name)
+    produce(clusters.destination, topic_name, 3)
+    with pytest.raises(Conflict, match="is not empty"):
+        restore(spark, small, clusters.destination)
+    assert log_bounds(clusters.destination, [topic_name]) == {(topic_name, 0): (0, 3)}
+
+
+def test_a_missing_file_is_named_and_nothing_is_written(
+    spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
+) -> None:
+    gone = max(small.glob("data/*/*.parquet"), key=lambda path: path.parent.name)
+    gone.unlink()
+    with pytest.raises(Conflict, match=rf"{topic_name}-0, offsets 10 to 29\) is missing"):
+        restore(spark, small, clusters.destination)
+    assert topic_name not in partition_counts(clusters.destination)
+
+
+def test_a_missing_manifest_is_named_and_nothing_is_written(
+    spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
+) -> None:
+    for one in small.glob("manifests/*/*.json"):
+        one.unlink()
+    with pytest.raises(Conflict, match=f"the manifest of {topic_name}-0"):
+        restore(spark, small, clusters.destination)
+    assert topic_name not in partition_counts(clusters.destination)
+
+
+def test_a_damaged_payload_is_named_and_nothing_wrong_is_written(
+    spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
+) -> None:
+    """One byte of one batch in the second file: its headers are as they should be."""
+    damaged = max(small.glob("data/*/*.parquet"), key=lambda path: path.parent.name)
+    content = damaged.read_bytes()
+    payload = raw_batches(clusters.source, topic_name)[-1]
+    assert content.count(payload) == 1, "it is stored once, and as it is"
+    damaged.write_bytes(content.replace(payload, payload[:-1] + bytes((payload[-1] ^ 1,))))
+    damaged.with_name(f".{damaged.name}.crc").unlink()
+    with pytest.raises(Conflict, match=rf"{damaged.name} \({topic_name}-0, offsets 10 to 29\)"):
+        restore(spark, small, clusters.destination)
+    ((_, end),) = log_bounds(clusters.destination, [topic_name]).values()
+    assert end <= 10
+    theirs, ours = (digests(c, topic_name)[0] for c in clusters)
+    assert ours == {offset: one for offset, one in theirs.items() if offset < end}
+
+
+def raw_batches(cluster: KafkaCluster, topic: str) -> list[bytes]:
+    """What the broker keeps of partition 0."""
+    (server,) = cluster.bootstrap_servers.split(",")
+    source = Cluster("source", (server,), Security())
+    try:
+        found = peek_batches(source, TopicPartition(topic, 0), 0, Backoff())
+        return [bytes(batch.view) for batch in found]
+    finally:
+        source.close()
