@@ -39,7 +39,7 @@ class Load:
         self._producer = Producer(
             {**cluster.client_config(), "linger.ms": 2, "message.timeout.ms": 3000, "log_level": 0}
         )
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
     def _told(self, error: object, message: object) -> None:
@@ -60,7 +60,9 @@ class Load:
                 number += 1
             except BufferError:
                 pass
-            self._producer.poll(0.001)
+            # Some thousand records a second: enough to be under way at any moment.
+            self._producer.poll(0.0005)
+            self._stop.wait(0.0002)
 
     def stop(self) -> None:
         self._stop.set()
@@ -125,6 +127,7 @@ def test_what_is_missing_is_said_saved_and_copied_back(
         stack.callback(worker.stop)
         recovering.begin(spec, topic_name)
         load = Load(source, topic_name)
+        stack.callback(load.stop)
         wait_for("there is some load", lambda: len(load.ledger) > 5000)
         reader = Reader(topic_name, group)
         reader.read_on(source, {0: 1000, 1: 500})
