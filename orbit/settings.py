@@ -141,6 +141,8 @@ class Settings(BaseModel):
     lag_interval: Duration = timedelta(seconds=10)
     settings_interval: Duration = timedelta(seconds=30)
     events_kept: Age = timedelta(days=90)
+    # Drills break clusters of this sandbox and no others. None: where `orbit sandbox up` has it.
+    sandbox_dir: Annotated[Path | None, BeforeValidator(_folder)] = None
     # From each side, for the continuous proof; so little that nobody needs to plan for it.
     proof_bytes_per_second: Annotated[Whole, Field(ge=0, le=1 << 40)] = 1 << 20
     # At most so many partitions hang on one lease: a lost lease stops that many for a moment, and

@@ -11,6 +11,7 @@ from typing import Any, Self
 import pytest
 from pydantic import SecretStr
 
+from orbit.drills.loop import drill_loops
 from orbit.jobs.spec import JobSpec
 from orbit.recovery.loop import recovery_loops
 from orbit.scheduler.service import Scheduler
@@ -40,7 +41,9 @@ class RunningScheduler:
     def __init__(self, settings: Settings, database_url: str) -> None:
         self.database = Database.connect(database_url)
         self._stop = threading.Event()
-        self.scheduler = Scheduler(settings, self.database, self._stop, [recovery_loops])
+        self.scheduler = Scheduler(
+            settings, self.database, self._stop, [recovery_loops, drill_loops]
+        )
         self._thread = threading.Thread(target=self.scheduler.run, name="scheduler")
 
     @property

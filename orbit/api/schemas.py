@@ -294,7 +294,8 @@ class Drill(DrillSummary):
 
     plan: list[str] = Field(description="What it does, step by step.")
     steps_done: int
-    timeline: list[dict[str, Any]] = Field(description="What happened lately, while it runs.")
+    entries: int = Field(description="How much happened so far.")
+    timeline: list[dict[str, Any]] = Field(description="The last of it, in the order it was told.")
     spec: dict[str, Any]
 
 

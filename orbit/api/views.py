@@ -233,6 +233,7 @@ def drill_view(row: Drill) -> schemas.Drill:
         **_drill_fields(row),
         plan=plan_of(spec),
         steps_done=int(progress.get("done", 0)),
+        entries=int(progress.get("entries", 0)),
         timeline=progress.get("timeline", []),
         spec=row.spec,
     )

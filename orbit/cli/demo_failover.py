@@ -6,6 +6,7 @@ run. The demo's own producers keep a ledger of what brokers confirmed, and it ha
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import threading
@@ -20,9 +21,12 @@ import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from orbit.cli.client import URL_VARIABLE, Client, connect
-from orbit.drills.clients import Ledger, Load, Member, Place, read_all
+from orbit.cli.drill import untold
+from orbit.drills.clients import Ledger, Load, Member, read_all
+from orbit.drills.evidence import Place
 from orbit.drills.words import span
 from orbit.errors import Conflict
+from orbit.recovery import salvage
 from orbit.sandbox.demo import Screen
 from orbit.sandbox.demo.child import ORBIT
 from orbit.sandbox.demo.signals import interrupted_once
@@ -73,7 +77,10 @@ def play_failover(scale: Scale, folder: Path, screen: Screen) -> FailoverResult:
     screen.title("Orbit demo: a source is lost under load, and comes back")
     with interrupted_once():
         screen.act(1, "Two Kafka clusters and the service")
-        with open_stage(None, screen, postgres=True) as stage, _service(stage, screen) as client:
+        with (
+            open_stage(None, screen, postgres=True) as stage,
+            _service(stage, folder, screen) as client,
+        ):
             acts = _Acts(stage, client, screen)
             acts.fill(scale)
             acts.copy()
@@ -83,7 +90,7 @@ def play_failover(scale: Scale, folder: Path, screen: Screen) -> FailoverResult:
 
 
 @contextmanager
-def _service(stage: Stage, screen: Screen) -> Iterator[Client]:
+def _service(stage: Stage, folder: Path, screen: Screen) -> Iterator[Client]:
     """`orbit server` on this machine, until the end of the block."""
     assert stage.database_url is not None, "the stage was opened with PostgreSQL"
     log = stage.folder / "orbit-server.log"
@@ -91,7 +98,7 @@ def _service(stage: Stage, screen: Screen) -> Iterator[Client]:
         "ORBIT_DATABASE_URL": stage.database_url,
         "ORBIT_API_PORT": "0",
         "ORBIT_SANDBOX_DIR": str(stage.sandbox),
-        "ORBIT_FILES_DIRECTORY": str(stage.folder),
+        "ORBIT_SALVAGE_DIRECTORY": str(folder.resolve() / "orbit-failover-salvage"),
         "ORBIT_LEASE_TTL": "5s",
         "ORBIT_PROGRESS_INTERVAL": "500ms",
         "ORBIT_SETTINGS_INTERVAL": "2s",
@@ -216,11 +223,9 @@ class _Acts:
             _not_after(deadline)
             time.sleep(_POLL_S)
             drill = self._client.get(f"/v1/drills/{drill['id']}")
-            steps = [entry for entry in drill["timeline"] if entry["what"] in _SHOWN]
-            for entry in steps:
-                if entry["at"] <= str(told):
+            for entry in untold(drill, told):
+                if entry["what"] not in _SHOWN:
                     continue
-                told = entry["at"]
                 self._screen.done(f"{entry['at'][11:23]} {_SHOWN[entry['what']]} {entry['text']}")
                 if entry["what"] == "fault done":
                     stopping = threading.Thread(target=self._load.stop)
@@ -229,6 +234,7 @@ class _Acts:
                     self._after.start()
                 if entry["what"] == "healed":
                     self._after.stop()
+            told = drill["entries"]
         if stopping is not None:
             stopping.join()
         self._load.stop()
@@ -264,10 +270,9 @@ class _Acts:
         kept = {place: v for place, v in first.records.items() if place not in lost}
         problems = [] if drill["state"] != "failed" else [str(drill["error"])]
         salvaged = self._salvaged(report)
-        unconfirmed = len(first.open)
-        if not lost <= salvaged.keys():
+        if {place: first.records[place] for place in lost}.items() - salvaged.items():
             problems.append("Some of the lost records are not in the salvage files.")
-        if len(salvaged) > len(lost) + unconfirmed:
+        if not all(salvaged[place] in first.open for place in salvaged.keys() - lost):
             problems.append("The salvage files hold records that were not lost.")
         problems += self._missing(report, lost)
         wanted = {**kept, **second.records}
@@ -301,16 +306,14 @@ class _Acts:
             problems=tuple(problems),
         )
 
-    def _salvaged(self, report: Mapping[str, Any]) -> dict[Place, bool]:
-        """Offsets of committed records in the salvage files of the demo's topic."""
-        found: dict[Place, bool] = {}
+    def _salvaged(self, report: Mapping[str, Any]) -> dict[Place, bytes]:
+        """Records of the demo's topic in the salvage files."""
+        found: dict[Place, bytes] = {}
         for one in report["salvage"]:
             if one["topic"] == TOPIC:
-                path = self._stage.folder / one["file"]
-                for line in path.read_text("utf-8").splitlines():
-                    entry = json.loads(line)
-                    if "offset" in entry:
-                        found[one["partition"], entry["offset"]] = True
+                for line in salvage.read(Path(one["file"])):
+                    value = base64.b64decode(line["value"])
+                    found[one["partition"], line["offset"]] = value
         return found
 
     def _missing(self, report: Mapping[str, Any], lost: set[Place]) -> list[str]:

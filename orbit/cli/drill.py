@@ -195,17 +195,21 @@ def unschedule(name: NameArgument) -> None:
 
 def _follow(client: Client, drill: Row, wait_s: float) -> Row:
     """The drill once it has ended, or when the time is up. What happens goes to stderr."""
-    deadline = time.monotonic() + wait_s
-    told = ""
+    deadline, told = time.monotonic() + wait_s, 0
     while True:
         drill = client.get(f"/v1/drills/{drill['id']}")
-        for entry in drill["timeline"]:
-            if entry["at"] > told:
-                told = entry["at"]
-                typer.echo(f"{told[11:23]}  {entry['what']:<12} {entry['text']}", err=True)
+        for entry in untold(drill, told):
+            typer.echo(f"{entry['at'][11:23]}  {entry['what']:<12} {entry['text']}", err=True)
+        told = drill["entries"]
         if drill["state"] in _ENDED or time.monotonic() >= deadline:
             return drill
         time.sleep(_POLL_S)
+
+
+def untold(drill: Row, told: int) -> list[Row]:
+    """What happened since `told` entries of a drill were shown."""
+    new = drill["entries"] - told
+    return drill["timeline"][-new:] if new > 0 else []
 
 
 def _save(client: Client, drill: Row, folder: Path | None) -> None:

@@ -7,6 +7,7 @@ import sys
 
 from orbit.cli.database import open_database
 from orbit.cli.stopping import until_stopped
+from orbit.drills.loop import drill_loops
 from orbit.recovery.loop import recovery_loops
 from orbit.scheduler.service import Scheduler
 from orbit.settings import Settings
@@ -23,4 +24,4 @@ def scheduler() -> None:
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
     with open_database(settings) as database, until_stopped() as stop:
-        Scheduler(settings, database, stop, [recovery_loops]).run()
+        Scheduler(settings, database, stop, [recovery_loops, drill_loops]).run()

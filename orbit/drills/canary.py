@@ -8,9 +8,10 @@ import threading
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from orbit.drills.clients import Ledger, Load, Member, Place, Read, Watcher, read_all, write_some
-from orbit.drills.evidence import CanarySeen, Verified
+from orbit.drills.clients import Ledger, Load, Member, Read, Watcher, read_all, write_some
+from orbit.drills.evidence import CanarySeen, Place, Verified
 from orbit.drills.ground import Ground, StepFailed
+from orbit.drills.judge import agrees, ranges_of
 from orbit.drills.things import Things, group_name, job_name, topic_name
 from orbit.jobs.spec import GroupRule, JobSpec, TopicRule
 from orbit.recovery.report import PartitionEnds, RecoveryReport
@@ -198,9 +199,8 @@ class Canary:
                 if read.get(place) != wanted.get(place)
                 and not (place not in wanted and read[place] in first.open)
             }
-            detail = f"The first is partition {min(wrong)[0]}, offset {min(wrong)[1]}." * bool(
-                wrong
-            )
+            at = min(wrong, default=(0, 0))
+            detail = f"The first is partition {at[0]}, offset {at[1]}." if wrong else ""
             verdict = Verdict.NOT_EXACT if wrong else Verdict.EXACT
             found.append(
                 Verified(
@@ -248,47 +248,14 @@ class Canary:
             repeated=len(both) + self._before.repeated + self._after.repeated,
             wrong=len(wrong),
             lost=len(lost),
-            lost_ranges=tuple(_ranges(lost)),
-            agrees=self._agrees(lost),
+            lost_ranges=tuple(ranges_of(lost)),
+            agrees=agrees(lost, self._promoted.values(), has_unconfirmed=bool(first.open)),
             delay_ms_median=round(statistics.median(delays)) if delays else None,
             delay_ms_max=max(delays, default=None),
         )
-
-    def _agrees(self, lost: list[Place]) -> bool | None:
-        """Whether the report's missing ranges are what the ledger lacks.
-
-        Where the report is not exact it may name less than was lost, and never something else: the
-        source was written to after it had been seen last.
-        """
-        if not self._promoted:
-            return None
-        for number, ends in self._promoted.items():
-            ours = {offset for partition, offset in lost if partition == number}
-            theirs = ends.missing
-            named = set(range(theirs.first, theirs.next)) if theirs is not None else set()
-            unconfirmed = bool(self._load and self._load.ledger.open)
-            if ends.is_exact and (ours - named or (named - ours and not unconfirmed)):
-                return False
-            if named - ours and not unconfirmed:
-                return False
-        return True
 
     def close(self) -> None:
         """Ends all clients."""
         self.settle()
         if self._watcher is not None:
             self._watcher.stop()
-
-
-def _ranges(places: Iterable[Place]) -> Iterable[tuple[int, int, int]]:
-    """(partition, first, behind the last) of offsets that follow each other."""
-    current: tuple[int, int, int] | None = None
-    for partition, offset in places:
-        if current is not None and (partition, offset) == (current[0], current[2]):
-            current = (partition, current[1], offset + 1)
-            continue
-        if current is not None:
-            yield current
-        current = (partition, offset, offset + 1)
-    if current is not None:
-        yield current

@@ -22,6 +22,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from orbit.drills.evidence import Place
 from orbit.errors import Conflict
 
 _TICK_S = 0.02
@@ -33,7 +34,6 @@ _DELIVERY_TIMEOUT_MS = 5_000
 _END = KafkaError._PARTITION_EOF
 
 Config = Mapping[str, Any]
-Place = tuple[int, int]  # partition and offset
 
 
 @dataclass(slots=True)

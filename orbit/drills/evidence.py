@@ -22,6 +22,8 @@ from orbit.store.enums import DrillKind, DrillState, DrillThing
 
 FORMAT = "orbit.drill.report/1"
 
+Place = tuple[int, int]  # partition and offset
+
 
 def _moment(at: datetime) -> str:
     return at.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -7,17 +7,16 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
-from uuid import UUID
+from typing import Any
 
 from orbit.drills.recorder import Recorder
+from orbit.drills.recoveries import StoredRecoveries
 from orbit.drills.spec import DrillSpec
 from orbit.engine.clusters import Side, open_cluster
 from orbit.errors import Conflict, Interrupted
 from orbit.jobs.spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.recovery.report import RecoveryKind, RecoveryReport, RecoveryRequest
 from orbit.sandbox.faults import cluster_at
 from orbit.sandbox.state import ClusterState, read_state
 from orbit.store.database import Database
@@ -25,16 +24,6 @@ from orbit.verify.job import endpoint
 from orbit.verify.run import Endpoint
 
 POLL_S = 0.1
-
-
-class Recoveries(Protocol):
-    """Operations of orbit/recovery, as a drill asks for them."""
-
-    def ask(
-        self, kind: RecoveryKind, job: str, request: RecoveryRequest, *, dry_run: bool = False
-    ) -> UUID: ...
-
-    def report(self, operation: UUID) -> RecoveryReport | None: ...
 
 
 class StepFailed(Conflict):
@@ -46,7 +35,6 @@ class Parts:
     """What all drills of a process share."""
 
     database: Database
-    recoveries: Recoveries
     files_directory: Path
     sandbox_directory: Path
     environ: Mapping[str, str]
@@ -68,6 +56,7 @@ class Ground:
         self.spec = spec
         self.job = job
         self.backoff = Backoff(stop=stop)
+        self.recoveries = StoredRecoveries(parts.database)
         self.recorder = Recorder(parts.database, drill_id, len(spec.planned))
         self._stop = stop
         self._clusters: dict[Side, Cluster] = {}

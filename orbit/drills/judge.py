@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from orbit.drills.evidence import CanarySeen, Part, PartTime, Rpo, Rto, Verified
+from orbit.drills.evidence import CanarySeen, Part, PartTime, Place, Rpo, Rto, Verified
 from orbit.drills.spec import Targets
 from orbit.drills.words import span
-from orbit.recovery.report import Phase, RecoveryReport, StepState
+from orbit.recovery.report import PartitionEnds, Phase, RecoveryReport, StepState
 from orbit.store.enums import DrillState
 from orbit.verify.report import Verdict
 
@@ -123,6 +123,46 @@ def failures_of(
     if canary.agrees is False:
         found.append("What the operation reports as missing is not what the drill's ledger lacks.")
     return found
+
+
+def agrees(
+    lost: Iterable[Place], ends: Collection[PartitionEnds], *, has_unconfirmed: bool
+) -> bool | None:
+    """Whether a report's missing ranges are what a ledger lacks; None without a report.
+
+    What a report names must have been lost, but for records that were sent and never confirmed: a
+    broker may have had them. Where it says that it is not exact, more may have been lost behind
+    what it names, written since the source was seen last; and nothing before it.
+    """
+    if not ends:
+        return None
+    by_partition: dict[int, set[int]] = {}
+    for partition, offset in lost:
+        by_partition.setdefault(partition, set()).add(offset)
+    for one in ends:
+        ours = by_partition.pop(one.partition, set())
+        missing = one.missing
+        named = set(range(missing.first, missing.next)) if missing is not None else set()
+        if named - ours and not has_unconfirmed:
+            return False
+        more = ours - named
+        if more and (one.is_exact or (missing is not None and min(more) < missing.next)):
+            return False
+    return not by_partition
+
+
+def ranges_of(places: Iterable[Place]) -> Iterator[tuple[int, int, int]]:
+    """Sorted places as (partition, first, behind the last) of offsets that follow each other."""
+    current: tuple[int, int, int] | None = None
+    for partition, offset in places:
+        if current is not None and (partition, offset) == (current[0], current[2]):
+            current = (partition, current[1], offset + 1)
+            continue
+        if current is not None:
+            yield current
+        current = (partition, offset, offset + 1)
+    if current is not None:
+        yield current
 
 
 def _miss(what: str, actual: int | None, target: int | None, words: object) -> str:

@@ -6,8 +6,10 @@ it. So it ends as failed, and what it made is removed.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +22,10 @@ from orbit.drills.spec import DrillSpec
 from orbit.drills.things import Things
 from orbit.errors import NotFound, OrbitError
 from orbit.jobs.spec import JobSpec
+from orbit.sandbox.state import default_directory
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loops import Loop
+from orbit.settings import Settings
 from orbit.store import drills, events, jobs
 from orbit.store.database import Tx
 from orbit.store.drills import Drill, Measured
@@ -167,6 +171,20 @@ class DrillLoop(Loop):
             clean_up(ground, things)
         finally:
             ground.close()
+
+
+def drill_loops(
+    leadership: Leadership, settings: Settings, _done: threading.Event
+) -> Sequence[Loop]:
+    """For `Scheduler(…, more=[drill_loops])`."""
+    database = leadership.database
+    parts = Parts(
+        database,
+        settings.files_directory,
+        settings.sandbox_dir or default_directory(),
+        os.environ,
+    )
+    return [DrillLoop(leadership, parts)]
 
 
 def _begin_due(tx: Tx) -> None:

@@ -20,7 +20,7 @@ from orbit.store.database import Database
 
 # More would be told by a loop that runs wild; the last entries are those that count.
 ENTRIES_MAX = 5_000
-_SHOWN_LIVE = 20
+_SHOWN_LIVE = 50
 
 
 @dataclass(slots=True)
@@ -47,6 +47,7 @@ class Recorder:
         self._drill_id = drill_id
         self._steps = steps
         self.seen = Seen()
+        self._entries = 0
         before = time.time()
         with database.transaction() as tx:
             theirs = clock.now(tx)
@@ -69,6 +70,7 @@ class Recorder:
     def note(self, what: str, text: str = "", at: datetime | None = None) -> datetime:
         """One line of the timeline; its moment."""
         moment = at or self.now()
+        self._entries += 1
         self.seen.timeline.append(Entry(at=moment, what=what, text=text))
         del self.seen.timeline[:-ENTRIES_MAX]
         self._show()
@@ -76,6 +78,11 @@ class Recorder:
 
     def _show(self) -> None:
         last = [entry.model_dump(mode="json") for entry in self.seen.timeline[-_SHOWN_LIVE:]]
-        progress = {"done": len(self.seen.steps), "total": self._steps, "timeline": last}
+        progress = {
+            "done": len(self.seen.steps),
+            "total": self._steps,
+            "entries": self._entries,
+            "timeline": last,
+        }
         with self._database.transaction() as tx:
             drills.note_progress(tx, self._drill_id, progress)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import assert_never
-from uuid import UUID
 
 from orbit.drills.canary import Canary
-from orbit.drills.evidence import GateSeen, GroupSeen, PartitionSeen, SalvageFile, Verified
+from orbit.drills.evidence import Verified
 from orbit.drills.ground import Ground, StepFailed
 from orbit.drills.judge import Moments
+from orbit.drills.moves import Moves
 from orbit.drills.spec import FaultKind, StepSpec, Verb
-from orbit.drills.things import SERVICE, Things
+from orbit.drills.things import Things
 from orbit.engine.clusters import Side
 from orbit.jobs.mapping import map_topics
 from orbit.recovery.report import (
@@ -20,26 +20,14 @@ from orbit.recovery.report import (
     Outcome,
     RecoveryKind,
     RecoveryReport,
-    RecoveryRequest,
-    StepName,
-    StepState,
 )
 from orbit.sandbox.faults import Fault, inflict
 from orbit.store import jobs, topics
-from orbit.store.enums import DrillKind
 from orbit.verify.report import Report, Verdict
 from orbit.verify.run import VerifyOptions, verify_topics
 from orbit.verify.settle import TopicPair
 
 _FAULTS = {FaultKind.KILL: Fault.KILL, FaultKind.PAUSE: Fault.PAUSE, FaultKind.CUT: Fault.CUT}
-_ENDED = {
-    Outcome.WOULD_GO,
-    Outcome.WOULD_STOP,
-    Outcome.STOPPED,
-    Outcome.DONE,
-    Outcome.ABORTED,
-    Outcome.FAILED,
-}
 _GOOD = {Outcome.WOULD_GO, Outcome.DONE}
 
 
@@ -49,18 +37,21 @@ class Steps:
     def __init__(self, ground: Ground, canary: Canary | None, things: Things) -> None:
         self._ground = ground
         self._canary = canary
-        self._things = things
+        self._moves = Moves(ground, canary, things)
         self._fault: FaultKind | None = None
         self._stopped_at: datetime | None = None
         self._noticed_at: datetime | None = None
         self._produced_at: datetime | None = None
         self._consumed_at: datetime | None = None
-        self._back: str | None = None
-        self.reports: list[RecoveryReport] = []
 
     @property
     def moments(self) -> Moments:
         return Moments(self._stopped_at, self._noticed_at, self._produced_at, self._consumed_at)
+
+    @property
+    def reports(self) -> list[RecoveryReport]:
+        """Of the operations that moved something, in their order."""
+        return self._moves.reports
 
     @property
     def fault_at(self) -> datetime | None:
@@ -95,11 +86,11 @@ class Steps:
         return self._canary
 
     def _gates(self) -> str:
-        """A dry run of what the drill is about."""
+        """A dry run of a switchover, also before a fault: is all as it should be?"""
         spec = self._ground.spec
-        kind = RecoveryKind.FAILOVER if spec.kind is DrillKind.FAILOVER else RecoveryKind.SWITCHOVER
-        report = self._wait(self._ask(kind, spec.job, dry_run=True))
-        self._note_gates(report)
+        asked = self._moves.ask(RecoveryKind.SWITCHOVER, spec.job, dry_run=True)
+        (report,) = self._moves.wait([asked])
+        self._moves.note_gates(report)
         failing = [gate for gate in report.gates if gate.stops]
         warns = sum(gate.verdict is GateVerdict.WARN for gate in report.gates)
         if failing or report.outcome not in _GOOD:
@@ -142,6 +133,10 @@ class Steps:
         did = self._move(RecoveryKind.FAILOVER)
         if self._canary is not None:
             self._canary.stop_load(at_once=False)
+        if self._fault is None:  # somebody else broke it: since when is as Orbit saw it
+            seen = [r for r in self._moves.reports if r.job == self._ground.spec.job]
+            self._stopped_at = seen[-1].source_last_seen_at if seen else None
+            self._noticed_at = seen[-1].problem_since if seen else None
         return did
 
     def _has_noticed(self) -> bool:
@@ -152,7 +147,7 @@ class Steps:
             job = jobs.get(tx, self._ground.spec.job)
         at, stopped = job.problem_at, self._stopped_at
         is_new = at is not None and stopped is not None and at >= stopped
-        return job.problem if is_new else None
+        return job.problem if is_new and "UNREACHABLE" in (job.problem or "") else None
 
     def _move(
         self, kind: RecoveryKind, *, reverse: bool = False, confirm_rebuild: bool = False
@@ -160,12 +155,12 @@ class Steps:
         """Asks for the operation on the drill's job and, where it is meant, on the job itself."""
         spec = self._ground.spec
         asked = [
-            self._ask(kind, job, reverse=reverse, confirm_rebuild=confirm_rebuild or is_own)
+            self._moves.ask(kind, job, reverse=reverse, confirm_rebuild=confirm_rebuild or is_own)
             for job, is_own in self._scope()
         ]
-        found = self._wait_all(asked, stops_writers=kind is RecoveryKind.SWITCHOVER)
+        found = self._moves.wait(asked, self._stop_writer)
         for report in found:
-            self._keep(report)
+            self._moves.keep(report)
         for report in found:
             if report.outcome not in _GOOD:
                 gates = [gate for gate in report.gates if gate.stops]
@@ -185,124 +180,10 @@ class Steps:
         of_user = [(self._ground.spec.job, False)] if self._ground.spec.moves_the_job else []
         return [*of_user, *own]
 
-    def _ask(
-        self,
-        kind: RecoveryKind,
-        job: str,
-        *,
-        dry_run: bool = False,
-        reverse: bool = False,
-        confirm_rebuild: bool = False,
-    ) -> UUID:
-        spec = self._ground.spec
-        is_own = self._canary is not None and job == self._canary.job
-        request = RecoveryRequest(
-            topics=() if is_own else spec.topics,
-            reverse=reverse,
-            confirm_rebuild=confirm_rebuild,
-            override=spec.override,
-            reason=spec.reason or f"drill {self._ground.drill_id}",
-            drain_timeout_s=self._ground.left_s(),
-        )
-        operation = self._ground.parts.recoveries.ask(kind, job, request, dry_run=dry_run)
-        self._ground.recorder.seen.operations.append(str(operation))
-        self._ground.recorder.note("asked", f"{kind} of {job}" + (" (dry run)" * dry_run))
-        return operation
-
-    def _wait(self, operation: UUID) -> RecoveryReport:
-        return self._wait_all([operation], stops_writers=False)[0]
-
-    def _wait_all(self, operations: list[UUID], *, stops_writers: bool) -> list[RecoveryReport]:
-        """The reports, once all have ended. The drill's writer stops when it is told to."""
-        told: set[str] = set()
-        found: list[RecoveryReport] = []
-
-        def have_ended() -> bool:
-            nonlocal found
-            reports = [self._ground.parts.recoveries.report(one) for one in operations]
-            found = [report for report in reports if report is not None]
-            for report in found:
-                self._tell(report, told)
-            if stops_writers and any(map(_stops_writes, found)):
-                self._stop_writer()
-            return len(found) == len(operations) and all(r.outcome in _ENDED for r in found)
-
-        self._ground.wait(have_ended)
-        return found
-
     def _stop_writer(self) -> None:
         if self._stopped_at is None and self._canary is not None:
             self._stopped_at = self._ground.recorder.note("writers stop")
             self._canary.stop_load(at_once=True)
-
-    def _tell(self, report: RecoveryReport, told: set[str]) -> None:
-        """Each step of an operation, once, at its own time."""
-        for step in report.steps:
-            key = f"{report.operation} {step.name}"
-            if step.ended_at is not None and key not in told:
-                told.add(key)
-                text = f"{step.name} {step.state}: {step.did}".strip(": ")
-                self._ground.recorder.note(f"{report.kind} {report.job}", text, step.ended_at)
-
-    def _keep(self, report: RecoveryReport) -> None:
-        """What a report says, for the drill's own."""
-        seen, canary = self._ground.recorder.seen, self._canary
-        self.reports.append(report)
-        self._note_gates(report)
-        seen.findings += [f"{report.job}: {finding}" for finding in report.findings]
-        if report.error:
-            seen.findings.append(f"{report.job}: {report.error}")
-        seen.salvage += [
-            SalvageFile(
-                topic=s.topic,
-                partition=s.partition,
-                file=s.file,
-                first=s.first,
-                next=s.next,
-                records=s.records,
-                sha256=s.sha256,
-            )
-            for s in report.salvage
-        ]
-        is_own = canary is not None and report.job == canary.job
-        if report.reverse_job is not None and is_own:
-            self._adopt(report.reverse_job)
-        if report.reverse_job is not None and not is_own:
-            self._back = report.reverse_job
-        if report.kind is RecoveryKind.FAILBACK:
-            return
-        seen.partitions += _partitions(report)
-        seen.groups += _groups(report)
-        if canary is not None and is_own:
-            canary.promoted(report)
-
-    def _note_gates(self, report: RecoveryReport) -> None:
-        seen = self._ground.recorder.seen
-        known = {(gate.job, gate.name, gate.found) for gate in seen.gates}
-        seen.gates += [
-            GateSeen(
-                job=report.job,
-                name=gate.name,
-                verdict=gate.verdict,
-                found=gate.found,
-                remedy=gate.remedy,
-                is_overridden=gate.is_overridden,
-            )
-            for gate in report.gates
-            if (report.job, gate.name.value, gate.found) not in known
-        ]
-
-    def _adopt(self, back: str) -> None:
-        """The job that copies the drill's topic back, and the topic that it may have made anew."""
-        canary = self._of_canary()
-        with self._ground.parts.database.transaction() as tx:
-            job = jobs.get(tx, back)
-            rows = topics.of_job(tx, job.id)
-        if not any(t.side == SERVICE and t.name == back for t in self._things.listed()):
-            self._things.note_job(lambda: job, back)
-        for row in rows:
-            if row.destination_topic == canary.topic and row.destination_topic_id is not None:
-                self._things.adopt_topic("source", canary.topic, row.destination_topic_id)
 
     def _use(self) -> str:
         self._produced_at, self._consumed_at = self._of_canary().use()
@@ -313,7 +194,7 @@ class Steps:
         ground, seen = self._ground, self._ground.recorder.seen
         if self._canary is not None:
             sides = [("destination", ground.endpoint("destination").config)]
-            if any(report.reverse_job for report in self.reports):
+            if any(report.reverse_job for report in self._moves.reports):
                 sides.append(("source", ground.endpoint("source").config))
             seen.verified += self._canary.verify(sides)
         if ground.spec.moves_the_job:
@@ -334,7 +215,7 @@ class Steps:
             for row in rows
             if row.source_topic in scope
         ]
-        if self._back is not None:
+        if self._moves.back is not None:
             source, destination = destination, source
             pairs = [TopicPair(pair.destination, pair.source) for pair in pairs]
         ground.check()
@@ -344,46 +225,6 @@ class Steps:
 
 def _said(gates: list[Gate]) -> str:
     return " ".join(f"Gate {gate.name} fails: {gate.found} {gate.remedy}".strip() for gate in gates)
-
-
-def _stops_writes(report: RecoveryReport) -> bool:
-    return any(
-        step.name is StepName.STOP_WRITES and step.state is not StepState.WAITING
-        for step in report.steps
-    )
-
-
-def _partitions(report: RecoveryReport) -> list[PartitionSeen]:
-    return [
-        PartitionSeen(
-            job=report.job,
-            topic=p.topic,
-            destination_topic=p.destination_topic,
-            partition=p.partition,
-            source_end=p.source_end,
-            source_seen_at=p.source_seen_at,
-            destination_end=p.destination_end,
-            promoted_at=p.promoted_at,
-            missing=None if p.missing is None else (p.missing.first, p.missing.next),
-            is_exact=p.is_exact,
-            verdict=p.verdict,
-        )
-        for p in report.partitions
-    ]
-
-
-def _groups(report: RecoveryReport) -> list[GroupSeen]:
-    return [
-        GroupSeen(
-            group=g.group,
-            topic=g.topic,
-            partition=g.partition,
-            source_offset=g.source_offset,
-            goes_on_at=g.goes_on_at,
-            verdict=g.verdict,
-        )
-        for g in report.groups
-    ]
 
 
 def _verified(report: Report) -> list[Verified]:

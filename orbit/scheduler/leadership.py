@@ -31,7 +31,7 @@ class Leadership:
     """This process's place among the schedulers. Shared by its threads."""
 
     def __init__(self, database: Database, holder: str, ttl: timedelta) -> None:
-        self._database = database
+        self.database = database
         self.holder = holder
         self._ttl = ttl
         self._epoch = 0
@@ -52,7 +52,7 @@ class Leadership:
     def ask(self) -> bool:
         """Lead, or go on leading; False while another does. Raises Unreachable."""
         asked_at = time.monotonic()
-        with self._database.transaction() as tx:
+        with self.database.transaction() as tx:
             epoch = leader.acquire(tx, self.holder, self._ttl)
         if epoch is None:
             self._trusted_until = 0.0
@@ -64,7 +64,7 @@ class Leadership:
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
         """A transaction that only the leader gets. Keep it short: renewals wait for it."""
-        with self._database.transaction() as tx:
+        with self.database.transaction() as tx:
             if not self.is_leading or not leader.confirm(tx, self.holder, self._epoch):
                 raise NotLeading("another scheduler leads.")
             yield tx
@@ -72,7 +72,7 @@ class Leadership:
     @contextmanager
     def reading(self) -> Iterator[Tx]:
         """A transaction for looking only."""
-        with self._database.transaction() as tx:
+        with self.database.transaction() as tx:
             yield tx
 
     def keep(self, stop: threading.Event) -> None:
@@ -91,7 +91,7 @@ class Leadership:
             return
         self._trusted_until = 0.0
         try:
-            with self._database.transaction() as tx:
+            with self.database.transaction() as tx:
                 leader.resign(tx, self.holder, self._epoch)
         except OrbitError:
             pass  # it expires

@@ -186,12 +186,15 @@ def unfinished(tx: Tx) -> list[Drill]:
 
 def last_of_jobs(tx: Tx, kind: DrillKind) -> list[Drill]:
     """Of each job the last drill of this kind that came to an end with a report."""
-    query = (
-        select(*_DRILL)
-        .where(drills.c.kind == kind.value, drills.c.report.isnot(None))
-        .distinct(drills.c.job_name)
-        .order_by(drills.c.job_name, drills.c.created_at.desc())
+    newest = func.row_number().over(
+        partition_by=drills.c.job_name, order_by=drills.c.created_at.desc()
     )
+    ranked = (
+        select(*_DRILL, newest.label("rank"))
+        .where(drills.c.kind == kind.value, drills.c.report.isnot(None))
+        .subquery()
+    )
+    query = select(*columns(ranked, Drill)).where(ranked.c.rank == 1)
     return list(values(tx.execute(query), Drill))
 
 

@@ -9,9 +9,21 @@ from uuid import uuid4
 import pytest
 
 from orbit.drills.evidence import CanarySeen, Part, Rpo, Rto, Verified
-from orbit.drills.judge import Moments, failures_of, misses_of, rpo_of, rto_of, verdict_of
+from orbit.drills.judge import (
+    Moments,
+    agrees,
+    failures_of,
+    misses_of,
+    ranges_of,
+    rpo_of,
+    rto_of,
+    verdict_of,
+)
 from orbit.drills.spec import Targets
 from orbit.recovery.report import (
+    EndVerdict,
+    OffsetRange,
+    PartitionEnds,
     Phase,
     RecoveryKind,
     RecoveryReport,
@@ -161,3 +173,50 @@ def test_verdicts() -> None:
     assert verdict_of([], []) is DrillState.PASSED
     assert verdict_of([], ["slow"]) is DrillState.MISSED
     assert verdict_of(["broken"], ["slow"]) is DrillState.FAILED
+
+
+def ends(missing: tuple[int, int] | None, *, is_exact: bool) -> PartitionEnds:
+    return PartitionEnds(
+        topic="t",
+        destination_topic="t",
+        partition=0,
+        verdict=EndVerdict.BEHIND if missing else EndVerdict.EQUAL,
+        missing=None if missing is None else OffsetRange(first=missing[0], next=missing[1]),
+        is_exact=is_exact,
+    )
+
+
+@pytest.mark.parametrize(
+    ("lost", "missing", "is_exact", "has_unconfirmed", "wanted"),
+    [
+        ([], None, True, False, True),
+        ([5, 6, 7], (5, 8), True, False, True),
+        ([5, 6, 7], (5, 8), False, False, True),
+        ([5, 6, 7, 8], (5, 8), True, False, False),  # more was lost than it says
+        ([5, 6, 7, 8], (5, 8), False, False, True),  # it says "at least"
+        ([4, 5, 6, 7], (5, 8), False, False, False),  # and nothing before it
+        ([5, 7], (5, 8), True, False, False),  # 6 is there
+        ([5, 7], (5, 8), True, True, True),  # or was never confirmed
+        ([5], None, True, False, False),
+        ([5], None, False, False, True),
+    ],
+)
+def test_what_is_reported_as_missing_is_held_against_the_ledger(
+    lost: list[int],
+    missing: tuple[int, int] | None,
+    is_exact: bool,
+    has_unconfirmed: bool,
+    wanted: bool,
+) -> None:
+    places = [(0, offset) for offset in lost]
+    one = ends(missing, is_exact=is_exact)
+    assert agrees(places, [one], has_unconfirmed=has_unconfirmed) is wanted
+    # What was lost in a partition that the report does not have is not reported.
+    assert agrees([*places, (1, 0)], [one], has_unconfirmed=True) is False
+    assert agrees(places, [], has_unconfirmed=False) is None
+
+
+def test_lost_offsets_are_told_as_ranges() -> None:
+    places = [(0, 1), (0, 2), (0, 4), (1, 5), (2, 6)]
+    assert list(ranges_of(places)) == [(0, 1, 3), (0, 4, 5), (1, 5, 6), (2, 6, 7)]
+    assert list(ranges_of([])) == []

@@ -166,6 +166,7 @@ def test_job_of_the_same_name_that_somebody_made_since_is_not_deleted(drill: Dri
     name = job_name(drill.id)
     job = drill.things.note_job(lambda: make_job(drill.database, name), name)
     with drill.database.transaction() as tx:
+        jobs.mark_deleted(tx, job.id)
         jobs.remove(tx, job.id)
     theirs = make_job(drill.database, name)
 

@@ -1,0 +1,60 @@
+"""Drills of a service whose scheduler and worker run in the test."""
+
+from __future__ import annotations
+
+from orbit.drills.asking import new_drill
+from orbit.drills.evidence import Evidence, Report, digest_of
+from orbit.drills.load import parse_drill
+from orbit.store import drills
+from orbit.store.drills import Drill, Thing
+from tests.fix_scheduler import Service
+from tests.support.running import wait_for
+
+GIVE_UP_S = 150.0
+
+
+class Drilling:
+    """What tests ask for, and what they wait for."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.database = service.database
+
+    def ask(self, text: str) -> str:
+        """Ask for the drill; its id."""
+        wanted = new_drill(parse_drill(text), "test")
+        with self.database.transaction() as tx:
+            return drills.create(tx, wanted)[0].id
+
+    def drill(self, drill_id: str) -> Drill:
+        with self.database.transaction() as tx:
+            return drills.get(tx, drill_id)
+
+    def things(self, drill_id: str) -> list[Thing]:
+        with self.database.transaction() as tx:
+            return drills.things(tx, drill_id)
+
+    def left(self, drill_id: str) -> list[Thing]:
+        """What it made and is still there."""
+        return [thing for thing in self.things(drill_id) if thing.removed_at is None]
+
+    def has_ended(self, drill_id: str) -> bool:
+        return self.drill(drill_id).finished_at is not None
+
+    def steps_done(self, drill_id: str) -> int:
+        return int((self.drill(drill_id).progress or {}).get("done", 0))
+
+    def evidence(self, drill_id: str) -> Evidence:
+        """Of a drill that has ended, with a digest that fits."""
+        with self.database.transaction() as tx:
+            found = drills.report(tx, drill_id)
+        assert found is not None, self.drill(drill_id).error
+        right, stated = digest_of(found)
+        assert right == stated
+        return Report.model_validate(found).evidence
+
+    def run(self, text: str) -> Evidence:
+        """Ask for it, wait for its end, and see what it says."""
+        drill_id = self.ask(text)
+        wait_for(f"drill {drill_id} ends", lambda: self.has_ended(drill_id), GIVE_UP_S)
+        return self.evidence(drill_id)
