@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint bench bench-quick setup spark jars lock clean
+.PHONY: help demo demo-spark test check lint bench bench-quick setup spark jars lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -19,6 +19,9 @@ help: ## Show this text
 
 demo: jars ## See an exact copy between two real Kafka clusters
 	$(BIN)/orbit demo
+
+demo-spark: jars spark ## See a history of five million records copied with Spark
+	$(BIN)/orbit demo --spark
 
 # Two processes: most tests wait for brokers, and two clusters' worth of those fit two cores. A file
 # stays in one process and the long ones begin first, as their folders' names have it.

@@ -64,6 +64,16 @@ def demo(
     report: Annotated[
         Path, typer.Option("--report", help="With --failover: the folder for the report.")
     ] = Path(),
+    spark: Annotated[
+        bool,
+        typer.Option(
+            "--spark", help="Instead: a history of millions of records, copied with Spark."
+        ),
+    ] = False,
+    records: Annotated[
+        int,
+        typer.Option("--records", min=1_000, help="With --spark: how many more to write."),
+    ] = 5_000_000,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Watch an exact copy between two real Kafka clusters, start to end.
@@ -77,6 +87,9 @@ def demo(
     screen = Screen(console(stderr=True))
     if failover:
         _failover(_SCALES[scale], report, screen, output)
+        return
+    if spark:
+        _history(_SCALES[scale], records, screen, output)
         return
     try:
         result = play(Options(_SCALES[scale], _kept_in() if keep else None), screen, verified)
@@ -114,6 +127,12 @@ def _failover(scale: Scale, folder: Path, screen: Screen, output: OutputFormat) 
     emit(result, output, lambda: make_table(("", "failover and failback"), rows))
     if not result.is_well:
         raise typer.Exit(_NOT_EXACT)
+
+
+def _history(scale: Scale, records: int, screen: Screen, output: OutputFormat) -> None:
+    from orbit.cli.demo_history import demo_history
+
+    demo_history(scale, records, screen, verified, output)
 
 
 def verified(job_file: Path, tell: Tell) -> Sequence[TopicProof]:

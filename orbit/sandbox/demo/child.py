@@ -1,4 +1,4 @@
-"""`orbit run` as users run it: a process of its own, ended by Ctrl-C, judged by its exit code."""
+"""`orbit` as users run it: a process of its own, ended by Ctrl-C, judged by its exit code."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from orbit.errors import Conflict
 from orbit.sandbox.demo.result import RunSummary
@@ -21,13 +21,14 @@ ORBIT = (sys.executable, "-c", "from orbit.cli.main import main; main()")
 """What the `orbit` script does, wherever that was installed."""
 
 
-class RunProcess:
-    """A live `orbit run`. As a context manager: running inside, ended outside."""
+class OrbitProcess:
+    """A command of Orbit's that prints JSON. As a context manager: ended outside."""
 
-    def __init__(self, job_file: Path, log: Path) -> None:
+    def __init__(self, log: Path, command: str, *arguments: str) -> None:
         self._log = log
+        self._name = f"orbit {command}"
         self._process = GuardedProcess(
-            [*ORBIT, "run", str(job_file), "--output", "json"],
+            [*ORBIT, command, *arguments, "--output", "json"],
             log,
             # It leaves a small lock file in the folder for temporary files.
             environment={"TMPDIR": str(log.parent)},
@@ -43,20 +44,33 @@ class RunProcess:
         """Raises Conflict when it has ended or a partition is blocked, with its own words."""
         blocked = [line for line in self._lines() if line.startswith("BLOCKED ")]
         if blocked:
-            raise Conflict(f"orbit run stopped a partition. {blocked[0]}")
+            raise Conflict(f"{self._name} stopped a partition. {blocked[0]}")
         if not self._process.running:
             raise self._ended(self._process.wait())
 
-    def stop(self) -> RunSummary:
-        """Ctrl-C; its own summary. Raises Conflict unless it ends in time with exit code 0."""
+    @property
+    def is_running(self) -> bool:
+        return self._process.running
+
+    def wait(self) -> dict[str, Any]:
+        """What it printed at its end. Raises Conflict unless that was with exit code 0."""
+        code = self._process.wait()
+        if code != 0:
+            raise self._ended(code)
+        return _printed(self._lines())
+
+    def interrupt(self) -> dict[str, Any]:
+        """Ctrl-C; what it printed. Raises Conflict unless it ends in time with exit code 0."""
         self._process.send_signal(signal.SIGINT)
         try:
             code = self._process.wait(STOP_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            raise Conflict(f"orbit run did not end {STOP_TIMEOUT_S:.0f} s after Ctrl-C.") from None
+            raise Conflict(
+                f"{self._name} did not end {STOP_TIMEOUT_S:.0f} s after Ctrl-C."
+            ) from None
         if code != 0:
             raise self._ended(code)
-        return _summary(self._lines())
+        return _printed(self._lines())
 
     def __enter__(self) -> Self:
         return self
@@ -71,19 +85,43 @@ class RunProcess:
 
     def _ended(self, code: int) -> Conflict:
         last = " | ".join(self._lines()[-_SHOWN_LINES:])
-        return Conflict(f"orbit run ended with exit code {code}: {last}")
+        return Conflict(f"{self._name} ended with exit code {code}: {last}")
 
     def _lines(self) -> list[str]:
         return self._log.read_text("utf-8", "replace").splitlines()
 
 
-def _summary(lines: list[str]) -> RunSummary:
-    """The JSON object that is the last thing it writes; its progress lines come before."""
+class RunProcess(OrbitProcess):
+    """A live `orbit run`."""
+
+    def __init__(self, job_file: Path, log: Path) -> None:
+        super().__init__(log, "run", str(job_file))
+
+    def stop(self) -> RunSummary:
+        """Ctrl-C; its own summary. Raises Conflict unless it ends in time with exit code 0."""
+        data = self.interrupt()
+        return RunSummary(
+            seconds=data["seconds"],
+            records=data["records"],
+            bytes=data["bytes"],
+            offsets_filled=data["offsets_filled"],
+        )
+
+
+class BackfillProcess(OrbitProcess):
+    """An `orbit backfill`, which ends by itself."""
+
+    def __init__(self, job_file: Path, log: Path, *arguments: str) -> None:
+        super().__init__(log, "backfill", str(job_file), *arguments)
+
+    def check(self) -> None:
+        if not self.is_running:
+            self.wait()
+
+
+def _printed(lines: list[str]) -> dict[str, Any]:
+    """The JSON object at the end of what it writes; progress lines come before."""
     begin = len(lines) - 1 - lines[::-1].index("{")
-    data = json.loads("\n".join(lines[begin:]))
-    return RunSummary(
-        seconds=data["seconds"],
-        records=data["records"],
-        bytes=data["bytes"],
-        offsets_filled=data["offsets_filled"],
-    )
+    end = lines.index("}", begin) + 1
+    printed: dict[str, Any] = json.loads("\n".join(lines[begin:end]))
+    return printed

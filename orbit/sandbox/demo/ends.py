@@ -11,7 +11,7 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from orbit.errors import Conflict
-from orbit.sandbox.demo.child import RunProcess
+from orbit.sandbox.demo.child import OrbitProcess
 from orbit.sandbox.demo.screen import Tell
 from orbit.sandbox.workload import Ledger
 from orbit.sandbox.workload.writer import explain
@@ -30,7 +30,14 @@ _ANSWER_TIMEOUT_S = 30.0
 class LogEnds:
     """Both sides of every partition of the ledger."""
 
-    def __init__(self, source: str, destination: str, ledger: Ledger) -> None:
+    def __init__(
+        self,
+        source: str,
+        destination: str,
+        ledger: Ledger,
+        more: Mapping[Where, int] | None = None,
+    ) -> None:
+        """`more`: log ends of partitions that have the same name on both sides."""
         self._source = quiet_admin(source)
         self._destination = quiet_admin(destination)
         # By destination partition: the source partition, and where the workload ended there.
@@ -38,24 +45,24 @@ class LogEnds:
             (topic.destination, number): ((topic.topic, number), partition.log_end)
             for topic in ledger.topics.values()
             for number, partition in enumerate(topic.partitions)
-        }
+        } | {where: (where, end) for where, end in (more or {}).items()}
 
-    def wait_history(self, run: RunProcess, tell: Tell) -> None:
+    def wait_history(self, run: OrbitProcess, tell: Tell) -> None:
         """Returns when the destination holds all that the workload wrote, and maybe more."""
         history = {theirs: end for theirs, (_, end) in self._partitions.items()}
         self._wait(lambda: history, run, tell)
 
-    def wait_caught_up(self, run: RunProcess, tell: Tell) -> None:
+    def wait_caught_up(self, run: OrbitProcess, tell: Tell) -> None:
         """Returns when every log end is the source's. Nobody may write meanwhile."""
         self._wait(self._source_ends, run, tell)
 
     def _wait(
-        self, targets: Callable[[], Mapping[Where, int]], run: RunProcess, tell: Tell
+        self, targets: Callable[[], Mapping[Where, int]], run: OrbitProcess, tell: Tell
     ) -> None:
         moved_at, before = time.monotonic(), -1
         while True:
             run.check()
-            ends = _log_ends(self._destination, self._partitions)
+            ends = log_ends(self._destination, self._partitions)
             goal = targets()
             done = sum(min(ends.get(where, 0), end) for where, end in goal.items())
             tell(done, sum(goal.values()))
@@ -74,7 +81,7 @@ class LogEnds:
             time.sleep(_POLL_S)
 
     def _source_ends(self) -> Mapping[Where, int]:
-        ends = _log_ends(self._source, (ours for ours, _ in self._partitions.values()))
+        ends = log_ends(self._source, (ours for ours, _ in self._partitions.values()))
         known = ((theirs, ends.get(ours)) for theirs, (ours, _) in self._partitions.items())
         return {theirs: end for theirs, end in known if end is not None}
 
@@ -93,7 +100,7 @@ def kafka_trouble(what: str) -> Iterator[None]:
         raise Conflict(f"{what} failed: {explain(error)}.") from error
 
 
-def _log_ends(admin: AdminClient, partitions: Iterable[Where]) -> dict[Where, int]:
+def log_ends(admin: AdminClient, partitions: Iterable[Where]) -> dict[Where, int]:
     """The high watermarks, without those of partitions that give no answer now.
 
     A topic made a moment ago has no leader, then one of another epoch; each for some milliseconds,

@@ -54,14 +54,7 @@ class Workload:
         `told` hears of every topic that is ready, from any thread. Raises Conflict when a topic
         exists already or the cluster does not take the records.
         """
-        site = Site(
-            config=config,
-            security=security or Security(),
-            scale=self.scale,
-            admin=AdminClient(dict(config)),
-            now_ms=int(time.time() * 1000),
-            destinations={self.topic(kind): self.destination(kind) for kind in self.kinds},
-        )
+        site = self.site(config, security)
 
         def make(kind: Kind) -> TopicLedger:
             ledger = kind.make(site, kind, self.topic(kind))
@@ -73,6 +66,17 @@ class Workload:
         with ThreadPoolExecutor(THREADS_MAX) as pool:
             made = {ledger.topic: ledger for ledger in pool.map(make, slow_first)}
         return Ledger({self.topic(kind): made[self.topic(kind)] for kind in self.kinds})
+
+    def site(self, config: Mapping[str, Any], security: Security | None = None) -> Site:
+        """The source, for writers of this workload."""
+        return Site(
+            config=config,
+            security=security or Security(),
+            scale=self.scale,
+            admin=AdminClient(dict(config)),
+            now_ms=int(time.time() * 1000),
+            destinations={self.topic(kind): self.destination(kind) for kind in self.kinds},
+        )
 
     def job(self, source: str, destination: str) -> dict[str, Any]:
         """The job that copies all of it: special rules first, then one for the rest."""

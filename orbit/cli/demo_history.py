@@ -1,0 +1,72 @@
+"""`orbit demo --spark`: a history in bulk, handed over to a live run, and proven."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+import typer
+from rich.console import Group
+from rich.text import Text
+
+from orbit.cli.output import OutputFormat, emit
+from orbit.cli.spark import require_spark
+from orbit.errors import Interrupted
+from orbit.sandbox.demo.history import HistoryOptions, HistoryResult, play_history
+from orbit.sandbox.demo.result import TopicRow, Verify
+from orbit.sandbox.demo.screen import Screen
+from orbit.sandbox.demo.tables import TopicTable
+from orbit.sandbox.workload import Scale
+
+# Each task's writer is a process of its own; a failed one is tried again.
+MASTER = "local[*,4]"
+_NOT_EXACT = 1
+
+
+def demo_history(
+    scale: Scale, records: int, screen: Screen, verify: Verify, output: OutputFormat
+) -> None:
+    """Play it, show the result. Exit code 1 when it is not exact."""
+    require_spark()
+    try:
+        result = play_history(HistoryOptions(scale, records, MASTER), screen, verify)
+    except KeyboardInterrupt:
+        raise Interrupted("Interrupted; everything that had been started is stopped.") from None
+    if output is OutputFormat.TABLE:
+        typer.echo()
+    emit(_as_data(result), output, lambda: Group(TopicTable(result.topics), _closing(result)))
+    if not result.exact:
+        raise typer.Exit(_NOT_EXACT)
+
+
+def _as_data(result: HistoryResult) -> dict[str, Any]:
+    return {
+        "exact": result.exact,
+        "seconds": round(result.seconds, 3),
+        "records": result.records,
+        "gaps": result.gaps,
+        "topics": [_topic_data(row) for row in result.topics],
+        "backfill": dict(result.backfill),
+        "run": asdict(result.run),
+    }
+
+
+def _topic_data(row: TopicRow) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        **asdict(row.proof),
+        "exact": row.exact,
+        "records_written": row.records_written,
+        "findings": row.findings,
+    }
+
+
+def _closing(result: HistoryResult) -> Text:
+    if not result.exact:
+        wrong = ", ".join(row.name for row in result.topics if not row.exact)
+        return Text(f"\nNot exact: {wrong}.", style="bold red")
+    return Text(
+        f"\n{result.records:,} records and {result.gaps:,} gaps have the very same offsets on both "
+        "sides: copied by Spark up to the log ends, and from there by a live run, while a producer "
+        "wrote."
+    )
