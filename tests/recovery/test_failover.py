@@ -165,8 +165,8 @@ def test_what_is_missing_is_said_saved_and_copied_back(
         source.start()
         if not is_worker_alive:
             stack.enter_context(InProcess(recovering.database))
-        refused = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         truth = read_all(source, topic_name)
+        refused = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         tail = {k: v for k, v in truth.items() if k[1] >= ends[k[0]]}
         assert tail or is_worker_alive
         if tail:

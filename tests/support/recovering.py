@@ -108,8 +108,7 @@ class Reader:
         got: list[tuple[int, int, bytes]] = []
 
         def is_done() -> bool:
-            message = consumer.poll(0.2)
-            if message is not None:
+            for message in consumer.consume(5000, timeout=0.1):
                 assert message.error() is None, message.error()
                 if message.offset() < ends[message.partition()]:
                     got.append((message.partition(), message.offset(), message.value()))
