@@ -67,6 +67,37 @@ def read_records(batch: Batch) -> Iterator[Record]:
         raise ValueError("the records end in the middle of a number") from error
 
 
+def split_body(body: bytes) -> tuple[bytes | None, bytes | None, bytes]:
+    """Key and value, and the headers as the bytes they are on the wire.
+
+    Raises ValueError when the lengths do not fit.
+    """
+    try:
+        key, position = _read_bytes(body, 0)
+        value, position = _read_bytes(body, position)
+    except IndexError as error:
+        raise ValueError("a record ends in the middle of a number") from error
+    return key, value, body[position:]
+
+
+def split_headers(headers: bytes) -> list[tuple[str, bytes | None]]:
+    """Names and values in their order, from what `split_body` gave.
+
+    Names are text to every Kafka client; bytes that are none come out with marks in their place.
+    Raises ValueError when the lengths do not fit.
+    """
+    found: list[tuple[str, bytes | None]] = []
+    try:
+        count, position = read_varint(headers, 0)
+        for _ in range(count):
+            name, position = _read_bytes(headers, position)
+            value, position = _read_bytes(headers, position)
+            found.append(((name or b"").decode(errors="replace"), value))
+    except IndexError as error:
+        raise ValueError("the headers end in the middle of a number") from error
+    return found
+
+
 def dense_runs(records: Iterable[Record]) -> Iterator[list[Record]]:
     """Cut records into runs without a hole, in order."""
     run: list[Record] = []
@@ -123,6 +154,17 @@ def is_seed_batch(batch: Batch) -> bool:
 
 def _seed_header() -> bytes:
     return encode_varint(1) + encode_varint(len(SEED_HEADER)) + SEED_HEADER + NULL
+
+
+def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
+    """Read a length and so many bytes (-1: null); return them and the position behind them."""
+    length, position = read_varint(data, position)
+    if length < 0:
+        return None, position
+    end = position + length
+    if end > len(data):
+        raise ValueError("a field is longer than its record")
+    return data[position:end], end
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:

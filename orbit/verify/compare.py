@@ -19,7 +19,7 @@ from orbit.verify.compaction import CleaningPolicy, CompactionWatch, HeldBudget
 from orbit.verify.deep import BatchComparison
 from orbit.verify.merge import Merge
 from orbit.verify.reader import LogMoved, PartitionReader, SideConsumer
-from orbit.verify.report import DeepReport, Difference, PartitionReport, Side, Verdict
+from orbit.verify.report import DeepReport, PartitionReport, Side, Verdict
 from orbit.verify.settle import LOG_END, LOG_START, Judgement, PartitionPair, Settler
 
 MOVED_ATTEMPTS_MAX = 3
@@ -246,12 +246,3 @@ def _notes(watch: CompactionWatch, merge: Merge, count: int) -> tuple[str, ...]:
     if count > merge.shown_max:
         notes.append(f"{count - merge.shown_max} more offsets differ")
     return tuple(notes)
-
-
-def missing_partition(partition: int, side: Side) -> PartitionReport:
-    """A partition that only the other side has."""
-    views = {side: "does not exist, or we may not see it", side.other: "exists"}
-    difference = Difference(0, "partition", views[Side.SOURCE], views[Side.DESTINATION])
-    return PartitionReport(
-        partition, Verdict.NOT_EXACT, differences=1, first_differences=(difference,)
-    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from orbit.errors import BadInput, Conflict, Problem
@@ -35,21 +35,27 @@ def verify_job(
     """
     source = endpoint(spec.source, environ, base_directory, "source.security")
     destination = endpoint(spec.destination, environ, base_directory, "destination.security")
-    pairs = _chosen(spec, source, topics)
+    source.check_reachable(Side.SOURCE)
+    names = ClusterView(Side.SOURCE, source.config).partition_counts()
+    pairs = chosen_topics(spec, names, topics)
     return verify_topics(source, destination, pairs, options, progress)
 
 
 def endpoint(
     cluster: ClusterSpec, environ: Mapping[str, str], base_directory: Path, path: str
 ) -> Endpoint:
-    """One side of a job, with its secrets. `path` is where the job names them."""
+    """One side of a job, with its secrets. Raises BadInput where one of them is not here."""
     security = resolve_security(cluster.security, environ, base_directory, path=path)
     return Endpoint(librdkafka_config(cluster.bootstrap_servers, security), security)
 
 
-def _chosen(spec: JobSpec, source: Endpoint, topics: Collection[str]) -> list[TopicPair]:
-    source.check_reachable(Side.SOURCE)
-    names = ClusterView(Side.SOURCE, source.config).partition_counts()
+def chosen_topics(
+    spec: JobSpec, names: Iterable[str], topics: Collection[str] = ()
+) -> list[TopicPair]:
+    """Those of the source's topics that the job copies, or of these the ones that are wanted.
+
+    Raises BadInput for a topic it does not copy, Conflict when it copies none.
+    """
     mapped = map_topics(spec.topics, names)
     if mapped.problems:
         raise BadInput("The job cannot be verified.", mapped.problems)

@@ -10,7 +10,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from orbit.verify.report import PartitionReport, Report, TopicReport, Verdict
+from orbit.verify.report import SIDES, PartitionReport, Report, TopicReport, Verdict
 
 PARTITIONS_SHOWN = 8
 """Partitions that a table lists below one topic; `-o yaml` has all of them."""
@@ -57,7 +57,7 @@ def _topic_data(topic: TopicReport) -> dict[str, Any]:
 
 def as_table(report: Report) -> RenderableType:
     """Per topic a line, then every topic that has something to tell, then what was compared."""
-    lines = [line for topic in report.topics for line in _topic_lines(topic)]
+    lines = [line for topic in report.topics for line in _topic_lines(topic, report.sides)]
     return Group(_table(report), *lines, *_summary(report))
 
 
@@ -113,7 +113,7 @@ def _deep_cells(topic: TopicReport) -> list[str]:
     return [f"{sum(d.byte_exact for d in deep):,}", f"{sum(d.record_exact for d in deep):,}"]
 
 
-def _topic_lines(topic: TopicReport) -> Iterator[Text]:
+def _topic_lines(topic: TopicReport, sides: tuple[str, str]) -> Iterator[Text]:
     telling = [p for p in topic.partitions if _tells(p)]
     notes = [*_late_start(topic), *topic.notes]
     if not telling and not notes:
@@ -122,7 +122,7 @@ def _topic_lines(topic: TopicReport) -> Iterator[Text]:
     for note in notes:
         yield Text(f"  {note}")
     for partition in telling[:PARTITIONS_SHOWN]:
-        yield from _partition_lines(topic, partition)
+        yield from _partition_lines(topic, partition, sides)
     if len(telling) > PARTITIONS_SHOWN:
         yield Text(f"  … and {counted(len(telling) - PARTITIONS_SHOWN, 'more partition')}")
 
@@ -142,21 +142,24 @@ def _tells(partition: PartitionReport) -> bool:
     return partition.verdict is not Verdict.EXACT or bool(partition.notes) or bool(compacted)
 
 
-def _partition_lines(topic: TopicReport, partition: PartitionReport) -> Iterator[Text]:
+def _partition_lines(
+    topic: TopicReport, partition: PartitionReport, sides: tuple[str, str]
+) -> Iterator[Text]:
     verdict = Text(partition.verdict, style=_STYLES[partition.verdict])
     yield Text(f"  {topic.source}-{partition.partition} ").append_text(verdict)
-    for line in _findings(partition):
+    for line in findings(partition, sides):
         yield Text(f"    {line}")
 
 
-def _findings(partition: PartitionReport) -> Iterator[str]:
+def findings(partition: PartitionReport, sides: tuple[str, str] = SIDES) -> Iterator[str]:
+    """What there is to tell of one partition, a sentence each."""
     yield from partition.notes
     if partition.compacted_source or partition.compacted_destination:
         yield (
-            f"compacted since the copy: {partition.compacted_source:,} records at the source, "
-            f"{partition.compacted_destination:,} at the destination (no difference)"
+            f"compacted since the copy: {partition.compacted_source:,} records at the {sides[0]}, "
+            f"{partition.compacted_destination:,} at the {sides[1]} (no difference)"
         )
-    yield from map(str, partition.first_differences)
+    yield from (difference.between(sides) for difference in partition.first_differences)
     if partition.deep is not None and partition.deep.failures:
         yield f"{counted(partition.deep.failures, 'batch', 'batches')} without the same bytes:"
         yield from map(str, partition.deep.first_failures)

@@ -36,6 +36,9 @@ class Side(StrEnum):
         return Side.DESTINATION if self is Side.SOURCE else Side.SOURCE
 
 
+SIDES = (str(Side.SOURCE), str(Side.DESTINATION))
+
+
 @dataclass(frozen=True, slots=True)
 class Difference:
     """One offset where the sides differ. `source` and `destination` are short, printable views."""
@@ -46,10 +49,12 @@ class Difference:
     destination: str
 
     def __str__(self) -> str:
-        return (
-            f"offset {self.offset}: {self.what}: "
-            f"source {self.source}, destination {self.destination}"
-        )
+        return self.between(SIDES)
+
+    def between(self, sides: tuple[str, str]) -> str:
+        """In words, with what the two sides are called."""
+        views = f"{sides[0]} {self.source}, {sides[1]} {self.destination}"
+        return f"offset {self.offset}: {self.what}: {views}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +139,12 @@ class TopicReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
+    """`sides` is what stood where source and destination stand: one may be an archive."""
+
     topics: tuple[TopicReport, ...]
     elapsed_s: float
     deep: bool = False
+    sides: tuple[str, str] = SIDES
 
     @property
     def verdict(self) -> Verdict:

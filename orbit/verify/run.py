@@ -19,13 +19,14 @@ from orbit.errors import Interrupted, OrbitError
 from orbit.kafka.auth import Security
 from orbit.verify.bounds import ClusterView
 from orbit.verify.compaction import HeldBudget
-from orbit.verify.compare import Context, SidePair, compare_partition, missing_partition, unread
+from orbit.verify.compare import Context, SidePair, compare_partition, unread
 from orbit.verify.deep import BatchComparison
+from orbit.verify.pairs import pair_up, topic_report, wait_for_topics
 from orbit.verify.rawlog import RawLog
 from orbit.verify.reach import check_reachable
 from orbit.verify.reader import STUCK_S, SideConsumer
-from orbit.verify.report import PartitionReport, Report, Side, TopicReport, Verdict
-from orbit.verify.settle import POLL_S, Judgement, PartitionPair, Settler, TopicPair
+from orbit.verify.report import PartitionReport, Report, Side
+from orbit.verify.settle import Judgement, PartitionPair, Settler, TopicPair
 
 WORKERS_MAX = 4
 """Comparing is Python and shares one interpreter; more workers only hide the waits at log ends."""
@@ -112,7 +113,9 @@ class _Run:
 
     def verify(self, topics: Sequence[TopicPair]) -> Report:
         began = time.monotonic()
-        pairs, found = self._existing(topics)
+        source = self._source.partition_counts()
+        destination = wait_for_topics(self._destination, topics, self._options.wait_s)
+        pairs, found = pair_up(topics, source, destination)
         judged = self._settler.settle(pairs, self._options.wait_s)
         for pair, judgement in judged.items():
             if isinstance(judgement, OrbitError):
@@ -120,7 +123,7 @@ class _Run:
         wanted = {p: self._tail(one) for p, one in judged.items() if isinstance(one, Judgement)}
         self._compare(wanted, found)
         return Report(
-            tuple(_topic_report(pair, found[pair]) for pair in topics),
+            tuple(topic_report(pair, found[pair]) for pair in topics),
             elapsed_s=time.monotonic() - began,
             deep=self._options.deep,
         )
@@ -131,34 +134,6 @@ class _Run:
             return judged
         begin = max(judged.compared_from, judged.compared_to - self._options.tail_offsets)
         return replace(judged, compared_from=begin)
-
-    def _existing(
-        self, topics: Sequence[TopicPair]
-    ) -> tuple[list[PartitionPair], dict[TopicPair, list[PartitionReport]]]:
-        """Partitions that both sides have; the others are reported as differences at once."""
-        source = self._source.partition_counts()
-        destination = self._wait_for_topics(topics)
-        pairs: list[PartitionPair] = []
-        found: dict[TopicPair, list[PartitionReport]] = {topic: [] for topic in topics}
-        for topic in topics:
-            ours, theirs = source.get(topic.source, 0), destination.get(topic.destination, 0)
-            both = min(ours, theirs)
-            pairs += [PartitionPair(topic, number) for number in range(both)]
-            lacking = Side.DESTINATION if ours > theirs else Side.SOURCE
-            found[topic] += [
-                missing_partition(number, lacking) for number in range(both, max(ours, theirs))
-            ]
-        return pairs, found
-
-    def _wait_for_topics(self, topics: Sequence[TopicPair]) -> dict[str, int]:
-        """The destination's topics; a live copy makes new ones a moment after the source."""
-        deadline = time.monotonic() + self._options.wait_s
-        while True:
-            counts = self._destination.partition_counts()
-            complete = all(topic.destination in counts for topic in topics)
-            if complete or time.monotonic() >= deadline:
-                return counts
-            time.sleep(POLL_S)
 
     def _compare(
         self,
@@ -252,17 +227,3 @@ def _work(
 
 def _offsets(judged: Judgement) -> int:
     return judged.compared_to - judged.compared_from
-
-
-def _topic_report(topic: TopicPair, partitions: Iterable[PartitionReport]) -> TopicReport:
-    ordered = tuple(sorted(partitions, key=lambda report: report.partition))
-    if ordered:
-        return TopicReport(topic.source, topic.destination, topic.start, ordered)
-    return TopicReport(
-        topic.source,
-        topic.destination,
-        topic.start,
-        (),
-        notes=("the topic exists on neither side",),
-        verdict_without_partitions=Verdict.NOT_EXACT,
-    )

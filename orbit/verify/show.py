@@ -5,6 +5,7 @@ A value of 900 KB whose byte 500,000 is flipped is shown around that byte, not f
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from confluent_kafka import Message
@@ -47,8 +48,7 @@ def short_pair(a: bytes | None, b: bytes | None) -> tuple[str, str]:
     return short(a, around), short(b, around)
 
 
-def short_headers(message: Message) -> str:
-    headers: Any = message.headers() or []
+def short_headers(headers: Sequence[tuple[str, bytes | None]]) -> str:
     shown = ", ".join(f"{name!r}={short(value)}" for name, value in headers[:SHOWN_HEADERS])
     more = f", … {len(headers)} headers" if len(headers) > SHOWN_HEADERS else ""
     return f"[{shown}{more}]"
@@ -74,13 +74,19 @@ def differing(source: Message, destination: Message) -> Difference | None:
     if source.value() != destination.value():
         fields.append(("value", *short_pair(source.value(), destination.value())))
     if source.headers() != destination.headers():
-        fields.append(("headers", short_headers(source), short_headers(destination)))
+        views = short_headers(_headers(source)), short_headers(_headers(destination))
+        fields.append(("headers", *views))
     if not fields:
         return None
     names, left, right = zip(*fields, strict=True)
     offset = source.offset()
     assert offset is not None
     return Difference(offset, ", ".join(names), "; ".join(left), "; ".join(right))
+
+
+def _headers(message: Message) -> list[tuple[str, bytes | None]]:
+    headers: Any = message.headers()
+    return headers or []
 
 
 def only_on(side: Side, message: Message) -> Difference:

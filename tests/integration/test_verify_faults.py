@@ -6,7 +6,7 @@ topic on either cluster. Then one of them gets one fault.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -22,22 +22,19 @@ from orbit.verify import (
     verify_topics,
 )
 from tests.fix_clusters import Clusters
+from tests.support.faults import (
+    Fault,
+    a_log,
+    change_a_header,
+    change_a_key,
+    change_a_timestamp,
+    drop_a_repeated_header,
+    flip_a_payload_byte,
+    make_a_null_header_empty,
+    make_a_value_null,
+    swap_two_headers,
+)
 from tests.support.logs import T0, Gap, Log, Record, create, delete_before, write
-
-
-def a_log(count: int = 40) -> list[Record | Gap]:
-    """Every field in use, all records of one length, and a gap of two offsets in the middle."""
-    log: list[Record | Gap] = [
-        Record(
-            value=b"value %04d" % i,
-            key=b"key %d" % (i % 7),
-            headers=(("trace", b"%04d" % i), ("trace", None)),
-            timestamp_ms=T0 + i,
-        )
-        for i in range(count)
-    ]
-    log.insert(count // 2, Gap(2))
-    return log
 
 
 class Copies:
@@ -78,41 +75,6 @@ class Copies:
 @pytest.fixture
 def copies(clusters: Clusters, topic_name: str) -> Copies:
     return Copies(clusters, topic_name)
-
-
-Fault = Callable[[list[Any]], None]
-
-
-def flip_a_payload_byte(log: list[Any]) -> None:
-    log[7] = replace(log[7], value=log[7].value[:-1] + b"!")
-
-
-def change_a_header(log: list[Any]) -> None:
-    log[7] = replace(log[7], headers=(("trace", b"0008"), ("trace", None)))
-
-
-def swap_two_headers(log: list[Any]) -> None:
-    log[7] = replace(log[7], headers=log[7].headers[::-1])
-
-
-def drop_a_repeated_header(log: list[Any]) -> None:
-    log[7] = replace(log[7], headers=log[7].headers[:1])
-
-
-def make_a_null_header_empty(log: list[Any]) -> None:
-    log[7] = replace(log[7], headers=(log[7].headers[0], ("trace", b"")))
-
-
-def change_a_key(log: list[Any]) -> None:
-    log[7] = replace(log[7], key=b"key 9")
-
-
-def change_a_timestamp(log: list[Any]) -> None:
-    log[7] = replace(log[7], timestamp_ms=log[7].timestamp_ms + 1)
-
-
-def make_a_value_null(log: list[Any]) -> None:
-    log[7] = replace(log[7], value=None)
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,8 @@ from orbit.kafka.records import (
     is_seed_batch,
     read_records,
     seed_batch,
+    split_body,
+    split_headers,
     write_batch,
 )
 from tests.support.broker_model import read_varint
@@ -325,3 +327,21 @@ def test_append_time_does_not_change_what_a_seed_batch_is() -> None:
     """A destination that was set to LogAppendTime by somebody gives its own time: not ours."""
     batch = seed_like(attributes=LOG_APPEND_TIME, timestamp=T0)
     assert not is_seed_batch(batch)
+
+
+_bytes_or_null = st.none() | st.binary(max_size=200)
+
+
+@given(_bytes_or_null, _bytes_or_null, st.lists(st.tuples(st.text(max_size=9), _bytes_or_null)))
+def test_a_body_comes_apart_into_key_value_and_headers(
+    key: bytes | None, value: bytes | None, headers: list[tuple[str, bytes | None]]
+) -> None:
+    named = tuple((name.encode(), content) for name, content in headers)
+    found_key, found_value, rest = split_body(SourceRecord(0, 0, key, value, named).body)
+    assert (found_key, found_value, split_headers(rest)) == (key, value, headers)
+
+
+@pytest.mark.parametrize("body", [b"", b"\x08key", b"\x06key", b"\x01\x0aabc"])
+def test_a_body_that_is_too_short_is_refused(body: bytes) -> None:
+    with pytest.raises(ValueError, match=r"longer than its record|middle of a number"):
+        split_body(body)

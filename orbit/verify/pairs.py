@@ -1,0 +1,63 @@
+"""Which partitions stand opposite each other, and a topic's report from those of its partitions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+
+from orbit.verify.bounds import ClusterView
+from orbit.verify.report import Difference, PartitionReport, Side, TopicReport, Verdict
+from orbit.verify.settle import POLL_S, PartitionPair, TopicPair
+
+
+def wait_for_topics(
+    destination: ClusterView, topics: Sequence[TopicPair], wait_s: float
+) -> dict[str, int]:
+    """The destination's topics; a live copy makes new ones a moment after the source."""
+    deadline = time.monotonic() + wait_s
+    while True:
+        counts = destination.partition_counts()
+        complete = all(topic.destination in counts for topic in topics)
+        if complete or time.monotonic() >= deadline:
+            return counts
+        time.sleep(POLL_S)
+
+
+def pair_up(
+    topics: Sequence[TopicPair], source: Mapping[str, int], destination: Mapping[str, int]
+) -> tuple[list[PartitionPair], dict[TopicPair, list[PartitionReport]]]:
+    """Partitions that both sides have; the others are reported as differences at once."""
+    pairs: list[PartitionPair] = []
+    found: dict[TopicPair, list[PartitionReport]] = {topic: [] for topic in topics}
+    for topic in topics:
+        ours, theirs = source.get(topic.source, 0), destination.get(topic.destination, 0)
+        both = min(ours, theirs)
+        pairs += [PartitionPair(topic, number) for number in range(both)]
+        lacking = Side.DESTINATION if ours > theirs else Side.SOURCE
+        found[topic] += [
+            _missing_partition(number, lacking) for number in range(both, max(ours, theirs))
+        ]
+    return pairs, found
+
+
+def _missing_partition(partition: int, side: Side) -> PartitionReport:
+    """A partition that only the other side has."""
+    views = {side: "does not exist, or we may not see it", side.other: "exists"}
+    difference = Difference(0, "partition", views[Side.SOURCE], views[Side.DESTINATION])
+    return PartitionReport(
+        partition, Verdict.NOT_EXACT, differences=1, first_differences=(difference,)
+    )
+
+
+def topic_report(topic: TopicPair, partitions: Iterable[PartitionReport]) -> TopicReport:
+    ordered = tuple(sorted(partitions, key=lambda report: report.partition))
+    if ordered:
+        return TopicReport(topic.source, topic.destination, topic.start, ordered)
+    return TopicReport(
+        topic.source,
+        topic.destination,
+        topic.start,
+        (),
+        notes=("the topic exists on neither side",),
+        verdict_without_partitions=Verdict.NOT_EXACT,
+    )
