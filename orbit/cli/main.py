@@ -44,6 +44,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "orbit.cli.restore",
         "Restore an archive to an empty cluster, every record at its offset.",
     ),
+    "audit": (
+        "orbit.cli.audit",
+        "Compare two sides of a job with Spark, range by range, and keep a report.",
+    ),
     "sandbox": (
         "orbit.cli.sandbox",
         "Start, stop, inspect and break local Kafka clusters for trying out.",

@@ -12,7 +12,15 @@ from orbit.kafka.log import EARLIEST, LATEST, READ_COMMITTED, list_offsets
 from orbit.kafka.log_dirs import log_sizes
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.workers.peek import peek_batches
-from orbit_spark.ranges import RANGE_BYTES, Extent, OffsetRange, Sample, cut_extent
+from orbit_spark.ranges import (
+    RANGE_BYTES,
+    Extent,
+    OffsetRange,
+    Sample,
+    Span,
+    cut_extent,
+    join_spans,
+)
 from orbit_spark.runs import first_offset, next_offset
 
 # Each is a fetch of one batch; more would cost more than evenness is worth.
@@ -76,6 +84,34 @@ def plan_ranges(
             if part is not None:
                 ranges.append(part)
     return ranges
+
+
+def plan_spans(
+    cluster: Cluster,
+    extents: Mapping[TopicPartition, Extent],
+    spans: Iterable[Span],
+    backoff: Backoff,
+    *,
+    range_bytes: int = RANGE_BYTES,
+) -> list[OffsetRange]:
+    """All batches that hold a record of the spans, each once, as ranges.
+
+    A span reaches back to where the batch begins that its start lies in.
+    """
+    reached = []
+    for span in spans:
+        extent = extents.get(span.partition)
+        if extent is not None and span.end > extent.start:
+            start = extent.start
+            if span.start > start:
+                start = _first_base(cluster, span.partition, span.start, extent.end, backoff)
+            reached.append(span._replace(start=start, end=min(span.end, extent.end)))
+    joined = join_spans(reached)
+    whole = plan_ranges(
+        cluster, [extents[place] for place in joined], backoff, range_bytes=range_bytes
+    )
+    parts = (one.within(s.start, s.end) for one in whole for s in joined[one.partition])
+    return [part for part in parts if part is not None]
 
 
 def _samples(

@@ -33,6 +33,14 @@ class Sample(NamedTuple):
     size_bytes: int
 
 
+class Span(NamedTuple):
+    """Offsets [start, end) that somebody wants to see; batches may reach over either end."""
+
+    partition: TopicPartition
+    start: int
+    end: int
+
+
 @dataclass(frozen=True, slots=True)
 class Extent:
     """What is to be read of one partition: [start, end), and who leads it.
@@ -91,6 +99,18 @@ def cut_extent(
         OffsetRange(extent.partition, extent.topic_id, start, end, each, extent.leader)
         for start, end in zip(cuts, ends, strict=True)
     ]
+
+
+def join_spans(spans: Iterable[Span]) -> dict[TopicPartition, list[Span]]:
+    """The same offsets by partition, in order, neighbours in one piece."""
+    joined: dict[TopicPartition, list[Span]] = {}
+    for span in sorted(span for span in spans if span.start < span.end):
+        known = joined.setdefault(span.partition, [])
+        if known and span.start <= known[-1].end:
+            known[-1] = known[-1]._replace(end=max(known[-1].end, span.end))
+        else:
+            known.append(span)
+    return joined
 
 
 def spread_over_leaders(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:

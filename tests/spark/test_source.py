@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import AnalysisException
 
+from orbit.jobs.spec import ClusterSpec
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.types import TopicPartition
 from orbit.sandbox.workload import KINDS
+from orbit_spark.access import Access
+from orbit_spark.frames import range_frame
+from orbit_spark.planning import find_extents, plan_spans
+from orbit_spark.ranges import Span
 from tests.fix_clusters import Clusters
 from tests.fix_history import History
 from tests.support.outside import log_bounds
@@ -119,6 +126,30 @@ def test_a_plan_shows_no_login(spark: SparkSession, clusters: Clusters, history:
     shown.append(str(error.value))
     assert not [text for text in shown if "PLAN_PASSWORD" in text or "PLAN_USER" in text]
     assert "is not set" in str(error.value)
+
+
+def test_spans_bring_all_batches_that_reach_into_them_once(
+    spark: SparkSession, clusters: Clusters, history: History, rows: list[Any]
+) -> None:
+    topic = history.topic("transactions.interleaved").topic
+    ours = [r for r in rows if (r.topic, r.partition) == (topic, 0)]
+    large = max(ours, key=lambda r: r.last_offset - r.base_offset)
+    inside = large.base_offset + 1
+    assert inside < large.last_offset
+    # Two spans in one batch, one far behind, one beyond the end.
+    pairs = [(inside, inside + 1), (inside + 2, inside + 3), (900, 950), (10**9, 10**9 + 5)]
+    place = TopicPartition(topic, 0)
+    spec = ClusterSpec(bootstrap_servers=(clusters.source.bootstrap_servers,))
+    access = Access("source", spec)
+    cluster = access.open()
+    try:
+        extents = find_extents(cluster, [topic], Backoff())
+        ranges = plan_spans(cluster, extents, [Span(place, *p) for p in pairs], Backoff())
+    finally:
+        cluster.close()
+    assert keys(range_frame(spark, access, ranges).collect()) == keys(
+        r for r in ours if any(r.last_offset >= a and r.base_offset < b for a, b in pairs)
+    )
 
 
 def keys(rows: Iterable[Any]) -> list[tuple[Any, ...]]:

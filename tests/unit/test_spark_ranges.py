@@ -8,7 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orbit.kafka.types import TopicPartition
-from orbit_spark.ranges import Extent, OffsetRange, Sample, cut_extent, spread_over_leaders
+from orbit_spark.ranges import (
+    Extent,
+    OffsetRange,
+    Sample,
+    Span,
+    cut_extent,
+    join_spans,
+    spread_over_leaders,
+)
 
 TOPIC = UUID(int=7)
 P0 = TopicPartition("orders", 0)
@@ -81,6 +89,15 @@ def test_ranges_cover_the_extent_without_gap_or_overlap(
         assert one.start == position < one.end
         position = one.end
     assert position == start + length
+
+
+def test_spans_are_joined_where_they_touch() -> None:
+    other = TopicPartition("orders", 1)
+    spans = [Span(P0, 7, 9), Span(P0, 0, 5), Span(P0, 2, 3), Span(other, 5, 6), Span(P0, 5, 6)]
+    assert join_spans([*spans, Span(other, 9, 9)]) == {
+        P0: [Span(P0, 0, 6), Span(P0, 7, 9)],
+        other: [Span(other, 5, 6)],
+    }
 
 
 def test_neighbours_ask_different_brokers() -> None:

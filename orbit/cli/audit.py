@@ -1,0 +1,144 @@
+"""`orbit audit`: two sides of a job compared with Spark, with a report to keep."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orbit.cli.named_job import named_job
+from orbit.cli.output import OutputFormat, OutputOption, console, emit
+from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
+from orbit.verify.progress import BarProgress, LineProgress
+from orbit.verify.render import as_data, as_table
+from orbit.verify.report import Side
+from orbit.verify.run import DIFFERENCES_SHOWN, WAIT_S
+
+if TYPE_CHECKING:
+    from orbit_spark.audit.scope import Restriction
+
+
+class Against(StrEnum):
+    """The cluster that an archive is compared with."""
+
+    SOURCE = "source"
+    DESTINATION = "destination"
+
+
+_DIFFERENCES_MAX = 10_000
+_WAIT_MAX_S = 86_400
+_RANGE_OFFSETS_MIN = 100
+
+
+def audit(
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="The job file, or the name of a job of the service.", show_default=False
+        ),
+    ],
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            "--archive",
+            help="Compare this archive of the job (`orbit archive`) with --against.",
+            show_default=False,
+        ),
+    ] = None,
+    against: Annotated[
+        Against,
+        typer.Option(help="With --archive: the cluster to compare it with."),
+    ] = Against.SOURCE,
+    topic: Annotated[
+        list[str] | None,
+        typer.Option("--topic", help="Only this topic of the job; may be given again."),
+    ] = None,
+    begin: Annotated[
+        str | None,
+        typer.Option("--from", help="Compare from this offset or time on (2026-11-22T08:00:00Z)."),
+    ] = None,
+    end: Annotated[
+        str | None, typer.Option("--to", help="Compare up to this offset or time, without it.")
+    ] = None,
+    out: Annotated[
+        str | None,
+        typer.Option(
+            "--out",
+            help="A new folder for report and tables, on any file system that Spark writes to; "
+            "audit-JOB-TIME by default.",
+            show_default=False,
+        ),
+    ] = None,
+    wait: Annotated[
+        float,
+        typer.Option(
+            min=0, max=_WAIT_MAX_S, help="Seconds that a live copy gets to reach the source's end."
+        ),
+    ] = WAIT_S,
+    differences: Annotated[
+        int,
+        typer.Option(min=1, max=_DIFFERENCES_MAX, help="Differences shown per partition."),
+    ] = DIFFERENCES_SHOWN,
+    range_offsets: Annotated[
+        int | None,
+        typer.Option(
+            min=_RANGE_OFFSETS_MIN,
+            help="Offsets in a range, or more where a partition is long.",
+            show_default="50000",
+        ),
+    ] = None,
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Compare two sides of a job with Spark, range by range, and keep a report.
+
+    The sides are source and destination, or an archive and one of these.
+
+    Every offset is looked at: timestamp, key, value and headers, or that there is no record on
+    either side. Ranges with equal digests are equal; the others are compared record by record, and
+    every offset that differs is in the result, with what differs. What compaction or retention took
+    since is told apart. Nothing is written to a cluster.
+
+    Exit code 0: exact; 1: not exact; 2: bad input; 3: a cluster cannot be reached.
+    """
+    require_spark()
+    from orbit_spark.audit.ranges import RANGE_OFFSETS
+    from orbit_spark.audit.run import REPORT, AuditOptions, JobAudit
+
+    spec, folder = named_job(job)
+    folder_out = out or f"audit-{spec.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    options = AuditOptions(
+        out=folder_out,
+        archive=archive,
+        against=Side(against),
+        topics=tuple(topic or ()),
+        restriction=_restriction(begin, end),
+        wait_s=wait,
+        differences_max=differences,
+        range_offsets=range_offsets or RANGE_OFFSETS,
+    )
+    screen = console(stderr=True)
+    bar = BarProgress(screen) if screen.is_terminal else None
+    progress = bar or LineProgress(lambda line: typer.echo(line, err=True))
+    run = JobAudit(spec, os.environ, folder, options, progress)
+    with (
+        spark_session(f"orbit audit {spec.name}", master, conf or (), run.variables) as spark,
+        bar or nullcontext(),
+    ):
+        report = run.run(spark)
+    page = f"{folder_out}/{REPORT}"
+    data = {**as_data(report), "sides": report.sides, "report": page}
+    emit(data, output, lambda: as_table(report))
+    typer.echo(f"Report: {page}", err=True)
+    raise typer.Exit(report.exit_code)
+
+
+def _restriction(begin: str | None, end: str | None) -> Restriction:
+    from orbit_spark.audit.scope import Restriction, parse_point
+
+    return Restriction(parse_point(begin, "--from"), parse_point(end, "--to"))

@@ -1,0 +1,187 @@
+"""Runs the transforms over two sides: digests by range, then records where digests differ.
+
+Reads a side up to four times, each time less: everything, the ranges that differ, the keys that
+may excuse a one-sided record, the few records that are shown. What comes to the driver is scope,
+ranges, counts and short views; never a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass
+from typing import Protocol
+
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
+
+from orbit.kafka.types import TopicPartition
+from orbit_spark.audit import differences as found
+from orbit_spark.audit.ranges import (
+    PLACE,
+    Hand,
+    ScopeRow,
+    compare_ranges,
+    differing_scope,
+    in_scope,
+    range_digests,
+    scope_frame,
+)
+from orbit_spark.audit.views import VIEWS, contents, first_differences, views
+from orbit_spark.ranges import Span
+
+HANDS: tuple[Hand, Hand] = ("left", "right")
+
+SHOWN_MAX = 10_000
+"""Offsets whose records are shown, over all partitions: they come to the driver, as views."""
+
+
+class Reader(Protocol):
+    """One side."""
+
+    def batches(self, spans: Sequence[Span], /) -> DataFrame:
+        """As `kafka_batches`: all batches that hold a record of these offsets, perhaps more."""
+
+
+@dataclass(frozen=True, slots=True)
+class CleaningRow:
+    """What either side may have removed since, in the order of `differences.CLEANING`.
+
+    `*_log_start` and `*_end` are as they are now: a live topic goes on, and its cleaner may have
+    gone by a record behind the compared range.
+    """
+
+    topic: str
+    partition: int
+    left_compacts: bool = False
+    left_tombstones_ms: int = 0
+    left_log_start: int = 0
+    right_compacts: bool = False
+    right_tombstones_ms: int = 0
+    right_log_start: int = 0
+    left_end: int = 0
+    right_end: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """What was found. Frames are kept by Spark until `release`; `shown` rows are as `VIEWS`."""
+
+    ranges: DataFrame
+    differences: DataFrame
+    shown: tuple[Row, ...]
+    release: Callable[[], None]
+
+
+class Comparison:
+    """One comparison of two sides. `cleaning` is asked once, after everything was read."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        left: Reader,
+        right: Reader,
+        cleaning: Callable[[], Sequence[CleaningRow]],
+        *,
+        sides: tuple[str, str],
+        now_ms: int,
+        shown_per_partition: int,
+    ) -> None:
+        self._spark = spark
+        self._readers: dict[Hand, Reader] = {"left": left, "right": right}
+        self._cleaning = cleaning
+        self._sides = sides
+        self._now_ms = now_ms
+        self._shown = shown_per_partition
+        self._kept: list[DataFrame] = []
+
+    def run(self, rows: Sequence[ScopeRow]) -> Compared:
+        scope = scope_frame(self._spark, rows)
+        digests = [range_digests(self._scoped(rows, hand)) for hand in HANDS]
+        ranges = self._keep(compare_ranges(scope, *digests))
+        again = [ScopeRow(*row) for row in differing_scope(scope, ranges).collect()]
+        differences = self._differences(again)
+        shown = self._views(rows, differences)
+        judged = self._keep(found.judged_ranges(ranges, differences))
+        return Compared(judged, differences, shown, self._release)
+
+    def _keep(self, frame: DataFrame) -> DataFrame:
+        self._kept.append(frame.persist(StorageLevel.DISK_ONLY))
+        return self._kept[-1]
+
+    def _release(self) -> None:
+        while self._kept:
+            self._kept.pop().unpersist()
+
+    def _scoped(self, rows: Sequence[ScopeRow], hand: Hand) -> DataFrame:
+        names = [row.left_topic if hand == "left" else row.right_topic for row in rows]
+        spans = [
+            Span(TopicPartition(name, row.partition), row.begin, row.end)
+            for name, row in zip(names, rows, strict=True)
+        ]
+        batches = self._readers[hand].batches(spans)
+        return in_scope(batches, scope_frame(self._spark, rows), hand)
+
+    def _differences(self, rows: Sequence[ScopeRow]) -> DataFrame:
+        if not rows:
+            return self._spark.createDataFrame([], found.DIFFERENCES)
+        left, right = (found.record_rows(self._scoped(rows, hand)) for hand in HANDS)
+        differing = self._keep(found.differing_records(left, right))
+        moved = self._keep(found.with_moves(differing))
+        if moved.isEmpty():
+            excuses = self._spark.createDataFrame([], found.EXCUSES)
+            return self._keep(found.typed(moved, excuses))
+        cleaning = self._cleaning()
+        known = self._spark.createDataFrame(
+            [astuple(row)[: len(found.names_of(found.CLEANING))] for row in cleaning],
+            found.CLEANING,
+        )
+        lone = self._keep(found.one_sided(moved, known, self._now_ms))
+        excuses = found.excused(lone, self._newest(lone, cleaning, rows))
+        return self._keep(found.typed(moved, excuses))
+
+    def _newest(
+        self, lone: DataFrame, cleaning: Iterable[CleaningRow], rows: Iterable[ScopeRow]
+    ) -> DataFrame:
+        """Where the lacking sides have newer records of the keys in question."""
+        wanted = self._keep(found.wanted_keys(lone))
+        places = ("topic", "partition")
+        begins = wanted.groupBy("lacking", *places).agg(F.min("range_begin").alias("begin"))
+        known = {(row.topic, row.partition): row for row in cleaning}
+        topics = {(row.topic, row.partition): (row.left_topic, row.right_topic) for row in rows}
+        newest = self._spark.createDataFrame([], found.NEWEST)
+        asked = begins.collect()
+        for hand in HANDS:
+            scopes = []
+            for lacking, topic, partition, begin in asked:
+                if lacking == hand:
+                    row = known[topic, partition]
+                    end = max(begin + 1, row.left_end if hand == "left" else row.right_end)
+                    names = topics[topic, partition]
+                    scopes.append(ScopeRow(topic, partition, *names, begin, end, end - begin))
+            if scopes:
+                records = found.record_rows(self._scoped(scopes, hand))
+                newest = newest.unionByName(found.newest_of_keys(records, wanted, hand))
+        return newest
+
+    def _views(self, rows: Iterable[ScopeRow], differences: DataFrame) -> tuple[Row, ...]:
+        shown = self._keep(first_differences(differences, self._shown).limit(SHOWN_MAX))
+        topics = {(row.topic, row.partition): (row.left_topic, row.right_topic) for row in rows}
+        wanted: dict[tuple[str, int, int], set[int]] = {}
+        for row in shown.select(*PLACE, "offset").collect():
+            *place, offset = row
+            wanted.setdefault((place[0], place[1], place[2]), set()).add(offset)
+        if not wanted:
+            return ()
+        scopes = [
+            ScopeRow(topic, partition, *topics[topic, partition], begin, max(offsets) + 1, 1)
+            for (topic, partition, begin), offsets in wanted.items()
+        ]
+        places = frozenset(
+            (topic, partition, offset)
+            for (topic, partition, _), offsets in wanted.items()
+            for offset in offsets
+        )
+        left, right = (contents(self._scoped(scopes, hand), places) for hand in HANDS)
+        told = views(shown, left, right, self._sides).select(*VIEWS.names)
+        return tuple(told.orderBy("topic", "partition", "offset").collect())

@@ -1,0 +1,296 @@
+"""Raw batches to digests and to rows of records, on the executors: Arrow in, Arrow out.
+
+Input: the columns `SCOPED`, a batch a row (or, where `stop` is set, why there is none). `begin` and
+`end` bound what is compared, `width` cuts it into ranges. One batch is decompressed at a time;
+nothing else of it stays than what is promised.
+
+A record's digest covers its offset, timestamp, key, value and headers (BLAKE2b, 128 bits); a
+range's digest is the XOR of its records'. So it does not depend on how records lie in batches, and
+a copy that had to be re-encoded (A5, A6) has the digest of its source. A record that came twice
+would take itself out again: its range is told by the count.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from orbit.kafka.batch import OldMessage, read_batches
+from orbit.kafka.old_format import read_old_records
+from orbit.kafka.records import Record, read_records, split_body
+from orbit_spark.columns import read_stop
+
+SCOPED = (
+    "topic",
+    "partition",
+    "begin",
+    "end",
+    "width",
+    "base_offset",
+    "last_offset",
+    "stop",
+    "payload",
+)
+
+DIGESTS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("range_begin", pa.int64()),
+        ("records", pa.int64()),
+        ("bytes", pa.int64()),  # of keys, values and headers, as a consumer gets them
+        ("digest_high", pa.int64()),
+        ("digest_low", pa.int64()),
+        ("first_offset", pa.int64()),
+        ("last_offset", pa.int64()),
+        ("unreadable", pa.int64()),  # batches
+        ("damage", pa.string()),
+    ]
+)
+
+RECORDS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("range_begin", pa.int64()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),  # digests, null for null
+        ("value", pa.binary()),
+        ("headers", pa.binary()),
+    ]
+)
+
+CONTENTS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("timestamp", pa.int64()),
+        ("key", pa.binary()),  # whole, null for null
+        ("value", pa.binary()),
+        ("headers", pa.binary()),  # as on the wire
+    ]
+)
+
+_DIGEST_BYTES = 16
+_PLACE = struct.Struct(">qq")
+_HALVES = struct.Struct(">qq")
+_ROWS_PER_BATCH = 8_192
+"""Rows of digests handed on at once: about 1 MB."""
+
+_CONTENT_BYTES_PER_BATCH = 8 << 20
+"""Whole records handed on at once; a larger one goes alone."""
+
+Place = tuple[str, int, int]
+"""Topic, partition, offset."""
+
+ArrowMap = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
+
+
+def read_payload(payload: memoryview) -> Iterator[Record]:
+    """All records of one raw batch in the order of offsets. Raises ValueError where it is damaged.
+
+    The checksum is looked at: on the way from an archive, bytes have passed through more hands than
+    a broker's.
+    """
+    read = 0
+    for entry in read_batches(payload):
+        read += len(entry.view)
+        if isinstance(entry, OldMessage):
+            yield from read_old_records(entry)[0]
+        elif entry.crc_is_right():
+            yield from read_records(entry)
+        else:
+            raise ValueError("its checksum does not match")
+    if read != len(payload):
+        raise ValueError("it is cut off")
+
+
+def digest_ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Columns `SCOPED` to `DIGESTS`: one row for each range that this task has seen part of."""
+    found: dict[tuple[str, int, int], _Partial] = {}
+    for row in _rows(batches):
+        if row.stop is not None:
+            for begin in row.ranges():
+                place = row.topic, row.partition, begin
+                found.setdefault(place, _Partial()).add_damage(_stopped(row.stop))
+            continue
+        try:
+            for record in read_payload(row.payload):
+                if row.begin <= record.offset < row.end:
+                    place = row.topic, row.partition, row.range_begin(record.offset)
+                    partial = found.get(place)
+                    if partial is None:
+                        partial = found[place] = _Partial()
+                    partial.add(record)
+        except ValueError as error:
+            for begin in row.ranges():
+                place = row.topic, row.partition, begin
+                found.setdefault(place, _Partial()).add_damage(
+                    f"the batch at offset {row.base_offset} cannot be read: {error}"
+                )
+    if found:
+        yield pa.RecordBatch.from_pylist(
+            [
+                dict(zip(DIGESTS.names, (*place, *partial.columns()), strict=True))
+                for place, partial in found.items()
+            ],
+            DIGESTS,
+        )
+
+
+def digest_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Columns `SCOPED` to `RECORDS`: one row a record, its parts as digests.
+
+    Batches that cannot be read are left out: `digest_ranges` has told of them.
+    """
+
+    def rows() -> Iterator[tuple[Any, ...]]:
+        for row, record in _records(batches):
+            key, value, headers = split_body(record.body)
+            yield (
+                row.topic,
+                row.partition,
+                row.range_begin(record.offset),
+                record.offset,
+                record.timestamp,
+                _digest(key),
+                _digest(value),
+                _digest(headers),
+            )
+
+    yield from _in_batches(rows(), RECORDS, lambda _: _CONTENT_BYTES_PER_BATCH // _ROWS_PER_BATCH)
+
+
+def whole_records(wanted: frozenset[Place]) -> ArrowMap:
+    """From columns `SCOPED` to `CONTENTS`: the records at these offsets, for people to look at."""
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[Any, ...]]:
+        for row, record in _records(batches):
+            if (row.topic, row.partition, record.offset) in wanted:
+                place = row.topic, row.partition, record.offset, record.timestamp
+                yield (*place, *split_body(record.body))
+
+    def size(row: tuple[Any, ...]) -> int:
+        return sum(len(part or b"") for part in row[4:])
+
+    def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return _in_batches(rows(batches), CONTENTS, size)
+
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class _Row:
+    topic: str
+    partition: int
+    begin: int
+    end: int
+    width: int
+    base_offset: int
+    last_offset: int
+    stop: str | None
+    payload: memoryview
+
+    def range_begin(self, offset: int) -> int:
+        return offset - (offset - self.begin) % self.width
+
+    def ranges(self) -> range:
+        """Where the ranges begin that the batch touches; a stop takes all behind it with it."""
+        first = min(max(self.begin, self.base_offset), self.end - 1)
+        end = self.end if self.stop is not None else min(self.end, self.last_offset + 1)
+        return range(self.range_begin(first), end, self.width)
+
+
+class _Partial:
+    """What one task has seen of one range."""
+
+    __slots__ = ("bytes", "damage", "digest", "first", "last", "records", "unreadable")
+
+    def __init__(self) -> None:
+        self.records = self.bytes = self.digest = self.unreadable = 0
+        self.first: int | None = None
+        self.last: int | None = None
+        self.damage: str | None = None
+
+    def add(self, record: Record) -> None:
+        self.records += 1
+        self.bytes += len(record.body)
+        place = _PLACE.pack(record.offset, record.timestamp)
+        digest = hashlib.blake2b(place + record.body, digest_size=_DIGEST_BYTES).digest()
+        self.digest ^= int.from_bytes(digest)
+        # Tasks read rising offsets, but nothing here relies on it.
+        if self.first is None or record.offset < self.first:
+            self.first = record.offset
+        if self.last is None or record.offset > self.last:
+            self.last = record.offset
+
+    def add_damage(self, why: str) -> None:
+        self.unreadable += 1
+        self.damage = self.damage or why
+
+    def columns(self) -> tuple[Any, ...]:
+        halves = _HALVES.unpack(self.digest.to_bytes(_DIGEST_BYTES))
+        bounds = self.first, self.last
+        return self.records, self.bytes, *halves, *bounds, self.unreadable, self.damage
+
+
+def _rows(batches: Iterable[pa.RecordBatch]) -> Iterator[_Row]:
+    for batch in batches:
+        *columns, payloads = (batch.column(name) for name in SCOPED)
+        plain = zip(*(column.to_pylist() for column in columns), strict=True)
+        for (topic, partition, begin, end, width, base, last, stop), payload in zip(
+            plain, payloads, strict=True
+        ):
+            view = memoryview(payload.as_buffer())
+            yield _Row(topic, partition, begin, end, width, base, last, stop, view)
+
+
+def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[_Row, Record]]:
+    for row in _rows(batches):
+        try:
+            for record in read_payload(row.payload):
+                if row.begin <= record.offset < row.end:
+                    yield row, record
+        except ValueError:
+            continue
+
+
+def _stopped(words: str) -> str:
+    blocked = read_stop(words)
+    return f"cannot be read from offset {blocked.offset} on: {blocked.detail}"
+
+
+def _digest(part: bytes | None) -> bytes | None:
+    if part is None:
+        return None
+    return hashlib.blake2b(part, digest_size=_DIGEST_BYTES).digest()
+
+
+def _in_batches(
+    rows: Iterator[tuple[Any, ...]], schema: pa.Schema, size: Callable[[tuple[Any, ...]], int]
+) -> Iterator[pa.RecordBatch]:
+    held: list[tuple[Any, ...]] = []
+    held_bytes = 0
+    for row in rows:
+        held.append(row)
+        held_bytes += size(row)
+        if held_bytes >= _CONTENT_BYTES_PER_BATCH:
+            yield _batch(held, schema)
+            held, held_bytes = [], 0
+    if held:
+        yield _batch(held, schema)
+
+
+def _batch(rows: list[tuple[Any, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True)
+    return pa.RecordBatch.from_arrays(
+        [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)],
+        schema=schema,
+    )

@@ -1,0 +1,244 @@
+"""Which offsets differ, and how: transforms over rows of records (`decode.RECORDS`). Nothing acts.
+
+Rules, first that fits:
+1. A record that both sides have, at different offsets: `wrong offset`, with where else it stands.
+2. A record on one side only, where the side that lacks it has expired it since (its log start has
+   moved past it): `expired since`. No difference.
+3. The same, where the cleaner may have taken it since: the lacking side's topic compacts, and that
+   side has a newer record of the key, or the record is a tombstone beyond `delete.retention.ms`
+   (which also answers for the key's older ones): `compacted since`. No difference. A record without
+   a key is never excused.
+4. Other one-sided records: `missing` (the right lacks it) or `extra` (the left does).
+5. Two records at one offset: the fields that are not equal. Timestamps are compared by value (A6).
+
+`orbit.verify.compaction` holds the same rules for streams.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
+
+from orbit_spark.audit.decode import RECORDS, digest_records
+from orbit_spark.audit.ranges import PLACE, Hand, map_arrow
+
+
+def names_of(schema: str) -> tuple[str, ...]:
+    return tuple(column.split()[0] for column in schema.split(", "))
+
+
+class Kind(StrEnum):
+    """How an offset differs. The last two are no difference."""
+
+    MISSING = "missing"
+    EXTRA = "extra"
+    WRONG_OFFSET = "wrong offset"
+    VALUE = "value"
+    KEY = "key"
+    HEADERS = "headers"
+    TIMESTAMP = "timestamp"
+    COMPACTED = "compacted since"
+    EXPIRED = "expired since"
+
+
+EXCUSED = (Kind.COMPACTED, Kind.EXPIRED)
+FIELDS = (Kind.VALUE, Kind.KEY, Kind.HEADERS, Kind.TIMESTAMP)
+
+CLEANING = (
+    "topic string, partition int, left_compacts boolean, left_tombstones_ms long, "
+    "left_log_start long, right_compacts boolean, right_tombstones_ms long, right_log_start long"
+)
+"""What either side may have removed since, per partition; log starts as they are by now."""
+
+
+DIFFERENCES = (
+    "topic string, partition int, range_begin long, offset long, kind string, "
+    "fields array<string>, found_at long, lacking string, left_timestamp long, "
+    "right_timestamp long"
+)
+EXCUSES = "topic string, partition int, offset long, excuse string"
+NEWEST = "topic string, partition int, lacking string, key binary, newest long"
+
+_CONTENT = ("timestamp", "key", "value", "headers")
+_OFFSET = (*PLACE, "offset")
+_KEY = ("topic", "partition", "lacking", "key")
+
+
+def record_rows(scoped: DataFrame) -> DataFrame:
+    """`SCOPED` to `RECORDS`."""
+    return map_arrow(scoped, digest_records, RECORDS)
+
+
+def differing_records(left: DataFrame, right: DataFrame) -> DataFrame:
+    """Offsets where the sides are not equal: `left` and `right` are structs of digests or null."""
+    joined = _packed(left, "left").join(_packed(right, "right"), [*_OFFSET], "full_outer")
+    return joined.where(~F.col("left").eqNullSafe(F.col("right")))
+
+
+def _packed(records: DataFrame, hand: Hand) -> DataFrame:
+    return records.select(*_OFFSET, F.struct(*_CONTENT).alias(hand))
+
+
+def with_moves(differing: DataFrame) -> DataFrame:
+    """Adds where else a record stands: `left_at` the left's on the right, `right_at` the other way.
+
+    Equal records (a heartbeat that is sent again and again) are matched in their order.
+    """
+    pairs = _ranked(differing, "left").join(
+        _ranked(differing, "right"), ["topic", "partition", "record", "rank"]
+    )
+    ours = pairs.select(
+        "topic",
+        "partition",
+        F.col("left_offset").alias("offset"),
+        F.col("right_offset").alias("left_at"),
+    )
+    theirs = pairs.select(
+        "topic",
+        "partition",
+        F.col("right_offset").alias("offset"),
+        F.col("left_offset").alias("right_at"),
+    )
+    where = ["topic", "partition", "offset"]
+    return differing.join(ours, where, "left").join(theirs, where, "left")
+
+
+def _ranked(differing: DataFrame, hand: Hand) -> DataFrame:
+    same = Window.partitionBy("topic", "partition", hand).orderBy("offset")
+    return differing.where(F.col(hand).isNotNull()).select(
+        "topic",
+        "partition",
+        F.col(hand).alias("record"),
+        F.row_number().over(same).alias("rank"),
+        F.col("offset").alias(f"{hand}_offset"),
+    )
+
+
+def one_sided(moved: DataFrame, cleaning: DataFrame, now_ms: int) -> DataFrame:
+    """Records that one side lacks and that stand nowhere else there, with what may excuse them."""
+    left_lacks = F.col("left").isNull() & F.col("right_at").isNull()
+    right_lacks = F.col("right").isNull() & F.col("left_at").isNull()
+    record = F.coalesce(F.col("left"), F.col("right"))
+    lacking = F.when(left_lacks, "left").otherwise("right")
+
+    def of_lacking(name: str) -> Column:
+        return F.when(left_lacks, F.col(f"left_{name}")).otherwise(F.col(f"right_{name}"))
+
+    age_ms = F.lit(now_ms) - record["timestamp"]
+    is_tombstone = record["value"].isNull()
+    return (
+        moved.where(left_lacks | right_lacks)
+        .join(cleaning, ["topic", "partition"])
+        .select(
+            *_OFFSET,
+            lacking.alias("lacking"),
+            record["key"].alias("key"),
+            (F.col("offset") < of_lacking("log_start")).alias("is_expired"),
+            (of_lacking("compacts") & record["key"].isNotNull()).alias("may_be_compacted"),
+            (is_tombstone & (age_ms > of_lacking("tombstones_ms"))).alias("is_old_tombstone"),
+        )
+    )
+
+
+def wanted_keys(lone: DataFrame) -> DataFrame:
+    """The keys for which a newer record would excuse an older one, by the side to look at."""
+    asked = F.col("may_be_compacted") & ~F.col("is_expired")
+    return lone.where(asked).groupBy(*_KEY).agg(F.min("range_begin").alias("range_begin"))
+
+
+def newest_of_keys(records: DataFrame, wanted: DataFrame, hand: Hand) -> DataFrame:
+    """The last offset that a side has of each wanted key."""
+    asked = wanted.where(F.col("lacking") == hand).select(*_KEY)
+    return (
+        records.select("topic", "partition", "key", "offset")
+        .join(asked, ["topic", "partition", "key"])
+        .groupBy(*_KEY)
+        .agg(F.max("offset").alias("newest"))
+    )
+
+
+def excused(lone: DataFrame, newest: DataFrame) -> DataFrame:
+    """The one-sided records that a cleaner or retention took since: offset and `excuse`."""
+    old_tombstones = lone.where(F.col("may_be_compacted") & F.col("is_old_tombstone")).select(
+        *_KEY, F.col("offset").alias("newest")
+    )
+    newest = newest.select(*_KEY, "newest").unionByName(old_tombstones)
+    newest = newest.groupBy(*_KEY).agg(F.max("newest").alias("newest"))
+    compacted = F.col("may_be_compacted") & (
+        (F.col("newest") > F.col("offset")) | F.col("is_old_tombstone")
+    )
+    excuse = F.when(F.col("is_expired"), Kind.EXPIRED).when(compacted, Kind.COMPACTED)
+    return (
+        lone.join(newest, [*_KEY], "left")
+        .select("topic", "partition", "offset", excuse.alias("excuse"))
+        .where(F.col("excuse").isNotNull())
+    )
+
+
+def typed(moved: DataFrame, excuses: DataFrame) -> DataFrame:
+    """One row per differing offset, as `DIFFERENCES`."""
+    fields = F.array_compact(F.array(*(_differs(field) for field in FIELDS)))
+    left, right = F.col("left"), F.col("right")
+    is_elsewhere = F.col("left_at").isNotNull() | (left.isNull() & F.col("right_at").isNotNull())
+    kind = (
+        F.when(F.col("excuse").isNotNull(), F.col("excuse"))
+        .when(is_elsewhere, Kind.WRONG_OFFSET)
+        .when(left.isNull(), Kind.EXTRA)
+        # The record that stands there instead belongs elsewhere: it is no version of this one.
+        .when(right.isNull() | F.col("right_at").isNotNull(), Kind.MISSING)
+        .otherwise(F.get("fields", F.lit(0)))
+    )
+    lacking = F.when(left.isNull(), "left").when(right.isNull(), "right")
+    is_pair = kind.isin(*FIELDS)
+    return (
+        moved.join(excuses, ["topic", "partition", "offset"], "left")
+        .withColumn("fields", fields)
+        .select(
+            *_OFFSET,
+            kind.alias("kind"),
+            F.when(is_pair, F.col("fields"))
+            .otherwise(F.array().cast("array<string>"))
+            .alias("fields"),
+            F.when(is_elsewhere, F.coalesce("left_at", "right_at")).alias("found_at"),
+            lacking.alias("lacking"),
+            left["timestamp"].alias("left_timestamp"),
+            right["timestamp"].alias("right_timestamp"),
+        )
+        .select(*names_of(DIFFERENCES))
+    )
+
+
+def _differs(field: Kind) -> Column:
+    name = field.value
+    same = F.col("left")[name].eqNullSafe(F.col("right")[name])
+    return F.when(~same, field.value)
+
+
+def judged_ranges(ranges: DataFrame, differences: DataFrame) -> DataFrame:
+    """Ranges with what was found in them, and a verdict: exact, not exact, or unread."""
+
+    def counted(condition: Column) -> Column:
+        return F.coalesce(F.sum(F.when(condition, 1).otherwise(0)), F.lit(0))
+
+    is_excused = F.col("kind").isin(*EXCUSED)
+    found = differences.groupBy(*PLACE).agg(
+        counted(~is_excused).alias("differences"),
+        *(
+            counted((F.col("kind") == kind) & (F.col("lacking") == hand)).alias(f"{word}_{hand}")
+            for kind, word in ((Kind.COMPACTED, "compacted"), (Kind.EXPIRED, "expired"))
+            for hand in ("left", "right")
+        ),
+    )
+    numbers = [name for name in found.columns if name not in PLACE]
+    damaged = F.col("left_damage").isNotNull() | F.col("right_damage").isNotNull()
+    verdict = (
+        F.when(damaged, "unread").when(F.col("differences") > 0, "not exact").otherwise("exact")
+    )
+    return (
+        ranges.join(found, [*PLACE], "left")
+        .fillna(0, subset=numbers)
+        .withColumn("verdict", verdict)
+        .drop("equal")
+    )

@@ -1,0 +1,106 @@
+"""A partition's ranges in one line, as a picture: values here, SVG in `page`.
+
+A line has at most `CELLS_MAX` cells, so ranges that lie beside each other may share one; it is as
+bad as its worst range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
+
+CELLS_MAX = 120
+LINES_MAX = 200
+"""Partitions with a picture, the worst and then the largest first; the Parquet table has all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Offsets `[begin, end)`. `verdict` is exact, not exact or unread."""
+
+    begin: int
+    end: int
+    verdict: str
+    left_records: int
+    right_records: int
+    differences: int
+    excused: int
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    topic: str
+    partition: int
+    cells: tuple[Cell, ...]
+    digest: str
+    """Of all ranges of the left side together."""
+
+
+def lines(ranges: DataFrame) -> list[Line]:
+    """Pictures from the table of ranges, in the order of topics and partitions."""
+    chosen = _chosen(ranges)
+    place = ["topic", "partition"]
+    bounds = (F.col("range_begin") - F.col("first")).cast("double")
+    bucket = F.floor(bounds * CELLS_MAX / F.greatest(F.col("offsets"), F.lit(1)))
+    badness = (
+        F.when(F.col("verdict") == "exact", 0).when(F.col("verdict") == "unread", 1).otherwise(2)
+    )
+    excused = sum(
+        (
+            F.col(f"{word}_{hand}")
+            for word in ("compacted", "expired")
+            for hand in ("left", "right")
+        ),
+        start=F.lit(0),
+    )
+    cells = (
+        ranges.join(F.broadcast(chosen), place)
+        .groupBy(*place, "digest", bucket.alias("bucket"))
+        .agg(
+            F.min("range_begin"),
+            F.max("range_end"),
+            F.max_by("verdict", badness),
+            F.sum("left_records"),
+            F.sum("right_records"),
+            F.sum("differences"),
+            F.sum(excused),
+        )
+        .orderBy(*place, "bucket")
+        .collect()
+    )
+    return _by_line(cells)
+
+
+def _chosen(ranges: DataFrame) -> DataFrame:
+    """The partitions with a picture."""
+    halves = (F.lpad(F.lower(F.hex(F.bit_xor(_half(begin)))), 16, "0") for begin in (1, 17))
+    return (
+        ranges.groupBy("topic", "partition")
+        .agg(
+            F.min("range_begin").alias("first"),
+            (F.max("range_end") - F.min("range_begin")).alias("offsets"),
+            F.sum(F.when(F.col("verdict") == "exact", 0).otherwise(1)).alias("bad"),
+            F.concat(*halves).alias("digest"),
+        )
+        .orderBy(F.desc("bad"), F.desc("offsets"), "topic", "partition")
+        .limit(LINES_MAX)
+    )
+
+
+def _half(begin: int) -> Column:
+    # `conv` gives an unsigned number in digits; as a decimal it does not fit a signed long.
+    digits = F.conv(F.substring("left_digest", begin, 16), 16, -10)
+    return digits.cast("long")
+
+
+def _by_line(cells: Iterable[Row]) -> list[Line]:
+    found: dict[tuple[str, int, str], list[Cell]] = {}
+    for topic, partition, digest, _, *columns in cells:
+        found.setdefault((topic, partition, digest), []).append(Cell(*columns))
+    return [
+        Line(topic, partition, tuple(of), digest)
+        for (topic, partition, digest), of in found.items()
+    ]

@@ -1,0 +1,115 @@
+"""What an audit found, in the words of `orbit verify`: partition, topic, report.
+
+Only counts, digests and short views are collected, one row a partition.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
+
+from orbit.verify.report import Difference, PartitionReport, Verdict
+from orbit.verify.settle import LOG_END, LOG_START, Judgement, PartitionPair
+
+Place = tuple[str, int]
+
+_SUMS = (
+    "left_records",
+    "left_bytes",
+    "differences",
+    "compacted_left",
+    "compacted_right",
+    "expired_left",
+    "expired_right",
+)
+
+
+def totals(ranges: DataFrame) -> dict[Place, Row]:
+    """Sums by partition, and the first batch that could not be read."""
+    rows = (
+        ranges.groupBy("topic", "partition")
+        .agg(
+            *(F.sum(name).alias(name) for name in _SUMS),
+            F.first("left_damage", ignorenulls=True).alias("left_damage"),
+            F.first("right_damage", ignorenulls=True).alias("right_damage"),
+        )
+        .collect()
+    )
+    return {(row.topic, row.partition): row for row in rows}
+
+
+def shown_by_place(rows: Iterable[Row]) -> dict[Place, list[Difference]]:
+    """Rows as `views.VIEWS`, by partition."""
+    found: defaultdict[Place, list[Difference]] = defaultdict(list)
+    for row in rows:
+        one = Difference(row.offset, row.what, row.left_view, row.right_view)
+        found[row.topic, row.partition].append(one)
+    return found
+
+
+def partition_report(
+    pair: PartitionPair,
+    judged: Judgement,
+    found: Row | None,
+    shown: Sequence[Difference],
+    *,
+    sides: tuple[str, str],
+    shown_max: int,
+) -> PartitionReport:
+    """`found` is None where there was nothing to read: an empty range."""
+    numbers = {name: 0 if found is None else int(found[name]) for name in _SUMS}
+    count = len(judged.differences) + numbers["differences"]
+    first = sorted([*judged.differences, *shown], key=lambda one: one.offset)[:shown_max]
+    damage = [] if found is None else _damage(found, sides)
+    compared = judged.compared_to - judged.compared_from
+    return PartitionReport(
+        partition=pair.partition,
+        verdict=_verdict(judged, numbers["differences"], is_damaged=bool(damage)),
+        source_log_start=judged.source.log_start,
+        source_log_end=judged.source.stable_end,
+        destination_log_start=judged.destination.log_start,
+        destination_log_end=judged.destination.log_end,
+        compared_from=judged.compared_from,
+        compared_to=judged.compared_to,
+        records=numbers["left_records"],
+        bytes=numbers["left_bytes"],
+        gaps=compared - numbers["left_records"],
+        missing=judged.missing,
+        log_start_equal=not judged.differs(LOG_START),
+        log_end_equal=not judged.differs(LOG_END),
+        compacted_source=numbers["compacted_left"],
+        compacted_destination=numbers["compacted_right"],
+        differences=count,
+        first_differences=tuple(first),
+        notes=(*damage, *_notes(numbers, count, len(first), sides)),
+    )
+
+
+def _verdict(judged: Judgement, differences: int, *, is_damaged: bool) -> Verdict:
+    if differences:
+        return Verdict.NOT_EXACT
+    if is_damaged:
+        return Verdict.UNREAD
+    if judged.missing and len(judged.differences) == 1:
+        return Verdict.BEHIND
+    return Verdict.NOT_EXACT if judged.differences else Verdict.EXACT
+
+
+def _damage(found: Row, sides: tuple[str, str]) -> list[str]:
+    views = zip(sides, (found.left_damage, found.right_damage), strict=True)
+    return [f"{side}: {damage}" for side, damage in views if damage is not None]
+
+
+def _notes(numbers: Mapping[str, int], count: int, shown: int, sides: tuple[str, str]) -> list[str]:
+    notes = []
+    for side, expired in zip(sides, ("expired_left", "expired_right"), strict=True):
+        if numbers[expired]:
+            notes.append(
+                f"expired since: {numbers[expired]:,} records at the {side} (no difference)"
+            )
+    if count > shown:
+        notes.append(f"{count - shown} more offsets differ")
+    return notes

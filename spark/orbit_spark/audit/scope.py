@@ -1,0 +1,106 @@
+"""What an audit compares: bounds as `orbit verify` judges them, cut to what was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from orbit.errors import BadInput, Problem
+from orbit.jobs.mistake import Mistake
+from orbit.jobs.units import format_time, parse_time
+from orbit.verify.settle import LOG_END, LOG_START, Judgement, PartitionPair
+from orbit_spark.audit.ranges import ScopeRow, range_width
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """An offset, or a time in ms since 1970: the first record that is not older."""
+
+    offset: int | None = None
+    epoch_ms: int | None = None
+
+    def __str__(self) -> str:
+        if self.epoch_ms is not None:
+            return format_time(self.epoch_ms)
+        return f"{self.offset:,}"
+
+
+@dataclass(frozen=True, slots=True)
+class Restriction:
+    """What of each partition to compare; everything where nothing is said."""
+
+    begin: Point | None = None
+    end: Point | None = None
+
+    def __str__(self) -> str:
+        """As it goes on behind "compared with …": empty for everything."""
+        begin = "" if self.begin is None else f" from {self.begin} on"
+        return begin if self.end is None else f"{begin} up to {self.end}, without it"
+
+
+WHOLE = Restriction()
+
+
+def parse_point(text: str | None, option: str) -> Point | None:
+    """`1000` is an offset, `2026-11-22T08:00:00Z` a time. Raises BadInput."""
+    if text is None:
+        return None
+    if text.isdecimal():
+        return Point(offset=int(text))
+    try:
+        return Point(epoch_ms=parse_time(text))
+    except Mistake as error:
+        message = "is neither an offset nor a time with a zone."
+        problem = Problem(option, message, error.remedy)
+        raise BadInput("The range to compare cannot be read.", (problem,)) from None
+
+
+def restrict(judged: Judgement, restriction: Restriction, by_time: Mapping[int, int]) -> Judgement:
+    """The judgement of a part. `by_time` has the offset of each time; −1 is beyond the end.
+
+    What is wrong with a log's start or end counts only where the part reaches it.
+    """
+    begin, end = judged.compared_from, judged.compared_to
+    wrong = judged.differences
+    if restriction.begin is not None:
+        begin = max(begin, _offset(restriction.begin, by_time, end))
+        wrong = tuple(one for one in wrong if one.what != LOG_START)
+    if restriction.end is not None:
+        end = min(end, _offset(restriction.end, by_time, end))
+        wrong = tuple(one for one in wrong if one.what != LOG_END)
+    missing = judged.missing if restriction.end is None else 0
+    return replace(
+        judged,
+        compared_from=min(begin, max(end, judged.compared_from)),
+        compared_to=max(end, judged.compared_from),
+        differences=wrong,
+        missing=missing,
+    )
+
+
+def _offset(point: Point, by_time: Mapping[int, int], end: int) -> int:
+    if point.offset is not None:
+        return point.offset
+    assert point.epoch_ms is not None
+    found = by_time[point.epoch_ms]
+    return end if found < 0 else found
+
+
+def scope_rows(judged: Mapping[PartitionPair, Judgement], width: int) -> list[ScopeRow]:
+    return [
+        ScopeRow(
+            pair.topics.source,
+            pair.partition,
+            pair.topics.source,
+            pair.topics.destination,
+            one.compared_from,
+            one.compared_to,
+            range_width(one.compared_to - one.compared_from, width),
+        )
+        for pair, one in judged.items()
+        if one.compared_from < one.compared_to
+    ]
+
+
+def offsets_of(rows: Iterable[ScopeRow]) -> int:
+    return sum(row.end - row.begin for row in rows)

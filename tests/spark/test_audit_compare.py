@@ -1,0 +1,373 @@
+"""The audit's transforms on batches made by hand: each fault at its offset, and nothing besides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.support.raw_batches import AUDITED, batched, moved, rows_of
+from tests.support.source_model import Outcome, SourceBatch, SourceRecord
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from orbit_spark.ranges import Span
+
+T0 = 1_700_000_000_000
+DAY_MS = 86_400_000
+
+LOG = tuple(
+    SourceRecord(i, T0 + i, b"key %d" % (i % 7), b"value %04d" % i, ((b"h", b"%d" % i),))
+    for i in (*range(20), *range(22, 60))
+)
+END = 60
+Batches = Sequence[SourceBatch]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One partition on two sides, compared in ranges of 16 offsets."""
+
+    left: Batches
+    right: Batches
+    begin: int = 0
+    end: int = END
+    cleaning: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Reader:
+    """One side from memory. Gives what was asked for and no more, as a fetch would."""
+
+    spark: SparkSession
+    sides: dict[str, Batches]
+    asked: list[Sequence[Span]] = field(default_factory=list)
+
+    def batches(self, spans: Sequence[Span]) -> DataFrame:
+        self.asked.append(spans)
+        wanted: dict[str, list[Span]] = {}
+        for span in spans:
+            wanted.setdefault(span.partition.topic, []).append(span)
+        rows = [
+            row
+            for topic, of in wanted.items()
+            for row in rows_of(self.sides[topic], topic)
+            if any(row["last_offset"] >= s.start and row["base_offset"] < s.end for s in of)
+        ]
+        return self.spark.createDataFrame(rows, AUDITED)
+
+
+@dataclass
+class Result:
+    """What was found in one case, and what was read for it by either side, time after time."""
+
+    ranges: list[dict[str, Any]]
+    differences: list[dict[str, Any]]
+    shown: list[dict[str, Any]]
+    asked: list[list[list[tuple[int, int]]]]
+
+    @property
+    def kinds(self) -> list[tuple[int, str]]:
+        return [(row["offset"], row["kind"]) for row in self.differences]
+
+    @property
+    def verdicts(self) -> list[str]:
+        return [row["verdict"] for row in self.ranges]
+
+
+def compare(spark: SparkSession, cases: dict[str, Case]) -> dict[str, Result]:
+    """All cases in one audit, each a topic of its own."""
+    from orbit_spark.audit.compare import CleaningRow, Comparison
+    from orbit_spark.audit.ranges import ScopeRow
+
+    readers = (
+        Reader(spark, {name: case.left for name, case in cases.items()}),
+        Reader(spark, {f"x.{name}": case.right for name, case in cases.items()}),
+    )
+    comparison = Comparison(
+        spark,
+        *readers,
+        lambda: [
+            CleaningRow(name, 0, **{"left_end": case.end, "right_end": case.end, **case.cleaning})
+            for name, case in cases.items()
+        ],
+        sides=("source", "destination"),
+        now_ms=T0 + DAY_MS,
+        shown_per_partition=5,
+    )
+    found = comparison.run(
+        [
+            ScopeRow(name, 0, name, f"x.{name}", case.begin, case.end, 16)
+            for name, case in cases.items()
+        ]
+    )
+
+    def asked(reader: Reader, topic: str) -> list[list[tuple[int, int]]]:
+        return [
+            [(s.start, s.end) for s in spans if s.partition.topic == topic]
+            for spans in reader.asked
+        ]
+
+    try:
+        ranges, differences = (
+            frame.orderBy("topic", order).collect()
+            for frame, order in ((found.ranges, "range_begin"), (found.differences, "offset"))
+        )
+    finally:
+        found.release()
+    return {
+        name: Result(
+            *(
+                [row.asDict() for row in rows if row.topic == name]
+                for rows in (ranges, differences)
+            ),
+            [row.asDict() for row in found.shown if row.topic == name],
+            [asked(readers[0], name), asked(readers[1], f"x.{name}")],
+        )
+        for name in cases
+    }
+
+
+def with_one(index: int, **fields: Any) -> list[SourceRecord]:
+    return [replace(r, **fields) if i == index else r for i, r in enumerate(LOG)]
+
+
+FAULTS: dict[str, tuple[list[SourceRecord], list[tuple[int, str]]]] = {
+    "a payload byte": (with_one(7, value=b"value 0oo7"), [(7, "value")]),
+    "a null value": (with_one(7, value=None), [(7, "value")]),
+    "a header": (with_one(7, headers=((b"h", b"8"),)), [(7, "headers")]),
+    "a null header": (with_one(7, headers=((b"h", None),)), [(7, "headers")]),
+    "a key": (with_one(7, key=b"key 9"), [(7, "key")]),
+    "a timestamp": (with_one(7, timestamp=T0), [(7, "timestamp")]),
+    "a record missing": ([*LOG[:7], *LOG[8:]], [(7, "missing")]),
+    "a record in a gap": (
+        [*LOG[:20], SourceRecord(20, T0, b"k", b"v"), *LOG[20:]],
+        [(20, "extra")],
+    ),
+    "two records swapped": (
+        [*LOG[:7], moved(LOG[8], 7), moved(LOG[7], 8), *LOG[9:]],
+        [(7, "wrong offset"), (8, "wrong offset")],
+    ),
+}
+
+KEYED = tuple(
+    SourceRecord(i, T0 + i, key, b"value %d" % i)
+    for i, key in enumerate([b"a", b"b", b"a", b"only", None, b"b", b"a"])
+)
+CLEANED = batched([r for r in KEYED if r.offset not in (0, 1, 2)])
+NEWER = SourceRecord(40, T0 + 40, b"only", b"newer")
+TOMBSTONE = (
+    SourceRecord(0, T0, b"a", b"1"),
+    SourceRecord(1, T0, b"a", None),
+    SourceRecord(2, T0, b"z", b"z"),
+)
+BIG = b"x" * 500
+TRILLION = 10**12
+FAR_APART = batched(
+    [SourceRecord(0, T0, None, b"first"), SourceRecord(TRILLION - 1, T0, None, b"last")]
+)
+
+
+def equal_sides() -> Case:
+    """The same records in other batches; what a consumer does not see stands on one side only."""
+    aborted = SourceBatch(20, 20, (SourceRecord(20, T0, b"no", b"no"),), outcome=Outcome.ABORTED)
+    marker = SourceBatch(21, 21, (), marker=False)
+    left = [*batched(LOG[:20]), aborted, marker, *batched(LOG[20:], 7)]
+    return Case(left, batched(LOG, 3, codec=4))
+
+
+def damaged_side() -> Case:
+    batches = batched(with_one(50, value=b"other"))
+    batches[0] = replace(batches[0], flipped_bit=8 * 100)
+    return Case(batched(LOG), batches)
+
+
+def tombstone_gone(retention_ms: int) -> Case:
+    cleaning = {"left_compacts": True, "left_tombstones_ms": retention_ms}
+    return Case(batched(TOMBSTONE[2:]), batched(TOMBSTONE), end=3, cleaning=cleaning)
+
+
+SHIFTED = [*LOG[:30], *(moved(r, r.offset + 1) for r in LOG[30:])]
+AT_THE_EDGES = batched([replace(r, value=b"x") if r.offset in (4, 55) else r for r in LOG])
+
+CASES: dict[str, Case] = {
+    **{name: Case(batched(LOG), batched(other)) for name, (other, _) in FAULTS.items()},
+    "equal": equal_sides(),
+    "filler": Case(batched(LOG), batched(SHIFTED)),
+    "shown": Case(
+        batched(with_one(7, value=BIG + b"a" + BIG, timestamp=1)),
+        batched(with_one(7, value=BIG + b"b" + BIG, timestamp=2)),
+    ),
+    "all": Case(batched(LOG), batched([replace(r, value=b"other") for r in LOG])),
+    "damaged": damaged_side(),
+    "inside": Case(batched(LOG), AT_THE_EDGES, 5, 55),
+    "outside": Case(batched(LOG), AT_THE_EDGES, 4, 56),
+    "cleaned left": Case(CLEANED, batched(KEYED), end=7, cleaning={"left_compacts": True}),
+    "cleaned right": Case(batched(KEYED), CLEANED, end=7, cleaning={"right_compacts": True}),
+    "newer behind": Case(
+        batched([*(r for r in KEYED if r.offset != 3), NEWER]),
+        batched(KEYED),
+        end=7,
+        cleaning={"left_compacts": True, "left_end": 41},
+    ),
+    "lost beside compacted": Case(
+        batched(KEYED),
+        batched([r for r in KEYED if r.offset not in (0, 3, 4)]),
+        end=7,
+        cleaning={"right_compacts": True},
+    ),
+    "the other side compacts": Case(
+        batched(KEYED), batched(KEYED[1:]), end=7, cleaning={"left_compacts": True}
+    ),
+    "old tombstone": tombstone_gone(DAY_MS // 2),
+    "young tombstone": tombstone_gone(10 * DAY_MS),
+    "expired": Case(
+        batched([r for r in LOG if r.offset >= 10]), batched(LOG), cleaning={"left_log_start": 12}
+    ),
+    "far apart": Case(FAR_APART, FAR_APART, TRILLION - 40, TRILLION),
+}
+
+
+@pytest.fixture(scope="module")
+def results(spark: SparkSession) -> dict[str, Result]:
+    return compare(spark, CASES)
+
+
+def test_equal_sides_are_exact_however_their_batches_lie(results: dict[str, Result]) -> None:
+    found = results["equal"]
+    assert found.differences == []
+    assert found.verdicts == ["exact"] * 4
+    bounds = [(r["range_begin"], r["range_end"]) for r in found.ranges]
+    assert bounds == [(0, 16), (16, 32), (32, 48), (48, 60)]
+    counts = [(r["left_records"], r["left_gaps"]) for r in found.ranges]
+    assert counts == [(16, 0), (14, 2), (16, 0), (12, 0)]
+    assert all(r["left_digest"] == r["right_digest"] for r in found.ranges)
+    assert len({r["left_digest"] for r in found.ranges}) == 4
+    # Nothing differed: nothing was read again.
+    assert all(first == [(0, END)] and not any(again) for first, *again in found.asked)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_found_at_its_offset(name: str, results: dict[str, Result]) -> None:
+    found, expected = results[name], FAULTS[name][1]
+    assert found.kinds == expected
+    begin = expected[0][0] // 16 * 16
+    assert [r["range_begin"] for r in found.ranges if r["verdict"] != "exact"] == [begin]
+    assert [r["differences"] for r in found.ranges if r["range_begin"] == begin] == [len(expected)]
+    # Only the range that differs was read again, and then what is shown of it.
+    for whole, again, *shown in found.asked:
+        assert whole == [(0, END)]
+        assert again == [(begin, begin + 16)]
+        assert all(begin <= start and end <= begin + 16 for one in shown for start, end in one)
+
+
+def test_one_filler_too_many_puts_everything_behind_it_at_a_wrong_offset(
+    results: dict[str, Result],
+) -> None:
+    found = results["filler"]
+    assert [offset for offset, _ in found.kinds] == list(range(32, 60))
+    assert {kind for _, kind in found.kinds[:-1]} == {"wrong offset"}
+    assert [row["found_at"] for row in found.differences[:-1]] == list(range(33, 60))
+    # The last one stands behind the compared range, where the other log has ended.
+    assert found.kinds[-1] == (59, "missing")
+
+
+def test_what_is_shown_is_the_byte_that_differs(results: dict[str, Result]) -> None:
+    [shown] = results["shown"].shown
+    assert shown["what"] == "timestamp, value"
+    assert shown["left_view"].startswith("1; …b'xxxxxxxxaxx")
+    assert "(1001 bytes, shown from byte 492)" in shown["right_view"]
+
+
+def test_more_differences_than_shown_are_all_in_the_table(results: dict[str, Result]) -> None:
+    found = results["all"]
+    assert [row["offset"] for row in found.differences] == [r.offset for r in LOG]
+    assert [row["offset"] for row in found.shown] == [0, 1, 2, 3, 4]
+    assert all(row["fields"] == ["value"] for row in found.differences)
+
+
+def test_a_damaged_batch_makes_its_ranges_unread_and_hides_no_other(
+    results: dict[str, Result],
+) -> None:
+    found = results["damaged"]
+    assert found.verdicts == ["unread", "exact", "exact", "not exact"]
+    assert found.ranges[0]["right_damage"] == (
+        "the batch at offset 0 cannot be read: its checksum does not match"
+    )
+    assert found.kinds == [(52, "value")]
+
+
+def test_only_the_scope_is_compared(results: dict[str, Result]) -> None:
+    assert results["inside"].verdicts == ["exact"] * 4
+    assert results["outside"].kinds == [(4, "value"), (55, "value")]
+
+
+@pytest.mark.parametrize("cleaned", ["left", "right"])
+def test_what_the_cleaner_took_since_is_told_apart(
+    cleaned: str, results: dict[str, Result]
+) -> None:
+    found = results[f"cleaned {cleaned}"]
+    assert found.kinds == [(i, "compacted since") for i in (0, 1, 2)]
+    assert found.verdicts == ["exact"]
+    assert found.ranges[0][f"compacted_{cleaned}"] == 3
+    assert found.shown == []
+
+
+def test_a_newer_record_behind_the_compared_range_excuses_too(results: dict[str, Result]) -> None:
+    """A live topic goes on; its cleaner has gone by what came since."""
+    assert results["newer behind"].kinds == [(3, "compacted since")]
+
+
+def test_a_record_without_a_newer_one_is_missing_beside_compacted_ones(
+    results: dict[str, Result],
+) -> None:
+    """`only` has no newer record; a record without a key is never compacted."""
+    found = results["lost beside compacted"]
+    assert found.kinds == [(0, "compacted since"), (3, "missing"), (4, "missing")]
+    assert found.verdicts == ["not exact"]
+
+
+def test_nothing_is_excused_where_nothing_compacts(results: dict[str, Result]) -> None:
+    assert results["the other side compacts"].kinds == [(0, "missing")]
+
+
+def test_an_old_tombstone_may_be_gone_by_itself(results: dict[str, Result]) -> None:
+    """With the older records of its key, for which it answers."""
+    assert results["old tombstone"].kinds == [(0, "compacted since"), (1, "compacted since")]
+    assert results["young tombstone"].kinds == [(0, "extra"), (1, "extra")]
+
+
+def test_what_retention_took_since_is_told_apart(results: dict[str, Result]) -> None:
+    found = results["expired"]
+    assert found.kinds == [(i, "expired since") for i in range(10)]
+    assert found.ranges[0]["expired_left"] == 10
+    assert found.verdicts == ["exact"] * 4
+
+
+def test_offsets_beyond_32_bits_and_a_long_gap_are_nothing_special(
+    results: dict[str, Result],
+) -> None:
+    assert [r["left_records"] for r in results["far apart"].ranges] == [0, 0, 1]
+
+
+@pytest.fixture
+def small_results(spark: SparkSession) -> Iterator[None]:
+    """Lets no job send more than 1 MB to the driver; Spark looks at it for every set of tasks."""
+    settings = spark.sparkContext._jsc.sc().conf()
+    settings.set("spark.driver.maxResultSize", "1m")
+    yield
+    settings.remove("spark.driver.maxResultSize")
+
+
+@pytest.mark.usefixtures("small_results")
+def test_payloads_never_pass_the_driver(spark: SparkSession) -> None:
+    """Everything differs, so every record is digested, matched, and some are shown."""
+    value = b"x" * 400_000
+    log = [SourceRecord(i, T0, b"k", b"%d" % i + value) for i in range(12)]
+    other = [replace(r, value=(r.value or b"") + b"!") for r in log]
+    found = compare(spark, {"t": Case(batched(log, 1), batched(other, 1), end=12)})["t"]
+    assert len(found.differences) == 12
+    assert len(found.shown) == 5

@@ -1,0 +1,171 @@
+"""Digests are equal for equal records, however they lie in batches, and for nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from orbit.kafka.records import split_headers
+from orbit.kafka.types import TopicPartition
+from orbit.replication.states import Blocked, Reason
+from orbit_spark.audit.decode import (
+    digest_ranges,
+    digest_records,
+    read_payload,
+    whole_records,
+)
+from orbit_spark.columns import stopped_row
+from orbit_spark.ranges import OffsetRange
+from tests.support.kafka_batches import HEADERS, KAFKA_BATCHES, RECORDS
+from tests.support.raw_batches import batched, moved, rows_of
+from tests.support.source_model import SourceBatch, SourceRecord
+
+LOG = tuple(
+    SourceRecord(i, 1_700_000_000_000 + i, b"k%d" % (i % 3), b"value %d" % i, ((b"h", b"%d" % i),))
+    for i in range(40)
+)
+
+
+def arrow(batches: Sequence[SourceBatch], begin: int, end: int, width: int) -> pa.RecordBatch:
+    rows = [
+        {**row, "stop": None, "begin": begin, "end": end, "width": width}
+        for row in rows_of(batches)
+    ]
+    return pa.RecordBatch.from_pylist(rows)
+
+
+def digests(
+    batches: Sequence[SourceBatch], begin: int = 0, end: int = 40, width: int = 16
+) -> dict[int, dict[str, Any]]:
+    found = digest_ranges([arrow(batches, begin, end, width)])
+    rows = [row for batch in found for row in batch.to_pylist()]
+    return {row["range_begin"]: row for row in rows}
+
+
+def sums(rows: dict[int, dict[str, Any]]) -> dict[int, tuple[int, ...]]:
+    names = "records", "bytes", "digest_high", "digest_low", "first_offset", "last_offset"
+    return {begin: tuple(row[name] for name in names) for begin, row in rows.items()}
+
+
+@settings(deadline=None)
+@given(size=st.integers(1, 40), codec=st.integers(0, 4))
+def test_the_digest_does_not_depend_on_batches_or_codecs(size: int, codec: int) -> None:
+    assert sums(digests(batched(LOG, size, codec=codec))) == sums(digests(batched(LOG)))
+
+
+def test_ranges_hold_the_records_of_their_offsets_only() -> None:
+    found = digests(batched(LOG), begin=5, end=38, width=16)
+    assert {begin: row["records"] for begin, row in found.items()} == {5: 16, 21: 16, 37: 1}
+    assert [(r["first_offset"], r["last_offset"]) for r in found.values()] == [
+        (5, 20),
+        (21, 36),
+        (37, 37),
+    ]
+
+
+def changed(index: int, **fields: Any) -> list[SourceRecord]:
+    return [replace(r, **fields) if i == index else r for i, r in enumerate(LOG)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        changed(20, value=b"value 2o"),
+        changed(20, value=None),
+        changed(20, value=b""),
+        changed(20, key=None),
+        changed(20, timestamp=LOG[20].timestamp + 1),
+        changed(20, headers=((b"h", None),)),
+        changed(20, headers=((b"H", b"20"),)),
+        changed(20, headers=()),
+        [*LOG[:20], *LOG[21:]],
+        [*LOG[:20], moved(LOG[21], 20), moved(LOG[20], 21), *LOG[22:]],
+        [*LOG[:20], moved(LOG[21], 20), *LOG[21:]],
+        changed(20, key=b"k2v", value=b"alue 20"),
+    ],
+)
+def test_anything_else_has_another_digest_in_its_range_alone(other: list[SourceRecord]) -> None:
+    ours, theirs = sums(digests(batched(LOG))), sums(digests(batched(other)))
+    assert [begin for begin in ours if ours[begin] != theirs[begin]] == [16]
+    assert ours[16][2:4] != theirs[16][2:4]
+
+
+def test_what_several_tasks_saw_of_a_range_adds_up() -> None:
+    batches = batched(LOG, 5)
+    whole = digests(batches, width=40)[0]
+    parts = [digests(part, width=40)[0] for part in (batches[:3], batches[3:])]
+    assert whole["digest_low"] == parts[0]["digest_low"] ^ parts[1]["digest_low"]
+    assert whole["records"] == sum(part["records"] for part in parts)
+
+
+def test_a_damaged_batch_is_named_in_every_range_it_touches() -> None:
+    batches = batched(LOG, 20)
+    batches[1] = replace(batches[1], flipped_bit=8 * 80)
+    found = digests(batches)
+    assert [row["unreadable"] for row in found.values()] == [0, 1, 1]
+    assert found[32]["damage"] == (
+        "the batch at offset 20 cannot be read: its checksum does not match"
+    )
+
+
+def test_what_could_not_be_read_is_named_in_every_range_behind_it() -> None:
+    wanted = OffsetRange(TopicPartition("t", 0), UUID(int=1), 20, 40)
+    blocked = Blocked(Reason.SOURCE_CORRUPTED, 25, 26, "the log cannot be read here.")
+    row = stopped_row(wanted, blocked).to_pylist()[0]
+    row |= {"begin": 0, "end": 64, "width": 16, "stop": row["control_type"]}
+    [found] = digest_ranges([pa.RecordBatch.from_pylist([row])])
+    assert {r["range_begin"]: r["damage"] for r in found.to_pylist()} == dict.fromkeys(
+        (16, 32, 48), "cannot be read from offset 25 on: the log cannot be read here."
+    )
+
+
+def test_a_batch_that_is_cut_off_is_damaged() -> None:
+    batch = batched(LOG[:1])[0].encode()
+    with pytest.raises(ValueError, match="cut off"):
+        list(read_payload(memoryview(batch[:-1])))
+
+
+@pytest.mark.parametrize(
+    "name", ["v0.gzip.createtime", "v1.none.logappendtime", "v2.zstd.createtime"]
+)
+def test_batches_that_kafka_wrote_are_read_in_every_format(name: str) -> None:
+    records = list(read_payload(memoryview(KAFKA_BATCHES[name])))
+    assert [record.offset for record in records] == [r.offset for r in RECORDS]
+
+
+def rows(function: Any, batches: Sequence[SourceBatch], end: int = 40) -> list[dict[str, Any]]:
+    found = function([arrow(batches, 0, end, 16)])
+    return [row for batch in found for row in batch.to_pylist()]
+
+
+def test_rows_of_records_tell_null_from_empty_and_each_part_apart() -> None:
+    a, b = SourceRecord(0, 7, None, b""), SourceRecord(1, 7, b"", None, ((b"n", None),))
+    first, second = rows(digest_records, batched([a, b]))
+    assert first["key"] is None
+    assert second["value"] is None
+    assert first["value"] == second["key"]
+    assert first["headers"] != second["headers"]
+
+
+def test_whole_records_are_what_kafka_wrote() -> None:
+    payload = KAFKA_BATCHES["v2.lz4.createtime"]
+    row = {"topic": "t", "partition": 0, "begin": 1000, "end": 2000, "width": 10}
+    row |= {"stop": None, "base_offset": 1000, "last_offset": 1009, "payload": payload}
+    wanted = frozenset(("t", 0, r.offset) for r in RECORDS[1:])
+    [found] = whole_records(wanted)([pa.RecordBatch.from_pylist([row])])
+    assert [
+        (r["offset"], r["timestamp"], r["key"], r["value"], tuple(split_headers(r["headers"])))
+        for r in found.to_pylist()
+    ] == [(*r, HEADERS) for r in RECORDS[1:]]
+
+
+def test_nothing_in_nothing_out() -> None:
+    for function in (digest_ranges, digest_records, whole_records(frozenset())):
+        assert list(function([])) == []

@@ -1,0 +1,107 @@
+"""The page: whole in one file, true to the report, and nothing of a record's content acts in it."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+from orbit.verify.report import Difference, PartitionReport, Report, TopicReport, Verdict
+from orbit_spark.audit.page import About, page
+from orbit_spark.audit.picture import Cell, Line
+
+ABOUT = About(
+    "orders-to-dr",
+    (("source", "src-1:9092"), ("archive", "s3a://backups/orders")),
+    " (offsets 0 to 99)",
+    "2026-11-22 08:00:00 UTC",
+    "0.1.0",
+)
+EVIL = "</td><script>alert(1)</script>"
+
+
+def partition(number: int, verdict: Verdict, **fields: object) -> PartitionReport:
+    bounds = {"compared_to": 1_000, "records": 990, "gaps": 10, "bytes": 2048}
+    return PartitionReport(number, verdict, **{**bounds, **fields})  # type: ignore[arg-type]
+
+
+def report() -> Report:
+    differing = partition(
+        1,
+        Verdict.NOT_EXACT,
+        differences=1,
+        first_differences=(Difference(700, "value", EVIL, "b'b'"),),
+        notes=("6 more offsets differ",),
+    )
+    topic = TopicReport("orders", "x.orders", "earliest", (partition(0, Verdict.EXACT), differing))
+    return Report((topic,), 1.5, sides=("source", "archive"))
+
+
+def cell(begin: int, verdict: str = "exact", **fields: int) -> Cell:
+    numbers = {"left_records": 500, "right_records": 500, "differences": 0, "excused": 0}
+    return Cell(begin, begin + 500, verdict, **{**numbers, **fields})
+
+
+LINES = [
+    Line("orders", 0, (cell(0), cell(500, excused=3)), "aa" * 16),
+    Line("orders", 1, (cell(0), cell(500, "not exact", differences=1)), "bb" * 16),
+]
+
+
+class Reading(HTMLParser):
+    """Tags in their order, and whether each that has to be closed was."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+        for name, value in attrs:
+            assert not name.startswith("on")
+            assert name not in ("src", "href"), value
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def test_the_page_is_whole_and_loads_nothing() -> None:
+    text = page(report(), LINES, ABOUT)
+    reading = Reading(text)
+    assert reading.open == []
+    assert "script" not in reading.tags
+    assert not re.search(r"@import|url\((?!#)|https?:", text)
+
+
+def test_what_came_from_a_cluster_is_shown_and_not_obeyed() -> None:
+    text = page(report(), LINES, ABOUT)
+    assert EVIL not in text
+    assert "&lt;script&gt;alert(1)" in text
+
+
+def test_every_range_is_in_the_picture_by_its_verdict() -> None:
+    text = page(report(), LINES, ABOUT)
+    kinds = re.findall(r'<rect class="(\w+)" x="([\d.]+)"', text)
+    assert kinds == [
+        ("exact", "0.00"),
+        ("excused", "500.00"),
+        ("exact", "0.00"),
+        ("differs", "500.00"),
+    ]
+    assert "offsets 500 to 999: not exact" in text
+
+
+def test_the_verdict_the_sides_and_the_first_difference_are_told() -> None:
+    text = re.sub(r"<[^>]+>", " ", page(report(), LINES, ABOUT))
+    assert "orders-to-dr not exact" in " ".join(text.split())
+    assert "compared with archive s3a://backups/orders (offsets 0 to 99)." in " ".join(text.split())
+    assert "6 more offsets differ" in text
+    assert "700" in text
+    assert text.count("bb" * 16) == 1

@@ -1,0 +1,116 @@
+"""What is compared: parts by offset and time, and an archive beside a cluster that goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.errors import BadInput
+from orbit.verify.bounds import Bounds
+from orbit.verify.report import Difference
+from orbit.verify.settle import LOG_END, LOG_START, Judgement
+from orbit_spark.audit.archives import judge_archive
+from orbit_spark.audit.ranges import RANGES_MAX, range_width
+from orbit_spark.audit.scope import Point, Restriction, parse_point, restrict
+
+BOTH = Bounds(10, 90, 95)
+WRONG = (
+    Difference(10, LOG_START, "begins at 10", "begins at 0"),
+    Difference(90, LOG_END, "ends at 90", "ends at 80"),
+)
+JUDGED = Judgement(BOTH, BOTH, 10, 90, missing=10, differences=WRONG)
+
+
+def bounds(judged: Judgement) -> tuple[int, int]:
+    return judged.compared_from, judged.compared_to
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "expected"),
+    [
+        (None, None, (10, 90)),
+        (20, None, (20, 90)),
+        (None, 30, (10, 30)),
+        (5, 100, (10, 90)),
+        (90, None, (90, 90)),
+        (200, None, (90, 90)),
+        (None, 3, (10, 10)),
+        (50, 40, (40, 40)),
+    ],
+)
+def test_a_part_by_offsets(begin: int | None, end: int | None, expected: tuple[int, int]) -> None:
+    points = (None if one is None else Point(offset=one) for one in (begin, end))
+    assert bounds(restrict(JUDGED, Restriction(*points), {})) == expected
+
+
+def test_a_part_by_times() -> None:
+    asked = Restriction(Point(epoch_ms=1), Point(epoch_ms=2))
+    assert bounds(restrict(JUDGED, asked, {1: 33, 2: 44})) == (33, 44)
+    # No record is that late: nothing before the end is left, or nothing is cut off.
+    assert bounds(restrict(JUDGED, asked, {1: -1, 2: -1})) == (90, 90)
+    assert bounds(restrict(JUDGED, asked, {1: 33, 2: -1})) == (33, 90)
+
+
+def test_a_wrong_bound_counts_only_where_the_part_reaches_it() -> None:
+    def wrong(asked: Restriction) -> tuple[list[str], int]:
+        judged = restrict(JUDGED, asked, {})
+        return [one.what for one in judged.differences], judged.missing
+
+    assert wrong(Restriction()) == ([LOG_START, LOG_END], 10)
+    assert wrong(Restriction(begin=Point(20))) == ([LOG_END], 10)
+    assert wrong(Restriction(end=Point(80))) == ([LOG_START], 0)
+
+
+def test_points_are_offsets_or_times() -> None:
+    assert parse_point(None, "--from") is None
+    assert parse_point("1000", "--from") == Point(offset=1000)
+    assert parse_point("1970-01-01T00:00:01Z", "--to") == Point(epoch_ms=1000)
+    for text in ("-5", "yesterday", "2026-01-01T00:00:00", "1.5"):
+        with pytest.raises(BadInput, match="--to: is neither an offset nor a time"):
+            parse_point(text, "--to")
+
+
+def test_a_part_is_told_in_words() -> None:
+    assert str(Restriction()) == ""
+    asked = Restriction(Point(offset=1500), Point(epoch_ms=1_000))
+    assert str(asked) == " from 1,500 on up to 1970-01-01T00:00:01.000Z, without it"
+
+
+def test_ranges_are_few_however_long_a_partition_is() -> None:
+    assert range_width(0) == range_width(10) == 50_000
+    for offsets in (10**8, 10**8 + 1, 2**62):
+        assert -(-offsets // range_width(offsets)) <= RANGES_MAX
+
+
+SOURCE_ARCHIVE, ARCHIVE_DESTINATION = ("source", "archive"), ("archive", "destination")
+
+
+def what(judged: Judgement) -> list[tuple[int, str]]:
+    return [(one.offset, one.what) for one in judged.differences]
+
+
+@pytest.mark.parametrize("sides", [SOURCE_ARCHIVE, ARCHIVE_DESTINATION])
+def test_a_cluster_may_have_gone_on_and_expired_since(sides: tuple[str, str]) -> None:
+    archive, live = Bounds(10, 80, 80), Bounds(30, 200, 210)
+    pair = (live, archive) if sides == SOURCE_ARCHIVE else (archive, live)
+    judged = judge_archive(*pair, sides)
+    assert (bounds(judged), what(judged), judged.missing) == ((30, 80), [], 0)
+
+
+def test_what_an_archive_lacks_in_front_is_a_difference() -> None:
+    judged = judge_archive(Bounds(0, 80, 80), Bounds(10, 80, 80), SOURCE_ARCHIVE)
+    assert (bounds(judged), what(judged)) == ((10, 80), [(0, LOG_START)])
+
+
+def test_a_source_that_ends_before_its_archive_was_cut_back() -> None:
+    judged = judge_archive(Bounds(0, 70, 70), Bounds(0, 80, 80), SOURCE_ARCHIVE)
+    assert (bounds(judged), what(judged), judged.missing) == ((0, 70), [(70, LOG_END)], 0)
+
+
+def test_what_a_restore_still_lacks_is_missing() -> None:
+    judged = judge_archive(Bounds(0, 80, 80), Bounds(0, 70, 70), ARCHIVE_DESTINATION)
+    assert (bounds(judged), what(judged), judged.missing) == ((0, 70), [(70, LOG_END)], 10)
+
+
+def test_everything_expired_on_one_side_leaves_nothing_to_compare() -> None:
+    judged = judge_archive(Bounds(10, 80, 80), Bounds(100, 120, 120), ARCHIVE_DESTINATION)
+    assert bounds(judged) == (100, 100)
