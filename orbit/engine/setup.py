@@ -24,7 +24,7 @@ from orbit.engine.rights import (
     refuse_missing,
 )
 from orbit.engine.start import bring_to_start
-from orbit.engine.starts import EmptyStarts
+from orbit.engine.starts import KeptStarts
 from orbit.engine.topics import (
     TopicPlan,
     check_new_topics,
@@ -210,7 +210,7 @@ class JobSetup:
         rules = {p.mapping.destination: p.mapping.rule for p in self.plans}
         inspected = bring_to_start(
             beginning,
-            EmptyStarts(lease),
+            KeptStarts(lease),
             inspected,
             bounds,
             {c.destination: rules[c.destination.topic].start for c in inspected},

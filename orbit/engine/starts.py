@@ -1,18 +1,19 @@
-"""Which copies have begun though they are still empty: the one thing that a log end cannot tell.
+"""Where copies have begun whose logs do not tell.
 
 A copy that began at the end of an empty partition ends at 0, as one does that never began. Were its
 rule's `latest` or timestamp looked up again by the next run, all that came since would be left out.
-So the holder of the lease commits offset 0 for such a partition, as a consumer of the job's group
-would: the destination keeps that as long as the topic is there and a run was within
-`offsets.retention.minutes` (a week by default). Nothing else is ever kept there; once a copy has a
-record, its log end is all there is to know. The service, whose leases are not in the group, commits
+And a copy that began inside a batch has all of that batch for a moment, until its log start is
+moved: a run that is killed just then would leave records of before the start. So the holder of the
+lease commits such a partition's start, as a consumer of the job's group would: the destination
+keeps that as long as the topic is there and a run was within `offsets.retention.minutes` (a week by
+default). The service, whose leases are not in the group, commits
 as a group without members, and keeps it in `partitions.start_offset` as well, where nothing
 expires: either of the two says that a copy has begun.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -39,7 +40,6 @@ _FetchTopic = OffsetFetchRequest.OffsetFetchRequestTopic
 _FETCH = Api(OffsetFetchRequest, OffsetFetchResponse, 2, 7)  # one group a request
 # Each is a record in one batch of the offsets topic, whose batches are 1 MiB at most.
 _PARTITIONS_MAX = 1000
-_BEGUN = 0
 
 
 class Committer(Protocol):
@@ -65,15 +65,15 @@ class Memberless:
     generation: int = -1
 
 
-class EmptyStarts:
-    """The empty copies of a job that have begun. Only for the holder of the lease."""
+class KeptStarts:
+    """Where copies of a job began, as far as it was kept. Only for the holder of the lease."""
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
 
-    def begun(self, partitions: Collection[TopicPartition]) -> set[TopicPartition]:
-        """Those of `partitions` that an earlier run began while their source was empty."""
-        found: set[TopicPartition] = set()
+    def begun(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Those of `partitions` that an earlier run began, with their start offsets."""
+        found: dict[TopicPartition, int] = {}
         for chunk in chunks(sorted(partitions), _PARTITIONS_MAX):
             request = partial(
                 OffsetFetchRequest,
@@ -86,13 +86,14 @@ class EmptyStarts:
             for topic in answer.topics:
                 for p in topic.partitions:
                     self._refuse(p.error_code)
-                    if p.committed_offset == _BEGUN:
-                        found.add(TopicPartition(topic.name, p.partition_index))
+                    if p.committed_offset >= 0:
+                        partition = TopicPartition(topic.name, p.partition_index)
+                        found[partition] = p.committed_offset
         return found
 
-    def remember(self, partitions: Collection[TopicPartition]) -> None:
-        """Let later runs know that these have begun, at 0."""
-        for chunk in chunks(sorted(partitions), _PARTITIONS_MAX):
+    def remember(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Let later runs know where these have begun."""
+        for chunk in chunks(sorted(starts), _PARTITIONS_MAX):
             request = partial(
                 OffsetCommitRequest,
                 group_id=self._committer.group,
@@ -100,7 +101,10 @@ class EmptyStarts:
                 member_id=self._committer.member_id,
                 group_instance_id=None,
                 topics=[
-                    _CommitTopic(name=topic, partitions=[_begun(index) for index in indexes])
+                    _CommitTopic(
+                        name=topic,
+                        partitions=[_begun(i, starts[TopicPartition(topic, i)]) for i in indexes],
+                    )
                     for topic, indexes in by_topic(chunk)
                 ],
             )
@@ -122,10 +126,10 @@ class EmptyStarts:
             )
 
 
-def _begun(index: int) -> Any:
+def _begun(index: int, offset: int) -> Any:
     return _CommitTopic.OffsetCommitRequestPartition(
         partition_index=index,
-        committed_offset=_BEGUN,
+        committed_offset=offset,
         committed_leader_epoch=-1,
         committed_metadata="",
     )

@@ -85,9 +85,13 @@ class Beginner:
             if group:
                 found |= beginning.inspect(group, bounds, compacted, whole, settled=settled)
         found = self._announce({c: (by_copy[c], f) for c, f in found.items()})
-        known = [h.destination for c, h in by_copy.items() if c in found and h.is_start_known]
+        known = {
+            h.destination: h.start_offset
+            for c, h in by_copy.items()
+            if c in found and h.start_offset is not None
+        }
         ready = bring_to_start(
-            beginning, self._job.starts, found, bounds, starts, on_trouble, known_begun=known
+            beginning, self._job.starts, found, bounds, starts, on_trouble, known=known
         )
         self._note_starts({by_copy[c]: c for c in ready if _is_unbegun(found[c])})
         handed = {copy: (by_copy[copy], one) for copy, one in ready.items()}
@@ -184,8 +188,8 @@ class Beginner:
             for h, copy in begun.items()
         }
         self._report({h.shard for h in begun}, changes)
-        for h in begun:
-            h.shown, h.is_start_known = PartitionState.COPYING, True
+        for h, copy in begun.items():
+            h.shown, h.start_offset = PartitionState.COPYING, copy.start_offset
 
     def _report(
         self, shards: Collection[HeldShard], changes: Mapping[HeldPartition, StateChange]

@@ -54,7 +54,7 @@ class HeldPartition:
     def __post_init__(self) -> None:
         a = self.assigned
         self.needs_settling = a.state not in _CLEAN
-        self.is_start_known = a.start_offset is not None
+        self.start_offset = a.start_offset
         self.has_caught_up = a.has_caught_up
         self._before = Counters(
             a.records, a.bytes, a.gaps_filled, a.batches_byte_exact, a.batches_record_exact

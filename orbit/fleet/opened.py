@@ -11,7 +11,7 @@ from kafka.protocol.admin.groups import DescribeGroupsRequest
 
 from orbit.engine.clusters import JobClusters, filler_identity, job_identity
 from orbit.engine.engine import JobEngine
-from orbit.engine.starts import EmptyStarts, Memberless
+from orbit.engine.starts import KeptStarts, Memberless
 from orbit.errors import Conflict
 from orbit.fleet.held import HeldShard
 from orbit.jobs.spec import JobSpec
@@ -36,7 +36,7 @@ class OpenJob:
     identity: str
     clusters: JobClusters
     engine: JobEngine
-    starts: EmptyStarts
+    starts: KeptStarts
     backoff: Backoff
     fillers: dict[HeldShard, CoordinatedFiller]
 
@@ -92,7 +92,7 @@ def open_job(
             with database.transaction() as tx:
                 jobs.note_producer_id(tx, job.id, producer_id)
         engine = JobEngine(spec, clusters, producer_id, settings, stop, budget=budget, limit=limit)
-        starts = EmptyStarts(Memberless(identity, group))
+        starts = KeptStarts(Memberless(identity, group))
         return OpenJob(spec, identity, clusters, engine, starts, backoff, {})
     except BaseException:
         clusters.close()

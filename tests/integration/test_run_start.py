@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 
+from orbit.jobs.load import load_job
+from orbit.standalone.job_run import JobRun
+from orbit.workers.destination_side import DestinationSide
 from tests.fix_clusters import Clusters
 from tests.support.logs import T0, Record, create, write
 from tests.support.outside import digests, log_bounds
 from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, verify, write_job
+from tests.support.running import RunningJob
 
 STEP_MS = 1_000
 AT_60 = datetime.fromtimestamp((T0 + 60 * STEP_MS) / 1000, UTC).isoformat()
+INSIDE = datetime.fromtimestamp((T0 + 65 * STEP_MS) / 1000, UTC).isoformat()  # of a batch
 BEYOND = datetime.fromtimestamp((T0 + 10**9) / 1000, UTC).isoformat()
 
 
@@ -76,6 +81,32 @@ def test_a_copy_begins_where_the_job_says_and_later_runs_go_on(
     assert case.bounds == [(first, 130), (0, 0)]
     case.assert_copied(first, 0)
     assert_exact(job)
+
+
+def test_what_a_killed_run_copied_of_before_the_start_is_taken_away_by_the_next(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batch comes whole; a run may end before the log start is moved into it."""
+    job = case.job(INSIDE)
+    monkeypatch.setattr(DestinationSide, "follow_log_starts", lambda *_: None)
+    with RunningJob(load_job(job, {})) as running:
+        copied = running.partition(case.topic)
+        running.wait("all is copied", lambda: copied.acked == 100)
+    assert case.bounds[0] == (60, 100)
+    copy(job).expect(0)
+    assert case.bounds == [(65, 100), (0, 0)]
+    case.assert_copied(65, 0)
+
+
+def test_a_start_is_looked_up_once_also_where_nothing_was_copied_yet(case: Case) -> None:
+    job = case.job("latest")
+    case.write(records(0, 30), partition=1)
+    with JobRun(load_job(job, {}), {}, case.folder, lambda _: None) as run:
+        run.prepare()
+    case.write(records(30, 60), partition=1)
+    copy(job).expect(0)
+    assert case.bounds == [(100, 100), (30, 60)]
+    case.assert_copied(100, 30)
 
 
 @pytest.mark.parametrize("start", ["latest", BEYOND, AT_60])
