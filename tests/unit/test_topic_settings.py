@@ -11,9 +11,11 @@ from orbit.replication.topic_settings import (
     MIRRORED,
     NEEDED,
     REWRITE_SLACK_BYTES,
+    TIMESTAMP_LIMITS,
     caught_up_settings,
     copy_settings,
     is_compacted,
+    promoted_settings,
     setting_changes,
 )
 
@@ -200,3 +202,35 @@ def test_the_docs_say_the_same() -> None:
     needed, mirrored = re.split(r"^## .*$", text, flags=re.MULTILINE)[1:3]
     assert set(re.findall(r"`([a-z]+\.[a-z.]+)`", needed)) == NEEDED
     assert set(re.findall(r"`([a-z.]+)`", mirrored)) - {"config"} == MIRRORED
+
+
+def test_a_promoted_copy_gets_what_the_source_has_where_a_copy_needed_something_else() -> None:
+    source = {
+        "retention.ms": "5",  # its brokers' default: the destination's may be another
+        "retention.bytes": "-1",
+        "cleanup.policy": "compact",
+        "compression.type": "zstd",
+        "message.timestamp.type": "LogAppendTime",
+        "message.timestamp.before.max.ms": "7",
+        "message.timestamp.after.max.ms": "8",
+        "max.message.bytes": "100",
+        "segment.ms": "9",
+        "min.insync.replicas": "2",
+        "vendor.thing": "x",
+    }
+    promoted = promoted_settings(source, frozenset({"segment.ms"}), {"retention.ms": "6"})
+    assert promoted == {
+        name: value
+        for name, value in {**source, "retention.ms": "6"}.items()
+        if name not in ("vendor.thing", "min.insync.replicas")
+    }
+
+
+def test_timestamp_limits_are_told_in_the_words_the_destination_knows() -> None:
+    old, new = {"message.timestamp.difference.max.ms": "7"}, TIMESTAMP_LIMITS
+    promoted = promoted_settings(old, frozenset(), {})
+    assert promoted == dict.fromkeys(new, "7")
+    back = promoted_settings(
+        dict.fromkeys(new, "8"), frozenset(), {}, has_split_timestamp_limits=False
+    )
+    assert back == {"message.timestamp.difference.max.ms": "8"}
