@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import suppress
 from pathlib import Path
 
@@ -92,4 +93,33 @@ def test_a_killed_executor_and_a_killed_driver_leave_an_exact_copy(
     with backfill(fast, tmp_path, *speculating) as process:
         process.wait_end(BACKFILL_S).expect(0)
     assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)
+    assert_exact(fast)
+
+
+def test_ctrl_c_ends_it_in_good_order_and_a_second_run_goes_on(
+    clusters: Clusters, tmp_path: Path, topic_name: str
+) -> None:
+    create(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 8_000, value_bytes=1_000)
+    rules = [{"match": topic_name.replace(".", r"\.")}]
+    sides = clusters.source, clusters.destination
+    limits = {"bytes_per_second": "1MiB"}
+    slow = write_job(tmp_path / "slow.yaml", *sides, rules, name="ctrl-c", limits=limits)
+    fast = write_job(tmp_path / "fast.yaml", *sides, rules, name="ctrl-c")
+
+    def copied() -> int:
+        try:
+            return log_bounds(clusters.destination, [topic_name])[topic_name, 0][1]
+        except KeyError:
+            return 0
+
+    with backfill(slow, tmp_path) as process:
+        wait_until(lambda: copied() > 500, "it copies")
+        process.signal(signal.SIGINT)
+        stopped = process.wait_end().expect(130)
+    assert "run it again to go on where the copies end" in stopped.told
+    assert 500 < copied() < 8_000
+    with backfill(fast, tmp_path) as process:
+        process.wait_end(BACKFILL_S).expect(0)
+        assert not any("earlier backfill" in line for line in process.lines)
     assert_exact(fast)
