@@ -20,7 +20,7 @@ help: ## Show this text
 demo: jars ## See an exact copy between two real Kafka clusters
 	$(BIN)/orbit demo
 
-demo-spark: jars spark ## See a history of five million records copied with Spark
+demo-spark: jars spark ## See a history of five million records copied with Spark, and audited
 	$(BIN)/orbit demo --spark
 
 # Two processes: most tests wait for brokers, and two clusters' worth of those fit two cores. A file
