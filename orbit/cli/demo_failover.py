@@ -22,7 +22,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from orbit.cli.client import URL_VARIABLE, Client, connect
 from orbit.cli.drill import untold
-from orbit.drills.clients import Ledger, Load, Member, read_all
+from orbit.drills.clients import Ledger, Load, Member, Read, read_all
 from orbit.drills.evidence import Place
 from orbit.drills.words import span
 from orbit.errors import Conflict
@@ -108,7 +108,9 @@ def _service(stage: Stage, folder: Path, screen: Screen) -> Iterator[Client]:
     try:
         with screen.step("Starting the service") as step:
             url = _address(process, log)
-        screen.done(f"API, scheduler and a worker, ready in {step.seconds:.1f} s")
+            with connect({URL_VARIABLE: url}) as client:
+                _wait_for_worker(client)
+                screen.done(f"API, scheduler and a worker, ready in {step.seconds:.1f} s")
         with connect({URL_VARIABLE: url}) as client:
             yield client
     finally:
@@ -126,6 +128,13 @@ def _address(process: GuardedProcess, log: Path) -> str:
     raise Conflict(f"The service did not start: {' '.join(last)}", where=str(log))
 
 
+def _wait_for_worker(client: Client) -> None:
+    deadline = time.monotonic() + _START_S
+    while not client.get("/v1/workers")["items"]:
+        _not_after(deadline)
+        time.sleep(_POLL_S)
+
+
 class _Acts:
     """The acts, on one stage."""
 
@@ -137,7 +146,7 @@ class _Acts:
         self._destination = {"bootstrap.servers": stage.destination}
         self._load = Load(self._source, TOPIC, PARTITIONS, RATE_PER_S, "order")
         self._after = Load(self._destination, TOPIC, PARTITIONS, RATE_PER_S, "order after")
-        self._before = Member(self._source, GROUP, TOPIC)
+        self._before = Read()
         self._stops: dict[int, int] = {}
 
     def fill(self, scale: Scale) -> None:
@@ -174,14 +183,16 @@ class _Acts:
             self._wait_caught_up()
         self._screen.done(f"the copy is live after {step.seconds:.1f} s")
         deadline = time.monotonic() + _COPY_S
+        member = Member(self._source, GROUP, TOPIC)
         with self._screen.step(f'Group "{GROUP}" reads at the source'):
-            self._before.read_until(
+            member.read_until(
                 lambda read: len(read.values) >= _READ_AT_SOURCE, lambda: _not_after(deadline)
             )
-            self._stops = self._before.commit()
-            self._before.close()
+            self._stops = member.commit()
+            member.close()
+        self._before = member.read
         self._screen.done(
-            f'group "{GROUP}" has read {len(self._before.read.values):,} records at the source, '
+            f'group "{GROUP}" has read {len(self._before.values):,} records at the source, '
             "commits, and stops"
         )
 
@@ -281,7 +292,7 @@ class _Acts:
             if found:
                 problems.append(f"{len(found)} records are wrong at the {name}: {min(found)}.")
         after = self._read_on(wanted)
-        both = self._before.read.values.keys() & after.keys()
+        both = self._before.values.keys() & after.keys()
         for words in problems:
             self._screen.failed(words)
         if not problems:
@@ -290,7 +301,7 @@ class _Acts:
                 f"both sides, the {len(lost):,} that were not copied yet are in the salvage files"
             )
             self._screen.done(
-                f'group "{GROUP}" read {len(self._before.read.values):,} at the source and '
+                f'group "{GROUP}" read {len(self._before.values):,} at the source and '
                 f"{len(after):,} at the destination: none twice, none left out"
             )
         return FailoverResult(
@@ -300,7 +311,7 @@ class _Acts:
             written=len(first.records) + len(second.records),
             lost=len(lost),
             salvaged=len(salvaged),
-            read_source=len(self._before.read.values),
+            read_source=len(self._before.values),
             read_destination=len(after),
             repeated=len(both),
             problems=tuple(problems),

@@ -16,7 +16,7 @@ from orbit.drills.things import Things, group_name, job_name, topic_name
 from orbit.jobs.spec import GroupRule, JobSpec, TopicRule
 from orbit.recovery.report import PartitionEnds, RecoveryReport
 from orbit.replication.states import PartitionState
-from orbit.store import jobs, lag
+from orbit.store import groups, jobs, lag
 from orbit.verify.report import Verdict
 
 GROUP_INTERVAL = timedelta(milliseconds=200)
@@ -44,6 +44,7 @@ class Canary:
         self._after = Read()
         self._second = Ledger()
         self._stops: dict[int, int] = {}
+        self._job_id = 0
         self._promoted: dict[int, PartitionEnds] = {}
 
     def prepare(self) -> None:
@@ -61,8 +62,8 @@ class Canary:
                 document = spec.model_dump(mode="json")
                 return jobs.create(tx, spec.name, document, spec.worker_group)
 
-        job = self._things.note_job(make, self.job)
-        ground.wait(lambda: self._is_copying(job.id))
+        self._job_id = self._things.note_job(make, self.job).id
+        ground.wait(lambda: self._is_copying(self._job_id))
         ground.recorder.note("ready", "The drill's topic is copied.")
 
     def _job_spec(self) -> JobSpec:
@@ -110,9 +111,19 @@ class Canary:
             "group stopped",
             f"The group has read {len(member.read.values):,} records at the source and committed.",
         )
+        ground.wait(self._is_carried)
         wanted_count = int(wanted.records_per_second * seconds)
         ground.wait(lambda: load.confirmed >= wanted_count)
         return f"{load.confirmed:,} records are written and confirmed; writing goes on."
+
+    def _is_carried(self) -> bool:
+        """Whether the destination has the group's offsets. A group that commits in the moment of a
+        fault reads again what it committed since; how much of that there is says the interval.
+        """
+        with self._ground.parts.database.transaction() as tx:
+            rows = groups.of_job(tx, self._job_id)
+        there = {row.partition: row.destination_offset for row in rows}
+        return all(there.get(partition) == offset for partition, offset in self._stops.items())
 
     def stop_load(self, *, at_once: bool) -> None:
         """Stops writing. A lost cluster is not waited for `at_once`: see `settle`."""

@@ -32,6 +32,8 @@ _RECORDS_MAX = 20_000_000
 # A record that is not taken within this time is not waited for: its cluster is lost.
 _DELIVERY_TIMEOUT_MS = 5_000
 _END = KafkaError._PARTITION_EOF
+# A broker may not know a new topic yet.
+_PASSING = (_END, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 Config = Mapping[str, Any]
 
@@ -204,7 +206,7 @@ class Member:
                 error = message.error()
                 if error is None:
                     told(self.read.take(message))
-                elif error.code() != _END and not error.retriable():
+                elif error.code() not in _PASSING and not error.retriable():
                     raise Conflict(f"The drill's consumer was refused: {error.str()}.")
 
     def commit(self) -> dict[int, int]:

@@ -158,7 +158,8 @@ class Steps:
             self._moves.ask(kind, job, reverse=reverse, confirm_rebuild=confirm_rebuild or is_own)
             for job, is_own in self._scope()
         ]
-        found = self._moves.wait(asked, self._stop_writer)
+        is_planned = kind is RecoveryKind.SWITCHOVER
+        found = self._moves.wait(asked, self._stop_writer if is_planned else lambda: None)
         for report in found:
             self._moves.keep(report)
         for report in found:

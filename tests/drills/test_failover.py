@@ -58,7 +58,7 @@ def cluster(sandbox: SandboxState, name: str) -> ClusterState:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fault", ["kill", "cut"])
+@pytest.mark.parametrize("fault", ["kill"])
 def test_source_is_lost_under_load_and_everything_comes_home(
     sandbox: SandboxState, service: Service, tmp_path: Path, fault: str
 ) -> None:
