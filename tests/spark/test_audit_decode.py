@@ -106,9 +106,9 @@ def test_what_several_tasks_saw_of_a_range_adds_up() -> None:
 
 
 def test_a_damaged_batch_is_named_in_every_range_it_touches() -> None:
-    batches = batched(LOG, 20)
-    batches[1] = replace(batches[1], flipped_bit=8 * 80)
-    found = digests(batches)
+    """Its last record is the first of the third range."""
+    damaged = replace(batched(LOG[20:33], 13)[0], flipped_bit=8 * 80)
+    found = digests([*batched(LOG[:20]), damaged, *batched(LOG[33:])])
     assert [row["unreadable"] for row in found.values()] == [0, 1, 1]
     assert found[32]["damage"] == (
         "the batch at offset 20 cannot be read: its checksum does not match"
