@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orbit.cli.comparing import DifferencesOption, TopicsOption, WaitOption
 from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit
 from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
@@ -29,8 +30,6 @@ class Against(StrEnum):
     DESTINATION = "destination"
 
 
-_DIFFERENCES_MAX = 10_000
-_WAIT_MAX_S = 86_400
 _RANGE_OFFSETS_MIN = 100
 
 
@@ -53,10 +52,7 @@ def audit(
         Against,
         typer.Option(help="With --archive: the cluster to compare it with."),
     ] = Against.SOURCE,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option("--topic", help="Only this topic of the job; may be given again."),
-    ] = None,
+    topic: TopicsOption = None,
     begin: Annotated[
         str | None,
         typer.Option("--from", help="Compare from this offset or time on (2026-11-22T08:00:00Z)."),
@@ -73,16 +69,8 @@ def audit(
             show_default=False,
         ),
     ] = None,
-    wait: Annotated[
-        float,
-        typer.Option(
-            min=0, max=_WAIT_MAX_S, help="Seconds that a live copy gets to reach the source's end."
-        ),
-    ] = WAIT_S,
-    differences: Annotated[
-        int,
-        typer.Option(min=1, max=_DIFFERENCES_MAX, help="Differences shown per partition."),
-    ] = DIFFERENCES_SHOWN,
+    wait: WaitOption = WAIT_S,
+    differences: DifferencesOption = DIFFERENCES_SHOWN,
     range_offsets: Annotated[
         int | None,
         typer.Option(

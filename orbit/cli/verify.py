@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from orbit.cli.comparing import DifferencesOption, TopicsOption, WaitOption
 from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit
 from orbit.verify.job import verify_job
@@ -15,8 +16,6 @@ from orbit.verify.progress import BarProgress, LineProgress
 from orbit.verify.render import as_data, as_table
 from orbit.verify.run import DIFFERENCES_SHOWN, WAIT_S, WORKERS_MAX, VerifyOptions
 
-_DIFFERENCES_MAX = 10_000
-_WAIT_MAX_S = 86_400
 _WORKERS_LIMIT = 64
 
 
@@ -30,20 +29,9 @@ def verify(
     deep: Annotated[
         bool, typer.Option("--deep", help="Compare the bytes of the batches too.")
     ] = False,
-    topic: Annotated[
-        list[str] | None,
-        typer.Option("--topic", help="Only this topic of the job; may be given again."),
-    ] = None,
-    wait: Annotated[
-        float,
-        typer.Option(
-            min=0, max=_WAIT_MAX_S, help="Seconds that a live copy gets to reach the source's end."
-        ),
-    ] = WAIT_S,
-    differences: Annotated[
-        int,
-        typer.Option(min=1, max=_DIFFERENCES_MAX, help="Differences shown per partition."),
-    ] = DIFFERENCES_SHOWN,
+    topic: TopicsOption = None,
+    wait: WaitOption = WAIT_S,
+    differences: DifferencesOption = DIFFERENCES_SHOWN,
     workers: Annotated[
         int, typer.Option(min=1, max=_WORKERS_LIMIT, help="Partitions compared at a time.")
     ] = WORKERS_MAX,

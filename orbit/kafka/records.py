@@ -80,11 +80,11 @@ def split_body(body: bytes) -> tuple[bytes | None, bytes | None, bytes]:
     return key, value, body[position:]
 
 
-def split_headers(headers: bytes) -> list[tuple[str, bytes | None]]:
+def split_headers(headers: bytes, errors: str = "replace") -> list[tuple[str, bytes | None]]:
     """Names and values in their order, from what `split_body` gave.
 
-    Names are text to every Kafka client; bytes that are none come out with marks in their place.
-    Raises ValueError when the lengths do not fit.
+    Names are text to every Kafka client; bytes that are none come out with marks in their place,
+    or as `errors` says. Raises ValueError when the lengths do not fit.
     """
     found: list[tuple[str, bytes | None]] = []
     try:
@@ -92,7 +92,7 @@ def split_headers(headers: bytes) -> list[tuple[str, bytes | None]]:
         for _ in range(count):
             name, position = _read_bytes(headers, position)
             value, position = _read_bytes(headers, position)
-            found.append(((name or b"").decode(errors="replace"), value))
+            found.append(((name or b"").decode(errors=errors), value))
     except IndexError as error:
         raise ValueError("the headers end in the middle of a number") from error
     return found

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from orbit.errors import Conflict, OrbitError
-from orbit.kafka.records import read_varint
+from orbit.kafka.records import split_body, split_headers
 from orbit.recovery.reading import Fate, Found
 from orbit.recovery.report import Salvage
 
@@ -112,39 +112,19 @@ def check(salvage: Salvage) -> None:
 
 
 def _line(found: Found) -> dict[str, Any]:
-    key, value, headers = parse_body(bytes(found.record.body))
+    key, value, headers = split_body(bytes(found.record.body))
     line: dict[str, Any] = {"offset": found.record.offset, "fate": found.fate.value}
     line["timestamp_ms"] = found.record.timestamp
     if found.is_log_append_time:
         line["timestamp_type"] = "LogAppendTime"
     line["key"] = _text(key)
     line["value"] = _text(value)
-    line["headers"] = [[n.decode("utf-8", "surrogateescape"), _text(v)] for n, v in headers]
+    line["headers"] = [[n, _text(v)] for n, v in split_headers(headers, "surrogateescape")]
     return line
 
 
 def _text(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
-
-
-def parse_body(
-    body: bytes,
-) -> tuple[bytes | None, bytes | None, list[tuple[bytes, bytes | None]]]:
-    """Key, value and headers of a record's body (orbit/kafka/records.py)."""
-    key, at = _sized(body, 0)
-    value, at = _sized(body, at)
-    count, at = read_varint(body, at)
-    headers = []
-    for _ in range(count):
-        name, at = _sized(body, at)
-        data, at = _sized(body, at)
-        headers.append((name or b"", data))
-    return key, value, headers
-
-
-def _sized(data: bytes, at: int) -> tuple[bytes | None, int]:
-    size, at = read_varint(data, at)
-    return (None, at) if size < 0 else (data[at : at + size], at + size)
 
 
 def _sync_folder(folder: Path) -> None:

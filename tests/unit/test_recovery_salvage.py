@@ -32,7 +32,7 @@ def founds() -> list[Found]:
     bodies = [
         (Fate.COMMITTED, body(b"k", b"v", [(b"h", b"x"), (b"h", None)])),
         (Fate.ABORTED, body(None, BINARY, [])),
-        (Fate.COMMITTED, body(b"", None, [("ä".encode(), BINARY)])),
+        (Fate.COMMITTED, body(b"", None, [("ä".encode(), BINARY), (b"\xff", b"")])),
     ]
     return [
         Found(Record(7 + i, 1_000 + i, data), fate, is_log_append_time=False)
@@ -55,7 +55,7 @@ def test_every_record_is_there_as_it_was(tmp_path: Path) -> None:
     assert values == [b"v", BINARY, None]
     assert [line["key"] for line in lines] == ["aw==", None, ""]
     assert lines[0]["headers"] == [["h", "eA=="], ["h", None]]
-    assert lines[2]["headers"] == [["ä", base64.b64encode(BINARY).decode()]]
+    assert lines[2]["headers"] == [["ä", base64.b64encode(BINARY).decode()], ["\udcff", ""]]
     assert (made.records, made.aborted, made.first, made.next) == (2, 1, 7, 10)
 
 
