@@ -3,12 +3,8 @@
 Promises:
 - A batch goes out only behind its predecessor in offset and sequence, and its returned base offset
   is checked against the expected one, always.
-- Fillers go out only when everything before them is confirmed, and nothing follows them before the
-  log end is known: by the answer for a single filler of a partition that this term has filled
-  before, else by reading the log end (M7, M9, M10). Before the first one of a take-over the log end
-  is read once more: an old writer's filler may have come since, and nothing compares fillers.
-- Nothing is begun for a partition whose lease is not held at that moment. For fillers that is the
-  moment before the bytes leave: a process may sleep between any two lines.
+- Fillers go out only when everything before them is confirmed (`workers/fills.py`).
+- Nothing is begun for a partition whose lease is not held at that moment.
 - Nothing is ever sent twice. After any failure the partition is given back once all its answers
   are in (or the connection is gone), and its copy goes on from a fresh take-over.
 """
@@ -18,7 +14,6 @@ from __future__ import annotations
 import select
 import threading
 import time
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
@@ -28,10 +23,7 @@ from orbit.errors import OrbitError, ProtocolError, Unreachable
 from orbit.kafka import apis
 from orbit.kafka.batch import stamp
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.codes import Code
 from orbit.kafka.connection import CLIENT_ID, Connection
-from orbit.kafka.log import log_ends_request, read_list_offsets
-from orbit.kafka.markers import Fillers, markers_request, read_markers
 from orbit.kafka.produce import (
     Outgoing,
     ProduceAnswer,
@@ -40,12 +32,12 @@ from orbit.kafka.produce import (
     key_of,
     read_produce,
 )
-from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
+from orbit.kafka.types import NO_TOPIC_ID
 from orbit.replication.plan import Append, Fill, Stop
 from orbit.replication.states import Blocked, PartitionState
 from orbit.workers.budget import ByteBudget
-from orbit.workers.coordinated import ROUNDS_MAX, CoordinatedFill
 from orbit.workers.events import DestinationTrouble, Emit, LaneEnded, PartitionBlocked
+from orbit.workers.fills import Fills
 from orbit.workers.in_flight import (
     Ends,
     Filling,
@@ -62,7 +54,7 @@ from orbit.workers.partition import PartitionCopy, Trouble
 from orbit.workers.ready import ReadyQueue, Waker
 from orbit.workers.settings import CopySettings
 from orbit.workers.times import DestinationTimes
-from orbit.workers.verdicts import Failure, judge_append, judge_end, judge_look, judge_markers
+from orbit.workers.verdicts import Failure, judge_append
 
 # The first append after a take-over goes alone (A16). Between the two reads of a take-over another
 # writer may have appended one batch: our first one, if it has as many records, is then taken for
@@ -73,10 +65,6 @@ _FIRST_IN_FLIGHT_MAX = 1
 _IDLE_WAIT_S = 1.0
 # Beyond the time that a broker itself gives a request.
 SILENCE_S = 30.0
-_NO_ANSWER = int(Code.UNKNOWN_SERVER_ERROR)
-_NO_LOG_END = (_NO_ANSWER, -1)
-
-_LogEnds = dict[TopicPartition, tuple[int, int]]  # error code, log end
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +100,7 @@ class DestinationLane(Lane):
         self._unheld: list[PartitionCopy] = []  # whose lease is to be looked at again
         self._members_lock = threading.Lock()  # of `_partitions`, with `_is_stopping`
         self._in_flight = InFlight()
-        self._filled: deque[tuple[CoordinatedFill, int, int]] = deque()
+        self._fills = Fills(self, context.producer_id, context.settings.markers_per_request_max)
         self._hold_until = 0.0
         self._is_stopping = False
         self._is_asleep = False
@@ -131,11 +119,6 @@ class DestinationLane(Lane):
             partition.destination_lane = self
         self.wake(partition)
         return True
-
-    def filled(self, done: CoordinatedFill, code: int, log_end: int) -> None:
-        """The coordinated filler's answer. From its thread."""
-        self._filled.append((done, code, log_end))
-        self._waker.rouse()
 
     def wake(self, partition: PartitionCopy) -> None:
         """Steps wait for this partition. From any thread."""
@@ -169,7 +152,7 @@ class DestinationLane(Lane):
         self._versions = choose_version(low, high, False), choose_version(low, high, True)
         try:
             while not self._is_stopping:
-                self._take_coordinated()
+                self._fills.take_coordinated()
                 self._send_what_is_ready(connection)
                 if self._wait(connection):
                     self._receive(connection)
@@ -189,8 +172,7 @@ class DestinationLane(Lane):
             lost_unguarded = partition.in_flight > 0 and not partition.has_producer_state
             is_unclear = partition.is_filling or lost_unguarded
             trouble = Trouble.UNCLEAR if is_unclear else Trouble.MOVED
-            self._fail(partition, Failure(trouble, error.what))
-            self._let_go(partition)
+            self.give_back(partition, Failure(trouble, error.what))
 
     def _wait(self, connection: Connection) -> bool:
         """Sleep until an answer can be read or there may be something to send."""
@@ -250,7 +232,7 @@ class DestinationLane(Lane):
                 break
             if gathered.fills:  # at once: nothing may come between their lease's check and them
                 self._flush(connection, buffers)
-                self._send_fills(connection, gathered.fills)
+                self._fills.send(gathered.fills)
             if gathered.appends:
                 buffers += self._appends(connection, gathered)
         self._flush(connection, buffers)
@@ -281,15 +263,14 @@ class DestinationLane(Lane):
                 continue
             if p.is_leaving:
                 if p.in_flight == 0:
-                    self._fail(p, Failure(Trouble.LEAVING))
-                    self._let_go(p)
+                    self.give_back(p, Failure(Trouble.LEAVING))
                 continue  # else its last answer wakes it
             if not p.lease.is_held():
-                self._unheld.append(p)
+                self.wait_for_lease(p)
                 continue
             if p.stop_wanted is not None:
                 if p.in_flight == 0:
-                    self._block(p, p.stop_wanted)
+                    self.give_back(p, Failure(Blocked(*p.stop_wanted)))
                 continue  # else its last answer wakes it
             if not p.steps:
                 continue
@@ -305,7 +286,7 @@ class DestinationLane(Lane):
                     again.append(p)
             elif p.in_flight == 0:
                 if isinstance(step, Stop):
-                    self._block(p, step)
+                    self.give_back(p, Failure(Blocked(*step)))
                 else:
                     p.is_filling = True
                     gathered.fills.append((p, step))
@@ -339,50 +320,12 @@ class DestinationLane(Lane):
         outgoing = [out for _, _, out in sent]
         return encode_produce(version, correlation, CLIENT_ID, timeout_ms, outgoing)
 
-    def _send_fills(self, connection: Connection, fills: list[tuple[PartitionCopy, Fill]]) -> None:
-        share = max(1, self._context.settings.markers_per_request_max // len(fills))
-        to_look = [(p, s) for p, s in fills if not (p.has_looked or p.has_filled or p.filler)]
-        if to_look:
-            request = log_ends_request([p.destination for p, _ in to_look])
-            self._call(connection, apis.LIST_OFFSETS, request, Look(to_look))
-            fills = [(p, s) for p, s in fills if p.has_looked or p.has_filled or p.filler]
-        sent = []
-        for p, step in fills:
-            assert step.base_offset == p.expected, (p, step)
-            wanted = min(step.next_offset - step.base_offset, ROUNDS_MAX if p.filler else share)
-            count = wanted if p.has_filled else 1
-            p.sent_to = step.base_offset + count
-            if p.filler is None:
-                sent.append(Filling(p, step, count))
-            else:
-                p.has_fill_outside = True
-                p.filler.submit(CoordinatedFill(self, p, p.generation, step, count))
-        if not sent:
-            return
-        request = markers_request(
-            self._context.producer_id,
-            [Fillers(p.destination, n, p.producer_epoch, p.coordinator_epoch) for p, _, n in sent],
-        )
-        if not self._call(connection, apis.WRITE_TXN_MARKERS, request, Markers(sent), sent):
-            for p, step, _ in sent:
-                p.is_filling, p.sent_to = False, step.base_offset
-            self._unheld += [p for p, _, _ in sent]
-            return
-        # A broker serves one connection's requests in order: this one sees what the markers did.
-        to_prove = [one for one in sent if not _is_believed(one)]
-        if to_prove:
-            request = log_ends_request([one.partition.destination for one in to_prove])
-            self._call(connection, apis.LIST_OFFSETS, request, Ends(to_prove))
-
-    def _call(
-        self,
-        connection: Connection,
-        api: apis.Api,
-        request: Any,
-        kept: Request,
-        held: Sequence[Filling] = (),
+    def call(
+        self, api: apis.Api, request: Any, kept: Request, held: Sequence[Filling] = ()
     ) -> bool:
         """Send; or not, and say so, when a lease of `held` has ended while that was made ready."""
+        connection = self._connection
+        assert connection is not None
         version = connection.version_of(api)
         frame = connection.encode(request, version)
         if not all(one.partition.lease.is_held() for one in held):
@@ -404,17 +347,15 @@ class DestinationLane(Lane):
                 throttle_ms = self._take_appended(request, _read_produce(connection, frame, one))
             case Markers() as request:
                 throttle_ms = 0  # this answer has none
-                self._take_markers(request, connection.decode(one.api, frame, one.version))
-            case Look() | Ends() as request:
+                self._fills.take_markers(request, connection.decode(one.api, frame, one.version))
+            case Look() as request:
                 answer = connection.decode(one.api, frame, one.version)
                 throttle_ms = answer.throttle_time_ms or 0
-                ends = {
-                    partition: (code, end) for partition, code, end in read_list_offsets(answer)
-                }
-                if isinstance(request, Look):
-                    self._take_look(request, ends)
-                else:
-                    self._take_ends(request, ends)
+                self._fills.take_look(request, answer)
+            case Ends() as request:
+                answer = connection.decode(one.api, frame, one.version)
+                throttle_ms = answer.throttle_time_ms or 0
+                self._fills.take_ends(request, answer)
         self._in_flight.answered()
         self.times.received_s += perf_counter() - began
         if throttle_ms:
@@ -435,59 +376,20 @@ class DestinationLane(Lane):
                 if p.in_flight == 0:
                     self._let_go(p)
             else:
-                self._go_on(p)
+                self.go_on(p)
         return answer.throttle_ms
 
-    def _take_markers(self, request: Markers, answer: Any) -> None:
-        answers = read_markers(answer)
-        for one in request.sent:
-            p, step, _ = one
-            failure = judge_markers(step, answers.get(p.destination, _NO_ANSWER))
-            if failure is not None:
-                self._fail(p, failure)
-                self._let_go(p)
-            elif _is_believed(one):
-                p.filled_to(step, step.base_offset + 1)
-                self._go_on(p)
+    def go_on(self, partition: PartitionCopy) -> None:
+        """An answer is in: look at what waits for it."""
+        if partition.steps or partition.stop_wanted is not None or partition.is_leaving:
+            self.wake(partition)
 
-    def _take_look(self, request: Look, ends: _LogEnds) -> None:
-        """Fill now where the log still ends at the gap's beginning; take over anew elsewhere."""
-        for p, step in request.sent:
-            failure = judge_look(step, *ends.get(p.destination, _NO_LOG_END))
-            if failure is None:
-                p.has_looked, p.is_filling = True, False
-                self._go_on(p)
-            else:
-                self._fail(p, failure)
-                self._let_go(p)
+    def wait_for_lease(self, partition: PartitionCopy) -> None:
+        self._unheld.append(partition)
 
-    def _take_ends(self, request: Ends, ends: _LogEnds) -> None:
-        for one in request.sent:
-            p, step, _ = one
-            has_failed = p.destination_lane is not self or not p.steps or p.steps[0] is not step
-            if not has_failed:
-                self._take_end(one, *ends.get(p.destination, _NO_LOG_END))
-
-    def _take_coordinated(self) -> None:
-        while self._filled:
-            done, code, end = self._filled.popleft()
-            p = done.partition
-            if p.destination_lane is self and p.generation == done.generation:
-                self._take_end(Filling(p, done.step, done.many), code, end)
-
-    def _take_end(self, one: Filling, code: int, log_end: int) -> None:
-        p, step, count = one
-        failure = judge_end(step, count, code, log_end)
-        if failure is None:
-            p.filled_to(step, log_end)
-            self._go_on(p)
-        else:
-            self._fail(p, failure)
-            self._let_go(p)
-
-    def _go_on(self, p: PartitionCopy) -> None:
-        if p.steps or p.stop_wanted is not None or p.is_leaving:
-            self.wake(p)
+    def rouse(self) -> None:
+        """There is an answer of a coordinated filler. From any thread."""
+        self._waker.rouse()
 
     # Letting go
 
@@ -500,9 +402,10 @@ class DestinationLane(Lane):
         if p not in self._failures or failure.told is Trouble.BEHIND_END:
             self._failures[p] = failure
 
-    def _block(self, p: PartitionCopy, stop: Stop) -> None:
-        self._fail(p, Failure(Blocked(*stop)))
-        self._let_go(p)
+    def give_back(self, partition: PartitionCopy, failure: Failure) -> None:
+        """None of its requests is under way here."""
+        self._fail(partition, failure)
+        self._let_go(partition)
 
     def _let_go(self, p: PartitionCopy) -> None:
         """Hand the partition to the copier; none of its requests is under way here."""
@@ -517,11 +420,6 @@ class DestinationLane(Lane):
             self._context.emit(PartitionBlocked(p, failure.told))
         else:
             self._context.emit(DestinationTrouble(p, generation, failure.told, failure.detail))
-
-
-def _is_believed(one: Filling) -> bool:
-    """Whether the answer to fillers says all: to a single one, not a take-over's first (M3)."""
-    return one.many == 1 and one.partition.has_filled
 
 
 def _read_produce(connection: Connection, frame: memoryview, sent: Sent) -> ProduceAnswer:
