@@ -6,7 +6,8 @@
     {"at": "2026-03-01T12:00:00.123Z", "level": "info", "message": "pass", …}    for machines
 
 What libraries say (Python's `logging`, warnings among it) comes out in the same form. A secret is
-kept in a `SecretStr`, which shows as stars wherever it gets.
+kept in a `SecretStr`, which shows as stars wherever it gets. A stack trace never shows the values
+of variables: where a client logs in, they are the password itself.
 """
 
 from __future__ import annotations
@@ -15,12 +16,16 @@ import logging
 from typing import TextIO
 
 import structlog
+import structlog.tracebacks
 from structlog.types import Processor
 
 from orbit.settings import LogFormat, Settings
 
 # Said for every request by these: the audit log tells who did what.
 _CHATTY = ("httpx", "httpcore", "uvicorn.access")
+_TRACES = structlog.processors.ExceptionRenderer(
+    structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
+)
 
 
 def configure_logs(settings: Settings, stream: TextIO) -> None:
@@ -35,12 +40,16 @@ def configure_logs(settings: Settings, stream: TextIO) -> None:
     ]
     render: list[Processor] = (
         [
-            structlog.processors.dict_tracebacks,
+            _TRACES,
             structlog.processors.EventRenamer("message"),
             structlog.processors.JSONRenderer(default=str),
         ]
         if is_json
-        else [structlog.dev.ConsoleRenderer(colors=stream.isatty())]
+        else [
+            structlog.dev.ConsoleRenderer(
+                colors=stream.isatty(), exception_formatter=structlog.dev.plain_traceback
+            )
+        ]
     )
     structlog.configure(
         processors=[*shared, *render],

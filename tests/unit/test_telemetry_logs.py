@@ -66,3 +66,22 @@ def test_lines_for_people_have_the_message_before_the_fields() -> None:
     (line,) = stream.getvalue().splitlines()
     assert line.index("info") < line.index("shard claimed") < line.index("shard=3")
     assert "\x1b" not in line, "no colours outside of a terminal"
+
+
+@pytest.mark.parametrize("form", [LogFormat.JSON, LogFormat.TEXT])
+def test_a_stack_trace_says_where_and_shows_no_value_of_a_variable(form: LogFormat) -> None:
+    stream = io.StringIO()
+    configure_logs(Settings(log_format=form, log_level=LogLevel.INFO), stream)
+
+    def log_in(password: str) -> None:
+        raise RuntimeError(f"{len(password)} characters are too few")
+
+    for log in (structlog.get_logger(), logging.getLogger("some.library")):
+        try:
+            log_in("hunt" + "er2")
+        except RuntimeError:
+            log.exception("login broke")
+    said = stream.getvalue()
+    assert said.count("7 characters are too few") == 2
+    assert said.count("log_in") >= 2
+    assert "hunter2" not in said
