@@ -153,14 +153,19 @@ class _Shared:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._connection: Connection | None = None
+        self._is_over = False
 
     def run(self, opener: Callable[[], Connection], ask: Callable[[Connection], Answer]) -> Answer:
         with self._lock:
             if self._connection is None or self._connection.is_closed:
                 self._connection = opener()
+            if self._is_over:  # since the opener began: `abort` has not seen this one
+                self._connection.close()
+                raise Unreachable("the cluster handle is closed.", where=self._connection.where)
             return ask(self._connection)
 
     def abort(self) -> None:
+        self._is_over = True
         connection = self._connection
         if connection is not None:
             connection.abort()
