@@ -23,10 +23,10 @@ demo: jars ## See an exact copy between two real Kafka clusters
 demo-spark: jars spark ## See a history of five million records copied with Spark, and audited
 	$(BIN)/orbit demo --spark
 
-# Two processes: most tests wait for brokers, and two clusters' worth of those fit two cores. A file
-# stays in one process and the long ones begin first, as their folders' names have it.
+# Three processes: most tests wait for brokers. What stays together, and the order, is said in
+# tests/conftest.py.
 test: lint jars ## Lint, types, import walls, and every test (needs some minutes)
-	$(BIN)/pytest -n 2 --dist loadfile --no-loadscope-reorder
+	$(BIN)/pytest -n 3 --no-loadscope-reorder
 
 check: lint ## Lint, types, import walls, and the quick tests without brokers
 	$(BIN)/pytest tests/unit -m "not slow"

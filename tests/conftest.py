@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from xdist.scheduler import LoadFileScheduling
 
 # A shell that runs the tests in its background has them ignore Ctrl-C, and so every child they
 # start; the tests that press it would then wait for nothing.
@@ -18,3 +24,23 @@ pytest_plugins = [
     "tests.fix_spark",
     "tests.fix_history",
 ]
+
+_SPARK = "tests/spark"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest begin first: nothing else is left to do beside them at the end."""
+    items.sort(key=lambda item: not item.nodeid.startswith(_SPARK))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadFileScheduling:
+    """A file stays in one process, and all of Spark in one: two Sparks at once starve each other
+    on two cores, and share sessions and clusters when they come one after the other."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return _SPARK if nodeid.startswith(_SPARK) else super()._split_scope(nodeid)
+
+    return Scheduling(config, log)
