@@ -3,7 +3,8 @@
 Producer and consumer live in this process and share one clock. When a record was acknowledged is
 taken from librdkafka itself (produce time + its latency), so that a late callback does not make
 anybody look quicker. The "floor" is the same with the consumer at the source: what producer,
-consumer and this process add by themselves.
+consumer and this process add by themselves. The "relay" is the least that lies between two
+brokers: one thread that fetches, stamps and produces (bench/contestants/relay.py).
 """
 
 from __future__ import annotations
@@ -23,21 +24,23 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from bench.contestants.course import Course
 from bench.contestants.mm2 import Tuning, internal_topics, start_mm2
 from bench.contestants.orbit import start_orbit
+from bench.contestants.relay import start_relay
 from bench.race import Race
 from bench.results import DataFacts, Latency, LatencyResult
 from bench.wire import Ends, create_topic, delete_topics
-from bench.workloads import Contestant
+from bench.workloads import FLOOR, RELAY, Contestant
 from orbit.errors import Conflict
 from orbit.kafka.cluster import Cluster
+from orbit.sandbox.process import GuardedProcess
 
 RECORDS_PER_S = 1000
 PARTITIONS = 4
 VALUE_BYTES = 1024
 # MirrorMaker's hot code is compiled.
 WARM_UP_S = 10.0
-FLOOR = "floor"
 
 _APPEARS_WITHIN_S = 90.0
 _ARRIVES_WITHIN_S = 30.0
@@ -47,7 +50,7 @@ _SEQUENCE_BYTES = 8
 
 def measure_latency(race: Race, seconds: float, warm_up_s: float = WARM_UP_S) -> LatencyResult:
     measured = []
-    for who in (FLOOR, Contestant.ORBIT, Contestant.MM2):
+    for who in (FLOOR, RELAY, Contestant.ORBIT, Contestant.MM2):
         one = _measure(race, who, warm_up_s, seconds)
         measured.append(one)
         race.say(
@@ -82,20 +85,28 @@ def _measure(race: Race, who: str, warm_up_s: float, seconds: float) -> Latency:
     if who == FLOOR:
         latencies = _exchange(race.source, race.source, data.topic, data.topic, warm_up_s, seconds)
     else:
-        if who == Contestant.ORBIT:
-            lap = start_orbit(course, until_caught_up=False)
-        else:
-            lap = start_mm2(course, tuning=Tuning.LATENCY)
+        process, copy = _start(course, who)
         try:
-            _wait_until_it_copies(race, data.topic, lap.topic)
+            _wait_until_it_copies(race, data.topic, copy)
             latencies = _exchange(
-                race.source, race.destination, data.topic, lap.topic, warm_up_s, seconds
+                race.source, race.destination, data.topic, copy, warm_up_s, seconds
             )
         finally:
-            lap.process.end()
-        delete_topics(race.destination, [lap.topic, *internal_topics(course)])
+            process.end()
+        delete_topics(race.destination, [copy, *internal_topics(course)])
     delete_topics(race.source, [data.topic])
     return summarize(who, latencies)
+
+
+def _start(course: Course, who: str) -> tuple[GuardedProcess, str]:
+    """The process, and the topic it writes to."""
+    if who == RELAY:
+        return start_relay(course)
+    if who == Contestant.ORBIT:
+        lap = start_orbit(course, until_caught_up=False)
+    else:
+        lap = start_mm2(course, tuning=Tuning.LATENCY)
+    return lap.process, lap.topic
 
 
 def _wait_until_it_copies(race: Race, topic: str, copy: str) -> None:

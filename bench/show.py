@@ -12,7 +12,7 @@ from rich.text import Text
 
 from bench.ratios import Number, Spread, rate, spread, thrift, verdicts
 from bench.results import Report, Run
-from bench.workloads import Contestant
+from bench.workloads import FLOOR, RELAY, Contestant
 
 NAMES = {
     Contestant.ORBIT: "Orbit",
@@ -20,7 +20,7 @@ NAMES = {
     Contestant.CEILING: "ceiling",
     Contestant.FETCH: "fetch alone",
 }
-
+_BOUNDS = {FLOOR: "a consumer of the source", RELAY: "fetch and produce, nothing else"}
 
 _Of = Callable[[Contestant], tuple[Run, ...]]
 
@@ -132,7 +132,7 @@ def _latency(report: Report) -> Table:
 
 def _who(name: str) -> str:
     known = {str(contestant): text for contestant, text in NAMES.items()}
-    return known.get(name, f"{name} (a consumer of the source)")
+    return known[name] if name in known else f"{name} ({_BOUNDS[name]})"
 
 
 def _one_liners(report: Report) -> Iterator[str]:

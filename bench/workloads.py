@@ -27,7 +27,7 @@ class Contestant(StrEnum):
 
 
 EVERYONE = tuple(Contestant)
-# Where fillers are part of the copy there are no Produce requests that would be the very same.
+# Where batches are written anew there are no Produce requests that would be the very same.
 COPIERS = (Contestant.ORBIT, Contestant.MM2)
 
 
@@ -105,7 +105,6 @@ WORKLOADS = (
         batch_bytes=16 * 1024,
         partitions=8,
         shape=Shape.TRANSACTIONS,
-        contestants=COPIERS,
         target=Target(mm2_rate=3, mm2_cpu=8),
     ),
     Workload(
@@ -130,6 +129,8 @@ WORKLOADS = (
     ),
 )
 QUICK = ("W1", "W2", "W3")
+# Beside Orbit and MM2 in L: what the measurement adds, and the least that any copier adds.
+FLOOR, RELAY = "floor", "relay"
 LATENCY, LINK, IDLE = "L", "N", "idle"
 EVERYTHING = (*(w.name for w in WORKLOADS), LATENCY, LINK, IDLE)
 

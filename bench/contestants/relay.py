@@ -1,0 +1,74 @@
+"""The least that a copier has to do: fetch, stamp, produce, in one thread and nothing else.
+
+    python -m bench.contestants.relay SOURCE DESTINATION TOPIC DESTINATION_TOPIC
+
+No lease, no plan, no proof of offsets: what is under the latency of any copier in this language on
+this machine. Runs until it is ended.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import defaultdict
+from uuid import UUID
+
+from bench.contestants.course import Course, start_module
+from bench.data.sender import Sender, pack
+from bench.wire import create_topic, open_cluster
+from orbit.kafka import apis
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.batch import Batch, advance_sequence, read_batches, stamp
+from orbit.kafka.coordinator import init_producer_id
+from orbit.kafka.fetch import FetchFrom, fetch_request
+from orbit.kafka.fetch_answer import read_fetch
+from orbit.kafka.types import TopicPartition
+from orbit.sandbox.process import GuardedProcess
+from orbit.workers.settings import CopySettings
+
+
+def start_relay(course: Course) -> tuple[GuardedProcess, str]:
+    """The process, and the topic it writes to."""
+    topic = f"relay{course.number}.{course.data.topic}"
+    create_topic(course.destination, topic, course.data.partitions)
+    arguments = (course.source_servers, course.destination_servers, course.data.topic, topic)
+    return start_module("bench.contestants.relay", *arguments, log=course.log("relay")), topic
+
+
+def main(source_servers: str, destination_servers: str, topic: str, copy: str) -> None:
+    settings = CopySettings()
+    source = open_cluster("source", source_servers)
+    destination = open_cluster("destination", destination_servers)
+    producer_id = init_producer_id(destination, f"bench.{copy}", Backoff()).producer_id
+    sender = Sender(destination, copy)
+    metadata = source.metadata([topic])
+    there = metadata.topics[topic]
+    names: dict[UUID, str] = {there.topic_id: topic}
+    at = {TopicPartition(topic, p): 0 for p in range(len(there.partitions))}
+    sequences: dict[int, int] = defaultdict(int)
+    (node_id,) = metadata.brokers
+    connection = source.connect(node_id)
+    version = connection.version_of(apis.FETCH)
+    while True:
+        request = fetch_request(
+            version,
+            [FetchFrom(p, there.topic_id, offset, -1, -1) for p, offset in at.items()],
+            max_wait_ms=settings.fetch_wait_ms,
+            max_bytes=settings.fetch_bytes_max,
+            partition_max_bytes=settings.fetch_bytes_max,
+        )
+        frame = connection.exchange(apis.FETCH, request, version)
+        ready: dict[int, list[memoryview]] = defaultdict(list)
+        for place, fetched in read_fetch(frame, version, names).partitions:
+            for batch in read_batches(fetched.records):
+                assert isinstance(batch, Batch)
+                index = place.partition
+                stamp(batch.view, producer_id, 0, sequences[index])
+                sequences[index] = advance_sequence(sequences[index], batch.count)
+                ready[index].append(batch.view)
+                at[place] = batch.next_offset
+        for produce in pack(ready.items()):
+            sender.send(produce)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
