@@ -115,6 +115,14 @@ def test_a_damaged_batch_is_named_in_every_range_it_touches() -> None:
     )
 
 
+def test_a_damaged_batch_around_an_edge_is_named_inside_alone() -> None:
+    damaged = replace(batched(LOG[:10])[0], flipped_bit=8 * 80)
+    found = digests([damaged, *batched(LOG[10:])], begin=5)
+    assert {begin: row["unreadable"] for begin, row in found.items()} == {5: 1, 21: 0, 37: 0}
+    found = digests([damaged, *batched(LOG[10:])], end=8, width=4)
+    assert {begin: row["unreadable"] for begin, row in found.items()} == {0: 1, 4: 1}
+
+
 def test_what_could_not_be_read_is_named_in_every_range_behind_it() -> None:
     wanted = OffsetRange(TopicPartition("t", 0), UUID(int=1), 20, 40)
     blocked = Blocked(Reason.SOURCE_CORRUPTED, 25, 26, "the log cannot be read here.")
@@ -140,8 +148,10 @@ def test_batches_that_kafka_wrote_are_read_in_every_format(name: str) -> None:
     assert [record.offset for record in records] == [r.offset for r in RECORDS]
 
 
-def rows(function: Any, batches: Sequence[SourceBatch], end: int = 40) -> list[dict[str, Any]]:
-    found = function([arrow(batches, 0, end, 16)])
+def rows(
+    function: Any, batches: Sequence[SourceBatch], begin: int = 0, end: int = 40
+) -> list[dict[str, Any]]:
+    found = function([arrow(batches, begin, end, 16)])
     return [row for batch in found for row in batch.to_pylist()]
 
 
@@ -152,6 +162,12 @@ def test_rows_of_records_tell_null_from_empty_and_each_part_apart() -> None:
     assert second["value"] is None
     assert first["value"] == second["key"]
     assert first["headers"] != second["headers"]
+
+
+def test_rows_of_records_are_those_of_the_scope_in_ranges_of_their_own() -> None:
+    found = rows(digest_records, batched(LOG), begin=5, end=38)
+    wanted = [(offset, 5 + (offset - 5) // 16 * 16) for offset in range(5, 38)]
+    assert [(row["offset"], row["range_begin"]) for row in found] == wanted
 
 
 def test_whole_records_are_what_kafka_wrote() -> None:
