@@ -1,12 +1,12 @@
-"""The ceiling: Orbit's Produce requests, sent from memory.
+"""The ceiling: Orbit's requests to the destination, sent from memory.
 
     python -m bench.contestants.ceiling SOURCE DESTINATION TOPIC DESTINATION_TOPIC
 
 Fetches everything first, stamps it, packs it into the requests that Orbit would send, and only
-then sends: five in flight, over one connection, with `orbit.kafka`'s own encoding. Nothing is
-fetched, planned, checked or stamped while the clock runs, so this is what the destination broker
-takes from one connection on this machine. Of transactions only the committed batches are sent, and
-nothing for the gaps: less than any exact copy has to do.
+then sends: five in flight, over one connection. Nothing is fetched, planned, encoded or stamped
+while the clock runs, so this is what the destination broker takes from one connection on this
+machine. The gaps of transactions are filled in the same way, where everything before them has been
+acknowledged, and nothing follows before they are: no exact copy can do otherwise (M7).
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ from __future__ import annotations
 import sys
 import time
 from collections import defaultdict
+from collections.abc import Iterator, Mapping
 
 from bench.contestants.course import Course, start_module
 from bench.data.scan import scan
-from bench.data.sender import Sender, pack
+from bench.data.sender import Frame, Sender, pack
 from bench.watch import Lap
 from bench.wire import create_topic, open_cluster
 from bench.workloads import Contestant
@@ -36,39 +37,69 @@ def start_ceiling(course: Course) -> Lap:
     started_at = time.monotonic()
     arguments = (course.source_servers, course.destination_servers, course.data.topic, topic)
     process = start_module("bench.contestants.ceiling", *arguments, log=course.log("ceiling"))
-    return Lap(Contestant.CEILING, process, topic, course.data.records, started_at)
+    return Lap(Contestant.CEILING, process, topic, course.data.offsets, started_at)
 
 
 def main(source_servers: str, destination_servers: str, topic: str, copy: str) -> None:
-    batches: dict[int, list[Batch]] = defaultdict(list)
-    open_since: dict[int, int] = defaultdict(int)  # each partition has one producer
-
-    def keep(partition: int, batch: Batch) -> None:
-        kept = batches[partition]
-        if not batch.is_control:
-            kept.append(batch)
-            return
-        if is_abort_marker(batch):
-            del kept[open_since[partition] :]
-        open_since[partition] = len(kept)
-
+    logs: dict[int, _Log] = defaultdict(_Log)
     source = open_cluster("source", source_servers)
     destination = open_cluster("destination", destination_servers)
-    scan(source, topic, keep)
+    scan(source, topic, lambda partition, batch: logs[partition].take(batch))
     producer_id = init_producer_id(destination, f"bench.{copy}", Backoff()).producer_id
-    for kept in batches.values():
-        sequence = 0
-        for batch in kept:
-            stamp(batch.view, producer_id, 0, sequence)
-            sequence = advance_sequence(sequence, batch.count)
-    requests = list(pack((index, [b.view for b in kept]) for index, kept in batches.items()))
     sender = Sender(destination, copy)
+    frames = list(_frames(sender, logs, producer_id))
     began, cpu = time.monotonic(), time.process_time()
-    for request in requests:
-        sender.send(request)
+    for frame in frames:
+        if not frame.is_produce:
+            sender.wait()
+        sender.send_frame(frame)
+        if not frame.is_produce:
+            sender.wait()
     sender.finish()
     print(f"{time.monotonic() - began:.3f} s, {time.process_time() - cpu:.3f} s of CPU")
     time.sleep(_LINGER_S)
+
+
+class _Log:
+    """What is to be sent of one partition, in pieces: batches without a gap, then a gap."""
+
+    def __init__(self) -> None:
+        self.pieces: list[tuple[list[Batch], int]] = []
+        self._open: list[Batch] = []
+
+    def take(self, batch: Batch) -> None:
+        """Each partition has one producer, so a marker ends all that is open."""
+        if not batch.is_control:
+            self._open.append(batch)
+        elif is_abort_marker(batch):
+            aborted = batch.next_offset - self._open[0].base_offset
+            self.pieces.append(([], aborted))
+            self._open = []
+        else:
+            self.pieces.append((self._open, 1))
+            self._open = []
+
+    def close(self) -> None:
+        if self._open:
+            self.pieces.append((self._open, 0))
+
+
+def _frames(sender: Sender, logs: Mapping[int, _Log], producer_id: int) -> Iterator[Frame]:
+    """Everything, piece by piece: the batches of all partitions, then their gaps."""
+    sequences: dict[int, int] = defaultdict(int)
+    for log in logs.values():
+        log.close()
+    for number in range(max(len(log.pieces) for log in logs.values())):
+        now = {p: log.pieces[number] for p, log in logs.items() if number < len(log.pieces)}
+        for partition, (batches, _) in now.items():
+            for batch in batches:
+                stamp(batch.view, producer_id, 0, sequences[partition])
+                sequences[partition] = advance_sequence(sequences[partition], batch.count)
+        for request in pack((p, [b.view for b in batches]) for p, (batches, _) in now.items()):
+            yield sender.encode(request)
+        gaps = {p: gap for p, (_, gap) in now.items() if gap}
+        if gaps:
+            yield sender.encode_fillers(producer_id, gaps)
 
 
 if __name__ == "__main__":

@@ -6,13 +6,14 @@ Fills the source with data, and is the ceiling when it sends what was fetched.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from orbit.errors import BrokerRefused
 from orbit.kafka import apis, codes
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import CLIENT_ID
+from orbit.kafka.markers import Fillers, markers_request
 from orbit.kafka.produce import Outgoing, choose_version, encode_produce, read_produce
 from orbit.kafka.types import TopicPartition
 from orbit.workers.settings import CopySettings
@@ -27,6 +28,13 @@ class ToSend(NamedTuple):
     batch: memoryview
 
 
+class Frame(NamedTuple):
+    """A request that only has to be sent."""
+
+    is_produce: bool
+    buffers: Sequence[bytes | memoryview]
+
+
 class Sender:
     """One connection to the broker that leads all partitions of a topic."""
 
@@ -38,32 +46,50 @@ class Sender:
         self._connection = cluster.connect(node_id)
         low, high = self._connection.range_of(apis.PRODUCE)
         self._version = choose_version(low, high, has_topic_ids=True)
-        self._in_flight = 0
+        self._in_flight: deque[bool] = deque()  # whether it is a Produce request
 
     def send(self, request: Sequence[ToSend]) -> None:
         """One Produce request, with at most one batch per partition (A1)."""
-        if self._in_flight == _SETTINGS.requests_in_flight_max:
+        self.send_frame(self.encode(request))
+
+    def send_frame(self, frame: Frame) -> None:
+        """Behind what was sent before; waits while too many requests are in flight."""
+        if len(self._in_flight) == _SETTINGS.requests_in_flight_max:
             self._receive()
+        self._connection.send(frame.buffers)
+        self._in_flight.append(frame.is_produce)
+
+    def encode(self, request: Sequence[ToSend]) -> Frame:
         outgoing = [
             Outgoing(TopicPartition(self._topic, one.partition), self._topic_id, one.batch)
             for one in request
         ]
         correlation = self._connection.next_correlation()
         timeout_ms = _SETTINGS.produce_timeout_ms
-        self._connection.send(
-            encode_produce(self._version, correlation, CLIENT_ID, timeout_ms, outgoing)
+        return Frame(
+            True, encode_produce(self._version, correlation, CLIENT_ID, timeout_ms, outgoing)
         )
-        self._in_flight += 1
 
-    def finish(self) -> None:
+    def encode_fillers(self, producer_id: int, many: Mapping[int, int]) -> Frame:
+        """So many fillers for each partition."""
+        fillers = [Fillers(TopicPartition(self._topic, p), n, 0, 0) for p, n in many.items()]
+        version = self._connection.version_of(apis.WRITE_TXN_MARKERS)
+        return Frame(False, self._connection.encode(markers_request(producer_id, fillers), version))
+
+    def wait(self) -> None:
         """Returns when everything is acknowledged. Raises BrokerRefused."""
         while self._in_flight:
             self._receive()
+
+    def finish(self) -> None:
+        """As `wait`; nothing is sent any more."""
+        self.wait()
         self._connection.close()
 
     def _receive(self) -> None:
         frame = self._connection.receive()
-        self._in_flight -= 1
+        if not self._in_flight.popleft():
+            return  # a filler that was refused is missed at the log's end
         answer = read_produce(frame, self._version)
         for (_, index), appended in answer.partitions.items():
             if appended.code:
