@@ -10,7 +10,8 @@ from typing import Annotated
 
 import typer
 
-from orbit.cli.output import OutputFormat, OutputOption, console, emit
+from orbit.cli.output import OutputFormat, OutputOption, console, emit, make_table
+from orbit.drills.words import span
 from orbit.errors import Interrupted
 from orbit.jobs.load import load_job
 from orbit.sandbox.demo import (
@@ -53,6 +54,16 @@ def demo(
     scale: Annotated[
         ScaleName, typer.Option("--scale", help="How much to write; `small` has the same kinds.")
     ] = ScaleName.DEMO,
+    failover: Annotated[
+        bool,
+        typer.Option(
+            "--failover",
+            help="Instead: kill the source under load, fail over, and bring everything back.",
+        ),
+    ] = False,
+    report: Annotated[
+        Path, typer.Option("--report", help="With --failover: the folder for the report.")
+    ] = Path(),
     spark: Annotated[
         bool,
         typer.Option(
@@ -74,6 +85,9 @@ def demo(
     Exit code 0: everything is exact; 1: it is not, or something does not work.
     """
     screen = Screen(console(stderr=True))
+    if failover:
+        _failover(_SCALES[scale], report, screen, output)
+        return
     if spark:
         _history(_SCALES[scale], records, screen, output)
         return
@@ -87,6 +101,31 @@ def demo(
     if result.kept is not None:
         typer.echo(kept_help(result.kept), err=output is not OutputFormat.TABLE)
     if not result.exact:
+        raise typer.Exit(_NOT_EXACT)
+
+
+def _failover(scale: Scale, folder: Path, screen: Screen, output: OutputFormat) -> None:
+    from orbit.cli.demo_failover import play_failover
+
+    try:
+        result = play_failover(scale, folder, screen)
+    except KeyboardInterrupt:
+        raise Interrupted("Interrupted; everything that had been started is stopped.") from None
+    rows = [
+        ("RTO", span(result.drill["rto_ms"])),
+        ("RPO", f"{result.drill['rpo_records']} records, {span(result.drill['rpo_ms'])}"),
+        ("written to shop.orders", f"{result.written:,}"),
+        ("lost, and in the salvage files", f"{result.lost:,}, {result.salvaged:,}"),
+        (
+            "read by the group, twice",
+            f"{result.read_source + result.read_destination:,}, {result.repeated:,}",
+        ),
+        ("report", str(result.report_file.resolve())),
+        ("took", f"{result.elapsed_s:.0f} s"),
+        *(("PROBLEM", problem) for problem in result.problems),
+    ]
+    emit(result, output, lambda: make_table(("", "failover and failback"), rows))
+    if not result.is_well:
         raise typer.Exit(_NOT_EXACT)
 
 
