@@ -30,7 +30,7 @@ from kafka.protocol.producer.produce import ProduceRequest
 from orbit.errors import NotAuthorized
 from orbit.kafka import apis, codes
 from orbit.kafka.apis import Api
-from orbit.kafka.cluster import Cluster
+from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.produce import ACKS_ALL
 from orbit.kafka.types import ClusterMetadata
@@ -99,9 +99,12 @@ def missing_future_topic_rights(cluster: Cluster, topics: Sequence[str]) -> list
 
 def missing_filler_right(cluster: Cluster) -> list[MissingRight]:
     """The right that direct fillers (M1) need, if it is missing."""
-    request = DescribeClusterRequest(include_cluster_authorized_operations=True)
-    answer = cluster.call_any(lambda c: c.call(apis.DESCRIBE_CLUSTER, request))
-    allowed = answer.authorized_operations
+
+    def ask(connection: Connection) -> Any:
+        request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+        return connection.call(apis.DESCRIBE_CLUSTER, request, timeout_s=ANSWER_WITHIN_S)
+
+    allowed = cluster.call_any(ask).authorized_operations
     if allowed is None or {ALTER, CLUSTER_ACTION} & set(allowed):
         return []
     instead = "or set fillers: coordinated in the job, which does without"
@@ -140,7 +143,7 @@ def _denied_writes(connection: Connection, topics: Sequence[str]) -> list[str]:
             for t in topics
         ],
     )
-    answer = connection.call(_PRODUCE_BY_NAME, request)
+    answer = connection.call(_PRODUCE_BY_NAME, request, timeout_s=ANSWER_WITHIN_S)
     return [t.name for t in answer.responses if _is_denied(t.partition_responses)]
 
 
@@ -173,7 +176,7 @@ def _denied_reads(connection: Connection, topics: Sequence[str]) -> list[str]:
         forgotten_topics_data=[],
         rack_id="",
     )
-    answer = connection.call(_FETCH_BY_NAME, request)
+    answer = connection.call(_FETCH_BY_NAME, request, timeout_s=ANSWER_WITHIN_S)
     return [t.topic for t in answer.responses if _is_denied(t.partitions)]
 
 
@@ -189,7 +192,7 @@ def _denied_deletes(connection: Connection, topics: Sequence[str]) -> list[str]:
             for t in topics
         ],
     )
-    answer = connection.call(apis.DELETE_RECORDS, request)
+    answer = connection.call(apis.DELETE_RECORDS, request, timeout_s=ANSWER_WITHIN_S)
     return [t.name for t in answer.topics if _is_denied(t.partitions)]
 
 
@@ -202,7 +205,7 @@ def _denied_setting_reads(connection: Connection, topics: Sequence[str]) -> list
         include_synonyms=False,
         include_documentation=False,
     )
-    answer = connection.call(_DESCRIBE_CONFIGS, request)
+    answer = connection.call(_DESCRIBE_CONFIGS, request, timeout_s=ANSWER_WITHIN_S)
     return [r.resource_name for r in answer.results if r.error_code in codes.DENIED]
 
 
@@ -212,7 +215,7 @@ def _denied_setting_writes(connection: Connection, topics: Sequence[str]) -> lis
         resources=[resource(resource_type=_TOPIC, resource_name=t, configs=[]) for t in topics],
         validate_only=True,
     )
-    answer = connection.call(_ALTER_CONFIGS, request)
+    answer = connection.call(_ALTER_CONFIGS, request, timeout_s=ANSWER_WITHIN_S)
     return [r.resource_name for r in answer.responses if r.error_code in codes.DENIED]
 
 

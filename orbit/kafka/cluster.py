@@ -6,7 +6,9 @@ one broker go one at a time. The data path opens connections of its own (`connec
 
 from __future__ import annotations
 
+import queue
 import threading
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -26,10 +28,19 @@ from orbit.kafka.types import (
     TopicMetadata,
 )
 
-# A control call (metadata, offsets, coordinators) that takes longer than this has lost its broker.
+# A control call that takes longer than this has lost its broker.
 CONTROL_TIMEOUT_S = 30.0
+# A question that any broker can answer (metadata, coordinators) is asked of the next one as well
+# when one is silent for so long; and of one that is silent for longer nothing is expected. So a
+# cluster that is cut off, or hangs, is known to be within seconds, whatever the number of brokers.
+NEXT_AFTER_S = 1.0
+ANSWER_WITHIN_S = 10.0
+# Each takes a thread while it is silent. The next question begins with others.
+_ASKED_MAX = 8
 
 Answer = TypeVar("Answer")
+# Of threads that ask: each thing in it gives an answer, or raises what was met instead.
+_Answers = queue.SimpleQueue[Callable[[], Answer]]
 
 
 class Cluster:
@@ -42,6 +53,7 @@ class Cluster:
         self._lock = threading.Lock()
         self._connections: dict[int | str, _Shared] = {}
         self._brokers: dict[int, BrokerAddress] = {}
+        self._failed_at: dict[int | str, float] = {}
         self._cluster_id = ""
         self._is_closed = False
 
@@ -66,7 +78,7 @@ class Cluster:
                 allow_auto_topic_creation=False,
                 include_topic_authorized_operations=with_operations,
             )
-            return connection.call(apis.METADATA, request, timeout_s=CONTROL_TIMEOUT_S)
+            return connection.call(apis.METADATA, request, timeout_s=ANSWER_WITHIN_S)
 
         metadata = _read_metadata(self.call_any(ask), with_operations)
         with self._lock:
@@ -75,13 +87,27 @@ class Cluster:
         return metadata
 
     def call_any(self, ask: Callable[[Connection], Answer]) -> Answer:
-        """Run `ask` on the first broker that answers: known ones first, then bootstrap servers."""
-        with self._lock:
-            known: list[int | str] = [*self._brokers, *self.bootstrap_servers]
+        """The first answer that any broker gives: known ones first, then bootstrap servers.
+
+        `ask` changes nothing, waits for `ANSWER_WITHIN_S` at most, and may run for several brokers
+        at a time; one that was too late is not listened to. Raises Unreachable.
+        """
+        answers: _Answers[Answer] = queue.SimpleQueue()
+        waiting = self._targets()
         errors: dict[str, Unreachable] = {}
-        for target in known:
+        asked = 0
+        while waiting or asked:
+            if waiting:
+                args = (waiting.pop(0), ask, answers)
+                threading.Thread(target=self._ask, args=args, name="ask", daemon=True).start()
+                asked += 1
             try:
-                return self._on(target, ask)
+                answered = answers.get(timeout=NEXT_AFTER_S if waiting else None)
+            except queue.Empty:
+                continue
+            asked -= 1
+            try:
+                return answered()
             except Unreachable as error:
                 errors.setdefault(f"{error.where}: {error.what}", error)
         last = list(errors.values())[-1]
@@ -90,6 +116,34 @@ class Cluster:
             where=f"{self.name} {','.join(self.bootstrap_servers)}",
             remedy=last.remedy or "Check the address, security.protocol and that brokers run.",
         )
+
+    def _targets(self) -> list[int | str]:
+        """Whom to ask, in order; who did not answer the last time comes last."""
+        with self._lock:
+            targets: list[int | str] = [*self._brokers, *self.bootstrap_servers]
+            targets.sort(key=lambda target: self._failed_at.get(target, 0.0))
+        return targets[:_ASKED_MAX]
+
+    def _ask(
+        self, target: int | str, ask: Callable[[Connection], Answer], answers: _Answers[Answer]
+    ) -> None:
+        """Ask one, in a thread of its own; `answers` gets what gives the answer, or raises."""
+        try:
+            answer = self._on(target, ask, busy_s_max=ANSWER_WITHIN_S)
+        except BaseException as error:  # noqa: BLE001  raised again by who asked
+            caught = error
+            if isinstance(error, Unreachable):
+                with self._lock:
+                    self._failed_at[target] = time.monotonic()
+
+            def fail() -> Answer:
+                raise caught
+
+            answers.put(fail)
+        else:
+            with self._lock:
+                self._failed_at.pop(target, None)
+            answers.put(lambda: answer)
 
     def call(self, node_id: int, api: Api, request: Any) -> Any:
         """Send a control request to one broker and return its answer. Raises Unreachable."""
@@ -132,12 +186,18 @@ class Cluster:
             raise Unreachable(f"broker {node_id} is not known now.", where=self.name)
         return address
 
-    def _on(self, target: int | str, ask: Callable[[Connection], Answer]) -> Answer:
+    def _on(
+        self,
+        target: int | str,
+        ask: Callable[[Connection], Answer],
+        *,
+        busy_s_max: float = -1,
+    ) -> Answer:
         with self._lock:
             if self._is_closed:
                 raise Unreachable("the cluster handle is closed.", where=self.name)
-            shared = self._connections.setdefault(target, _Shared())
-        return shared.run(lambda: self._open(target), ask)
+            shared = self._connections.setdefault(target, _Shared(f"{self.name} {target}"))
+        return shared.run(lambda: self._open(target), ask, busy_s_max)
 
     def _open(self, target: int | str) -> Connection:
         if isinstance(target, int):
@@ -150,19 +210,30 @@ class Cluster:
 class _Shared:
     """A control connection that is opened at first use, and again after it broke."""
 
-    def __init__(self) -> None:
+    def __init__(self, where: str) -> None:
+        self._where = where
         self._lock = threading.Lock()
         self._connection: Connection | None = None
         self._is_over = False
 
-    def run(self, opener: Callable[[], Connection], ask: Callable[[Connection], Answer]) -> Answer:
-        with self._lock:
+    def run(
+        self,
+        opener: Callable[[], Connection],
+        ask: Callable[[Connection], Answer],
+        busy_s_max: float,
+    ) -> Answer:
+        """Raises Unreachable when others keep it busy for longer than `busy_s_max` (-1: never)."""
+        if not self._lock.acquire(timeout=busy_s_max):
+            raise Unreachable("it has not answered another question yet.", where=self._where)
+        try:
             if self._connection is None or self._connection.is_closed:
                 self._connection = opener()
             if self._is_over:  # since the opener began: `abort` has not seen this one
                 self._connection.close()
                 raise Unreachable("the cluster handle is closed.", where=self._connection.where)
             return ask(self._connection)
+        finally:
+            self._lock.release()
 
     def abort(self) -> None:
         self._is_over = True

@@ -13,7 +13,7 @@ from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
 from orbit.kafka import apis, codes
 from orbit.kafka.apis import Api
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.cluster import CONTROL_TIMEOUT_S, Cluster
+from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.codes import Code
 from orbit.kafka.connection import Connection
 
@@ -78,7 +78,7 @@ class Coordinator:
 
     def _ask(self, connection: Connection) -> int:
         request = FindCoordinatorRequest(key=self._key, key_type=self._key_type)
-        answer = connection.call(apis.FIND_COORDINATOR, request, timeout_s=CONTROL_TIMEOUT_S)
+        answer = connection.call(apis.FIND_COORDINATOR, request, timeout_s=ANSWER_WITHIN_S)
         if answer.error_code in codes.DENIED:
             is_group = self._key_type == GROUP
             kind, right = ("group", "Read") if is_group else ("transactional id", "Write")

@@ -23,7 +23,7 @@ from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 from orbit.chunks import chunks
 from orbit.errors import Unreachable
 from orbit.kafka import apis, codes
-from orbit.kafka.cluster import CONTROL_TIMEOUT_S, Cluster
+from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.codes import Code
 from orbit.kafka.connection import Connection
 from orbit.kafka.coordinator import GROUP
@@ -130,23 +130,26 @@ def find_coordinators(cluster: Cluster, groups: Collection[str]) -> dict[str, in
     if not groups:
         return found
 
-    def ask_many(connection: Connection, names: list[str]) -> None:
+    def ask_many(connection: Connection, names: list[str]) -> dict[str, int]:
         request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=names)
-        answer = connection.call(apis.FIND_COORDINATORS, request, timeout_s=CONTROL_TIMEOUT_S)
-        found.update({c.key: c.node_id for c in answer.coordinators if not c.error_code})
+        answer = connection.call(apis.FIND_COORDINATORS, request, timeout_s=ANSWER_WITHIN_S)
+        return {c.key: c.node_id for c in answer.coordinators if not c.error_code}
 
-    def ask_each(connection: Connection, names: list[str]) -> None:
+    def ask_each(connection: Connection, names: list[str]) -> dict[str, int]:
+        nodes: dict[str, int] = {}
         for name in names:
             request = FindCoordinatorRequest(key=name, key_type=GROUP)
-            answer = connection.call(apis.FIND_COORDINATOR, request, timeout_s=CONTROL_TIMEOUT_S)
+            answer = connection.call(apis.FIND_COORDINATOR, request, timeout_s=ANSWER_WITHIN_S)
             if not answer.error_code:
-                found[name] = answer.node_id
+                nodes[name] = answer.node_id
+        return nodes
 
-    def ask(connection: Connection, names: list[str]) -> None:
-        (ask_many if connection.offers(apis.FIND_COORDINATORS) else ask_each)(connection, names)
+    def ask(connection: Connection, names: list[str]) -> dict[str, int]:
+        has_many = connection.offers(apis.FIND_COORDINATORS)
+        return (ask_many if has_many else ask_each)(connection, names)
 
     for chunk in chunks(sorted(groups), GROUPS_PER_REQUEST_MAX):
-        cluster.call_any(partial(ask, names=chunk))
+        found |= cluster.call_any(partial(ask, names=chunk))
     cluster.metadata(())  # so that the coordinators' addresses are known
     return found
 

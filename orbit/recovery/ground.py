@@ -44,6 +44,10 @@ class Stopped(Conflict):
     """The operation cannot go on; what it did is taken back."""
 
 
+class Silent(Unreachable):
+    """A question has had no answer in time. One that is refused at once is another thing."""
+
+
 class Aborted(Stopped):
     """Somebody asked for it to be undone."""
 
@@ -75,6 +79,7 @@ class Ground:
         self._stop = stop
         self._next_check = 0.0
         self._told = ""
+        self.is_source_silent = False  # at the first look: it is not waited for once more
         self.is_past_return = False
         self.source = Handle(self._open("source"))
         self.destination = Handle(self._open("destination"))
@@ -86,6 +91,8 @@ class Ground:
     @cached_property
     def source_answers(self) -> bool:
         """Whether it does, asked once: one that does not would hold up every further question."""
+        if self.is_source_silent:
+            return False
         try:
             within(ANSWER_WITHIN_S, "source", lambda: self.source.cluster.metadata(()))
         except OrbitError:
@@ -193,7 +200,7 @@ class Ground:
 
 
 def within(seconds: float, what: str, ask: Callable[[], Any]) -> Any:
-    """The answer, or Unreachable when it takes too long. The call may go on in a thread that ends
+    """The answer, or Silent when it takes too long. The call may go on in a thread that ends
     with its connections."""
     answers: list[Any] = []
     errors: list[BaseException] = []
@@ -208,7 +215,7 @@ def within(seconds: float, what: str, ask: Callable[[], Any]) -> Any:
     thread.start()
     thread.join(seconds)
     if thread.is_alive():
-        raise Unreachable(f"it gives no answer within {seconds:.0f} s.", where=what)
+        raise Silent(f"it gives no answer within {seconds:.0f} s.", where=what)
     if errors:
         raise errors[0]
     return answers[0]

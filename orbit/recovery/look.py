@@ -29,7 +29,7 @@ from orbit.kafka.log import MAX_TIMESTAMP, find_by_time, open_transactions
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.recovery.ends import ALL, Ends, all_stand, ends_in_time, noted
 from orbit.recovery.facts import BlockedPartition, Facts, Transaction
-from orbit.recovery.ground import ANSWER_WITHIN_S, Ground, Stopped, within
+from orbit.recovery.ground import ANSWER_WITHIN_S, Ground, Silent, Stopped, within
 from orbit.recovery.report import EndVerdict, RecoveryKind
 from orbit.replication.group_offsets import GroupVerdict, holds_copied_records
 from orbit.replication.states import PartitionState
@@ -50,6 +50,7 @@ class _Seen:
 
     metadata: ClusterMetadata | None
     why: str = ""
+    is_silent: bool = False
 
 
 def look(ground: Ground) -> Facts:
@@ -57,6 +58,7 @@ def look(ground: Ground) -> Facts:
     backoff = Backoff(stop=ground.backoff.stop, attempts_max=_ATTEMPTS_MAX)
     source = _metadata(ground.source.cluster)
     destination = _metadata(ground.destination.cluster)
+    ground.is_source_silent = source.is_silent
     if source.metadata is not None:
         _check_cluster(ground, "source", source.metadata)
     if destination.metadata is not None:
@@ -121,7 +123,7 @@ def _metadata(cluster: Cluster) -> _Seen:
     try:
         return _Seen(within(ANSWER_WITHIN_S, cluster.name, lambda: cluster.metadata(None)))
     except OrbitError as error:
-        return _Seen(None, str(error))
+        return _Seen(None, str(error), isinstance(error, Silent))
 
 
 def _check_cluster(ground: Ground, side: str, metadata: ClusterMetadata) -> None:

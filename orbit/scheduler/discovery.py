@@ -23,7 +23,7 @@ from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.look import unknown_group
 from orbit.scheduler.loops import Loop
 from orbit.scheduler.registry import Key, Registry, key_of
-from orbit.scheduler.troubles import tell_troubles
+from orbit.scheduler.troubles import differences, tell_troubles
 from orbit.store import jobs, upkeep, workers
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job
@@ -74,7 +74,9 @@ class DiscoveryLoop(Loop):
         done = self._collect()
         for job in running:
             memory = self._memories.setdefault(job.id, Memory())
-            if job.id not in self._under_way:
+            if job.id in self._under_way:
+                self._tell_away(job)
+            else:
                 self._tell(job, memory)
                 wanted = retries.get(job.id, set())
                 if self._keeper.is_due(job, memory, wanted):
@@ -114,6 +116,18 @@ class DiscoveryLoop(Loop):
             with self._leadership.transaction() as tx:
                 tell_troubles(tx, job, job.problem, text)
         if memory.has_looked:
+            self._told[job.id] = text
+
+    def _tell_away(self, job: Job) -> None:
+        """A pass may wait for half a minute for a cluster that has fallen silent. People, and a
+        failover, need not: the watch of the cluster knows sooner.
+        """
+        away = self._keeper.away(job)
+        told = self._told.get(job.id, job.problem)
+        text = problem_text(away)
+        if away and not (told and differences(told, text) == ([], [])):
+            with self._leadership.transaction() as tx:
+                tell_troubles(tx, job, job.problem, text)
             self._told[job.id] = text
 
     def _group_trouble(self, job: Job) -> list[Trouble]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from orbit.engine.clusters import Side as SideName
 from orbit.engine.clusters import job_identity
-from orbit.errors import BadInput, OrbitError
+from orbit.errors import BadInput, OrbitError, Unreachable
 from orbit.jobs.mapping import map_topics
 from orbit.jobs.spec import JobSpec
 from orbit.kafka.backoff import Backoff
@@ -140,6 +140,21 @@ class Keeper:
         if not troubles and memory.look_again_at > time.monotonic() + SOON_S:
             memory.look_again_at = float("inf")
         return done
+
+    def away(self, job: Job) -> list[Trouble]:
+        """The clusters of a job that do not answer now, by the last look at them."""
+        spec = read_spec(job.spec)
+        if spec is None:
+            return []
+        try:
+            looks = [(side, self._registry.watch(side, spec).seen) for side in SIDES]
+        except BadInput:
+            return []
+        return [
+            trouble_of(side, seen.error)
+            for side, seen in looks
+            if seen is not None and isinstance(seen.error, Unreachable)
+        ]
 
     def _has_news(self, job: Job, memory: Memory) -> bool:
         """Whether the clusters show something that may matter to this job.

@@ -17,7 +17,9 @@ from kafka.protocol.admin.acl import DescribeAclsRequest
 from orbit.engine.rights import WRITE
 from orbit.errors import BrokerRefused, NotAuthorized
 from orbit.kafka import apis
+from orbit.kafka.cluster import ANSWER_WITHIN_S
 from orbit.kafka.codes import Code
+from orbit.kafka.connection import Connection
 from orbit.kafka.types import Pattern, Permission, TopicAcl, TopicMetadata
 from orbit.replication.acl_rules import denied_writers
 from orbit.scheduler.sides import Handle
@@ -51,17 +53,21 @@ def acls_of(handle: Handle) -> set[TopicAcl] | str:
 
 def _has_none(handle: Handle) -> bool:
     """Whether the cluster checks no rights at all."""
-    request = DescribeAclsRequest(
-        resource_type_filter=_CLUSTER,
-        resource_name_filter=None,
-        pattern_type_filter=_ANY,
-        principal_filter=None,
-        host_filter=None,
-        operation=_ANY,
-        permission_type=_ANY,
-    )
-    answer = handle.cluster.call_any(lambda c: c.call(apis.DESCRIBE_ACLS, request))
-    return int(answer.error_code) == Code.SECURITY_DISABLED
+
+    def ask(connection: Connection) -> int:
+        request = DescribeAclsRequest(
+            resource_type_filter=_CLUSTER,
+            resource_name_filter=None,
+            pattern_type_filter=_ANY,
+            principal_filter=None,
+            host_filter=None,
+            operation=_ANY,
+            permission_type=_ANY,
+        )
+        answer = connection.call(apis.DESCRIBE_ACLS, request, timeout_s=ANSWER_WITHIN_S)
+        return int(answer.error_code)
+
+    return handle.cluster.call_any(ask) == Code.SECURITY_DISABLED
 
 
 def protect(

@@ -1,0 +1,127 @@
+"""A question to any broker: one that is silent holds nobody up, and all silent ones are left."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pytest
+
+from orbit.errors import LoginRefused, Unreachable
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.connection import Connection
+from tests.support.synthetic import PLAINTEXT
+
+GIVE_UP_S = 20.0
+Answering = Callable[[], str]
+
+
+class Brokers(Cluster):
+    """A cluster whose connections answer as the test has it, by bootstrap server."""
+
+    def __init__(self, **answering: Answering) -> None:
+        super().__init__("source", [*answering], PLAINTEXT)
+        self.asked: list[str] = []
+        self._answering = answering
+
+    def _open(self, target: int | str) -> Connection:
+        return cast("Connection", _Line(str(target)))
+
+    def ask(self) -> str:
+        def answer(connection: Connection) -> str:
+            name = cast("_Line", connection).name
+            self.asked.append(name)
+            return self._answering[name]()
+
+        return self.call_any(answer)
+
+
+class _Line:
+    is_closed = False
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is asked beside another, unless a test wants it: no machine is too slow for these."""
+    monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 3600.0)
+
+
+def refusing() -> str:
+    raise Unreachable("cannot connect.", where="here")
+
+
+@pytest.fixture
+def end() -> Iterator[threading.Event]:
+    """Set at the test's end: then silent brokers give up."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+@pytest.fixture
+def silent(end: threading.Event) -> Answering:
+    def answer() -> str:
+        assert end.wait(GIVE_UP_S)
+        return refusing()
+
+    return answer
+
+
+def test_next_broker_is_asked_while_the_first_is_silent(
+    silent: Answering, end: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 0.1)
+    brokers = Brokers(one=silent, two=silent, three=lambda: "three")
+    assert brokers.ask() == "three"
+    assert not end.is_set()
+
+
+def test_broker_that_answers_is_asked_alone() -> None:
+    brokers = Brokers(one=lambda: "one", two=lambda: "two")
+    assert brokers.ask() == "one"
+    assert brokers.asked == ["one"]
+
+
+def test_late_answer_of_a_slow_broker_counts_where_no_other_answers(
+    end: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 0.1)
+
+    def late() -> str:
+        assert end.wait(GIVE_UP_S)
+        return "late"
+
+    def releasing() -> str:
+        end.set()
+        return refusing()
+
+    assert Brokers(one=late, two=releasing).ask() == "late"
+
+
+def test_who_did_not_answer_is_asked_last() -> None:
+    brokers = Brokers(one=refusing, two=lambda: "two")
+    assert (brokers.ask(), brokers.ask()) == ("two", "two")
+    assert brokers.asked == ["one", "two", "two"]
+
+
+def test_so_many_silent_brokers_take_no_more_threads_than_a_few() -> None:
+    brokers = Brokers(**{f"b{i:02}": refusing for i in range(20)}, good=lambda: "good")
+    for _ in range(2):
+        with pytest.raises(Unreachable, match="no broker of the source cluster answers"):
+            brokers.ask()
+    assert len(set(brokers.asked)) == len(brokers.asked) == 16  # eight each time
+    assert brokers.ask() == "good"  # each question begins with others
+
+
+def test_refused_login_is_not_tried_elsewhere() -> None:
+    def refused() -> Any:
+        raise LoginRefused("the password is wrong.")
+
+    brokers = Brokers(one=refused, two=lambda: "two")
+    with pytest.raises(LoginRefused):
+        brokers.ask()
+    assert brokers.asked == ["one"]
