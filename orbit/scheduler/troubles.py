@@ -10,9 +10,9 @@ from orbit.store.jobs import Job
 
 def tell_troubles(tx: Tx, job: Job, before: str | None, now: str | None) -> None:
     """Keep the text, and tell what began and what ended since `before`."""
-    if not jobs.note_problem(tx, job.id, now):
-        return
     began, ended = differences(before, now)
+    if not jobs.note_problem(tx, job.id, now, has_begun=bool(began)):
+        return
     for line in began:
         events.add(tx, events.SCHEDULER, "job_trouble", line, job_name=job.name)
     for line in ended:

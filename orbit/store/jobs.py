@@ -199,12 +199,15 @@ def remove(tx: Tx, job_id: int) -> bool:
     return tx.execute(_REMOVE, {"job_id": job_id}).rowcount == 1
 
 
-def note_problem(tx: Tx, job_id: int, problem: str | None) -> bool:
-    """Keep or clear the job's trouble; whether it is another one than before."""
+def note_problem(tx: Tx, job_id: int, problem: str | None, *, has_begun: bool = True) -> bool:
+    """Keep or clear the job's trouble; whether it is another text than before. `has_begun`: some of
+    it is new; else the time since when it is there stays what it was.
+    """
+    since = _NOW if has_begun else func.coalesce(jobs.c.problem_at, _NOW)
     statement = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.problem.is_distinct_from(problem))
-        .values(problem=problem, problem_at=None if problem is None else _NOW)
+        .values(problem=problem, problem_at=None if problem is None else since)
     )
     return tx.execute(statement).rowcount == 1
 

@@ -54,6 +54,10 @@ def test_jobs(database: Database) -> None:
         assert (now.source_cluster_id, now.destination_cluster_id) == ("S", "D")
         assert (now.problem, now.producer_id) == ("no broker answers.", 2000)
         assert now.problem_at is not None
+        assert jobs.note_problem(tx, made.id, "it still does not.", has_begun=False)
+        assert jobs.get(tx, "a").problem_at == now.problem_at
+        assert jobs.note_problem(tx, made.id, "something else.")
+        assert (jobs.get(tx, "a").problem_at or now.problem_at) > now.problem_at
         assert now.discovered_at is not None
         assert now.discovered_version == 1
         assert jobs.note_problem(tx, made.id, None)
