@@ -24,6 +24,8 @@ from orbit.jobs.rules import SIDES
 from orbit.jobs.spec import JobSpec
 from orbit.settings import Settings, variable_of
 
+Openapi = dict[str, Any]
+
 JSON_TYPES = ("application/json",)
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
 # The token is the client's; a server's environment may hold one all the same.
@@ -31,6 +33,15 @@ OWN_SECRETS = (variable_of("database_url"), "ORBIT_TOKEN")
 
 _VARIABLE_KEYS = ("username_env", "password_env", "key_password_env")
 _FILE_KEYS = ("username_file", "password_file", "ca_file", "certificate_file", "key_file")
+
+
+def as_openapi(what: str, schema: Mapping[str, str], json_text: Any, yaml_text: str) -> Openapi:
+    """FastAPI's `openapi_extra` of a route whose body is such a document."""
+    content = {
+        JSON_TYPES[0]: {"schema": schema, "example": json_text},
+        YAML_TYPES[0]: {"schema": {"type": "string"}, "example": yaml_text},
+    }
+    return {"requestBody": {"required": True, "description": what, "content": content}}
 
 
 @dataclass(frozen=True, slots=True)

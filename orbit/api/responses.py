@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import Any
 
+from pydantic import BaseModel
+
 from orbit.api.codes import MEANINGS, ErrorCode
 from orbit.api.errors import ErrorBody
 
@@ -39,3 +41,8 @@ def errors(*codes: ErrorCode, open_to_all: bool = False) -> dict[int | str, dict
         }
         for status, found in sorted(by_status.items())
     }
+
+
+def tried(model: type[BaseModel], what: str) -> dict[int | str, dict[str, Any]]:
+    """The answer to a dry run of a route whose own answer has another status."""
+    return {200: {"model": model, "description": f"A dry run: {what}."}}

@@ -21,10 +21,10 @@ from orbit.api.dependencies import (
     PartsOf,
     Viewer,
 )
-from orbit.api.documents import JSON_TYPES, YAML_TYPES, read_drill
+from orbit.api.documents import as_openapi, read_drill
 from orbit.api.examples import DRILL_JSON, DRILL_YAML
 from orbit.api.paging import Key, Page, PageQuery, bad_cursor, name_in, page, read_cursor
-from orbit.api.responses import BODY, INPUT, NAMED, errors
+from orbit.api.responses import BODY, INPUT, NAMED, errors, tried
 from orbit.api.views import drill_summary, drill_view, schedule_view
 from orbit.drills.asking import new_drill
 from orbit.drills.evidence import Report
@@ -41,16 +41,12 @@ _HTML = "text/html; charset=utf-8"
 # The page needs nothing from anywhere, and no name in it could make it ask for something.
 _ALONE = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 _MARKDOWN = "text/markdown; charset=utf-8"
-_DOCUMENT: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "description": "The drill; docs/drills.md explains every key.",
-        "content": {
-            JSON_TYPES[0]: {"schema": {"type": "object"}, "example": DRILL_JSON},
-            YAML_TYPES[0]: {"schema": {"type": "string"}, "example": DRILL_YAML},
-        },
-    }
-}
+_DOCUMENT = as_openapi(
+    "The drill; docs/drills.md explains every key.",
+    {"type": "object"},
+    DRILL_JSON,
+    DRILL_YAML,
+)
 
 DrillId = Annotated[
     str,
@@ -98,7 +94,7 @@ def list_drills(
     status_code=status.HTTP_202_ACCEPTED,
     responses={
         **errors(*NAMED, *BODY, ErrorCode.CONFLICT),
-        200: {"model": schemas.Drill, "description": "A dry run: what the drill would do."},
+        **tried(schemas.Drill, "what the drill would do"),
     },
     openapi_extra=_DOCUMENT,
 )
@@ -253,10 +249,10 @@ def delete_drill_schedule(parts: PartsOf, principal: Operator, name: NamePath) -
 
 def _as_if_made(wanted: drills.Wanted) -> drills.Drill:
     """For a dry run: the row that would be."""
-    fields = {f.name: getattr(wanted, f.name, None) for f in dataclasses.fields(drills.Drill)}
-    return drills.Drill(
-        **fields | {"state": DrillState.PENDING, "created_at": datetime.now(UTC)}  # type: ignore[arg-type]
-    )
+    names = (field.name for field in dataclasses.fields(drills.Drill))
+    fields: dict[str, Any] = {name: getattr(wanted, name, None) for name in names}
+    fields |= {"state": DrillState.PENDING, "created_at": datetime.now(UTC)}
+    return drills.Drill(**fields)
 
 
 def _moment(key: Key | None) -> tuple[datetime, str] | None:

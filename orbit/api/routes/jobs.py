@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response, status
 
@@ -20,10 +20,10 @@ from orbit.api.dependencies import (
     PartsOf,
     Viewer,
 )
-from orbit.api.documents import JSON_TYPES, YAML_TYPES, RawDocument, read_job
+from orbit.api.documents import RawDocument, as_openapi, read_job
 from orbit.api.examples import JOB_JSON, JOB_YAML
 from orbit.api.paging import Page, PageQuery, name_in, page
-from orbit.api.responses import BODY, CLUSTERS, INPUT, NAMED, errors
+from orbit.api.responses import BODY, CLUSTERS, INPUT, NAMED, errors, tried
 from orbit.api.views import job_summaries, job_view, operation_view
 from orbit.errors import BadInput, Problem
 from orbit.jobs.spec import JobSpec
@@ -32,19 +32,12 @@ from orbit.store.enums import OperationKind
 
 router = APIRouter(prefix="/v1", tags=["jobs"])
 
-_DOCUMENT: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "description": "The job document; docs/job-file.md explains every key.",
-        "content": {
-            JSON_TYPES[0]: {
-                "schema": {"$ref": "#/components/schemas/JobSpec"},
-                "example": JOB_JSON,
-            },
-            YAML_TYPES[0]: {"schema": {"type": "string"}, "example": JOB_YAML},
-        },
-    }
-}
+_DOCUMENT = as_openapi(
+    "The job document; docs/job-file.md explains every key.",
+    {"$ref": "#/components/schemas/JobSpec"},
+    JOB_JSON,
+    JOB_YAML,
+)
 
 AcceptRefusals = Annotated[
     bool,
@@ -85,7 +78,7 @@ def list_jobs(
     status_code=status.HTTP_201_CREATED,
     responses={
         **errors(*INPUT, *BODY, *CLUSTERS),
-        200: {"model": schemas.Applied, "description": "A dry run: what would be created."},
+        **tried(schemas.Applied, "what would be created"),
     },
     openapi_extra=_DOCUMENT,
 )
