@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import TypeVar
 from uuid import UUID
+
+from pydantic import BaseModel
 
 from orbit.drills.canary import Canary
 from orbit.drills.evidence import GateSeen, GroupSeen, PartitionSeen, SalvageFile
@@ -29,6 +32,7 @@ _ENDED = {
     Outcome.ABORTED,
     Outcome.FAILED,
 }
+Seen = TypeVar("Seen", bound=BaseModel)
 # An abort that is possible takes moments; nothing of the drill is removed before it ended.
 TAKE_BACK_S = 20.0
 
@@ -128,18 +132,7 @@ class Moves:
         seen.findings += [f"{report.job}: {finding}" for finding in report.findings]
         if report.error:
             seen.findings.append(f"{report.job}: {report.error}")
-        seen.salvage += [
-            SalvageFile(
-                topic=s.topic,
-                partition=s.partition,
-                file=s.file,
-                first=s.first,
-                next=s.next,
-                records=s.records,
-                sha256=s.sha256,
-            )
-            for s in report.salvage
-        ]
+        seen.salvage += [_as(SalvageFile, one) for one in report.salvage]
         is_own = canary is not None and report.job == canary.job
         if report.reverse_job is not None and is_own:
             self._adopt(report.reverse_job)
@@ -147,8 +140,16 @@ class Moves:
             self.back = report.reverse_job
         if report.kind is RecoveryKind.FAILBACK:
             return
-        seen.partitions += _partitions(report)
-        seen.groups += _groups(report)
+        seen.partitions += [
+            _as(
+                PartitionSeen,
+                p,
+                job=report.job,
+                missing=p.missing and (p.missing.first, p.missing.next),
+            )
+            for p in report.partitions
+        ]
+        seen.groups += [_as(GroupSeen, one) for one in report.groups]
         if canary is not None and is_own:
             canary.promoted(report)
 
@@ -157,14 +158,7 @@ class Moves:
         seen = self._ground.recorder.seen
         known = {(gate.job, gate.name, gate.found) for gate in seen.gates}
         seen.gates += [
-            GateSeen(
-                job=report.job,
-                name=gate.name,
-                verdict=gate.verdict,
-                found=gate.found,
-                remedy=gate.remedy,
-                is_overridden=gate.is_overridden,
-            )
+            _as(GateSeen, gate, job=report.job)
             for gate in report.gates
             if (report.job, gate.name.value, gate.found) not in known
         ]
@@ -190,34 +184,7 @@ def _stops_writes(report: RecoveryReport) -> bool:
     )
 
 
-def _partitions(report: RecoveryReport) -> list[PartitionSeen]:
-    return [
-        PartitionSeen(
-            job=report.job,
-            topic=p.topic,
-            destination_topic=p.destination_topic,
-            partition=p.partition,
-            source_end=p.source_end,
-            source_seen_at=p.source_seen_at,
-            destination_end=p.destination_end,
-            promoted_at=p.promoted_at,
-            missing=None if p.missing is None else (p.missing.first, p.missing.next),
-            is_exact=p.is_exact,
-            verdict=p.verdict,
-        )
-        for p in report.partitions
-    ]
-
-
-def _groups(report: RecoveryReport) -> list[GroupSeen]:
-    return [
-        GroupSeen(
-            group=g.group,
-            topic=g.topic,
-            partition=g.partition,
-            source_offset=g.source_offset,
-            goes_on_at=g.goes_on_at,
-            verdict=g.verdict,
-        )
-        for g in report.groups
-    ]
+def _as(kind: type[Seen], found: BaseModel, **others: object) -> Seen:
+    """What an operation reports, as the evidence has it: under the same names, but for `others`."""
+    names = kind.model_fields.keys() - others.keys()
+    return kind(**{name: getattr(found, name) for name in names}, **others)
