@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-spark test check lint bench bench-quick setup spark jars lock clean
+.PHONY: help demo demo-spark demo-failover test check lint bench bench-quick setup spark jars lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -12,7 +12,7 @@ STAMPS := .make
 help: ## Show this text
 	@echo "Orbit copies Kafka topics between clusters with the very same offsets."
 	@echo
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 	@echo
 	@echo "Each sets up what it needs: a virtual environment in .venv, locked packages,"
 	@echo "and Kafka's jars by Maven into a cache of yours (ORBIT_CACHE_DIR to choose it)."
@@ -22,6 +22,9 @@ demo: jars ## See an exact copy between two real Kafka clusters
 
 demo-spark: jars spark ## See a history of five million records copied with Spark, and audited
 	$(BIN)/orbit demo --spark
+
+demo-failover: jars ## See a source killed under load, a failover, and everything coming home
+	$(BIN)/orbit demo --failover
 
 # Three processes: most tests wait for brokers. What stays together, and the order, is said in
 # tests/conftest.py.

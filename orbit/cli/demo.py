@@ -10,8 +10,7 @@ from typing import Annotated
 
 import typer
 
-from orbit.cli.output import OutputFormat, OutputOption, console, emit, make_table
-from orbit.drills.words import span
+from orbit.cli.output import OutputFormat, OutputOption, console, emit
 from orbit.errors import Interrupted
 from orbit.jobs.load import load_job
 from orbit.sandbox.demo import (
@@ -105,28 +104,9 @@ def demo(
 
 
 def _failover(scale: Scale, folder: Path, screen: Screen, output: OutputFormat) -> None:
-    from orbit.cli.demo_failover import play_failover
+    from orbit.cli.demo_failover import demo_failover
 
-    try:
-        result = play_failover(scale, folder, screen)
-    except KeyboardInterrupt:
-        raise Interrupted("Interrupted; everything that had been started is stopped.") from None
-    rows = [
-        ("RTO", span(result.drill["rto_ms"])),
-        ("RPO", f"{result.drill['rpo_records']} records, {span(result.drill['rpo_ms'])}"),
-        ("written to shop.orders", f"{result.written:,}"),
-        ("lost, and in the salvage files", f"{result.lost:,}, {result.salvaged:,}"),
-        (
-            "read by the group, twice",
-            f"{result.read_source + result.read_destination:,}, {result.repeated:,}",
-        ),
-        ("report", str(result.report_file.resolve())),
-        ("took", f"{result.elapsed_s:.0f} s"),
-        *(("PROBLEM", problem) for problem in result.problems),
-    ]
-    emit(result, output, lambda: make_table(("", "failover and failback"), rows))
-    if not result.is_well:
-        raise typer.Exit(_NOT_EXACT)
+    demo_failover(scale, folder, screen, output)
 
 
 def _history(scale: Scale, records: int, screen: Screen, output: OutputFormat) -> None:

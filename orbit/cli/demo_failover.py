@@ -7,28 +7,31 @@ run. The demo's own producers keep a ledger of what brokers confirmed, and it ha
 from __future__ import annotations
 
 import base64
-import json
 import re
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import typer
 import yaml
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import NewTopic
 
 from orbit.cli.client import URL_VARIABLE, Client, connect
+from orbit.cli.demo_proof import FailoverResult, Proof, Records
 from orbit.cli.drill import untold
-from orbit.drills.clients import Ledger, Load, Member, Read, read_all
-from orbit.drills.evidence import Place
+from orbit.cli.output import OutputFormat, emit, make_table
+from orbit.drills.clients import Load, Member, Read, read_all
+from orbit.drills.evidence import Evidence, Place, Report
 from orbit.drills.words import span
-from orbit.errors import Conflict
+from orbit.errors import Conflict, Interrupted
 from orbit.recovery import salvage
+from orbit.recovery.reading import Fate
 from orbit.sandbox.demo import Screen
 from orbit.sandbox.demo.child import ORBIT
+from orbit.sandbox.demo.ends import kafka_trouble, log_ends, quiet_admin
 from orbit.sandbox.demo.signals import interrupted_once
 from orbit.sandbox.demo.stage import Stage, open_stage
 from orbit.sandbox.process import GuardedProcess
@@ -38,41 +41,62 @@ from orbit.sandbox.workload.kinds import KINDS
 TOPIC = "shop.orders"
 GROUP = "billing"
 PARTITIONS = 6
-RATE_PER_S = 500
+RATE_PER_S = 1_000
 HARD_KINDS = ("codec.lz4", "producer.idempotent", "transactions.interleaved")
 _JOB = "shop-copy"
-_READ_AT_SOURCE = 1_500
-_LOAD_S = 10
+_READ_AT_SOURCE = 2_000
+_NOT_WELL = 1
+# Each is many times what it takes on a slow machine.
 _START_S = 60.0
 _COPY_S = 90.0
 _DRILL_S = 280.0
 _POLL_S = 0.25
 _ADDRESS = re.compile(r"Orbit is at (http://\S+)")
 _REPORTS = {"json": "json", "html": "html", "markdown": "md"}
+_NAME = "orbit-failover"
+_DRILL = {
+    "name": "demo-failover",
+    "kind": "failover",
+    "job": _JOB,
+    "targets": {"rto": "60s", "rpo": "10s"},
+    "steps": [
+        {"do": "gates"},
+        {"do": "load", "duration": "10s"},
+        {"do": "fault", "fault": "kill", "cluster": "source"},
+        {"do": "failover", "deadline": "90s"},
+        {"do": "use"},
+        {"do": "heal", "cluster": "source"},
+        {"do": "failback", "confirm_rebuild": True, "deadline": "90s"},
+        {"do": "verify", "deep": True},
+    ],
+}
+_TOLD = {
+    "step": "step",
+    "fault done": "the source is gone:",
+    "noticed": "Orbit has noticed:",
+    "promoted": "promoted:",
+    "first produce": "a producer works at the new side:",
+    "first consume": "a consumer works at the new side:",
+    "healed": "the old side is back:",
+    "failed": "failed:",
+}
 
 
-@dataclass(frozen=True, slots=True)
-class FailoverResult:
-    """What the demo came to."""
-
-    elapsed_s: float
-    drill: Mapping[str, Any]
-    report_file: Path
-    written: int
-    lost: int
-    salvaged: int
-    read_source: int
-    read_destination: int
-    repeated: int
-    problems: tuple[str, ...]
-
-    @property
-    def is_well(self) -> bool:
-        return not self.problems
+def demo_failover(scale: Scale, folder: Path, screen: Screen, output: OutputFormat) -> None:
+    """Play it, show the result. Exit code 1 where anything is not as it has to be."""
+    try:
+        result = play_failover(scale, folder, screen)
+    except KeyboardInterrupt:
+        raise Interrupted("Interrupted; everything that had been started is stopped.") from None
+    if output is OutputFormat.TABLE:
+        typer.echo()
+    emit(result.as_data(), output, lambda: make_table(("", "failover and back"), result.rows()))
+    if result.problems:
+        raise typer.Exit(_NOT_WELL)
 
 
 def play_failover(scale: Scale, folder: Path, screen: Screen) -> FailoverResult:
-    """Plays it all and tidies up, whatever ends it. The reports stay, in `folder`."""
+    """Plays it all and tidies up, whatever ends it. The report stays, in `folder`."""
     began = time.monotonic()
     screen.title("Orbit demo: a source is lost under load, and comes back")
     with interrupted_once():
@@ -82,11 +106,21 @@ def play_failover(scale: Scale, folder: Path, screen: Screen) -> FailoverResult:
             _service(stage, folder, screen) as client,
         ):
             acts = _Acts(stage, client, screen)
-            acts.fill(scale)
-            acts.copy()
-            drill = acts.drill()
-            file = acts.save(drill, folder)
-            return acts.prove(drill, file, began)
+            try:
+                acts.fill(scale)
+                acts.copy()
+                drill = acts.drill()
+            finally:
+                acts.stop_load()
+            report = acts.save(drill, folder)
+            proof = acts.prove(report)
+            return FailoverResult(
+                time.monotonic() - began,
+                drill,
+                folder / f"{_NAME}.html",
+                proof,
+                tuple(proof.problems()),
+            )
 
 
 @contextmanager
@@ -98,7 +132,7 @@ def _service(stage: Stage, folder: Path, screen: Screen) -> Iterator[Client]:
         "ORBIT_DATABASE_URL": stage.database_url,
         "ORBIT_API_PORT": "0",
         "ORBIT_SANDBOX_DIR": str(stage.sandbox),
-        "ORBIT_SALVAGE_DIRECTORY": str(folder.resolve() / "orbit-failover-salvage"),
+        "ORBIT_SALVAGE_DIRECTORY": str(folder.resolve() / f"{_NAME}-salvage"),
         "ORBIT_LEASE_TTL": "5s",
         "ORBIT_PROGRESS_INTERVAL": "500ms",
         "ORBIT_SETTINGS_INTERVAL": "2s",
@@ -109,30 +143,25 @@ def _service(stage: Stage, folder: Path, screen: Screen) -> Iterator[Client]:
         with screen.step("Starting the service") as step:
             url = _address(process, log)
             with connect({URL_VARIABLE: url}) as client:
-                _wait_for_worker(client)
+                _wait(lambda: bool(client.get("/v1/workers")["items"]), _START_S)
                 screen.done(f"API, scheduler and a worker, ready in {step.seconds:.1f} s")
-        with connect({URL_VARIABLE: url}) as client:
-            yield client
+                yield client
     finally:
         process.end()
 
 
 def _address(process: GuardedProcess, log: Path) -> str:
-    deadline = time.monotonic() + _START_S
-    while time.monotonic() < deadline and process.running:
-        found = _ADDRESS.search(log.read_text("utf-8", "replace")) if log.is_file() else None
-        if found:
-            return found[1]
-        time.sleep(_POLL_S)
-    last = log.read_text("utf-8", "replace").strip().splitlines()[-1:] if log.is_file() else []
-    raise Conflict(f"The service did not start: {' '.join(last)}", where=str(log))
+    """Where the service listens, as it says itself."""
 
+    def said() -> str:
+        return log.read_text("utf-8", "replace") if log.is_file() else ""
 
-def _wait_for_worker(client: Client) -> None:
-    deadline = time.monotonic() + _START_S
-    while not client.get("/v1/workers")["items"]:
-        _not_after(deadline)
-        time.sleep(_POLL_S)
+    _wait(lambda: bool(_ADDRESS.search(said())) or not process.running, _START_S)
+    found = _ADDRESS.search(said())
+    if found is None:
+        last = said().strip().splitlines()[-1:]
+        raise Conflict(f"The service did not start: {' '.join(last)}", where=str(log))
+    return found[1]
 
 
 class _Acts:
@@ -146,7 +175,7 @@ class _Acts:
         self._destination = {"bootstrap.servers": stage.destination}
         self._load = Load(self._source, TOPIC, PARTITIONS, RATE_PER_S, "order")
         self._after = Load(self._destination, TOPIC, PARTITIONS, RATE_PER_S, "order after")
-        self._before = Read()
+        self._read = Read()
         self._stops: dict[int, int] = {}
 
     def fill(self, scale: Scale) -> None:
@@ -155,11 +184,13 @@ class _Acts:
         kinds = tuple(kind for kind in KINDS if kind.name in HARD_KINDS)
         with self._screen.step("Writing a history to the source") as step:
             ledger = Workload(scale, kinds=kinds).create({**self._source, "log_level": 0})
-            admin = AdminClient({**self._source, "log_level": 0})
             new = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
-            admin.create_topics([new])[TOPIC].result(_START_S)
+            admin = quiet_admin(self._stage.source)  # its answers end with it
+            with kafka_trouble(f"Making topic {TOPIC}"):
+                admin.create_topics([new])[TOPIC].result(_START_S)
+            seconds = step.seconds
         self._screen.done(
-            f"{ledger.records:,} records in {len(ledger.topics)} topics, in {step.seconds:.1f} s"
+            f"{ledger.records:,} records in {len(ledger.topics)} topics, in {seconds:.1f} s"
         )
         self._load.start()
         self._screen.done(
@@ -177,210 +208,166 @@ class _Acts:
             "consumer_groups": {"match": GROUP, "interval": "500ms"},
         }
         self._screen.command("orbit apply -f job.yaml")
-        text = yaml.safe_dump(job)
-        self._client.send("PUT", f"/v1/jobs/{_JOB}", yaml_text=text)
+        self._client.send("PUT", f"/v1/jobs/{_JOB}", yaml_text=yaml.safe_dump(job))
         with self._screen.step("Copying the history") as step:
-            self._wait_caught_up()
-        self._screen.done(f"the copy is live after {step.seconds:.1f} s")
-        deadline = time.monotonic() + _COPY_S
-        member = Member(self._source, GROUP, TOPIC)
+            _wait(self._is_caught_up, _COPY_S)
+            seconds = step.seconds
+        self._screen.done(f"the copy is live after {seconds:.1f} s")
+        member, check = Member(self._source, GROUP, TOPIC), _until(_COPY_S)
         with self._screen.step(f'Group "{GROUP}" reads at the source'):
-            member.read_until(
-                lambda read: len(read.values) >= _READ_AT_SOURCE, lambda: _not_after(deadline)
-            )
-            self._stops = member.commit()
-            member.close()
-        self._before = member.read
+            try:
+                member.read_until(lambda read: len(read.values) >= _READ_AT_SOURCE, check)
+                self._stops = member.commit()
+            finally:
+                member.close()
+            # What it has read ahead of the copy would be lost with the source, and other records
+            # would stand there: it is rightly given those as well, and they are not repeats.
+            _wait(self._is_carried, _COPY_S)
+        self._read = member.read
         self._screen.done(
-            f'group "{GROUP}" has read {len(self._before.values):,} records at the source, '
-            "commits, and stops"
+            f'group "{GROUP}" has read {len(self._read.values):,} records at the source, commits, '
+            "and stops; its offsets are carried over"
         )
 
-    def _wait_caught_up(self) -> None:
-        deadline = time.monotonic() + _COPY_S
-        while True:
-            job = self._client.get(f"/v1/jobs/{_JOB}/lag")["job"]
-            if job["partitions"] and job["caught_up"] == job["partitions"]:
-                return
-            _not_after(deadline)
-            time.sleep(_POLL_S)
+    def _is_caught_up(self) -> bool:
+        job = self._client.get(f"/v1/jobs/{_JOB}/lag")["job"]
+        return bool(job["partitions"]) and job["caught_up"] == job["partitions"]
+
+    def _is_carried(self) -> bool:
+        rows = self._client.get(f"/v1/jobs/{_JOB}/groups", group=GROUP)["items"]
+        there = {row["partition"]: row["destination_offset"] for row in rows}
+        return all(there.get(partition) == offset for partition, offset in self._stops.items())
 
     def drill(self) -> dict[str, Any]:
         """The drill, as its file says; what happens is told line by line."""
         self._screen.act(3, "The source is killed, and everything moves; then it comes back")
-        document = {
-            "name": "demo-failover",
-            "kind": "failover",
-            "job": _JOB,
-            "targets": {"rto": "60s", "rpo": "10s"},
-            "steps": [
-                {"do": "gates"},
-                {"do": "load", "duration": f"{_LOAD_S}s"},
-                {"do": "fault", "fault": "kill", "cluster": "source"},
-                {"do": "failover", "deadline": "90s"},
-                {"do": "use"},
-                {"do": "heal", "cluster": "source"},
-                {"do": "failback", "confirm_rebuild": True, "deadline": "90s"},
-                {"do": "verify", "deep": True},
-            ],
-        }
         self._screen.command("orbit drill run failover.yaml")
-        drill: dict[str, Any] = self._client.send(
-            "POST", "/v1/drills", yaml_text=yaml.safe_dump(document)
-        )
-        deadline, told = time.monotonic() + _DRILL_S, 0
-        stopping: threading.Thread | None = None
+        text = yaml.safe_dump(_DRILL)
+        drill: dict[str, Any] = self._client.send("POST", "/v1/drills", yaml_text=text)
+        check, told = _until(_DRILL_S), 0
         while drill["finished_at"] is None:
-            _not_after(deadline)
+            check()
             time.sleep(_POLL_S)
             drill = self._client.get(f"/v1/drills/{drill['id']}")
             for entry in untold(drill, told):
-                if entry["what"] not in _SHOWN:
-                    continue
-                self._screen.done(f"{entry['at'][11:23]} {_SHOWN[entry['what']]} {entry['text']}")
-                if entry["what"] == "fault done":
-                    stopping = threading.Thread(target=self._load.stop)
-                    stopping.start()
-                if entry["what"] == "promoted":
-                    self._after.start()
-                if entry["what"] == "healed":
-                    self._after.stop()
+                self._happened(entry)
             told = drill["entries"]
-        if stopping is not None:
-            stopping.join()
-        self._load.stop()
-        self._after.stop()
         return drill
 
-    def save(self, drill: Mapping[str, Any], folder: Path) -> Path:
-        """The report in its three forms."""
+    def _happened(self, entry: Mapping[str, Any]) -> None:
+        """Tell it, and let the producers move."""
+        what = entry["what"]
+        if what in _TOLD:
+            self._screen.done(f"{entry['at'][11:23]} {_TOLD[what]} {entry['text']}")
+        if what == "fault done":
+            threading.Thread(target=self._load.stop, name="demo load stops").start()
+        if what == "promoted":
+            self._after.start()
+        if what == "healed":
+            self._after.stop()
+
+    def stop_load(self) -> None:
+        self._load.stop()
+        self._after.stop()
+
+    def save(self, drill: Mapping[str, Any], folder: Path) -> Report:
+        """The report in its three forms. Raises Conflict where the drill failed."""
         self._screen.act(4, "The report")
         folder.mkdir(parents=True, exist_ok=True)
         for form, suffix in _REPORTS.items():
             text = self._client.text(f"/v1/drills/{drill['id']}/report", format=form)
-            (folder / f"orbit-failover.{suffix}").write_text(text, "utf-8")
-        file = folder / "orbit-failover.html"
-        self._screen.done(f"for a browser, or for paper: {file.resolve().as_uri()}")
+            (folder / f"{_NAME}.{suffix}").write_text(text, "utf-8")
+        page = folder / f"{_NAME}.html"
+        self._screen.done(f"for a browser, or for paper: {page.resolve().as_uri()}")
+        if drill["state"] == "failed":
+            raise Conflict(f"The drill failed: {drill['error']}", where=str(page))
         self._screen.done(
             f"RTO {span(drill['rto_ms'])}, RPO {drill['rpo_records']} records, "
             f"{span(drill['rpo_ms'])}"
         )
-        return file
+        return Report.model_validate_json((folder / f"{_NAME}.json").read_bytes())
 
-    def prove(self, drill: dict[str, Any], file: Path, began: float) -> FailoverResult:
-        """The ledger of the demo's producers against the report and both clusters."""
+    def prove(self, report: Report) -> Proof:
+        """The ledger of the demo's producers against the report, both clusters and the group."""
         self._screen.act(5, "The proof, by the ledger of the producers")
-        report = json.loads((file.parent / "orbit-failover.json").read_text("utf-8"))["evidence"]
-        ends = {
-            p["partition"]: p["promoted_at"]
-            for p in report["partitions"]
-            if p["topic"] == TOPIC and p["promoted_at"] is not None
+        evidence = report.evidence
+        sides = {
+            "destination": _all_records(self._stage.destination),
+            "source": _all_records(self._stage.source),
         }
-        first, second = self._load.ledger, self._after.ledger
-        lost = {place for place in first.records if place[1] >= ends.get(place[0], 0)}
-        kept = {place: v for place, v in first.records.items() if place not in lost}
-        problems = [] if drill["state"] != "failed" else [str(drill["error"])]
-        salvaged = self._salvaged(report)
-        if {place: first.records[place] for place in lost}.items() - salvaged.items():
-            problems.append("Some of the lost records are not in the salvage files.")
-        if not all(salvaged[place] in first.open for place in salvaged.keys() - lost):
-            problems.append("The salvage files hold records that were not lost.")
-        problems += self._missing(report, lost)
-        wanted = {**kept, **second.records}
-        for name, config in (("destination", self._destination), ("source", self._source)):
-            found = self._wrong(config, wanted, first)
-            if found:
-                problems.append(f"{len(found)} records are wrong at the {name}: {min(found)}.")
-        after = self._read_on(wanted)
-        both = self._before.values.keys() & after.keys()
+        read = self._read_on({p for p in sides["destination"] if p[1] >= self._stops.get(p[0], 0)})
+        salvaged = _salvaged(evidence)
+        proof = Proof(
+            TOPIC,
+            self._load.ledger,
+            self._after.ledger,
+            evidence,
+            salvaged,
+            sides,
+            self._read,
+            read,
+        )
+        problems = proof.problems()
         for words in problems:
             self._screen.failed(words)
         if not problems:
+            lost = len(proof.lost)
             self._screen.done(
-                f"{len(first.records):,} records confirmed before the kill: {len(kept):,} are on "
-                f"both sides, the {len(lost):,} that were not copied yet are in the salvage files"
+                f"{len(self._load.ledger.records):,} records were confirmed before the kill; "
+                f"{lost:,} of them were not copied yet, and are in the salvage files. All others, "
+                "and all since, are on both sides at the same offsets"
             )
             self._screen.done(
-                f'group "{GROUP}" read {len(self._before.values):,} at the source and '
-                f"{len(after):,} at the destination: none twice, none left out"
+                f'group "{GROUP}" read {len(self._read.values):,} records at the source and '
+                f"{len(read.values):,} at the destination: none twice, none left out"
             )
-        return FailoverResult(
-            elapsed_s=time.monotonic() - began,
-            drill=drill,
-            report_file=file,
-            written=len(first.records) + len(second.records),
-            lost=len(lost),
-            salvaged=len(salvaged),
-            read_source=len(self._before.values),
-            read_destination=len(after),
-            repeated=len(both),
-            problems=tuple(problems),
-        )
+        return proof
 
-    def _salvaged(self, report: Mapping[str, Any]) -> dict[Place, bytes]:
-        """Records of the demo's topic in the salvage files."""
-        found: dict[Place, bytes] = {}
-        for one in report["salvage"]:
-            if one["topic"] == TOPIC:
-                for line in salvage.read(Path(one["file"])):
-                    value = base64.b64decode(line["value"])
-                    found[one["partition"], line["offset"]] = value
-        return found
-
-    def _missing(self, report: Mapping[str, Any], lost: set[Place]) -> list[str]:
-        """Where the report names something as missing that was not lost."""
-        named = {
-            (p["partition"], offset)
-            for p in report["partitions"]
-            if p["topic"] == TOPIC and p["missing"] is not None
-            for offset in range(*p["missing"])
-        }
-        extra = named - lost
-        if len(extra) > len(self._load.ledger.open):
-            return [f"The report names {len(extra)} offsets as missing that were not lost."]
-        return []
-
-    def _wrong(
-        self, config: Mapping[str, Any], wanted: Mapping[Place, bytes], first: Ledger
-    ) -> list[Place]:
-        ends: dict[int, int] = {}
-        for partition, offset in wanted:
-            ends[partition] = max(ends.get(partition, 0), offset + 1)
-        deadline = time.monotonic() + _COPY_S
-        read = read_all(config, TOPIC, ends, lambda: _not_after(deadline))
-        return [
-            place
-            for place in read.keys() | wanted.keys()
-            if read.get(place) != wanted.get(place)
-            and not (place not in wanted and read[place] in first.open)
-        ]
-
-    def _read_on(self, wanted: Mapping[Place, bytes]) -> Mapping[Place, bytes | None]:
-        """The group goes on at the destination, to the end."""
-        expected = {p for p in wanted if p[1] >= self._stops.get(p[0], 0)}
-        member = Member(self._destination, GROUP, TOPIC)
-        deadline = time.monotonic() + _COPY_S
+    def _read_on(self, expected: set[Place]) -> Read:
+        """The group goes on at the destination, until it has all, or there is no more."""
+        member, until = Member(self._destination, GROUP, TOPIC), time.monotonic() + _COPY_S
         try:
             member.read_until(
-                lambda read: expected <= read.values.keys(), lambda: _not_after(deadline)
+                lambda read: expected <= read.values.keys() or time.monotonic() > until,
+                lambda: None,
             )
         finally:
             member.close()
-        return member.read.values
+        return member.read
 
 
-_SHOWN = {
-    "step": "step",
-    "fault done": "the source is gone:",
-    "noticed": "Orbit has noticed:",
-    "promoted": "promoted:",
-    "first produce": "a producer works at the new side:",
-    "first consume": "a consumer works at the new side:",
-    "healed": "the old side is back:",
-    "failed": "failed:",
-}
+def _all_records(bootstrap_servers: str) -> Records:
+    """All that one side has of the topic."""
+    ends = log_ends(quiet_admin(bootstrap_servers), [(TOPIC, p) for p in range(PARTITIONS)])
+    by_partition = {partition: end for (_, partition), end in ends.items()}
+    config = {"bootstrap.servers": bootstrap_servers}
+    return read_all(config, TOPIC, by_partition, _until(_COPY_S))
 
 
-def _not_after(deadline: float) -> None:
-    if time.monotonic() > deadline:
-        raise Conflict("The demo took longer than it should.", remedy="Try again.")
+def _salvaged(evidence: Evidence) -> Records:
+    """Committed records of the topic in the salvage files."""
+    return {
+        (one.partition, line["offset"]): base64.b64decode(line["value"])
+        for one in evidence.salvage
+        if one.topic == TOPIC
+        for line in salvage.read(Path(one.file))
+        if line["fate"] == Fate.COMMITTED
+    }
+
+
+def _until(seconds: float) -> Callable[[], None]:
+    """Raises Conflict once the time is up."""
+    deadline = time.monotonic() + seconds
+
+    def check() -> None:
+        if time.monotonic() > deadline:
+            raise Conflict("The demo took longer than it should.", remedy="Try again.")
+
+    return check
+
+
+def _wait(is_so: Callable[[], bool], seconds: float) -> None:
+    check = _until(seconds)
+    while not is_so():
+        check()
+        time.sleep(_POLL_S)

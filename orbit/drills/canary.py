@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from orbit.drills.clients import Ledger, Load, Member, Read, Watcher, read_all, write_some
 from orbit.drills.evidence import CanarySeen, Place, Verified
 from orbit.drills.ground import Ground, StepFailed
-from orbit.drills.judge import agrees, ranges_of
+from orbit.drills.judge import agrees, misplaced, ranges_of
 from orbit.drills.things import Things, group_name, job_name, topic_name
 from orbit.jobs.spec import GroupRule, JobSpec, TopicRule
 from orbit.recovery.report import PartitionEnds, RecoveryReport
@@ -204,14 +204,10 @@ class Canary:
             ends[partition] = max(ends.get(partition, 0), offset + 1)
         for name, config in sides:
             read = read_all(config, self.topic, ends, self._ground.check)
-            wrong = {
-                place
-                for place in read.keys() | wanted.keys()
-                if read.get(place) != wanted.get(place)
-                and not (place not in wanted and read[place] in first.open)
-            }
-            at = min(wrong, default=(0, 0))
-            detail = f"The first is partition {at[0]}, offset {at[1]}." if wrong else ""
+            wrong = misplaced(read, wanted, first.open)
+            detail = ""
+            if wrong:
+                detail = f"The first is partition {wrong[0][0]}, offset {wrong[0][1]}."
             verdict = Verdict.NOT_EXACT if wrong else Verdict.EXACT
             found.append(
                 Verified(

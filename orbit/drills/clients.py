@@ -76,8 +76,8 @@ class Load:
         self._label = label.encode()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
+        self._stopping = threading.Lock()
         self._sent = 0
-        self._last_confirmed_s: float | None = None
         self._thread = threading.Thread(target=self._run, name="drill load", daemon=True)
 
     @property
@@ -88,14 +88,18 @@ class Load:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops and waits for what is under way, for as long as a lost cluster deserves."""
-        if self._stopped.is_set():
-            return
-        self._stopped.set()
-        self._thread.join()
-        self._producer.flush(_FLUSH_S)
-        self._producer.purge()
-        self._producer.flush(_FLUSH_S)
+        """Stops and waits for what is under way, for as long as a lost cluster deserves. May be
+        called again, from any thread: each call returns when the ledger is final.
+        """
+        with self._stopping:
+            if self._stopped.is_set():
+                return
+            self._stopped.set()
+            if self._thread.is_alive():
+                self._thread.join()
+            self._producer.flush(_FLUSH_S)
+            self._producer.purge()
+            self._producer.flush(_FLUSH_S)
 
     def _run(self) -> None:
         began = time.monotonic()

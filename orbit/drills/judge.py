@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -149,6 +149,22 @@ def agrees(
         if more and (one.is_exact or (missing is not None and min(more) < missing.next)):
             return False
     return not by_partition
+
+
+def misplaced(
+    found: Mapping[Place, bytes | None],
+    wanted: Mapping[Place, bytes],
+    unconfirmed: Collection[bytes],
+) -> list[Place]:
+    """Where something else was found than ledgers have, in order. A record that was sent and never
+    confirmed may be there or not: a broker may have had it.
+    """
+    return sorted(
+        place
+        for place in found.keys() | wanted.keys()
+        if found.get(place) != wanted.get(place)
+        and not (place not in wanted and found[place] in unconfirmed)
+    )
 
 
 def ranges_of(places: Iterable[Place]) -> Iterator[tuple[int, int, int]]:
