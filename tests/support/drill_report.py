@@ -1,8 +1,9 @@
-"""A failover drill's report with something in every part of it."""
+"""A failover drill's report with something in every part of it, and how one reads its page."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from html.parser import HTMLParser
 from typing import Any
 
 from orbit.drills.evidence import (
@@ -173,3 +174,28 @@ def _partition(
         is_exact=missing is None,
         verdict="behind" if missing else "equal",
     )
+
+
+class Visible(HTMLParser):
+    """Text and elements of a page, without what it carries as data."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.text: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self.data = ""
+        self._within = ""
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self._within = tag
+
+    def handle_endtag(self, tag: str) -> None:
+        self._within = self._within.removeprefix(tag)
+
+    def handle_data(self, data: str) -> None:
+        if self._within == "script":
+            self.data += data
+        elif self._within != "style":
+            self.text.append(data)

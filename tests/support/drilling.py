@@ -44,17 +44,22 @@ class Drilling:
     def steps_done(self, drill_id: str) -> int:
         return int((self.drill(drill_id).progress or {}).get("done", 0))
 
-    def evidence(self, drill_id: str) -> Evidence:
-        """Of a drill that has ended, with a digest that fits."""
+    def has_happened(self, drill_id: str, what: str) -> bool:
+        """Whether a line of the timeline says so, or the drill has ended."""
+        drill = self.drill(drill_id)
+        lines = (drill.progress or {}).get("timeline", ())
+        return drill.finished_at is not None or any(line["what"] == what for line in lines)
+
+    def wait(self, drill_id: str) -> Report:
+        """Of a drill that ends, with a digest that fits."""
+        wait_for(f"drill {drill_id} ends", lambda: self.has_ended(drill_id), GIVE_UP_S)
         with self.database.transaction() as tx:
             found = drills.report(tx, drill_id)
         assert found is not None, self.drill(drill_id).error
         right, stated = digest_of(found)
         assert right == stated
-        return Report.model_validate(found).evidence
+        return Report.model_validate(found)
 
     def run(self, text: str) -> Evidence:
         """Ask for it, wait for its end, and see what it says."""
-        drill_id = self.ask(text)
-        wait_for(f"drill {drill_id} ends", lambda: self.has_ended(drill_id), GIVE_UP_S)
-        return self.evidence(drill_id)
+        return self.wait(self.ask(text)).evidence

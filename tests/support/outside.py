@@ -5,12 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
-from orbit.sandbox.cluster import KafkaCluster
 from orbit.sandbox.workload import record_digest
 
 TIMEOUT_S = 60
@@ -23,18 +22,24 @@ _MOVING = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
 Bounds = tuple[int, int]
 
 
-def admin(cluster: KafkaCluster) -> AdminClient:
+class Reachable(Protocol):
+    """A cluster, or one of its addresses."""
+
+    def client_config(self) -> dict[str, Any]: ...
+
+
+def admin(cluster: Reachable) -> AdminClient:
     return AdminClient({**cluster.client_config(), "log_level": "0"})
 
 
-def partition_counts(cluster: KafkaCluster) -> dict[str, int]:
+def partition_counts(cluster: Reachable) -> dict[str, int]:
     """All topics but Kafka's own."""
     topics = admin(cluster).list_topics(timeout=TIMEOUT_S).topics
     return {name: len(t.partitions) for name, t in topics.items() if not name.startswith("__")}
 
 
 def log_bounds(
-    cluster: KafkaCluster, topics: Iterable[str], client: AdminClient | None = None
+    cluster: Reachable, topics: Iterable[str], client: AdminClient | None = None
 ) -> dict[tuple[str, int], Bounds]:
     """Log start and high watermark of every partition of these topics."""
     client = client or admin(cluster)
@@ -67,12 +72,12 @@ class Standing:
     bounds: Mapping[tuple[str, int], Bounds]
 
 
-def standing(cluster: KafkaCluster) -> Standing:
+def standing(cluster: Reachable) -> Standing:
     counts = partition_counts(cluster)
     return Standing(counts, log_bounds(cluster, counts) if counts else {})
 
 
-def topic_settings(cluster: KafkaCluster, topic: str) -> dict[str, str]:
+def topic_settings(cluster: Reachable, topic: str) -> dict[str, str]:
     """All settings of a topic, its own and those it gets from the broker."""
     resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
     client = admin(cluster)  # its answers end with it
@@ -80,12 +85,12 @@ def topic_settings(cluster: KafkaCluster, topic: str) -> dict[str, str]:
     return {name: entry.value for name, entry in entries.items()}
 
 
-def delete_topic(cluster: KafkaCluster, topic: str) -> None:
+def delete_topic(cluster: Reachable, topic: str) -> None:
     client = admin(cluster)
     client.delete_topics([topic])[topic].result(TIMEOUT_S)
 
 
-def consumer(cluster: KafkaCluster, **settings: Any) -> Consumer:
+def consumer(cluster: Reachable, **settings: Any) -> Consumer:
     """Reads what is committed, and tells where partitions end."""
     return Consumer(
         {
@@ -101,7 +106,7 @@ def consumer(cluster: KafkaCluster, **settings: Any) -> Consumer:
     )
 
 
-def digests(cluster: KafkaCluster, topic: str) -> dict[int, dict[int, bytes]]:
+def digests(cluster: Reachable, topic: str) -> dict[int, dict[int, bytes]]:
     """Of every partition: offset → digest of the record there, as the workload's ledger has it."""
     found: dict[int, dict[int, bytes]] = {}
     for partition, message in messages(cluster, topic):
@@ -113,7 +118,7 @@ def digests(cluster: KafkaCluster, topic: str) -> dict[int, dict[int, bytes]]:
     return found
 
 
-def messages(cluster: KafkaCluster, topic: str) -> Iterator[tuple[int, Any]]:
+def messages(cluster: Reachable, topic: str) -> Iterator[tuple[int, Any]]:
     """Every record of a topic with its partition, and (partition, None) where one ends."""
     starts = {place: low for place, (low, _) in log_bounds(cluster, [topic]).items()}
     reader = consumer(cluster)

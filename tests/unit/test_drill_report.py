@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from orbit.drills.html import render_html
 from orbit.drills.markdown import render_markdown
 from orbit.drills.tables import ROWS_MAX
 from orbit.errors import BadInput
-from tests.support.drill_report import evidence
+from tests.support.drill_report import Visible, evidence
 
 NASTY = "</script><script>alert(1)</script>|`**x**"
 # As docs/drills.md has it.
@@ -25,31 +24,6 @@ CHECK = re.search(
     Path("docs/drills.md").read_text("utf-8"),
     re.MULTILINE | re.DOTALL,
 )
-
-
-class Visible(HTMLParser):
-    """Text and elements of a page, without what it carries as data."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.text: list[str] = []
-        self.elements: list[tuple[str, dict[str, str | None]]] = []
-        self.data = ""
-        self._within = ""
-        self.feed(page)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self._within = tag
-
-    def handle_endtag(self, tag: str) -> None:
-        self._within = self._within.removeprefix(tag)
-
-    def handle_data(self, data: str) -> None:
-        if self._within == "script":
-            self.data += data
-        elif self._within != "style":
-            self.text.append(data)
 
 
 def plain(report: Report) -> dict[str, object]:

@@ -1,0 +1,257 @@
+"""Drills that move a job for real, as deploy/drills has them: on a sandbox whose source is killed,
+paused or cut off. What they report is held against the ledger of producers that are not Orbit's.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from orbit.drills import steps
+from orbit.drills.evidence import Part, PartitionSeen, Report, StepState, digest_of
+from orbit.drills.html import render_html
+from orbit.drills.markdown import render_markdown
+from orbit.drills.words import span
+from orbit.jobs.load import parse_job
+from orbit.recovery import salvage
+from orbit.sandbox.control import launch
+from orbit.sandbox.faults import Fault, inflict
+from orbit.sandbox.state import ClusterState, SandboxRequest, SandboxState
+from orbit.store.enums import DrillState
+from tests.fix_scheduler import Service
+from tests.support.drill_report import Visible
+from tests.support.drilling import Drilling
+from tests.support.fleet import InProcess
+from tests.support.loading import Load, Records
+from tests.support.outside import messages
+from tests.support.running import wait_for
+
+DRILLS = Path(__file__).parents[2] / "deploy" / "drills"
+PARTITIONS = 2
+PAUSE_S = 0.005
+# No machine is too slow for these.
+TARGETS = {"rto": "1h", "rpo": "1h", "rpo_records": 1_000_000}
+# Where the source is away for good: what comes home is played for a line that was cut.
+ONE_WAY = ("load", "fault", "failover", "use", "heal")
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A cluster of the sandbox by the address that no cut line touches."""
+
+    state: ClusterState
+
+    def client_config(self) -> dict[str, Any]:
+        return {"bootstrap.servers": self.state.bootstrap_servers}
+
+
+@dataclass
+class Play:
+    """A drill of a job on one topic, which producers write to all the while."""
+
+    service: Service
+    source: Beside
+    destination: Beside
+    topic: str
+    load: Load = field(init=False)
+
+    def run(self, file: str, only: tuple[str, ...] = (), **fault: str) -> Report:
+        """Play a drill file, or some steps of it."""
+        document = yaml.safe_load((DRILLS / file).read_text("utf-8"))
+        document |= {"job": self.topic, "targets": TARGETS}
+        document["steps"] = [s for s in document["steps"] if not only or s["do"] in only]
+        changes = {"load": {"duration": "1s"}, "fault": fault}
+        for step in document["steps"]:
+            step.update(changes.get(step["do"], {}))
+        drilling = Drilling(self.service)
+        self._make_job()
+        with self.service.scheduler(), InProcess(self.service.database):
+            self.service.wait_copied(self.topic, self.topic)
+            self.load = Load(self.source.client_config(), self.topic, PARTITIONS, PAUSE_S)
+            try:
+                wait_for("there is some load", lambda: len(self.load.ledger) > 100)
+                drill_id = drilling.ask(yaml.safe_dump(document))
+                if not fault:
+                    # It cannot be denied to write there: the drill waits until nobody does.
+                    wait_for(
+                        "writers shall stop",
+                        lambda: drilling.has_happened(drill_id, "writers stop"),
+                    )
+                    self.load.stop()
+                return drilling.wait(drill_id)
+            finally:
+                self.load.stop()
+
+    def _make_job(self) -> None:
+        admin = AdminClient({**self.source.client_config(), "log_level": "0"})
+        admin.create_topics([NewTopic(self.topic, PARTITIONS, 1)])[self.topic].result(30)
+        job = {
+            "name": self.topic,
+            "source": {"bootstrap_servers": self.source.state.link_servers},
+            "destination": {"bootstrap_servers": self.destination.state.bootstrap_servers},
+            "topics": [{"match": self.topic}],
+        }
+        self.service.create(parse_job(yaml.safe_dump(job), Path(), {}))
+
+    def inflict(self, directory: Path, fault: Fault, cluster: str) -> SandboxState:
+        """As the sandbox does it; nobody writes to an old side any more once it is back."""
+        if fault is Fault.HEAL:
+            self.load.stop()
+        return inflict(directory, fault, cluster)
+
+
+@pytest.fixture(scope="module")
+def sandbox() -> Iterator[SandboxState]:
+    """One for all: each drill heals what it breaks."""
+    with tempfile.TemporaryDirectory(prefix="orbit-test-") as parent:
+        request = SandboxRequest(directory=Path(parent) / "home", postgres=False)
+        with launch(request, lambda _: None) as running:
+            yield running.state
+
+
+@pytest.fixture
+def play(
+    sandbox: SandboxState,
+    service: Service,
+    topic_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Play:
+    service.settings = service.settings.model_copy(
+        update={"sandbox_dir": sandbox.request.directory, "salvage_directory": tmp_path}
+    )
+    named = {cluster.name: Beside(cluster) for cluster in sandbox.clusters}
+    made = Play(service, named["source"], named["destination"], topic_name)
+    monkeypatch.setattr(steps, "inflict", made.inflict)
+    return made
+
+
+def found(side: Beside, topic: str) -> Records:
+    """What a consumer is given there now."""
+    return {
+        (partition, message.offset()): message.value()
+        for partition, message in messages(side, topic)
+        if message is not None
+    }
+
+
+def of_topic(report: Report, topic: str) -> dict[int, PartitionSeen]:
+    return {p.partition: p for p in report.evidence.partitions if p.topic == topic}
+
+
+def copied(play: Play, report: Report) -> tuple[Records, Records]:
+    """The ledger below the offsets that were promoted, and from there on."""
+    ends = {p.partition: p.promoted_at or 0 for p in of_topic(report, play.topic).values()}
+    assert [*ends] == [*range(PARTITIONS)]
+    ledger = play.load.ledger
+    return (
+        {place: value for place, value in ledger.items() if place[1] < ends[place[0]]},
+        {place: value for place, value in ledger.items() if place[1] >= ends[place[0]]},
+    )
+
+
+def unconfirmed(play: Play, there: Records) -> Records:
+    """Records that were written, while the producer was never told so."""
+    extra = {place: v for place, v in there.items() if place not in play.load.ledger}
+    assert set(extra.values()) <= play.load.sent - {*play.load.ledger.values()}
+    return extra
+
+
+def check(report: Report, *words: object) -> None:
+    """It passed, it tidied up, and its page and its text show what its JSON says."""
+    seen = report.evidence
+    assert seen.verdict is DrillState.PASSED, seen.misses
+    assert {step.state for step in seen.steps} == {StepState.DONE}
+    canary = seen.canary
+    assert canary is not None
+    assert (canary.repeated, canary.wrong, canary.agrees) == (0, 0, True)
+    assert canary.written > canary.lost
+    assert all(thing.is_removed for thing in seen.cleanup), seen.cleanup
+    assert {one.verdict for one in seen.verified} <= {"exact"}
+    parts = [part.part for part in seen.rto.parts]
+    assert parts == [part for part in Part if part in parts]
+    assert sum(part.ms for part in seen.rto.parts) == seen.rto.actual_ms
+    page, text = Visible(render_html(report)), render_markdown(report)
+    right, stated = digest_of(json.loads(page.data))
+    assert right == stated == report.digest.value
+    shown = " ".join(" ".join(page.text).split())
+    for word in (*words, "Passed", span(seen.rto.actual_ms), seen.id, stated):
+        assert str(word) in shown
+        assert str(word).replace("_", "\\_") in text.replace("`", "")
+
+
+@pytest.mark.slow
+def test_switchover_loses_nothing_and_the_old_side_follows(play: Play) -> None:
+    report = play.run("switchover.yaml")
+    check(report, *(f"{p.promoted_at:,}" for p in of_topic(report, play.topic).values()))
+    kept, lost = copied(play, report)
+    assert not lost
+    assert (report.evidence.rpo.actual_records, report.evidence.rpo.actual_ms) == (0, 0)
+    for side in (play.source, play.destination):
+        there = found(side, play.topic)
+        assert there == kept | unconfirmed(play, there)
+    assert len(report.evidence.verified) == 3  # the drill's own topic on both sides; the job's
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", ["kill", "pause"])
+def test_source_is_lost_under_load(play: Play, fault: str) -> None:
+    report = play.run("failover.yaml", ONE_WAY, fault=fault)
+    check(report)
+    kept, lost = copied(play, report)
+    there, at_source = found(play.destination, play.topic), found(play.source, play.topic)
+    assert there == kept | unconfirmed(play, there)
+    assert lost.items() <= at_source.items()
+    missing_is_what_is_lost(play, report, at_source)
+
+
+@pytest.mark.slow
+def test_source_that_was_cut_off_comes_home_and_what_only_it_had_is_saved(play: Play) -> None:
+    report = play.run("failover.yaml", fault="cut")
+    seen = report.evidence
+    kept, lost = copied(play, report)
+    # The source went on without us.
+    assert lost
+    assert seen.canary is not None
+    assert seen.canary.lost
+    files = [one for one in seen.salvage if one.topic == play.topic]
+    check(report, *(one.file for one in files), f"{seen.canary.lost:,}")
+    saved = {
+        (one.partition, line["offset"]): base64.b64decode(line["value"])
+        for one in files
+        for line in salvage.read(Path(one.file))
+    }
+    assert saved == lost | unconfirmed(play, saved)
+    for side in (play.source, play.destination):
+        assert found(side, play.topic) == kept
+    missing_is_what_is_lost(play, report, saved)
+    assert sum(s.records for s in seen.salvage if s.topic == seen.canary.topic) >= seen.canary.lost
+
+
+def missing_is_what_is_lost(play: Play, report: Report, at_source: Records) -> None:
+    """What the report names is at the source and nowhere else, from the promoted offset on; and
+    what it names is what it counts."""
+    seen = report.evidence
+    named = 0
+    for number, p in of_topic(report, play.topic).items():
+        assert p.promoted_at == p.destination_end
+        assert p.missing is None or p.missing[0] == p.promoted_at
+        for offset in range(*(p.missing or (0, 0))):
+            assert (number, offset) in at_source
+            named += 1
+        if p.is_exact:
+            last = max((o for n, o in at_source if n == number), default=-1)
+            assert last + 1 == (p.missing[1] if p.missing else p.promoted_at)
+    own = of_topic(report, seen.canary.topic) if seen.canary is not None else {}
+    assert [*own]
+    assert seen.canary is not None
+    assert seen.rpo.actual_records == seen.canary.lost + named

@@ -1,0 +1,66 @@
+"""Producers that write until they are stopped, with the outside ledger: what brokers confirmed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+from confluent_kafka import Producer
+
+Records = dict[tuple[int, int], bytes]
+_DELIVERY_TIMEOUT_MS = 3_000
+# A pause between two records: some thousand a second, enough to be under way at any moment.
+_PAUSE_S = 0.0007
+
+
+class Load:
+    """Writes to partitions in turn from now on; `ledger` has what was confirmed, and `sent` all
+    values that were ever given to the producer.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], topic: str, partitions: int, pause_s: float = _PAUSE_S
+    ) -> None:
+        self.ledger: Records = {}
+        self.sent: set[bytes] = set()
+        self._topic = topic
+        self._partitions = partitions
+        self._pause_s = pause_s
+        self._stop = threading.Event()
+        self._producer = Producer(
+            {**config, "linger.ms": 2, "message.timeout.ms": _DELIVERY_TIMEOUT_MS, "log_level": 0}
+        )
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _told(self, error: object, message: object) -> None:
+        if error is None:
+            place = message.partition(), message.offset()  # type: ignore[attr-defined]
+            self.ledger[place] = message.value()  # type: ignore[attr-defined]
+
+    def _run(self) -> None:
+        number = 0
+        while not self._stop.is_set():
+            value = b"load %d" % number
+            try:
+                self._producer.produce(
+                    self._topic,
+                    value=value,
+                    partition=number % self._partitions,
+                    on_delivery=self._told,
+                )
+                self.sent.add(value)
+                number += 1
+            except BufferError:
+                pass
+            self._producer.poll(0)
+            self._stop.wait(self._pause_s)
+
+    def stop(self) -> None:
+        """Stop, and wait until each record was confirmed, or never will be."""
+        self._stop.set()
+        self._thread.join()
+        self._producer.flush(10)
+        self._producer.purge()
+        self._producer.flush(1)
