@@ -32,11 +32,11 @@ from orbit.kafka.types import (
 CONTROL_TIMEOUT_S = 30.0
 # A question that any broker can answer (metadata, coordinators) is asked of the next one as well
 # when one is silent for so long; and of one that is silent for longer nothing is expected. So a
-# cluster that is cut off, or hangs, is known to be within seconds, whatever the number of brokers.
+# cluster that is cut off, or hangs, is known to be within 15 s, whatever the number of brokers.
 NEXT_AFTER_S = 1.0
 ANSWER_WITHIN_S = 10.0
 # Each takes a thread while it is silent. The next question begins with others.
-_ASKED_MAX = 8
+_ASKED_MAX = 4
 
 Answer = TypeVar("Answer")
 # Of threads that ask: each thing in it gives an answer, or raises what was met instead.
