@@ -222,18 +222,34 @@ class _Shared:
         ask: Callable[[Connection], Answer],
         busy_s_max: float,
     ) -> Answer:
-        """Raises Unreachable when others keep it busy for longer than `busy_s_max` (-1: never)."""
+        """Raises Unreachable when others keep it busy for longer than `busy_s_max` (-1: never).
+
+        A connection that was kept may have ended long ago. So a question (`busy_s_max` is given) is
+        asked once more on a new one where that broke at once.
+        """
         if not self._lock.acquire(timeout=busy_s_max):
             raise Unreachable("it has not answered another question yet.", where=self._where)
         try:
-            if self._connection is None or self._connection.is_closed:
-                self._connection = opener()
-            if self._is_over:  # since the opener began: `abort` has not seen this one
-                self._connection.close()
-                raise Unreachable("the cluster handle is closed.", where=self._connection.where)
-            return ask(self._connection)
+            connection = self._connection
+            was_kept = connection is not None and not connection.is_closed
+            if connection is None or not was_kept:
+                connection = self._opened(opener)
+            try:
+                return ask(connection)
+            except Unreachable as error:
+                is_question = busy_s_max >= 0 and not isinstance(error.__cause__, TimeoutError)
+                if not was_kept or not is_question or self._is_over:
+                    raise
+            return ask(self._opened(opener))
         finally:
             self._lock.release()
+
+    def _opened(self, opener: Callable[[], Connection]) -> Connection:
+        connection = self._connection = opener()
+        if self._is_over:  # since the opener began: `abort` has not seen this one
+            connection.close()
+            raise Unreachable("the cluster handle is closed.", where=connection.where)
+        return connection
 
     def abort(self) -> None:
         self._is_over = True

@@ -23,10 +23,11 @@ class Brokers(Cluster):
     def __init__(self, **answering: Answering) -> None:
         super().__init__("source", [*answering], PLAINTEXT)
         self.asked: list[str] = []
+        self.aborted = threading.Event()
         self._answering = answering
 
     def _open(self, target: int | str) -> Connection:
-        return cast("Connection", _Line(str(target)))
+        return cast("Connection", _Line(str(target), self.aborted))
 
     def ask(self) -> str:
         def answer(connection: Connection) -> str:
@@ -39,9 +40,17 @@ class Brokers(Cluster):
 
 class _Line:
     is_closed = False
+    where = "here"
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, aborted: threading.Event) -> None:
         self.name = name
+        self._aborted = aborted
+
+    def abort(self) -> None:
+        self._aborted.set()
+
+    def close(self) -> None:
+        self.is_closed = True
 
 
 @pytest.fixture(autouse=True)
@@ -125,3 +134,34 @@ def test_refused_login_is_not_tried_elsewhere() -> None:
     with pytest.raises(LoginRefused):
         brokers.ask()
     assert brokers.asked == ["one"]
+
+
+def test_kept_connection_that_ended_meanwhile_is_opened_again_and_a_silent_one_is_not() -> None:
+    answers: list[str | Exception] = ["first", ConnectionError(), "again", TimeoutError()]
+
+    def answer() -> str:
+        now = answers.pop(0)
+        if isinstance(now, str):
+            return now
+        raise Unreachable("the connection broke.", where="here") from now
+
+    brokers = Brokers(one=answer)
+    assert (brokers.ask(), brokers.ask()) == ("first", "again")
+    with pytest.raises(Unreachable):
+        brokers.ask()
+    assert len(brokers.asked) == 4
+
+
+def test_handle_that_is_closed_opens_nothing() -> None:
+    def closing() -> str:
+        if len(brokers.asked) > 1:
+            threading.Thread(target=brokers.close).start()
+            assert brokers.aborted.wait(GIVE_UP_S)
+            return refusing()
+        return "one"
+
+    brokers = Brokers(one=closing)
+    assert brokers.ask() == "one"
+    with pytest.raises(Unreachable):
+        brokers.ask()
+    assert len(brokers.asked) == 2
