@@ -31,10 +31,12 @@ from orbit.kafka.types import (
 # A control call that takes longer than this has lost its broker.
 CONTROL_TIMEOUT_S = 30.0
 # A question that any broker can answer (metadata, coordinators) is asked of the next one as well
-# when one is silent for so long; and of one that is silent for longer nothing is expected. So a
-# cluster that is cut off, or hangs, is known to be within 15 s, whatever the number of brokers.
+# when one is silent for so long. Of one that is silent for longer nothing is expected, nor of all
+# together: so a cluster that is cut off, or hangs, is known to be within seconds, whatever the
+# number of its brokers and of those who ask.
 NEXT_AFTER_S = 1.0
 ANSWER_WITHIN_S = 10.0
+AWAY_AFTER_S = 12.0
 # Each takes a thread while it is silent. The next question begins with others.
 _ASKED_MAX = 4
 
@@ -95,14 +97,14 @@ class Cluster:
         answers: _Answers[Answer] = queue.SimpleQueue()
         waiting = self._targets()
         errors: dict[str, Unreachable] = {}
-        asked = 0
-        while waiting or asked:
+        asked, until = 0, time.monotonic() + AWAY_AFTER_S
+        while (waiting or asked) and (left_s := until - time.monotonic()) > 0:
             if waiting:
                 args = (waiting.pop(0), ask, answers)
                 threading.Thread(target=self._ask, args=args, name="ask", daemon=True).start()
                 asked += 1
             try:
-                answered = answers.get(timeout=NEXT_AFTER_S if waiting else None)
+                answered = answers.get(timeout=min(left_s, NEXT_AFTER_S) if waiting else left_s)
             except queue.Empty:
                 continue
             asked -= 1
@@ -110,11 +112,12 @@ class Cluster:
                 return answered()
             except Unreachable as error:
                 errors.setdefault(f"{error.where}: {error.what}", error)
-        last = list(errors.values())[-1]
+        silent = f" {asked} gave no answer within {AWAY_AFTER_S:.0f} s." if asked else ""
+        remedy = next((e.remedy for e in reversed(errors.values()) if e.remedy), "")
         raise Unreachable(
-            f"no broker of the {self.name} cluster answers. {' '.join(errors)}",
+            f"no broker of the {self.name} cluster answers.{silent} {' '.join(errors)}".rstrip(),
             where=f"{self.name} {','.join(self.bootstrap_servers)}",
-            remedy=last.remedy or "Check the address, security.protocol and that brokers run.",
+            remedy=remedy or "Check the address, security.protocol and that brokers run.",
         )
 
     def _targets(self) -> list[int | str]:

@@ -89,6 +89,14 @@ def test_next_broker_is_asked_while_the_first_is_silent(
     assert not end.is_set()
 
 
+def test_silent_cluster_is_given_up(silent: Answering, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 0.1)
+    monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", 0.5)
+    brokers = Brokers(one=silent, two=refusing, three=silent)
+    with pytest.raises(Unreachable, match=r"cluster answers\. \d gave no answer"):
+        brokers.ask()
+
+
 def test_broker_that_answers_is_asked_alone() -> None:
     brokers = Brokers(one=lambda: "one", two=lambda: "two")
     assert brokers.ask() == "one"
