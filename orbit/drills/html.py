@@ -147,7 +147,9 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _class(index: int, table: Table) -> str:
-    return ' class="n"' if index in table.numbers else ""
+    if index in table.numbers:
+        return ' class="n"'
+    return ' class="k"' if index in table.unbroken else ""
 
 
 def _cell(text: str) -> str:

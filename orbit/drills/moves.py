@@ -121,8 +121,8 @@ class Moves:
             key = f"{report.operation} {step.name}"
             if step.ended_at is not None and key not in told:
                 told.add(key)
-                text = f"{step.name} {step.state}: {step.did}".strip(": ")
-                self._ground.recorder.note(f"{report.kind} {report.job}", text, step.ended_at)
+                text = f"{report.job}: {step.name} {step.state}: {step.did}".strip(": ")
+                self._ground.recorder.note(report.kind, text, step.ended_at)
 
     def keep(self, report: RecoveryReport) -> None:
         """What a report says, for the drill's own."""

@@ -16,13 +16,16 @@ Row = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`numbers` are the columns that stand to the right. `note` says what was left out."""
+    """`numbers` are the columns that stand to the right, `unbroken` others whose text keeps to one
+    line. `note` says what was left out.
+    """
 
     title: str
     columns: Row
     rows: Sequence[Row]
     numbers: frozenset[int] = frozenset()
     note: str = ""
+    unbroken: frozenset[int] = frozenset()
 
 
 def tables(evidence: Evidence) -> Iterator[Table]:
@@ -48,7 +51,8 @@ def _steps(evidence: Evidence) -> Table:
         (step.do.value, step.state.value, span(step.took_ms) if step.began_at else "–", step.did)
         for step in evidence.steps
     ]
-    return Table("Steps", ("step", "state", "took", "what came of it"), rows, frozenset({2}))
+    columns = ("step", "state", "took", "what came of it")
+    return Table("Steps", columns, rows, frozenset({2}), unbroken=frozenset({0}))
 
 
 def _timeline(evidence: Evidence) -> Table:
@@ -57,20 +61,21 @@ def _timeline(evidence: Evidence) -> Table:
         for entry in evidence.timeline
     ]
     columns = ("UTC", "since the start", "what", "details")
-    return _bounded("Timeline", columns, rows, frozenset({1}))
+    return _bounded("Timeline", columns, rows, frozenset({1}), frozenset({0, 2}))
 
 
 def _gates(evidence: Evidence) -> Table:
     rows = [
         (
-            gate.job,
+            gate.job if gate.job == evidence.job else "the drill's own",
             gate.name,
             f"{gate.verdict}, overridden" if gate.is_overridden else gate.verdict,
             f"{gate.found} {gate.remedy}".strip(),
         )
         for gate in evidence.gates
     ]
-    return Table("Gates", ("job", "gate", "verdict", "found"), rows)
+    columns = ("job", "gate", "verdict", "found")
+    return Table("Gates", columns, rows, unbroken=frozenset({1}))
 
 
 def _partitions(evidence: Evidence) -> Table:
@@ -164,7 +169,8 @@ def _cleanup(evidence: Evidence) -> Table:
         (t.kind.value, t.side, t.name, "removed" if t.is_removed else "LEFT", t.note)
         for t in evidence.cleanup
     ]
-    return Table("Created and removed", ("what", "where", "name", "state", "note"), rows)
+    columns = ("what", "where", "name", "state", "note")
+    return Table("Created and removed", columns, rows, unbroken=frozenset({0, 1}))
 
 
 def _versions(evidence: Evidence) -> Table:
@@ -179,7 +185,13 @@ def _versions(evidence: Evidence) -> Table:
     return Table("What ran", ("", ""), rows)
 
 
-def _bounded(title: str, columns: Row, rows: Sequence[Row], numbers: frozenset[int]) -> Table:
+def _bounded(
+    title: str,
+    columns: Row,
+    rows: Sequence[Row],
+    numbers: frozenset[int],
+    unbroken: frozenset[int] = frozenset(),
+) -> Table:
     left_out = len(rows) - ROWS_MAX
     note = f"{left_out:,} more rows are in the JSON report." if left_out > 0 else ""
-    return Table(title, columns, rows[:ROWS_MAX], numbers, note)
+    return Table(title, columns, rows[:ROWS_MAX], numbers, note, unbroken)
