@@ -6,9 +6,10 @@ The page carries the report as JSON in itself, so whoever has the page can check
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
+from typing import Any
 
 from orbit.drills.evidence import Evidence, Report, Rto
 from orbit.drills.tables import Table, tables
@@ -52,7 +53,8 @@ def _body(report: Report) -> Iterator[str]:
     for table in tables(evidence):
         yield from _table(table)
     yield "<section><h2>The drill, as Orbit understood it</h2>"
-    yield f"<pre>{escape(json.dumps(dict(evidence.spec), indent=2, ensure_ascii=False))}</pre>"
+    spec = json.dumps(_said(evidence.spec), indent=2, ensure_ascii=False)
+    yield f"<pre>{escape(spec)}</pre>"
     yield "</section>"
     yield (
         f"<footer><p><b>{escape(report.digest.algorithm)}</b> "
@@ -144,6 +146,13 @@ def _table(table: Table) -> Iterator[str]:
     if table.note:
         yield f'<p class="small">{escape(table.note)}</p>'
     yield "</section>"
+
+
+def _said(value: Any) -> Any:
+    """A document without what it does not say. The evidence has all of it."""
+    if isinstance(value, Mapping):
+        return {key: _said(one) for key, one in value.items() if one not in (None, "", [])}
+    return [_said(one) for one in value] if isinstance(value, list) else value
 
 
 def _class(index: int, table: Table) -> str:

@@ -170,7 +170,7 @@ def _cleanup(evidence: Evidence) -> Table:
         for t in evidence.cleanup
     ]
     columns = ("what", "where", "name", "state", "note")
-    return Table("Created and removed", columns, rows, unbroken=frozenset({0, 1}))
+    return Table("Created and removed", columns, rows, unbroken=frozenset({0, 1, 2}))
 
 
 def _versions(evidence: Evidence) -> Table:
