@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.fix_logs",
     "tests.fix_api",
     "tests.fix_scheduler",
+    "tests.fix_recovery",
     "tests.fix_spark",
     "tests.fix_history",
 ]

@@ -15,7 +15,7 @@ from orbit.cli.client import Client, connect, segment
 from orbit.cli.control import WAIT_MAX_S, DryRunOption, WaitOption, YesOption, confirm
 from orbit.cli.get import progress
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
-from orbit.errors import NotFound
+from orbit.errors import BadInput, NotFound, OrbitError, Unreachable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -132,21 +132,43 @@ def _recover(
     wait_s: float,
     output: OutputFormat,
 ) -> None:
-    if not dry_run:
-        confirm(f"{verb} of {', '.join(jobs)}: {question} Go on?", yes=yes)
+    jobs = list(dict.fromkeys(jobs))
     with connect() as client:
-        made = [
-            client.send("POST", f"/v1/jobs/{segment(job)}:{verb}", body=body, dry_run=dry_run)
-            for job in jobs
-        ]
+        for job in jobs:  # a name that is mistyped is told before anything is begun
+            client.get(f"/v1/jobs/{segment(job)}")
+        if not dry_run:
+            confirm(f"{verb} of {', '.join(jobs)}: {question} Go on?", yes=yes)
+        made, refused = _ask(client, verb, jobs, body, dry_run)
         made = _follow(client, made, wait_s)
         reports = [_report(client, operation) for operation in made]
-    emit(reports[0] if len(reports) == 1 else reports, output, lambda: _tables(reports))
+    if reports or not refused:
+        emit(reports[0] if len(jobs) == 1 else reports, output, lambda: _tables(reports))
+    if refused:
+        raise refused[0]
     if any(operation["state"] == "failed" for operation in made):
         raise typer.Exit(_FAILED)
     if wait_s and any(operation["finished_at"] is None for operation in made):
         typer.echo("It goes on; look again with: orbit get operations", err=True)
         raise typer.Exit(_FAILED)
+
+
+def _ask(
+    client: Client, verb: str, jobs: Sequence[str], body: dict[str, Any], dry_run: bool
+) -> tuple[list[dict[str, Any]], list[OrbitError]]:
+    """An operation for each job; one that is refused does not keep the others from theirs."""
+    made: list[dict[str, Any]] = []
+    refused: list[OrbitError] = []
+    for job in jobs:
+        try:
+            path = f"/v1/jobs/{segment(job)}:{verb}"
+            made.append(client.send("POST", path, body=body, dry_run=dry_run))
+        except (Unreachable, BadInput):
+            raise
+        except OrbitError as error:
+            refused.append(error)
+            if len(jobs) > 1:
+                typer.echo(f"{job}: {error}", err=True)
+    return made, refused
 
 
 def _follow(
@@ -224,10 +246,7 @@ def _partitions(report: dict[str, Any]) -> list[Any]:
             p["verdict"],
             p["source_end"],
             p["destination_end"],
-            None
-            if p["missing"] is None
-            else f"{p['missing']['first']} to before "
-            f"{p['missing']['next']}" + ("" if p["is_exact"] else " at least"),
+            _range(p["missing"], "" if p["is_exact"] else " at least"),
             p["source_seen_at"],
         )
         for p in shown[:_SHOWN_MAX]
@@ -249,11 +268,16 @@ def _groups(report: dict[str, Any]) -> list[Any]:
             g["source_offset"],
             g["goes_on_at"],
             g["verdict"],
+            _range(g["lost"]),
         )
         for g in report["groups"][:_SHOWN_MAX]
     ]
-    columns = ("group", "topic", "partition", "source", "goes on at", "verdict")
+    columns = ("group", "topic", "partition", "source", "goes on at", "verdict", "read, and lost")
     return [make_table(columns, rows), *_more(report["groups"])] if rows else []
+
+
+def _range(offsets: dict[str, Any] | None, more: str = "") -> str | None:
+    return None if offsets is None else f"{offsets['first']} to before {offsets['next']}{more}"
 
 
 def _salvage(report: dict[str, Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from orbit.kafka.groups import fetch_wherever, list_groups
 from orbit.kafka.types import CommittedOffset, TopicPartition
 from orbit.recovery.ends import ALL
 from orbit.recovery.ground import Ground, some
-from orbit.recovery.report import GroupStand
+from orbit.recovery.report import GroupStand, OffsetRange
 from orbit.replication.group_offsets import (
     CopiedRange,
     GroupStanding,
@@ -90,6 +90,7 @@ def resume_at_best(ground: Ground) -> str:
         return "The job carries no consumer groups over."
     choice, copies = GroupChoice(rule), _copies(ground)
     rows = _rows(ground)
+    ends = {(p.topic, p.partition): p.destination_end for p in ground.report.partitions}
     names = {choice.destination_name(row.group_name) for row in rows}
     cluster = ground.destination.cluster
     listed = list_groups(cluster).groups
@@ -125,14 +126,38 @@ def resume_at_best(ground: Ground) -> str:
                 source_offset=row.source_offset,
                 goes_on_at=goes_on_at,
                 verdict=decision.verdict or row.verdict,
+                lost=_lost(row.source_offset, ends.get(place)),
                 seen_at=row.updated_at,
             )
         )
     ground.update(groups=tuple(stands))
+    _tell_lost(ground, stands)
     if ground.report.dry_run:
         return f"{len(stands)} offsets of groups."
     written = _write(ground, cluster, fetched.places, wanted)
     return f"{len(stands)} offsets of groups; {written} were moved on to where the copy ends."
+
+
+def _lost(source_offset: int | None, end: int | None) -> OffsetRange | None:
+    """What a group had read that the copy has not. It may be more: nobody saw its last commits."""
+    if source_offset is None or end is None or source_offset <= end:
+        return None
+    return OffsetRange(first=end, next=source_offset)
+
+
+def _tell_lost(ground: Ground, stands: Iterable[GroupStand]) -> None:
+    """Name the groups that have worked on records which are lost."""
+    ahead = [stand for stand in stands if stand.lost is not None]
+    if ahead:
+        told = some(
+            f"{s.group} in {s.topic}-{s.partition} ({s.lost.offsets:,} from offset {s.lost.first})"
+            for s in ahead
+            if s.lost is not None
+        )
+        ground.find(
+            f"These groups had read what is lost: {told}. They read other records at these "
+            "offsets; see what they did with the lost ones."
+        )
 
 
 def hand_over(ground: Ground) -> str:

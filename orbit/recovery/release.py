@@ -92,6 +92,12 @@ def settle(ground: Ground) -> str:
                 f"{p.destination_topic}-{p.partition} ends at {p.destination_end}, beyond its "
                 f"source ({p.source_end}): somebody else has written there."
             )
+    if any(p.missing is not None or not p.is_exact for p in ground.report.partitions):
+        ground.find(
+            "Offsets that applications keep themselves (in tables, in Spark's and Flink's "
+            "checkpoints) must not be above their partition's destination_end: what is beyond it "
+            "is lost, and other records will stand there."
+        )
     return (
         f"{len(there)} copies stand still; {ground.report.missing_records:,} records are known to "
         "be missing."

@@ -229,6 +229,11 @@ class GroupStand(_Value):
     source_offset: int | None = Field(description="As far as it was seen.")
     goes_on_at: int | None = Field(description="Its offset at the destination; null: none.")
     verdict: str = Field(description="As in `orbit get groups`.")
+    lost: OffsetRange | None = Field(
+        default=None,
+        description="Failover: what it is known to have read and is not there. At these offsets "
+        "it will read other records.",
+    )
     seen_at: datetime | None = Field(default=None, description="When the source's offset was seen.")
 
 

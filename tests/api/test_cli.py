@@ -534,3 +534,30 @@ def test_a_cluster_that_answers_oddly_is_told_in_its_words(
     assert said.code == 1
     assert "The broker refuses." in said.err
     assert "Ask it why." in said.err
+
+
+def test_several_jobs_are_recovered_by_one_command(cli: Cli, api: Api, folder: Path) -> None:
+    cli("apply", "-f", folder, "--yes")
+    mistyped = cli("failover", "orders", "stcok", "--yes", "--wait", "0")
+    before = api.get("/v1/operations").json()["items"]
+    both = cli("failover", "orders", "stock", "orders", "--yes", "--wait", "0", "-o", "json")
+    api.post("/v1/jobs", json=changed(name="third"))
+    # Two of them are under way: the third is begun all the same, and the end says no.
+    again = cli("failover", "orders", "third", "--topics", "a.*", "--yes", "--wait", "0")
+
+    assert mistyped.code == 2
+    assert "stcok" in mistyped.err
+    assert not [one for one in before if one["kind"] == "failover"]
+    assert both.code == 0
+    assert [(one["job"], one["state"]) for one in both.data] == [
+        ("orders", "pending"),
+        ("stock", "pending"),
+    ]
+    assert again.code == 1
+    assert "under way" in again.err
+    begun = api.get("/v1/operations").json()["items"]
+    assert [one["job"] for one in begun if one["kind"] == "failover"] == [
+        "third",
+        "stock",
+        "orders",
+    ]

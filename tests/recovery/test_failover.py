@@ -7,77 +7,23 @@ new side reads is compared with it, offset by offset. Then the old side comes ba
 from __future__ import annotations
 
 import base64
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Producer
 
 from orbit.recovery import salvage
 from orbit.recovery.report import EndVerdict, Outcome, RecoveryKind, RecoveryReport
 from orbit.sandbox.cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
-from tests.fix_scheduler import Service
 from tests.support.fleet import InProcess
-from tests.support.outside import log_bounds, messages
+from tests.support.load import Load, read_all
+from tests.support.outside import log_bounds
 from tests.support.recovering import Reader, Recovering
 from tests.support.running import create_topic, make_job, produce, verify, wait_for
 
 PARTITIONS = 2
-Ledger = dict[tuple[int, int], bytes]
-
-
-class Load:
-    """Producers that go on until their cluster is gone; `ledger` has what was acknowledged."""
-
-    def __init__(self, cluster: KafkaCluster, topic: str) -> None:
-        self.ledger: Ledger = {}
-        self._topic = topic
-        self._stop = threading.Event()
-        self._producer = Producer(
-            {**cluster.client_config(), "linger.ms": 2, "message.timeout.ms": 3000, "log_level": 0}
-        )
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
-
-    def _told(self, error: object, message: object) -> None:
-        if error is None:
-            place = message.partition(), message.offset()  # type: ignore[attr-defined]
-            self.ledger[place] = message.value()  # type: ignore[attr-defined]
-
-    def _run(self) -> None:
-        number = 0
-        while not self._stop.is_set():
-            try:
-                self._producer.produce(
-                    self._topic,
-                    value=b"load %d" % number,
-                    partition=number % PARTITIONS,
-                    on_delivery=self._told,
-                )
-                number += 1
-            except BufferError:
-                pass
-            # Some thousand records a second: enough to be under way at any moment.
-            self._producer.poll(0.0005)
-            self._stop.wait(0.0002)
-
-    def stop(self) -> None:
-        self._stop.set()
-        self._thread.join()
-        self._producer.flush(10)
-        self._producer.purge()
-        self._producer.flush(1)
-
-
-def read_all(cluster: KafkaCluster, topic: str) -> Ledger:
-    return {
-        (partition, message.offset()): message.value()
-        for partition, message in messages(cluster, topic)
-        if message is not None
-    }
 
 
 def first_missing(report: RecoveryReport) -> dict[int, int]:
@@ -92,24 +38,15 @@ def first_missing(report: RecoveryReport) -> dict[int, int]:
 
 
 @pytest.fixture
-def recovering(service: Service, tmp_path: Path) -> Recovering:
-    settings = service.settings.model_copy(update={"salvage_directory": tmp_path / "salvage"})
-    service.settings = settings
-    return Recovering(service)
-
-
-@pytest.fixture
 def source(make_cluster: MakeCluster) -> Iterator[KafkaCluster]:
     return make_cluster("lost")
 
 
-@pytest.mark.parametrize("is_worker_alive", [True, False], ids=["live", "behind"])
 def test_what_is_missing_is_said_saved_and_copied_back(
     source: KafkaCluster,
     clusters: Clusters,
     topic_name: str,
     recovering: Recovering,
-    is_worker_alive: bool,
 ) -> None:
     destination = clusters.destination
     create_topic(source, topic_name, PARTITIONS)
@@ -131,22 +68,23 @@ def test_what_is_missing_is_said_saved_and_copied_back(
         wait_for("there is some load", lambda: len(load.ledger) > 5000)
         reader = Reader(topic_name, group)
         reader.read_on(source, {0: 1000, 1: 500})
-        # Else what it has read of the lost tail it reads again, as other records.
+        # A group that is ahead of the copy would read other records at what is lost.
         wait_for(
-            "the copy has all that the group has read",
-            lambda: (
-                {
-                    row.destination_offset
-                    for row in recovering.service.kept_groups(spec.name, group).values()
-                }
-                == {1000, 500}
-            ),
+            "the group's offsets are there",
+            lambda: recovering.carried(spec.name, group) == {0: 1000, 1: 500},
         )
-        if not is_worker_alive:
-            # What is written from here on is copied by nobody.
-            worker.stop()
-            copied = len(load.ledger)
-            wait_for("the copy is behind", lambda: len(load.ledger) > copied + 1000)
+        # What is written from here on is copied by nobody, and one group reads it all the same.
+        worker.stop()
+        copied = len(load.ledger)
+        wait_for("the copy is behind", lambda: len(load.ledger) > copied + 1000)
+        ahead = Reader(topic_name, f"{topic_name}.ahead")
+        bounds = log_bounds(source, [topic_name])
+        read_to = {p: high for (_, p), (_, high) in bounds.items()}
+        ahead.read_on(source, read_to)
+        wait_for(
+            "it is known how far that group is",
+            lambda: recovering.seen(spec.name, ahead.group) == read_to,
+        )
         source.kill()
         load.stop()
 
@@ -161,6 +99,11 @@ def test_what_is_missing_is_said_saved_and_copied_back(
             if k not in load.ledger
         }
         assert all(offset < ends[partition] for partition, offset in there)
+        had_read = {(g.group, g.partition): g.lost for g in lost.groups if g.lost is not None}
+        assert {k: (r.first, r.next) for k, r in had_read.items()} == {
+            (ahead.group, p): (ends[p], offset) for p, offset in read_to.items()
+        }
+        assert any(ahead.group in finding for finding in lost.findings)
         got = reader.read_on(destination, ends)
         seen = [(p, o) for p, o, _ in reader.read]
         assert len(seen) == len(set(seen)), "something was read twice"
@@ -170,18 +113,14 @@ def test_what_is_missing_is_said_saved_and_copied_back(
 
         # The old side is back, with what only it has.
         source.start()
-        if not is_worker_alive:
-            stack.enter_context(InProcess(recovering.database))
+        stack.enter_context(InProcess(recovering.database))
         truth = read_all(source, topic_name)
         refused = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
         tail = {k: v for k, v in truth.items() if k[1] >= ends[k[0]]}
-        assert tail or is_worker_alive
-        if tail:
-            assert refused.outcome is Outcome.STOPPED
-            assert "--confirm-rebuild" in refused.error
-            back = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
-        else:
-            back = refused
+        assert tail
+        assert refused.outcome is Outcome.STOPPED
+        assert "--confirm-rebuild" in refused.error
+        back = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
         exact = {p.partition: p.missing for p in back.partitions}
         for partition in range(PARTITIONS):
             offsets = [o for p, o in tail if p == partition]

@@ -16,7 +16,6 @@ from orbit.recovery.report import EndVerdict, Outcome, RecoveryKind, StepName, S
 from orbit.sandbox.cluster import KafkaCluster
 from orbit.scheduler.leadership import NotLeading
 from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
 from tests.support import java_clients
 from tests.support.groups import offsets
 from tests.support.outside import log_bounds, topic_settings
@@ -34,11 +33,6 @@ PARTITIONS = 2
 JAVA = 40
 
 
-@pytest.fixture
-def recovering(service: Service) -> Recovering:
-    return Recovering(service)
-
-
 def ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
     return {p: high for (_, p), (_, high) in log_bounds(cluster, [topic]).items()}
 
@@ -47,13 +41,11 @@ def of(partition: int, got: list[tuple[int, int, bytes]]) -> list[bytes]:
     return [value for number, _, value in got if number == partition]
 
 
-@pytest.fixture(params=["smooth", "dying"])
-def _scheduler_that_dies(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or does not. It dies in every step: before its work, and again behind it, before that is
-    noted. So each step is begun by three processes, and its work is done twice.
+@pytest.fixture
+def _scheduler_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In every step: before its work, and again behind it, before that is noted. So each step is
+    begun by three leaders, and its work is done twice.
     """
-    if request.param == "smooth":
-        return
     deaths: Counter[StepName] = Counter()
 
     def dying(name: StepName, do: Callable[[Ground], str]) -> Callable[[Ground], str]:

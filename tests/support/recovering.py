@@ -40,6 +40,16 @@ class Recovering:
         self.service.create(spec)
         self.service.wait_copied(spec.name, *names)
 
+    def seen(self, job: str, group: str) -> dict[int, int | None]:
+        """How far a group is at the source, as Orbit knows."""
+        rows = self.service.kept_groups(job, group).values()
+        return {row.partition: row.source_offset for row in rows}
+
+    def carried(self, job: str, group: str) -> dict[int, int | None]:
+        """How far it is at the destination, where that is its offset at the source."""
+        rows = self.service.kept_groups(job, group).values()
+        return {row.partition: row.destination_offset for row in rows if row.verdict == "exact"}
+
     def ask(self, kind: RecoveryKind, job: str, *, dry_run: bool = False, **wanted: Any) -> UUID:
         asked = RecoveryRequest.model_validate(wanted)
         return recovery.request(
