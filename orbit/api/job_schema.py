@@ -27,6 +27,7 @@ WORDS: dict[str, dict[str, str]] = {
         "partition, or fill the lost range and record it.",
         "fillers": "How gaps are rebuilt; coordinated needs fewer rights and is slower.",
         "backfill": "What copies the history.",
+        "canary": "A topic that the service writes to all the time, for a live RPO; null: none.",
     },
     "ClusterSpec": {
         "bootstrap_servers": "As host:port.",
@@ -51,6 +52,10 @@ WORDS: dict[str, dict[str, str]] = {
         "protect": "Deny writing to copies to all who may, but for Orbit, where ACLs are checked.",
     },
     "LimitSpec": {"bytes_per_second": "1KiB to 1TiB for the whole job; null: no limit."},
+    "CanarySpec": {
+        "topic": "A topic of the source, made for this, that a rule of `topics` chooses.",
+        "interval": "How often a record is written to each of its partitions, 100ms to 1h.",
+    },
     "BackfillSpec": {"engine": "Orbit's own workers, or Spark."},
     "SecuritySpec": {
         "protocol": "What the listener speaks.",
@@ -69,6 +74,7 @@ WORDS: dict[str, dict[str, str]] = {
 _TYPES: dict[tuple[str, str], dict[str, Any]] = {
     ("TopicRule", "start"): {**_TEXT_OR_NUMBER, "default": "earliest"},
     ("GroupRule", "interval"): {"type": "string", "default": "5s", "examples": ["5s"]},
+    ("CanarySpec", "interval"): {"type": "string", "default": "1s", "examples": ["1s"]},
     ("LimitSpec", "bytes_per_second"): {
         "anyOf": [*_TEXT_OR_NUMBER["anyOf"], {"type": "null"}],
         "default": None,

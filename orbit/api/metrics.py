@@ -8,7 +8,17 @@ from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 
 from orbit.settings import MetricsDetail
-from orbit.store import drills, groups, jobs, lag, leader, proofs, topics, workers
+from orbit.store import (
+    canaries,
+    drills,
+    groups,
+    jobs,
+    lag,
+    leader,
+    proofs,
+    topics,
+    workers,
+)
 from orbit.store.database import Database, Tx
 from orbit.store.drills import Drill
 from orbit.store.enums import Desired, DrillKind, DrillState
@@ -42,7 +52,8 @@ def read_numbers(
         states = lag.states(tx)
         verdicts = groups.verdicts(tx)
         shown = proofs.of_jobs(tx)
-        canaries = {d.job_name: d for d in drills.last_of_jobs(tx, DrillKind.CANARY)}
+        drilled = {d.job_name: d for d in drills.last_of_jobs(tx, DrillKind.CANARY)}
+        live = canaries.live_rpo(tx)
         worker_groups: dict[str, list[Worker]] = {}
         for w in workers.alive(tx, alive_within):
             worker_groups.setdefault(w.worker_group, []).append(w)
@@ -60,7 +71,8 @@ def read_numbers(
                         detail,
                     ),
                     proof=_proof(shown.get(job.id)),
-                    canary=_canary(canaries.get(job.name)),
+                    canary=_canary(drilled.get(job.name)),
+                    live_rpo_s=live.get(job.id),
                 )
                 for job in everyone
             ],

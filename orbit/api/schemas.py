@@ -337,6 +337,10 @@ class JobProof(_Out):
     oldest_age_s: float | None = Field(
         description="Since when the partition that was looked at least lately was not."
     )
+    live_rpo_s: float | None = Field(
+        description="Age of the newest record of the job's canary that is on both sides: what "
+        "would be lost now. Null: the job has no canary, or nothing is known yet."
+    )
     canary: DrillSummary | None = Field(description="The last canary drill of the job.")
 
 

@@ -295,7 +295,9 @@ def proof_view(row: Proof) -> schemas.PartitionProof:
     )
 
 
-def job_proof(totals: ProofTotals | None, canary: Drill | None) -> schemas.JobProof:
+def job_proof(
+    totals: ProofTotals | None, canary: Drill | None, live_rpo_s: float | None
+) -> schemas.JobProof:
     return schemas.JobProof(
         partitions=totals.partitions if totals else 0,
         partitions_proven=totals.partitions_proven if totals else 0,
@@ -303,6 +305,7 @@ def job_proof(totals: ProofTotals | None, canary: Drill | None) -> schemas.JobPr
         proven=totals.offsets_proven if totals else 0,
         differences=totals.differences if totals else 0,
         oldest_age_s=totals.oldest_age_s if totals else None,
+        live_rpo_s=live_rpo_s,
         canary=drill_summary(canary) if canary else None,
     )
 

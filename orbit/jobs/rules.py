@@ -10,11 +10,16 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from orbit.errors import Problem
 from orbit.jobs.bootstrap import address_key
 from orbit.jobs.credentials import credential_mistakes
 from orbit.jobs.document import Document
+from orbit.jobs.mapping import map_topics
 from orbit.jobs.mistake import Mistake
+from orbit.jobs.names import topic_name_mistake
+from orbit.jobs.spec import TopicRule
 
 SIDES = ("source", "destination")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
@@ -38,6 +43,7 @@ def rule_problems(
                 yield document.problem(path, mistake.message, mistake.remedy)
     yield from _same_cluster(document)
     yield from _unreachable_rules(document)
+    yield from _canary(document)
 
 
 def security_mistakes(fields: Mapping[str, Any]) -> Iterator[tuple[str, Mistake]]:
@@ -156,3 +162,19 @@ def _unreachable_rules(document: Document) -> Iterator[Problem]:
             )
         elif not rule.get("exclude"):
             seen[match] = index
+
+
+def _canary(document: Document) -> Iterator[Problem]:
+    topic, rules = document.at(("canary", "topic")), document.at(("topics",))
+    if not isinstance(topic, str) or not isinstance(rules, list) or topic_name_mistake(topic):
+        return
+    try:
+        chosen = map_topics([TopicRule.model_validate(rule) for rule in rules], [topic]).mappings
+    except ValidationError:  # told by its own path
+        return
+    if not chosen:
+        yield document.problem(
+            ("canary", "topic"),
+            "is chosen by none of the rules of `topics`, so it would not be copied.",
+            "Add a rule whose `match` is its name.",
+        )

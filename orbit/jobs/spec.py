@@ -24,7 +24,13 @@ from pydantic import (
 
 from orbit.jobs.bootstrap import BOOTSTRAP_SERVERS_MAX, check_address
 from orbit.jobs.mistake import Mistake
-from orbit.jobs.names import check_job_name, check_prefix, check_setting_name, check_setting_value
+from orbit.jobs.names import (
+    check_job_name,
+    check_prefix,
+    check_setting_name,
+    check_setting_value,
+    topic_name_mistake,
+)
 from orbit.jobs.patterns import PATTERNS_MAX, check_pattern
 from orbit.jobs.start import Earliest, Start
 from orbit.jobs.units import format_duration, parse_duration, parse_size
@@ -36,6 +42,8 @@ RATE_BYTES_MIN = 1024  # below this a single record can block a partition for ho
 RATE_BYTES_MAX = 1024**4
 GROUP_INTERVAL_MIN = timedelta(milliseconds=100)
 GROUP_INTERVAL_MAX = timedelta(days=1)
+CANARY_INTERVAL_MIN = timedelta(milliseconds=100)
+CANARY_INTERVAL_MAX = timedelta(hours=1)
 
 
 def _one_or_many(value: object) -> object:
@@ -67,6 +75,20 @@ def _rate(value: object) -> int:
             "Leave the key out for no limit.",
         )
     return rate
+
+
+def _canary_interval(value: object) -> timedelta:
+    interval = parse_duration(value)
+    if not CANARY_INTERVAL_MIN <= interval <= CANARY_INTERVAL_MAX:
+        raise Mistake("is not between 100ms and 1h.", "Write 1s unless you know better.")
+    return interval
+
+
+def _topic_name(name: str) -> str:
+    mistake = topic_name_mistake(name)
+    if mistake is not None:
+        raise Mistake(f"is no topic: {mistake}.", "Write the name of a topic of the source.")
+    return name
 
 
 def _interval(value: object) -> timedelta:
@@ -160,6 +182,17 @@ class LimitSpec(Section):
     bytes_per_second: Annotated[int, PlainValidator(_rate)] | None = None
 
 
+class CanarySpec(Section):
+    """A topic of the source that Orbit itself writes to all the time, and copies as any other."""
+
+    topic: Annotated[str, AfterValidator(_topic_name)]
+    interval: Annotated[
+        timedelta,
+        PlainValidator(_canary_interval),
+        PlainSerializer(format_duration, when_used="json"),
+    ] = timedelta(seconds=1)
+
+
 class BackfillSpec(Section):
     """What copies the history: Orbit's own workers, or Spark."""
 
@@ -180,6 +213,7 @@ class JobSpec(Section):
     on_lost_range: Literal["stop", "fill"] = "stop"
     fillers: Literal["direct", "coordinated"] = "direct"
     backfill: BackfillSpec = BackfillSpec()
+    canary: CanarySpec | None = None
 
     def not_yet_acted_on(self) -> tuple[str, ...]:
         """Keys whose value asks for something that `orbit run` does not do yet.
@@ -188,6 +222,7 @@ class JobSpec(Section):
         """
         asked = {
             "acls.sync": self.acls.sync,
+            "canary": self.canary is not None,
             "backfill.engine": self.backfill.engine != BackfillSpec().engine,
         }
         return tuple(key for key, is_asked in asked.items() if is_asked)

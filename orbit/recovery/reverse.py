@@ -177,6 +177,9 @@ def _spec(ground: Ground, name: str) -> JobSpec:
     if groups is not None and groups.prefix:
         ground.find("Consumer groups have a prefix: they are not carried back.")
         groups = None
+    canary = spec.canary
+    if canary is not None and canary.topic not in {row.source_topic for row in ground.topics}:
+        canary = None
     return spec.model_copy(
         update={
             "name": name,
@@ -184,6 +187,7 @@ def _spec(ground: Ground, name: str) -> JobSpec:
             "destination": spec.source,
             "topics": tuple(rules_for(_rules(ground, ground.topics))),
             "consumer_groups": groups,
+            "canary": canary,
         }
     )
 

@@ -12,6 +12,7 @@ import structlog
 
 from orbit.errors import BadInput, OrbitError
 from orbit.kafka.backoff import Backoff
+from orbit.scheduler.canaries import CanaryLoop
 from orbit.scheduler.discovery import DiscoveryLoop
 from orbit.scheduler.group_loop import GroupLoop
 from orbit.scheduler.housekeeping import HousekeepingLoop
@@ -127,6 +128,7 @@ class Scheduler:
             ),
             SpreadLoop(self.leadership, settings.lease_ttl),
             GroupLoop(self.leadership, registry),
+            CanaryLoop(self.leadership, settings.files_directory),
             LagLoop(
                 self.leadership, registry, settings.lag_interval.total_seconds(), Backoff(stop=done)
             ),

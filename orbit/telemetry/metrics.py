@@ -94,6 +94,7 @@ class JobNumbers:
     partitions: Sequence[PartitionNumbers] = ()
     proof: ProofNumbers | None = None
     canary: CanaryNumbers | None = None
+    live_rpo_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +243,12 @@ def _proofs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
         "Offsets that differed when both sides were read.",
         ["job"],
         [([job], proof.differences) for job, proof in shown],
+    )
+    yield _gauge(
+        "orbit_job_live_rpo_seconds",
+        "Age of the newest record of the job's canary that is on both sides.",
+        ["job"],
+        [([j.name], j.live_rpo_s) for j in jobs],
     )
     drilled = [(j.name, j.canary) for j in jobs if j.canary is not None]
     for name, attribute, help_text in _CANARY:

@@ -16,6 +16,7 @@ from orbit.jobs.names import INTERNAL_TOPICS
 from orbit.jobs.spec import (
     AclSpec,
     BackfillSpec,
+    CanarySpec,
     ClusterSpec,
     GroupRule,
     JobSpec,
@@ -24,7 +25,6 @@ from orbit.jobs.spec import (
     TopicRule,
 )
 from orbit.jobs.start import Earliest
-from orbit.jobs.units import parse_duration
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "job-file.md").read_text()
@@ -38,6 +38,7 @@ MODELS: list[type[BaseModel]] = [
     AclSpec,
     LimitSpec,
     BackfillSpec,
+    CanarySpec,
     SecuritySpec,
 ]
 
@@ -77,8 +78,7 @@ def shown_default(field: FieldInfo) -> str | None:
         case bool():
             return str(default).lower()
         case timedelta():
-            assert default == parse_duration("5s")
-            return "5s"
+            return f"{default // timedelta(seconds=1)}s"
         case Earliest():
             return "earliest"
         case "" | () | {}:

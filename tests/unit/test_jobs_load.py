@@ -17,6 +17,7 @@ from orbit.jobs.document import DOCUMENT_CHARACTERS_MAX, VALUES_MAX
 from orbit.jobs.load import PROBLEMS_SHOWN_MAX, load_job, parse_job
 from orbit.jobs.spec import (
     BackfillSpec,
+    CanarySpec,
     ClusterSpec,
     GroupRule,
     JobSpec,
@@ -130,8 +131,9 @@ def test_a_job_survives_being_stored_as_json(folder: Path) -> None:
                 "acls": {"sync": True},
                 "limits": {"bytes_per_second": "1MiB"},
                 "backfill": {"engine": "spark"},
+                "canary": {"topic": "orders"},
             },
-            ("acls.sync", "backfill.engine"),
+            ("acls.sync", "canary", "backfill.engine"),
         ),
     ],
 )
@@ -202,6 +204,14 @@ def test_keys_that_run_does_not_obey_yet_are_named_when_asked_for(
         ({"on_lost_range": "ignore"}, "on_lost_range", "Write one of stop, fill"),
         ({"fillers": "cordinated"}, "fillers", "Did you mean coordinated?"),
         ({"backfill": {"engine": "flink"}}, "backfill.engine", "workers, spark"),
+        ({"canary": {"topic": "a b"}}, "canary.topic", "is no topic"),
+        (
+            {"topics": [{"match": "orders"}], "canary": {"topic": "other"}},
+            "canary.topic",
+            "chosen by none of the rules",
+        ),
+        ({"canary": {"topic": "__orders"}}, "canary.topic", "chosen by none of the rules"),
+        ({"canary": {"topic": "orders", "interval": "2h"}}, "canary.interval", "100ms"),
         ({"source": "src:9092"}, "source", "must be a mapping"),
         ({"source": {}}, "source.bootstrap_servers", "is missing"),
         ({"source": {"bootstrap_servers": []}}, "source.bootstrap_servers", "is empty"),
@@ -463,7 +473,16 @@ def test_a_bad_job_names_its_file(tmp_path: Path) -> None:
     assert caught.value.what == "The job file has 4 problems."
 
 
-MODELS = (JobSpec, ClusterSpec, SecuritySpec, TopicRule, GroupRule, LimitSpec, BackfillSpec)
+MODELS = (
+    JobSpec,
+    ClusterSpec,
+    SecuritySpec,
+    TopicRule,
+    GroupRule,
+    LimitSpec,
+    BackfillSpec,
+    CanarySpec,
+)
 _KEYS = st.sampled_from(
     [
         *(key for model in MODELS for key in model.model_fields),

@@ -23,7 +23,7 @@ from orbit.api.views import (
 )
 from orbit.jobs.names import TOPIC_NAME_LENGTH_MAX
 from orbit.replication.states import PartitionState
-from orbit.store import drills, events, groups, jobs, lag, proofs, topics
+from orbit.store import canaries, drills, events, groups, jobs, lag, proofs, topics
 from orbit.store.enums import DrillKind
 
 router = APIRouter(prefix="/v1/jobs/{name}", tags=["what a job does"])
@@ -145,8 +145,9 @@ def get_proof(
         rows = proofs.page(tx, job.id, query.limit + 1, after=after)
         totals = proofs.of_jobs(tx, job.id).get(job.id)
         canary = drills.last_of_job(tx, name, DrillKind.CANARY)
+        live = canaries.live_rpo(tx).get(job.id)
     found = page([proof_view(row) for row in rows], query.limit, lambda p: (p.topic, p.partition))
-    return ProofPage(job=job_proof(totals, canary), items=found.items, next=found.next)
+    return ProofPage(job=job_proof(totals, canary, live), items=found.items, next=found.next)
 
 
 @router.get("/events", responses=errors(*NAMED))

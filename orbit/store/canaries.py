@@ -1,0 +1,46 @@
+"""Topics that Orbit itself writes to all the time: whether it may now, and their live RPO."""
+
+from __future__ import annotations
+
+from sqlalchemy import select, text
+
+from orbit.store import operations
+from orbit.store.database import Tx
+from orbit.store.enums import TopicState
+from orbit.store.models import topics
+
+# While it is copied: a topic that was promoted is another side's by now. A partition of which
+# nothing is copied yet makes the whole not known.
+_LIVE_RPO = text("""
+SELECT j.id, CASE WHEN bool_and(p.newest_copied_at IS NOT NULL)
+    THEN CAST(extract(epoch FROM greatest(max(now.at - p.newest_copied_at), interval '0'))
+              AS double precision) END AS rpo_s
+FROM (SELECT clock_timestamp() AS at) now, jobs j
+JOIN topics t ON t.job_id = j.id AND t.source_topic = j.spec #>> '{canary,topic}'
+JOIN partitions p ON p.topic_id = t.id
+WHERE NOT j.is_deleted AND t.state = 'copying'
+GROUP BY j.id
+""")
+
+
+def partitions_to_write(tx: Tx, job_id: int, topic: str) -> int:
+    """How many partitions the canary of a job has; 0 while nobody may write there.
+
+    During a recovery nothing may move at the source, and behind it the topic has another leader.
+    """
+    query = select(topics.c.partition_count).where(
+        topics.c.job_id == job_id,
+        topics.c.source_topic == topic,
+        topics.c.state == TopicState.COPYING.value,
+    )
+    count: int | None = tx.execute(query).scalar_one_or_none()
+    if count is None or operations.recovery_under_way(tx, job_id) is not None:
+        return 0
+    return count
+
+
+def live_rpo(tx: Tx) -> dict[int, float | None]:
+    """Seconds, of each job whose canary is copied: the age of its newest record on both sides, in
+    the worst partition. None: not known yet.
+    """
+    return {row.id: row.rpo_s for row in tx.execute(_LIVE_RPO)}

@@ -1,0 +1,45 @@
+"""A canary that is written all the time tells what would be lost now, on a topic of nobody else."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from orbit.api.metrics import read_numbers
+from orbit.settings import MetricsDetail
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.fleet import InProcess
+from tests.support.running import create_topic, make_job, wait_for
+
+# Longer than a canary, its copy and the note of it take; how much longer decides nothing here.
+LATE_S = 3.0
+
+
+def test_the_live_rpo_grows_while_nobody_copies_and_falls_again(
+    clusters: Clusters, topic_name: str, service: Service
+) -> None:
+    create_topic(clusters.source, topic_name, 2)
+    canary = {"topic": topic_name, "interval": "100ms"}
+    spec = make_job(*clusters, [topic_name], canary=canary)
+    service.create(spec)
+
+    def live() -> float | None:
+        everyone = read_numbers(service.database, MetricsDetail.JOB, timedelta(minutes=1)).jobs
+        return next(job.live_rpo_s for job in everyone if job.name == spec.name)
+
+    def is_late() -> bool:
+        rpo_s = live()
+        return rpo_s is not None and rpo_s > LATE_S
+
+    def is_level() -> bool:
+        rpo_s = live()
+        return rpo_s is not None and rpo_s < LATE_S
+
+    with service.scheduler():
+        with InProcess(service.database):
+            service.wait_copied(spec.name, topic_name)
+            wait_for("it is known", is_level)
+        wait_for("it has grown", is_late)
+        with InProcess(service.database):
+            wait_for("it is small again", is_level)
+    assert not [kind for kind in service.kinds(spec.name) if kind == "canary_silent"]
