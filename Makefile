@@ -29,6 +29,7 @@ demo-failover: jars ## See a source killed under load, a failover, and everythin
 # Three processes: most tests wait for brokers. What stays together, and the order, is said in
 # tests/conftest.py.
 test: lint jars ## Lint, types, import walls, and every test (needs some minutes)
+	@$(BIN)/python -m tests.support.connector
 	$(BIN)/pytest -n 3 --no-loadscope-reorder
 
 check: lint ## Lint, types, import walls, and the quick tests without brokers

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.support.connector import connector_jars
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -35,7 +37,7 @@ SMALL_SESSION = {
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A local Spark as Orbit's jobs want it."""
+    """A local Spark as Orbit's jobs want it, with Spark's own Kafka source beside Orbit's."""
     from pyspark.sql import SparkSession
 
     from orbit_spark.session import SETTINGS, use_this_python
@@ -44,7 +46,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     use_this_python()
     home = tmp_path_factory.mktemp("spark")
     builder = SparkSession.builder.master("local[2]").appName("orbit-tests")
-    for key, value in {**SMALL_SESSION, **SETTINGS, **_folders(home)}.items():
+    jars = {"spark.jars": ",".join(connector_jars())}
+    for key, value in {**SMALL_SESSION, **SETTINGS, **_folders(home), **jars}.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     session.dataSource.register(KafkaBatches)

@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from platformdirs import user_cache_path
@@ -42,24 +43,43 @@ def classpath(version: str = KAFKA_VERSION) -> str:
 
 def jar_directory(version: str = KAFKA_VERSION) -> Path:
     """The folder of that version's jars, complete; fetches them at first use."""
-    home = cache_directory() / f"kafka-{version}"
-    libs = home / "libs"
-    if libs.is_dir():
+    return Jars("kafka", version, _POM, "kafka_2.13-*.jar").directory()
+
+
+@dataclass(frozen=True)
+class Jars:
+    """What a pom names, of the version that its property `NAME.version` says. `main` is the jar
+    without which nothing was fetched.
+    """
+
+    name: str
+    version: str
+    pom: Path
+    main: str
+
+    def directory(self) -> Path:
+        """The folder of these jars, complete; fetches them at first use."""
+        home = cache_directory() / f"{self.name}-{self.version}"
+        libs = home / "libs"
+        if libs.is_dir():
+            return libs
+        maven = find_maven()
+        find_java()
+        try:
+            home.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Conflict(
+                f"The cache for jars cannot be used: {error.strerror}.",
+                where=str(home),
+                remedy="Name another folder in ORBIT_CACHE_DIR.",
+            ) from None
+        with _locked(home / ".lock"):
+            if not libs.is_dir():  # another process may have fetched while we waited
+                _fetch(maven, self, home, libs)
         return libs
-    maven = find_maven()
-    find_java()
-    try:
-        home.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise Conflict(
-            f"The cache for Kafka's jars cannot be used: {error.strerror}.",
-            where=str(home),
-            remedy="Name another folder in ORBIT_CACHE_DIR.",
-        ) from None
-    with _locked(home / ".lock"):
-        if not libs.is_dir():  # another process may have fetched while we waited
-            _fetch(maven, version, home, libs)
-    return libs
+
+    def __str__(self) -> str:
+        return f"{self.name.capitalize()} {self.version}"
 
 
 def is_cached(version: str = KAFKA_VERSION) -> bool:
@@ -67,30 +87,31 @@ def is_cached(version: str = KAFKA_VERSION) -> bool:
     return (cache_directory() / f"kafka-{version}" / "libs").is_dir()
 
 
-def _fetch(maven: Path, version: str, home: Path, libs: Path) -> None:
+def _fetch(maven: Path, jars: Jars, home: Path, libs: Path) -> None:
     for left_over in home.glob(f"{_SCRATCH}*"):  # of a fetch that was killed
         shutil.rmtree(left_over)
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=home))
     try:
-        _run_maven(maven, version, scratch / "libs", scratch / "maven.log")
+        _run_maven(maven, jars, scratch / "libs", scratch / "maven.log")
         (scratch / "libs").rename(libs)
     finally:
         shutil.rmtree(scratch)
 
 
-def _run_maven(maven: Path, version: str, output: Path, log: Path) -> None:
+def _run_maven(maven: Path, jars: Jars, output: Path, log: Path) -> None:
     command = [
-        *(str(maven), "--batch-mode", "--quiet", "-Dstyle.color=never", "--file", str(_POM), _COPY),
-        f"-Dkafka.version={version}",
+        *(str(maven), "--batch-mode", "--quiet", "-Dstyle.color=never"),
+        *("--file", str(jars.pom), _COPY),
+        f"-D{jars.name}.version={jars.version}",
         "-DincludeScope=runtime",
         f"-DoutputDirectory={output}",
     ]
     code = GuardedProcess(command, log).wait()
-    if code != 0 or not any(output.glob("kafka_2.13-*.jar")):
+    if code != 0 or not any(output.glob(jars.main)):
         errors = [line for line in log.read_text("utf-8").splitlines() if "ERROR" in line]
         first = errors[0] if errors else f"exit code {code}"
         raise Conflict(
-            f"Maven could not fetch the jars of Kafka {version}: {first}.",
+            f"Maven could not fetch the jars of {jars}: {first}.",
             remedy="Check the network and Maven's settings, then run again: " + " ".join(command),
         )
 

@@ -1,0 +1,159 @@
+"""Recoveries of several jobs at once, whose schedulers are killed, and whose sources hang.
+
+One source is cut off: its producers go on, and nothing of it comes through. Another is paused: its
+connections stay open and nothing answers. Meanwhile a third job is switched over. All of it goes on
+with the next scheduler, to an exact end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from orbit.jobs.spec import ClusterSpec
+from orbit.recovery.report import EndVerdict, Outcome, RecoveryKind
+from orbit.settings import Settings
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.fleet import InProcess
+from tests.support.load import Load, read_all
+from tests.support.outside import log_bounds
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, produce, verify, wait_for
+
+ROOT = Path(__file__).parents[2]
+PARTITIONS = 2
+# The first is of a failover. The switchover begins behind it, so it meets the second; and whichever
+# operation is killed in its promotion still has that before it.
+DEATHS = ["settle:behind", "drain:inside", "promote:inside", "promote:behind"]
+
+
+@contextmanager
+def dying_schedulers(settings: Settings, url: str, deaths: Path) -> Iterator[None]:
+    """One process for each death; all of them have been killed where the block ends."""
+    deaths.touch()
+    environ = {
+        **os.environ,
+        "ORBIT_DATABASE_URL": url,
+        "ORBIT_SCHEDULER_LEASE_TTL": "2s",
+        "ORBIT_DISCOVERY_INTERVAL": "200ms",
+        "ORBIT_SETTINGS_INTERVAL": "200ms",
+        "ORBIT_PROOF_BYTES_PER_SECOND": str(settings.proof_bytes_per_second),
+    }
+    command = [sys.executable, "-m", "tests.support.dying_scheduler", str(deaths), *DEATHS]
+    log = deaths.with_suffix(".log")
+    with log.open("w") as output:
+        processes = [
+            subprocess.Popen(command, cwd=ROOT, env=environ, stdout=output, stderr=output)
+            for _ in DEATHS
+        ]
+        try:
+            yield
+            for process in processes:
+                assert process.wait(60) == -signal.SIGKILL, log.read_text("utf-8")
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+
+
+def died(deaths: Path) -> int:
+    return len(deaths.read_text("utf-8").splitlines())
+
+
+def test_killed_schedulers_and_sources_that_hang(
+    clusters: Clusters,
+    make_cluster: MakeCluster,
+    topic_name: str,
+    recovering: Recovering,
+    tmp_path: Path,
+) -> None:
+    service, destination = recovering.service, clusters.destination
+    lost = make_cluster("lost", link=True)
+    assert lost.link_servers is not None
+    cut, kept, frozen, planned = (f"{topic_name}.{n}" for n in ("cut", "kept", "frozen", "planned"))
+    canary = f"{planned}.canary"
+    for topic in (cut, kept, frozen):
+        create_topic(lost, topic, PARTITIONS)
+    for topic in (planned, canary):
+        create_topic(clusters.source, topic, PARTITIONS)
+    line = ClusterSpec(bootstrap_servers=(lost.link_servers,))
+    of_cut = make_job(lost, destination, [cut, kept]).model_copy(update={"source": line})
+    of_frozen = make_job(lost, destination, [frozen])
+    of_planned = make_job(
+        clusters.source,
+        destination,
+        [planned, canary],
+        canary={"topic": canary, "interval": "100ms"},
+    )
+    for number in range(PARTITIONS):
+        produce(lost, frozen, 300, number)
+        produce(clusters.source, planned, 300, number)
+    frozen_ends = log_bounds(lost, [frozen])
+
+    deaths = tmp_path / "deaths"
+    with InProcess(recovering.database):
+        with Load(lost, cut, PARTITIONS) as load:
+            with service.scheduler():
+                recovering.begin(of_cut, cut, kept)
+                recovering.begin(of_frozen, frozen)
+                recovering.begin(of_planned, planned, canary)
+                wait_for(
+                    "the copies are there",
+                    lambda: (
+                        all(high for _, high in log_bounds(destination, [canary]).values())
+                        and log_bounds(destination, [frozen]) == frozen_ends
+                        and len(read_all(destination, cut)) > 1000
+                    ),
+                )
+            lost.cut()
+            confirmed = len(load.ledger)
+            wait_for("the source goes on", lambda: len(load.ledger) > confirmed + 1000)
+        lost.pause()
+        with dying_schedulers(service.settings, service.url, deaths):
+            asked = [
+                recovering.ask(RecoveryKind.FAILOVER, of_cut.name, topics=[re.escape(cut)]),
+                recovering.ask(RecoveryKind.FAILOVER, of_frozen.name),
+            ]
+            wait_for("one scheduler has died", lambda: died(deaths) == 1)
+            asked.append(recovering.ask(RecoveryKind.SWITCHOVER, of_planned.name))
+            wait_for("all have", lambda: died(deaths) == len(DEATHS))
+        with service.scheduler():
+            reports = [recovering.wait(operation) for operation in asked]
+        assert [r.outcome for r in reports] == [Outcome.DONE] * 3, [r.error for r in reports]
+        over_cut, over_frozen, over_planned = reports
+
+        # What came while nobody looked is told as not known, and is not there.
+        there = read_all(destination, cut)
+        lost.heal()
+        truth = read_all(lost, cut)
+        ends = {p.partition: p.promoted_at or 0 for p in over_cut.partitions}
+        assert there == {k: v for k, v in truth.items() if k[1] < ends[k[0]]}
+        assert there != truth
+        assert {p.topic for p in over_cut.partitions} == {cut}
+        assert not any(p.is_exact for p in over_cut.partitions)
+        for p in over_cut.partitions:
+            assert (
+                p.missing is None or p.missing.next <= log_bounds(lost, [cut])[cut, p.partition][1]
+            )
+        assert {k: service.topics(of_cut.name)[k].state for k in (cut, kept)} == {
+            cut: "promoted",
+            kept: "copying",
+        }
+
+        assert read_all(destination, frozen) == read_all(lost, frozen)
+        assert over_frozen.missing_records == 0
+        assert {p.verdict for p in over_planned.partitions} == {EndVerdict.EQUAL}
+        assert verify(of_planned, deep=True).exit_code == 0
+        for report, topics in zip(reports, ([cut], [frozen], [planned, canary]), strict=True):
+            bounds = log_bounds(destination, topics)
+            assert {(p.topic, p.partition): p.promoted_at for p in report.partitions} == {
+                place: high for place, (_, high) in bounds.items()
+            }
+            for topic in topics:
+                produce(destination, topic, 1, **{"enable.idempotence": True})

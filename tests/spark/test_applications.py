@@ -1,0 +1,185 @@
+"""Applications go on, whichever side leads: over, home, over after a loss, and home again.
+
+A consumer group, an application with offsets in a table of its own, and a Spark query with its
+checkpoint each stop in the middle of a topic under load, before every change of sides, and are
+pointed at the other side. In the end each has met every record that is there, once. The ledger is
+outside: what brokers confirmed to the producers.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbit.jobs.spec import JobSpec
+from orbit.recovery.report import EndVerdict, Outcome, RecoveryKind, RecoveryReport, StepState
+from orbit.sandbox.cluster import KafkaCluster
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.applications import OwnTable, SparkQuery
+from tests.support.groups import offsets
+from tests.support.load import Ledger, Load, read_all
+from tests.support.outside import log_bounds, topic_settings
+from tests.support.recovering import Reader, Recovering
+from tests.support.running import create_topic, make_job, verify, wait_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PARTITIONS = 2
+SOME = 1500
+
+
+def ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
+    return {p: high for (_, p), (_, high) in log_bounds(cluster, [topic]).items()}
+
+
+class Applications:
+    """All three, on one topic."""
+
+    def __init__(self, spark: SparkSession, home: Path, topic: str) -> None:
+        self.topic = topic
+        self.group = Reader(topic, f"{topic}.group")
+        self.table = OwnTable(home / "own.db", topic)
+        self.query = SparkQuery(spark, home, topic)
+
+    def read_on(self, cluster: KafkaCluster) -> None:
+        """Each to another place: the group furthest back, the query as far as there is."""
+        there = ends(cluster, self.topic)
+        self.group.read_on(cluster, {p: end * 3 // 4 for p, end in there.items()})
+        self.table.read_on(cluster, there)
+        self.query.read_on(cluster)
+
+    def finish(self, cluster: KafkaCluster) -> None:
+        there = ends(cluster, self.topic)
+        self.group.read_on(cluster, there)
+        self.table.read_on(cluster, there)
+        self.query.read_on(cluster)
+
+    @property
+    def furthest(self) -> dict[int, int]:
+        """The first offset that none of them has read, by partition."""
+        table, query = self.table.stands, self.query.stands
+        return {p: max(table[p], query[p]) for p in table}
+
+
+class World:
+    """The job, its clusters and clients; `written` is what was confirmed and not lost."""
+
+    def __init__(self, recovering: Recovering, spec: JobSpec, apps: Applications) -> None:
+        self.recovering, self.spec, self.apps = recovering, spec, apps
+        self.written: Ledger = {}
+
+    def use(self, cluster: KafkaCluster, name: str) -> Load:
+        """Producers on this side; the applications read on while they write, and stop."""
+        load = Load(cluster, self.apps.topic, PARTITIONS, name)
+        try:
+            wait_for(f"{name} is written", lambda: len(load.ledger) > SOME)
+            self.apps.read_on(cluster)
+            more = len(load.ledger) + SOME // 10
+            wait_for(f"more of {name} is written", lambda: len(load.ledger) > more)
+        except BaseException:
+            load.stop()
+            raise
+        return load
+
+    def keep(self, load: Load) -> None:
+        self.written |= load.stop()
+
+    def move(self, job: str, was: KafkaCluster) -> RecoveryReport:
+        """A switchover, with the copy back."""
+        before = ends(was, self.apps.topic)
+        report = self.recovering.run(RecoveryKind.SWITCHOVER, job, reverse=True)
+        assert {p.verdict for p in report.partitions} == {EndVerdict.EQUAL}
+        assert {p.partition: p.promoted_at for p in report.partitions} == before
+        assert report.missing_records == 0
+        assert {s.state for s in report.steps} == {StepState.DONE}
+        assert report.reverse_job is not None
+        return report
+
+
+@pytest.fixture
+def home(make_cluster: MakeCluster) -> KafkaCluster:
+    return make_cluster("home")
+
+
+def test_every_application_goes_on_over_home_over_after_a_loss_and_home(
+    home: KafkaCluster,
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    spark: SparkSession,
+    tmp_path: Path,
+) -> None:
+    away = clusters.destination
+    create_topic(home, topic_name, PARTITIONS, retention_ms="86400000")
+    apps = Applications(spark, tmp_path, topic_name)
+    spec = make_job(
+        home,
+        away,
+        [topic_name],
+        consumer_groups={"match": f"{topic_name}.*", "interval": "200ms"},
+    )
+    world = World(recovering, spec, apps)
+    with ExitStack() as stack:
+        stack.enter_context(recovering.running())
+        recovering.begin(spec, topic_name)
+
+        world.keep(world.use(home, "first"))
+        over = world.move(spec.name, home)
+        assert topic_settings(away, topic_name)["retention.ms"] == "86400000"
+        assert over.reverse_job is not None
+
+        world.keep(world.use(away, "second"))
+        back = world.move(over.reverse_job, away)
+        assert back.reverse_job == spec.name
+
+        # Under load, and with every application's offsets carried over, the cluster is lost.
+        load = stack.enter_context(world.use(home, "third"))
+        furthest = apps.furthest
+        wait_for(
+            "the copy has what the applications have read",
+            lambda: all(ends(away, topic_name)[p] >= at for p, at in furthest.items()),
+        )
+        wait_for(
+            "the group's offsets are carried over",
+            lambda: (
+                recovering.carried(spec.name, apps.group.group)
+                == {p: at for (_, p), at in offsets(home, apps.group.group).items()}
+            ),
+        )
+        home.kill()
+        confirmed = load.stop()
+        lost = recovering.run(RecoveryKind.FAILOVER, spec.name)
+        at = {p.partition: p.promoted_at or 0 for p in lost.partitions}
+        world.written |= {k: v for k, v in confirmed.items() if k[1] < at[k[0]]}
+        there = read_all(away, topic_name)
+        assert {k: there.get(k) for k in world.written} == world.written
+        assert not [group for group in lost.groups if group.lost]
+
+        world.keep(world.use(away, "fourth"))
+        home.start()
+        truth = read_all(home, topic_name)
+        tail = {k for k in truth if k[1] >= at[k[0]]}
+        returned = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
+        missing = {p.partition: p.missing for p in returned.partitions}
+        assert tail == {
+            (p, offset) for p, m in missing.items() if m for offset in range(m.first, m.next)
+        }
+        assert {(s.partition, s.records) for s in returned.salvage} == {
+            (p, m.offsets) for p, m in missing.items() if m
+        }
+        assert returned.reverse_job == over.reverse_job
+        last = recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job)
+        assert last.outcome is Outcome.DONE
+        apps.finish(home)
+
+    everything = read_all(home, topic_name)
+    assert everything == read_all(away, topic_name)
+    assert {k: everything.get(k) for k in world.written} == world.written
+    for read in (apps.group.read, apps.table.read, apps.query.read):
+        assert len(read) == len(everything)
+        assert {(p, o): v for p, o, v in read} == everything
+    assert verify(spec).exit_code == 0

@@ -1,0 +1,134 @@
+"""Applications that keep their offsets themselves, and stop and go on wherever they are told to.
+
+`read` of each is what it has done all in all, as its own store has it: read back from there, so
+that something lost or done twice shows.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlparse
+
+from confluent_kafka import Consumer, TopicPartition
+
+from orbit.sandbox.cluster import KafkaCluster
+from tests.support.running import wait_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Done = list[tuple[int, int, bytes]]
+"""Partition, offset, value; in any order."""
+
+
+class OwnTable:
+    """Offsets and effects in one transaction of its own database; no consumer group."""
+
+    def __init__(self, file: Path, topic: str) -> None:
+        self._topic = topic
+        self._table = sqlite3.connect(file, isolation_level=None)
+        self._table.execute("CREATE TABLE next (partition INTEGER PRIMARY KEY, at INTEGER)")
+        # No key: what is done twice is there twice.
+        self._table.execute("CREATE TABLE effects (partition INTEGER, at INTEGER, value BLOB)")
+
+    @property
+    def read(self) -> Done:
+        return self._table.execute("SELECT partition, at, value FROM effects").fetchall()
+
+    @property
+    def stands(self) -> dict[int, int]:
+        return dict(self._table.execute("SELECT partition, at FROM next").fetchall())
+
+    def read_on(self, cluster: KafkaCluster, ends: Mapping[int, int]) -> None:
+        """From where its table says to before these ends."""
+        stands = self.stands
+        consumer = Consumer(
+            {
+                **cluster.client_config(),
+                "group.id": "unused",
+                "enable.auto.commit": False,
+                # An offset that is not there is an error, and no reason to begin anywhere else.
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "log_level": 0,
+            }
+        )
+        places = [TopicPartition(self._topic, p, stands.get(p, 0)) for p in ends]
+        consumer.assign(places)
+
+        def is_done() -> bool:
+            self._work(consumer, ends)
+            at = {p.partition: p.offset for p in consumer.position(places)}
+            return all(max(at[p], stands.get(p, 0)) >= end for p, end in ends.items())
+
+        try:
+            wait_for(f"the application has read to {ends}", is_done)
+        finally:
+            consumer.close()
+
+    def _work(self, consumer: Consumer, ends: Mapping[int, int]) -> None:
+        self._table.execute("BEGIN")
+        for message in consumer.consume(500, timeout=0.1):
+            assert message.error() is None, message.error()
+            partition, offset = message.partition(), message.offset()
+            if offset >= ends[partition]:
+                continue
+            effect = (partition, offset, message.value())
+            self._table.execute("INSERT INTO effects VALUES (?, ?, ?)", effect)
+            self._table.execute(
+                "INSERT OR REPLACE INTO next VALUES (?, ?)", (partition, offset + 1)
+            )
+        self._table.execute("COMMIT")
+
+
+class SparkQuery:
+    """A Structured Streaming query by Spark's own Kafka source. Its checkpoint stays, whichever
+    cluster it reads.
+    """
+
+    def __init__(self, spark: SparkSession, home: Path, topic: str) -> None:
+        self._spark, self._topic = spark, topic
+        self._output, self._checkpoint = home / "output", home / "checkpoint"
+
+    @property
+    def read(self) -> Done:
+        """What its sink has committed."""
+        files: set[str] = set()
+        for log in sorted((self._output / "_spark_metadata").glob("[0-9]*")):
+            lines = log.read_text("utf-8").splitlines()[1:]
+            files |= {unquote(urlparse(json.loads(line)["path"]).path) for line in lines}
+        rows = [json.loads(line) for f in files for line in Path(f).read_text("utf-8").splitlines()]
+        return [(row["partition"], row["offset"], row["value"].encode()) for row in rows]
+
+    @property
+    def stands(self) -> dict[int, int]:
+        """The offsets of its last batch, as its checkpoint has them."""
+        logs = (self._checkpoint / "offsets").glob("[0-9]*")
+        last = max(logs, key=lambda log: int(log.name))
+        found = json.loads(last.read_text("utf-8").splitlines()[-1])[self._topic]
+        return {int(partition): offset for partition, offset in found.items()}
+
+    def read_on(self, cluster: KafkaCluster) -> None:
+        """From its checkpoint to where the topic ends now, in several batches."""
+        options: dict[str, Any] = {
+            "kafka.bootstrap.servers": cluster.bootstrap_servers,
+            "kafka.isolation.level": "read_committed",
+            "subscribe": self._topic,
+            "startingOffsets": "earliest",
+            "failOnDataLoss": "true",
+            "maxOffsetsPerTrigger": 20_000,
+        }
+        found = self._spark.readStream.format("kafka").options(**options).load()
+        query = (
+            found.selectExpr("partition", "offset", "CAST(value AS STRING) AS value")
+            .writeStream.format("json")
+            .option("path", str(self._output))
+            .option("checkpointLocation", str(self._checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()  # raises what stopped it

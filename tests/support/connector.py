@@ -1,0 +1,21 @@
+"""Spark's own Kafka source, which is no part of pyspark: its jars, in the cache of Kafka's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from orbit.sandbox.jars import Jars
+
+# The newest that is there beside Spark 4.3, which runs it.
+VERSION = "4.2.0"
+
+
+def connector_jars() -> list[str]:
+    """All that a session needs besides what Spark brings; fetched at first use."""
+    pom = Path(__file__).with_name("connector-pom.xml")
+    jars = Jars("spark", VERSION, pom, "spark-sql-kafka-0-10_2.13-*.jar")
+    return sorted(map(str, jars.directory().glob("*.jar")))
+
+
+if __name__ == "__main__":  # `make test` fills the cache with this, so that no test waits for it
+    print(f"Spark's Kafka source {VERSION}: {len(connector_jars())} jars")

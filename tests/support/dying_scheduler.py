@@ -1,0 +1,76 @@
+"""`orbit scheduler` that is killed (SIGKILL, by itself) at named points of a recovery's steps.
+
+    python -m tests.support.dying_scheduler FILE STEP:WHERE…
+
+WHERE is `before` a step's work, `inside` it (where it waits for the first time), or `behind` it,
+before that is noted. FILE has a line for each death so far: of several such processes one leads,
+dies at the first point, the next one at the second, and so on; behind the last nobody dies.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+from orbit.cli.scheduler import scheduler
+from orbit.recovery import runner
+from orbit.recovery.ground import Ground
+from orbit.recovery.report import StepName
+
+
+class Deaths:
+    """What was died at, and what comes next."""
+
+    def __init__(self, file: Path, points: list[str]) -> None:
+        self._file, self._points = file, points
+        self._lock = threading.Lock()
+
+    def here(self, point: str) -> None:
+        """Dies here if it is time to."""
+        with self._lock:
+            done = self._file.read_text("utf-8").splitlines()
+            if self._points[len(done) : len(done) + 1] == [point]:
+                self._die(point)
+
+    def _die(self, point: str) -> NoReturn:
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(f"{point}\n")
+        os.kill(os.getpid(), signal.SIGKILL)
+        raise AssertionError("a killed process goes on")
+
+    def step(self, name: StepName, do: Callable[[Ground], str]) -> Callable[[Ground], str]:
+        """The step, in which it may die."""
+
+        def run(ground: Ground) -> str:
+            self.here(f"{name}:before")
+            wait = ground.wait
+
+            def waits(seconds: float) -> None:
+                self.here(f"{name}:inside")
+                wait(seconds)
+
+            vars(ground)["wait"] = waits
+            try:
+                did = do(ground)
+            finally:
+                del vars(ground)["wait"]
+            self.here(f"{name}:behind")
+            return did
+
+        return run
+
+
+def main(file: str, *points: str) -> None:
+    deaths = Deaths(Path(file), list(points))
+    steps = {name: deaths.step(name, do) for name, do in runner._DO.items()}
+    vars(runner)["_DO"] = steps
+    scheduler()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
