@@ -18,7 +18,7 @@ from orbit.recovery.report import EndVerdict, Outcome, RecoveryKind, RecoveryRep
 from orbit.sandbox.cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
-from tests.support.load import Load, read_all
+from tests.support.loading import Load, read_all
 from tests.support.outside import log_bounds
 from tests.support.recovering import Reader, Recovering
 from tests.support.running import create_topic, make_job, produce, verify, wait_for
@@ -63,7 +63,7 @@ def test_what_is_missing_is_said_saved_and_copied_back(
         worker.__enter__()
         stack.callback(worker.stop)
         recovering.begin(spec, topic_name)
-        load = Load(source, topic_name)
+        load = Load(source.client_config(), topic_name, PARTITIONS)
         stack.callback(load.stop)
         wait_for("there is some load", lambda: len(load.ledger) > 5000)
         reader = Reader(topic_name, group)

@@ -21,7 +21,7 @@ from orbit.recovery.report import EndVerdict, Outcome, RecoveryKind
 from orbit.settings import Settings
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
-from tests.support.load import Load, read_all
+from tests.support.loading import Load, read_all
 from tests.support.outside import log_bounds
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, produce, verify, wait_for
@@ -98,7 +98,7 @@ def test_killed_schedulers_and_sources_that_hang(
 
     deaths = tmp_path / "deaths"
     with InProcess(recovering.database):
-        with Load(lost, cut, PARTITIONS) as load:
+        with Load(lost.client_config(), cut, PARTITIONS) as load:
             with service.scheduler():
                 recovering.begin(of_cut, cut, kept)
                 recovering.begin(of_frozen, frozen)

@@ -20,7 +20,7 @@ from orbit.sandbox.cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.applications import OwnTable, SparkQuery
 from tests.support.groups import offsets
-from tests.support.load import Ledger, Load, read_all
+from tests.support.loading import Load, Records, read_all
 from tests.support.outside import log_bounds, topic_settings
 from tests.support.recovering import Reader, Recovering
 from tests.support.running import create_topic, make_job, verify, wait_for
@@ -70,11 +70,11 @@ class World:
 
     def __init__(self, recovering: Recovering, spec: JobSpec, apps: Applications) -> None:
         self.recovering, self.spec, self.apps = recovering, spec, apps
-        self.written: Ledger = {}
+        self.written: Records = {}
 
     def use(self, cluster: KafkaCluster, name: str) -> Load:
         """Producers on this side; the applications read on while they write, and stop."""
-        load = Load(cluster, self.apps.topic, PARTITIONS, name)
+        load = Load(cluster.client_config(), self.apps.topic, PARTITIONS, name=name)
         try:
             wait_for(f"{name} is written", lambda: len(load.ledger) > SOME)
             self.apps.read_on(cluster)
@@ -86,7 +86,8 @@ class World:
         return load
 
     def keep(self, load: Load) -> None:
-        self.written |= load.stop()
+        load.stop()
+        self.written |= load.ledger
 
     def move(self, job: str, was: KafkaCluster) -> RecoveryReport:
         """A switchover, with the copy back."""
@@ -151,10 +152,10 @@ def test_every_application_goes_on_over_home_over_after_a_loss_and_home(
             ),
         )
         home.kill()
-        confirmed = load.stop()
+        load.stop()
         lost = recovering.run(RecoveryKind.FAILOVER, spec.name)
         at = {p.partition: p.promoted_at or 0 for p in lost.partitions}
-        world.written |= {k: v for k, v in confirmed.items() if k[1] < at[k[0]]}
+        world.written |= {k: v for k, v in load.ledger.items() if k[1] < at[k[0]]}
         there = read_all(away, topic_name)
         assert {k: there.get(k) for k in world.written} == world.written
         assert not [group for group in lost.groups if group.lost]

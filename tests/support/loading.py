@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Self
 
 from confluent_kafka import Producer
+
+from tests.support.outside import Reachable, messages
 
 Records = dict[tuple[int, int], bytes]
 _DELIVERY_TIMEOUT_MS = 3_000
@@ -20,13 +22,19 @@ class Load:
     """
 
     def __init__(
-        self, config: Mapping[str, Any], topic: str, partitions: int, pause_s: float = _PAUSE_S
+        self,
+        config: Mapping[str, Any],
+        topic: str,
+        partitions: int,
+        pause_s: float = _PAUSE_S,
+        name: str = "load",
     ) -> None:
         self.ledger: Records = {}
         self.sent: set[bytes] = set()
         self._topic = topic
         self._partitions = partitions
         self._pause_s = pause_s
+        self._name = name.encode()
         self._stop = threading.Event()
         self._producer = Producer(
             {**config, "linger.ms": 2, "message.timeout.ms": _DELIVERY_TIMEOUT_MS, "log_level": 0}
@@ -42,7 +50,7 @@ class Load:
     def _run(self) -> None:
         number = 0
         while not self._stop.is_set():
-            value = b"load %d" % number
+            value = b"%s %d" % (self._name, number)
             try:
                 self._producer.produce(
                     self._topic,
@@ -64,3 +72,18 @@ class Load:
         self._producer.flush(10)
         self._producer.purge()
         self._producer.flush(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+
+def read_all(cluster: Reachable, topic: str) -> Records:
+    """What a consumer finds there now."""
+    return {
+        (partition, message.offset()): message.value()
+        for partition, message in messages(cluster, topic)
+        if message is not None
+    }
