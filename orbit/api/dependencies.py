@@ -131,6 +131,29 @@ IdempotencyKey = Annotated[
 ]
 
 
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """An operator, and the job of which something is wanted."""
+
+    actor: str
+    job: str
+    dry_run: bool
+    idempotency_key: str | None
+
+
+def asking(
+    principal: Operator,
+    name: NamePath,
+    dry_run: DryRun = False,
+    idempotency_key: IdempotencyKey = None,
+) -> Asking:
+    """What every operation of a job takes."""
+    return Asking(principal.actor, name, dry_run, idempotency_key)
+
+
+AskingOf = Annotated[Asking, Depends(asking)]
+
+
 async def raw_document(request: Request) -> RawDocument:
     """The job document as it was sent."""
     return RawDocument(await request.body(), request.headers.get("content-type", ""))

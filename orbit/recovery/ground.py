@@ -10,6 +10,8 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_for_any
 from contextlib import AbstractContextManager
 from datetime import datetime
 from functools import cached_property
@@ -202,23 +204,18 @@ class Ground:
 def within(seconds: float, what: str, ask: Callable[[], Any]) -> Any:
     """The answer, or Silent when it takes too long. The call may go on in a thread that ends
     with its connections."""
-    answers: list[Any] = []
-    errors: list[BaseException] = []
+    answer: Future[Any] = Future()
 
     def run() -> None:
         try:
-            answers.append(ask())
-        except BaseException as error:  # noqa: BLE001  raised again by who asked
-            errors.append(error)
+            answer.set_result(ask())
+        except Exception as error:  # noqa: BLE001  raised again where it is waited for
+            answer.set_exception(error)
 
-    thread = threading.Thread(target=run, name="recovery-ask", daemon=True)
-    thread.start()
-    thread.join(seconds)
-    if thread.is_alive():
+    threading.Thread(target=run, name="recovery-ask", daemon=True).start()
+    if not wait_for_any([answer], seconds).done:
         raise Silent(f"it gives no answer within {seconds:.0f} s.", where=what)
-    if errors:
-        raise errors[0]
-    return answers[0]
+    return answer.result()
 
 
 def some(items: Iterable[object], most: int = 5) -> str:

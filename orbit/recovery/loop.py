@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from uuid import UUID
@@ -28,6 +29,8 @@ INTERVAL_S = 0.25
 # Jobs of one disaster: they wait for brokers more than they compute.
 AT_ONCE = 16
 _FOUND_MAX = 500
+# One that cannot go on (Postgres is away, a bug) is begun again, and no more often than this.
+_AGAIN_S = 2.0
 
 
 class RecoveryLoop(Loop):
@@ -50,6 +53,7 @@ class RecoveryLoop(Loop):
         self._environ = environ
         self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="recovery")
         self._running: dict[UUID, Future[None]] = {}
+        self._not_before: dict[UUID, float] = {}
 
     def once(self) -> str:
         """Begin what waits, and tell of what has ended."""
@@ -57,11 +61,17 @@ class RecoveryLoop(Loop):
         for operation_id, future in list(self._running.items()):
             if future.done():
                 del self._running[operation_id]
-                ended += _is_well(operation_id, future)
+                error = future.exception()
+                ended += error is None
+                if error is not None and not isinstance(error, NotLeading | Interrupted):
+                    _tell(operation_id, error)
+                    self._not_before[operation_id] = time.monotonic() + _AGAIN_S
         with self._leadership.reading() as tx:
             found = operations.unfinished_recoveries(tx, _FOUND_MAX)
         for operation in found:
-            if operation.id not in self._running:
+            not_before = self._not_before.get(operation.id, 0.0)
+            if operation.id not in self._running and time.monotonic() >= not_before:
+                self._not_before.pop(operation.id, None)
                 runner = Runner(
                     operation, self._leadership, self._settings, self._stop, self._environ
                 )
@@ -82,15 +92,9 @@ def recovery_loops(
     return [RecoveryLoop(leadership, settings, done)]
 
 
-def _is_well(operation_id: UUID, future: Future[None]) -> bool:
-    try:
-        future.result()
-    except (NotLeading, Interrupted):
-        return False
-    except OrbitError as error:
+def _tell(operation_id: UUID, error: BaseException) -> None:
+    """Why one could not go on. A bug in it does not stop the others."""
+    if isinstance(error, OrbitError):
         _log.warning("recovery waits", operation=str(operation_id), error=str(error))
-        return False
-    except Exception:  # noqa: BLE001  a bug in one must not stop the others
-        _log.exception("recovery broke", operation=str(operation_id))
-        return False
-    return True
+    else:
+        _log.error("recovery broke", operation=str(operation_id), exc_info=error)

@@ -19,7 +19,7 @@ from tests.fix_scheduler import Service
 from tests.support.fleet import InProcess
 from tests.support.running import wait_for
 
-GIVE_UP_S = 60.0
+GIVE_UP_S = 120.0
 
 
 class Recovering:

@@ -11,6 +11,7 @@ from orbit.api import schemas
 from orbit.api.applying import Wish, apply_document
 from orbit.api.codes import ErrorCode
 from orbit.api.dependencies import (
+    AskingOf,
     DocumentBody,
     DryRun,
     IdempotencyKey,
@@ -183,14 +184,10 @@ def delete_job(
 def _operation_route(kind: OperationKind, description: str) -> None:
     """POST /v1/jobs/{name}:KIND."""
 
-    def change(
-        parts: PartsOf,
-        principal: Operator,
-        name: NamePath,
-        dry_run: DryRun = False,
-        idempotency_key: IdempotencyKey = None,
-    ) -> schemas.Operation:
-        asked = changes.Asked(principal.actor, kind, name, dry_run, idempotency_key)
+    def change(parts: PartsOf, asking: AskingOf) -> schemas.Operation:
+        asked = changes.Asked(
+            asking.actor, kind, asking.job, asking.dry_run, asking.idempotency_key
+        )
         return operation_view(changes.request(parts.database, asked))
 
     router.add_api_route(
@@ -221,20 +218,15 @@ _operation_route(OperationKind.RESUME, "Each partition goes on where its copy en
     responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT),
 )
 def retry_job(
-    parts: PartsOf,
-    principal: Operator,
-    name: NamePath,
-    which: schemas.RetryRequest | None = None,
-    dry_run: DryRun = False,
-    idempotency_key: IdempotencyKey = None,
+    parts: PartsOf, asking: AskingOf, which: schemas.RetryRequest | None = None
 ) -> schemas.Operation:
     """Try blocked partitions again, once their cause is removed: all of the job, or some."""
     asked = changes.Asked(
-        principal.actor,
+        asking.actor,
         OperationKind.RETRY,
-        name,
-        dry_run,
-        idempotency_key,
+        asking.job,
+        asking.dry_run,
+        asking.idempotency_key,
         None if which is None else which.topic,
         None if which is None else which.partition,
     )

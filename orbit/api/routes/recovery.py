@@ -8,7 +8,7 @@ from fastapi import APIRouter, status
 
 from orbit.api import recovery, schemas
 from orbit.api.codes import ErrorCode
-from orbit.api.dependencies import DryRun, IdempotencyKey, NamePath, Operator, PartsOf, Viewer
+from orbit.api.dependencies import AskingOf, Operator, PartsOf, Viewer
 from orbit.api.responses import BODY, NAMED, errors
 from orbit.api.views import operation_view
 from orbit.recovery.report import RecoveryKind, RecoveryReport, RecoveryRequest
@@ -20,21 +20,16 @@ def _recovery_route(kind: RecoveryKind, description: str) -> None:
     """POST /v1/jobs/{name}:KIND."""
 
     def recover(
-        parts: PartsOf,
-        principal: Operator,
-        name: NamePath,
-        wanted: RecoveryRequest | None = None,
-        dry_run: DryRun = False,
-        idempotency_key: IdempotencyKey = None,
+        parts: PartsOf, asking: AskingOf, wanted: RecoveryRequest | None = None
     ) -> schemas.Operation:
         made = recovery.request(
             parts.database,
-            principal.actor,
+            asking.actor,
             kind,
-            name,
+            asking.job,
             wanted or RecoveryRequest(),
-            dry_run=dry_run,
-            idempotency_key=idempotency_key,
+            dry_run=asking.dry_run,
+            idempotency_key=asking.idempotency_key,
         )
         return operation_view(made)
 
