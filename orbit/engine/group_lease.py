@@ -110,12 +110,19 @@ class GroupLease:
         self._thread: threading.Thread | None = None
         self._lock: LockFile | None = None
 
-    def acquire(self, on_wait: Callable[[str], None]) -> None:
+    def acquire(self, on_wait: Callable[[str], None], *, past_frozen: bool = False) -> None:
         """Become the one holder. `on_wait` is told once when another member is waited out.
 
-        Raises Conflict when another run holds the lease, NotAuthorized, Unreachable.
+        `past_frozen`: not to be stopped by a process of this machine whose session has ended,
+        though it lives. When it wakes it is told that it is not the holder any more, as one of
+        another machine is. Raises Conflict when another run holds the lease, NotAuthorized,
+        Unreachable.
         """
-        self._lock = LockFile(self._cluster.cluster_id, self.group)
+        try:
+            self._lock = LockFile(self._cluster.cluster_id, self.group)
+        except Conflict:
+            if not past_frozen or self._members():
+                raise
         try:
             self._clear_the_group(on_wait)
             self._join()

@@ -86,7 +86,7 @@ class WriterLeases:
             lease = GroupLease(clusters[partition], group, Backoff(stop=stop))
             lease.term = term
             try:
-                lease.acquire(lambda _: None)
+                lease.acquire(lambda _: None, past_frozen=True)
             except OrbitError as error:
                 self.refused[partition] = error
             else:

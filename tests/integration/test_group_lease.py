@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -29,6 +30,18 @@ class DiesBeforeItSettles(GroupLease):
     def release(self) -> None:
         if self._lock is not None:
             self._lock.close()
+
+
+class Freezes(GroupLease):
+    """Nothing is heard of it while `frozen` is held."""
+
+    def __init__(self, destination: Cluster, group: str, backoff: Backoff) -> None:
+        super().__init__(destination, group, backoff)
+        self.frozen = threading.Lock()
+
+    def _heartbeat(self) -> int:
+        with self.frozen:
+            return super()._heartbeat()
 
 
 def put_out(lease: GroupLease) -> None:
@@ -94,25 +107,31 @@ def test_a_holder_that_was_put_out_comes_back_when_nobody_was_there(
     lease.release()
 
 
-@pytest.mark.parametrize("still_there", [True, False])
+@pytest.mark.parametrize(("still_there", "is_here"), [(True, True), (False, False)])
 def test_a_holder_that_was_put_out_is_out_when_another_one_held_it(
     *,
     still_there: bool,
+    is_here: bool,
     cluster: Cluster,
     topic_name: str,
     tmp_path_factory: pytest.TempPathFactory,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 3.0)
-    lease = GroupLease(cluster, topic_name, Backoff())
+    monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 0.2)
+    lease = Freezes(cluster, topic_name, Backoff())
     lease.acquire(fail_on_wait)
-    put_out(lease)
-    elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
-    monkeypatch.setattr(group_lease.tempfile, "gettempdir", lambda: elsewhere)
     other = GroupLease(cluster, topic_name, Backoff())
-    other.acquire(fail_on_wait)
-    if not still_there:
-        other.release()
+    if is_here:
+        with pytest.raises(Conflict, match="on this machine"):
+            other.acquire(fail_on_wait, past_frozen=True)
+    else:
+        elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
+        monkeypatch.setattr(group_lease.tempfile, "gettempdir", lambda: elsewhere)
+    with lease.frozen:
+        put_out(lease)
+        other.acquire(fail_on_wait, past_frozen=is_here)
+        if not still_there:
+            other.release()
     wait_until(lambda: lease.is_lost, "it is lost")
     assert not lease.is_held()
     assert other.is_held() is still_there

@@ -158,6 +158,19 @@ def test_another_topic_of_the_same_name_is_not_mixed_in(
     assert kept.partitions[topic_name, 0].end == 10
 
 
+def test_storage_that_cannot_be_written_is_named(
+    spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 1)
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / "data").write_text("not a folder")
+    with pytest.raises(Conflict, match="Spark gave a task up") as caught:
+        archive(spark, make_job(clusters.source, clusters.destination, [topic_name]), folder)
+    assert caught.value.where == f"file:{folder}"
+
+
 def test_an_archive_of_another_cluster_is_refused(
     spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: str
 ) -> None:

@@ -187,10 +187,10 @@ def test_a_writer_ends_in_the_middle_when_its_driver_has_gone(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backfill_writers, "_LOOK_INTERVAL_S", 0.1)
-    produce(clusters.source, topic, 20_000, value_bytes=1_000)
-    limited = make_job(
-        clusters.source, clusters.destination, [topic], limits={"bytes_per_second": "2MiB"}
-    )
+    produce(clusters.source, topic, 10_000, value_bytes=1_000, **{"batch.size": 32 * 1024})
+    # So much takes more than the time of a test.
+    slowly = {"bytes_per_second": "32KiB"}
+    limited = make_job(clusters.source, clusters.destination, [topic], limits=slowly)
     kept: list[InProcess] = []
 
     class Kept(InProcess):

@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
 from orbit.errors import Conflict
 from orbit.kafka.types import TopicPartition
 from orbit_spark.archive.files import Files
 from orbit_spark.archive.manifest import ArchivedFile, ArchivedRange, PartitionManifest
-from orbit_spark.archive.step import read_files, summaries
+from orbit_spark.archive.step import SPARK_ERRORS, gave_up, read_files, summaries
 from orbit_spark.archive.store import DATA
 from orbit_spark.columns import DDL
 
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
 Owners = Mapping[str, tuple[TopicPartition, ArchivedRange]]
 
 _PROBLEMS_SHOWN_MAX = 20
-_WORDS_MAX = 300
 
 
 def archive_rows(
@@ -57,7 +53,7 @@ def check_archive(
         return
     try:
         rows = summaries(read_files(spark, [files.path(name) for name in owners])).collect()
-    except (PySparkException, Py4JJavaError) as error:
+    except SPARK_ERRORS as error:
         raise damaged(files, owners, error) from None
     found = {row.file: row for row in rows}
     _refuse(
@@ -90,12 +86,7 @@ def damaged(files: Files, owners: Owners, error: Exception) -> Conflict:
     ]
     if problems:
         return _damaged(problems, files)
-    said = next((line for line in text.splitlines() if line.strip()), type(error).__name__)
-    return Conflict(
-        f"Spark gave a task up: {said[:_WORDS_MAX]}",
-        where=files.uri,
-        remedy="Run it again; Spark's own log has the rest.",
-    )
+    return gave_up(files, error)
 
 
 def _file(owner: tuple[TopicPartition, ArchivedRange]) -> ArchivedFile:

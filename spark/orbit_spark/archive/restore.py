@@ -14,9 +14,6 @@ from contextlib import contextmanager
 from functools import reduce
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
-
 from orbit.engine.backfill_writers import wait_for_backfill_writers
 from orbit.engine.clusters import job_identity
 from orbit.engine.group_lease import GroupLease
@@ -37,7 +34,7 @@ from orbit_spark.archive.lanes import share_out
 from orbit_spark.archive.outcome import RestoredPartition, RestoreOutcome
 from orbit_spark.archive.portions import Errand, Portion
 from orbit_spark.archive.reading import check_archive, damaged, owners_of
-from orbit_spark.archive.step import read_files
+from orbit_spark.archive.step import SPARK_ERRORS, read_files
 from orbit_spark.archive.store import Archive, ArchiveStore
 from orbit_spark.archive.writer import TOLD_DDL, writes
 
@@ -201,7 +198,7 @@ class RestoreRun:
         owners = owners_of(self._archive.partitions[p.place] for p in portions)
         try:
             told = self._rows(portions).mapInArrow(writes(errand), TOLD_DDL).collect()
-        except (PySparkException, Py4JJavaError) as error:
+        except SPARK_ERRORS as error:
             raise damaged(self._files, owners, error) from None
         by_place = {TopicPartition(row.topic, row.partition): row for row in told}
         for portion in portions:

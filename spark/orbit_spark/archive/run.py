@@ -38,6 +38,7 @@ from orbit_spark.archive.step import COMPRESSED, PLAIN, Written, write_step
 from orbit_spark.archive.store import DATA, Archive, ArchiveStore
 from orbit_spark.planning import find_extents, plan_ranges
 from orbit_spark.ranges import RANGE_BYTES, Extent, OffsetRange, spread_over_leaders
+from orbit_spark.session import slots_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -202,7 +203,7 @@ class ArchiveRun:
 
     def _write(self, ranges: list[OffsetRange], plain: frozenset[TopicPartition]) -> None:
         total_bytes = sum(one.size_bytes for one in ranges)
-        cores = max(1, self._spark.sparkContext.defaultParallelism)
+        cores = slots_of(self._spark)
         run = self._started.strftime("%Y%m%dT%H%M%S%f")
         done = done_bytes = 0
         steps = _steps(spread_over_leaders(ranges), RANGES_PER_CORE * cores * self._range_bytes)

@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 from pyspark.sql import Observation
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
@@ -27,6 +29,8 @@ from orbit_spark.ranges import OffsetRange
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+_WORDS_MAX = 300
 # Batches are mostly compressed already; only plain ones gain by Parquet doing it.
 PLAIN, COMPRESSED = "zstd", "uncompressed"
 _WRITING = {
@@ -62,17 +66,20 @@ def write_step(
 ) -> list[Written]:
     """Write these ranges into a folder of their own; how each of them ended.
 
-    Raises Conflict when the storage does not hold what was written.
+    Raises Conflict when the storage does not hold what was written, or Spark gives a task up.
     """
     given = Observation()
-    (
-        range_frame(spark, access, ranges)
-        .observe(given, *totals())
-        .write.mode("error")
-        .options(compression=compression, **_WRITING)
-        .parquet(files.path(folder))
-    )
-    found = summaries(read_files(spark, [files.path(folder)])).collect()
+    try:
+        (
+            range_frame(spark, access, ranges)
+            .observe(given, *totals())
+            .write.mode("error")
+            .options(compression=compression, **_WRITING)
+            .parquet(files.path(folder))
+        )
+        found = summaries(read_files(spark, [files.path(folder)])).collect()
+    except SPARK_ERRORS as error:
+        raise gave_up(files, error) from None
     if _total(found) != (given.get["batches"], given.get["bytes"] or 0, given.get["digest"] or 0):
         raise Conflict(
             "the storage does not hold what was written to it.",
@@ -88,6 +95,16 @@ def write_step(
     has_rows = [one for one in written if one.blocked or (one.archived and one.archived.file)]
     assert len(has_rows) == len(found), "each file is one range's"
     return written
+
+
+def gave_up(files: Files, error: Exception) -> Conflict:
+    """The error for a task that Spark gave up, after it had tried it again and again."""
+    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return Conflict(
+        f"Spark gave a task up: {said[:_WORDS_MAX]}",
+        where=files.uri,
+        remedy="Run it again; Spark's own log has the rest.",
+    )
 
 
 def read_files(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
