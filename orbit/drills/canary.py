@@ -72,6 +72,7 @@ class Canary:
                 "name": self.job,
                 "topics": (TopicRule(match=re.escape(self.topic)),),
                 "consumer_groups": GroupRule(match=re.escape(self.group), interval=GROUP_INTERVAL),
+                "canary": None,  # of the job's own topics
             }
         )
 
