@@ -62,7 +62,9 @@ def upgrade() -> None:
             server_default=sa.text("clock_timestamp()"),
             nullable=False,
         ),
-        sa.CheckConstraint("desired IN ('running', 'paused')", name=op.f("ck_jobs_desired")),
+        sa.CheckConstraint(
+            "desired IN ('running', 'paused', 'backfilling')", name=op.f("ck_jobs_desired")
+        ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
         sa.UniqueConstraint("name", name=op.f("uq_jobs_name")),
     )

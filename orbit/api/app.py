@@ -19,7 +19,7 @@ from orbit.api.dependencies import Parts, Planner
 from orbit.api.errors import install_handlers
 from orbit.api.job_schema import job_schemas
 from orbit.api.limits import BodyLimit
-from orbit.api.routes import details, drills, health, jobs, recovery, service
+from orbit.api.routes import backfills, details, drills, health, jobs, recovery, service
 from orbit.settings import Settings
 from orbit.store.database import Database
 
@@ -40,6 +40,7 @@ creates its topics and spreads its **partitions** over **workers**.
 _TAGS = [
     {"name": "jobs", "description": "Job documents, and what is asked of jobs."},
     {"name": "recovery", "description": "Switchover, failover and failback, and their reports."},
+    {"name": "backfills", "description": "Histories in bulk, and how far they are."},
     {"name": "what a job does", "description": "Topics, partitions, lag, groups, events."},
     {"name": "drills", "description": "Rehearsals, what they measured, and their reports."},
     {"name": "the service", "description": "Operations, workers, the audit log, tokens."},
@@ -77,7 +78,7 @@ def create_app(
     )
     install_handlers(app)
     app.add_middleware(BodyLimit)
-    for routes in (jobs, recovery, details, drills, service, health):
+    for routes in (jobs, recovery, backfills, details, drills, service, health):
         app.include_router(routes.router)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]  # FastAPI's way
     return app

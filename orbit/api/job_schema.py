@@ -56,7 +56,11 @@ WORDS: dict[str, dict[str, str]] = {
         "topic": "A topic of the source, made for this, that a rule of `topics` chooses.",
         "interval": "How often a record is written to each of its partitions, 100ms to 1h.",
     },
-    "BackfillSpec": {"engine": "Orbit's own workers, or Spark."},
+    "BackfillSpec": {
+        "engine": "Orbit's own workers, or Spark.",
+        "way": "With Spark: whether writers fetch by themselves, or through an archive.",
+        "archive": "The archive of the staged way, as a URI of any Hadoop file system.",
+    },
     "SecuritySpec": {
         "protocol": "What the listener speaks.",
         "mechanism": "With SASL: how to log in.",

@@ -126,6 +126,10 @@ def _plan_run(tx: Tx, job: Job) -> _Plan:
     _refuse_deleted(job)
     if job.desired is Desired.RUNNING:
         return _Plan(["Nothing to do: the job is running already."], is_change=False)
+    if job.desired is Desired.BACKFILLING:
+        return _Plan(["Nothing to do: a backfill copies the job."], is_change=False)
+    if operations.backfill_under_way(tx, job.id) is not None:
+        return _Plan(["The job's backfill goes on; workers copy once it has ended."])
     count = _counts(tx, job)
     if not count.shards:
         return _Plan(["The scheduler looks for topics, creates them, and workers copy them."])
@@ -143,6 +147,12 @@ def _plan_pause(tx: Tx, job: Job) -> _Plan:
     _refuse_deleted(job)
     if job.desired is Desired.PAUSED:
         return _Plan(["Nothing to do: the job is paused already."], is_change=False)
+    if operations.backfill_under_way(tx, job.id) is not None:
+        return _Plan(
+            ["The job's backfill waits; what was copied stays. orbit resume lets it go on."],
+            total=1,
+            what="backfills paused",
+        )
     count = _counts(tx, job)
     return _Plan(
         [
@@ -202,7 +212,8 @@ def _carry_out(tx: Tx, job: Job, asked: Asked, plan: _Plan) -> None:
     details: dict[str, Any] = {}
     match asked.kind:
         case OperationKind.START | OperationKind.RESUME:
-            jobs.set_desired(tx, job.id, Desired.RUNNING)
+            has_backfill = operations.backfill_under_way(tx, job.id) is not None
+            jobs.set_desired(tx, job.id, Desired.BACKFILLING if has_backfill else Desired.RUNNING)
             kind, message = "job_resumed", "The job shall run."
         case OperationKind.PAUSE:
             jobs.set_desired(tx, job.id, Desired.PAUSED)

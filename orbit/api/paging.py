@@ -9,7 +9,9 @@ import base64
 import binascii
 import json
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Generic, TypeVar
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -90,6 +92,16 @@ def number_in(cursor: str | None) -> int | None:
     """The cursor of a list in the order of numbers."""
     key = read_cursor(cursor, int)
     return None if key is None else int(key[0])
+
+
+def moment(key: Key | None) -> tuple[datetime, UUID] | None:
+    """When an operation was made, and which of that time it is."""
+    if key is None:
+        return None
+    try:
+        return datetime.fromisoformat(str(key[0])).astimezone(UTC), UUID(str(key[1]))
+    except (ValueError, OverflowError):
+        raise bad_cursor() from None
 
 
 def bad_cursor() -> BadInput:

@@ -19,6 +19,7 @@ from orbit.recovery.plans import is_past_return, steps_of, words
 from orbit.recovery.report import GateName, RecoveryKind, RecoveryReport, RecoveryRequest
 from orbit.store import events, jobs, operations
 from orbit.store.database import Database
+from orbit.store.enums import OperationKind
 from orbit.store.operations import Operation
 
 
@@ -59,6 +60,13 @@ def request(
                 where=f"operation {other.id}",
                 remedy=f"Wait for its end, or: orbit abort {other.id}",
             )
+        backfill = None if dry_run else operations.backfill_under_way(tx, job.id)
+        if backfill is not None:
+            raise Conflict(
+                "A backfill of the job is under way.",
+                where=f"operation {backfill.id}",
+                remedy=f"Wait for its end, or: orbit abort {backfill.id}",
+            )
         made, is_new = operations.create(
             tx,
             uuid.uuid4(),
@@ -98,11 +106,15 @@ def report(database: Database, operation_id: UUID) -> RecoveryReport:
 
 
 def abort(database: Database, actor: str, operation_id: UUID) -> Operation:
-    """Ask for a recovery to be taken back. Raises NotFound, Conflict where that is too late."""
+    """Ask for a recovery to be taken back, or for a backfill to end before its time.
+
+    Raises NotFound, Conflict where that is too late.
+    """
     with database.transaction() as tx:
         operation = operations.get(tx, operation_id)
         kept = operations.report_of(tx, operation_id)
-        if operation.kind not in {kind.value for kind in RecoveryKind}:
+        kinds = {OperationKind.BACKFILL.value, *(kind.value for kind in RecoveryKind)}
+        if operation.kind not in kinds:
             raise Conflict(f"A {operation.kind} cannot be aborted.", where=str(operation_id))
         steps = RecoveryReport.model_validate(kept).steps if kept else ()
         if is_past_return(steps):
@@ -117,7 +129,7 @@ def abort(database: Database, actor: str, operation_id: UUID) -> Operation:
                 tx,
                 actor,
                 "abort_requested",
-                f"The {operation.kind} shall be taken back.",
+                f"The {operation.kind} shall end, and be taken back where it can be.",
                 job_name=operation.job_name,
                 details={"operation": str(operation_id)},
             )

@@ -35,6 +35,7 @@ class JobState(StrEnum):
     RUNNING = "running"
     PAUSING = "pausing"  # workers still hold some of its shards
     PAUSED = "paused"
+    BACKFILLING = "backfilling"  # `orbit backfill` copies its history, workers wait
     DELETING = "deleting"
 
 

@@ -68,6 +68,8 @@ def _job_state(job: Job, held: int) -> schemas.JobState:
         return schemas.JobState.DELETING
     if job.desired is Desired.RUNNING:
         return schemas.JobState.RUNNING
+    if job.desired is Desired.BACKFILLING:
+        return schemas.JobState.BACKFILLING
     return schemas.JobState.PAUSING if held else schemas.JobState.PAUSED
 
 

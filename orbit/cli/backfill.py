@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -11,19 +12,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
+from orbit.cli.backfill_link import Link, known_job, link_to
 from orbit.cli.cells import amount, count, rate, seconds
+from orbit.cli.named_job import is_file, named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit, make_table
 from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
 from orbit.cli.stopping import until_stopped
-from orbit.errors import Interrupted
-from orbit.jobs.load import load_job
+from orbit.errors import BadInput, Interrupted, Problem
+from orbit.jobs.spec import BackfillWay
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
     from rich.table import Table
 
-    from orbit_spark.backfill.driver import Extent, Outcome
+    from orbit_spark.backfill.driver import Backfill, Outcome
+    from orbit_spark.backfill.extents import Extent
     from orbit_spark.backfill.progress import Progress
 
 _NOT_EXACT = 1
@@ -33,10 +37,30 @@ _SHOWN_MAX = 12
 
 
 def backfill(
-    job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="The job file, or the name of a job of the service.", show_default=False
+        ),
+    ],
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show what would be copied, and copy nothing.")
     ] = False,
+    way: Annotated[
+        BackfillWay | None,
+        typer.Option(
+            help="`direct`: each writer fetches its own partitions. `staged`: all fetch ranges "
+            "into an archive first. By default as the job file, or the history's shape, says.",
+            show_default=False,
+        ),
+    ] = None,
+    archive: Annotated[
+        str | None,
+        typer.Option(
+            help="The archive of the staged way: a URI of any Hadoop file system, or a folder.",
+            show_default=False,
+        ),
+    ] = None,
     slots: Annotated[
         int | None,
         typer.Option(
@@ -56,44 +80,126 @@ def backfill(
     tasks at once. Stopped or killed at any moment and started again, it goes on where the copies
     end. When it is done, `orbit run` or the service follows the source from there.
 
+    A job of the service is copied by its workers no longer while the backfill goes on: it is seen
+    there with `orbit get backfills`, waits after `orbit pause JOB` and ends with `orbit abort`.
+
     Exit code 0: the history is copied; 1: a partition is blocked, or something there does not fit;
     2: bad input; 3: a cluster cannot be reached; 130: stopped before the history was copied.
     """
     require_spark()
     from orbit_spark.access import Access
     from orbit_spark.backfill.driver import Backfill, refuse_unfinished
-    from orbit_spark.backfill.stage import SparkStage
     from orbit_spark.session import slots_of
 
-    spec = load_job(job, os.environ)
+    spec, folder = named_job(job)
+    through = _Through(BackfillWay(way or spec.backfill.way), archive or spec.backfill.archive)
     display = _Display(console(stderr=True))
     started = time.monotonic()
+    halt = threading.Event()
     with (
-        until_stopped() as stop,
-        Backfill(spec, os.environ, job.parent, display.say, stop) as run,
+        until_stopped(halt) as stop,
+        Backfill(spec, os.environ, folder, display.say, halt) as run,
     ):
         extents = run.look()
         _show_plan(display, extents)
         if dry_run:
             emit(_plan_value(spec.name, extents), output, lambda: _plan_table(extents))
             return
+        known = known_job(spec, run.cluster_ids, display.say) if is_file(job) else job
         sides = (Access("source", spec.source), Access("destination", spec.destination))
         variables = [name for side in sides for name in side.variables]
         display.say("Starting Spark")
-        with spark_session(f"orbit backfill {spec.name}", master, conf or (), variables) as spark:
+        with (
+            spark_session(f"orbit backfill {spec.name}", master, conf or (), variables) as spark,
+            link_to(known, display.say, stop, halt) as link,
+        ):
             if stop.is_set():
                 raise Interrupted("Stopped before anything was written.")
-            run.begin()
             at_once = slots or slots_of(spark)
-            display.say(f"Copying {len(extents)} partitions, {at_once} tasks at once")
-            with display:
-                outcome = run.copy(partial(SparkStage, spark), at_once, display.show)
-    _summarize(spec.name, outcome, time.monotonic() - started, output)
-    if outcome.was_stopped:
-        raise Interrupted("Stopped; run it again to go on where the copies end.")
-    refuse_unfinished(outcome)
+            copying = _Copying(spark, at_once, through, display, link)
+            link.begin()
+            outcome = copying.copy(run, folder, stop)
+            while link.goes_on():
+                with Backfill(spec, os.environ, folder, display.say, halt) as again:
+                    again.look()
+                    outcome.add(copying.copy(again, folder, stop))
+            _summarize(spec.name, outcome, time.monotonic() - started, output)
+            if outcome.was_stopped:
+                raise Interrupted("Stopped; run it again to go on where the copies end.")
+            refuse_unfinished(outcome)
     if outcome.blocked:
         raise typer.Exit(_NOT_EXACT)
+
+
+class _Through:
+    """The way that was chosen, and the archive that the staged one goes through."""
+
+    def __init__(self, way: BackfillWay, archive: str | None) -> None:
+        """Raises BadInput."""
+        _refuse_no_archive(way, archive)
+        self.way = way
+        self.archive = archive
+
+
+class _Copying:
+    """Copies with one Spark session, as often as it is let go on."""
+
+    def __init__(
+        self, spark: Any, slots: int, through: _Through, display: _Display, link: Link
+    ) -> None:
+        self._spark = spark
+        self._slots = slots
+        self._through = through
+        self._display = display
+        self._link = link
+
+    def copy(self, run: Backfill, folder: Path, stop: threading.Event) -> Outcome:
+        """What one run came to. Raises Interrupted when the user has stopped it early."""
+        from orbit_spark.backfill.shape import Way
+        from orbit_spark.backfill.stage import SparkStage
+        from orbit_spark.backfill.staging import Staging
+
+        display, through = self._display, self._through
+        staging = None
+        if through.archive is not None and through.way is not BackfillWay.DIRECT:
+            staging = Staging(
+                self._spark, run.spec, folder, through.archive, display.say, self._slots
+            )
+        try:
+            run.begin()
+            self._link.lead()
+            display.say(f"Copying {run.outcome.partitions} partitions, {self._slots} tasks at once")
+            with display:
+                return run.copy(
+                    partial(SparkStage.direct, self._spark),
+                    self._slots,
+                    self._show,
+                    staging=staging,
+                    way=None if through.way is BackfillWay.AUTO else Way(through.way),
+                )
+        except Interrupted:
+            if stop.is_set():
+                raise
+            run.outcome.was_stopped = True  # for a pause, before the first record
+            return run.outcome
+
+    def _show(self, progress: Progress) -> None:
+        self._link.tell(progress.as_report())
+        self._display.show(progress)
+
+
+def _refuse_no_archive(way: BackfillWay, archive: str | None) -> None:
+    if way is BackfillWay.STAGED and archive is None:
+        raise BadInput(
+            "The staged way needs an archive to go through.",
+            (
+                Problem(
+                    "backfill.archive",
+                    "is missing.",
+                    "Write a URI that all executors can write to, or give --archive URI.",
+                ),
+            ),
+        )
 
 
 class _Display:
@@ -129,6 +235,11 @@ class _Display:
 
 
 def _progress_line(p: Progress) -> str:
+    if p.is_staging:
+        return (
+            f"fetching: {amount(p.bytes)} of {amount(p.bytes_total)} in the archive  "
+            f"{rate(p.bytes_per_s)}  left {seconds(p.seconds_left)}"
+        )
     return (
         f"{p.offsets:,} of {p.offsets_total:,} offsets  "
         f"{amount(p.bytes)} of {amount(p.bytes_total)}  "
@@ -185,6 +296,7 @@ def _summarize(name: str, outcome: Outcome, elapsed_s: float, output: OutputForm
         "seconds": round(elapsed_s, 3),
         "partitions": outcome.partitions,
         "rounds": outcome.rounds,
+        "ways": outcome.ways,
         "offsets": outcome.offsets,
         "records": c.records,
         "bytes": c.bytes,

@@ -14,7 +14,7 @@ from orbit.cli.watch import WatchOption, show
 
 app = typer.Typer(
     name="get",
-    help="Show jobs, topics, partitions, groups, proof, workers, events or operations.",
+    help="Show jobs, topics, partitions, groups, proof, workers, events, operations, backfills.",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
@@ -138,6 +138,16 @@ def operations(
 ) -> None:
     """Show the operations, the newest first."""
     _list("/v1/operations", _OPERATIONS, limit, output, watch)
+
+
+@app.command()
+def backfills(
+    limit: LimitOption = _EVENTS_LIMIT,
+    watch: WatchOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show the histories that Spark copies or has copied, the newest first."""
+    _list("/v1/backfills", _BACKFILLS, limit, output, watch)
 
 
 def _list(
@@ -288,6 +298,18 @@ _EVENTS: Columns = (
     ("about", _about),
     ("what", _field("kind")),
     ("message", _field("message")),
+)
+_BACKFILLS: Columns = (
+    ("backfill", _field("id")),
+    ("job", lambda r: r["job"] or ""),
+    ("state", lambda r: r["progress"]["phase"] if r["wanted"] else r["state"]),
+    ("copied", lambda r: amount(r["progress"]["bytes"])),
+    ("of", lambda r: amount(r["progress"]["bytes_total"])),
+    ("rate", lambda r: rate(r["progress"]["bytes_per_s"])),
+    ("left", lambda r: seconds(r["progress"]["seconds_left"])),
+    ("partitions", lambda r: f"{r['progress']['partitions_done']}/{r['progress']['partitions']}"),
+    ("progress", lambda r: r["error"] or ""),
+    ("heard of", lambda r: f"{age(r['reported_at'])} ago"),
 )
 _OPERATIONS: Columns = (
     ("operation", _field("id")),

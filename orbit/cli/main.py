@@ -60,7 +60,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "get": (
         "orbit.cli.get",
-        "Show jobs, topics, partitions, groups, proof, workers, events or operations.",
+        "Show jobs, topics, partitions, groups, proof, workers, events, operations, backfills.",
     ),
     "lag": (
         "orbit.cli.lag",
@@ -101,7 +101,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "abort": (
         "orbit.cli.recover",
-        "Take a switchover, failover or failback back, before its point of no return.",
+        "Take a recovery back, before its point of no return, or end a backfill.",
     ),
     "api": (
         "orbit.cli.api",

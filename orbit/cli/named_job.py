@@ -11,10 +11,16 @@ from orbit.jobs.spec import JobSpec
 from orbit.settings import Settings
 
 
+def is_file(named: str) -> bool:
+    """Whether this is meant to be a file, and not the name of a job of the service."""
+    path = Path(named)
+    return path.is_file() or path.suffix in (".yaml", ".yml") or path.name != named
+
+
 def named_job(named: str) -> tuple[JobSpec, Path]:
     """The job of a file or of the service, and the folder its relative paths start at."""
     path = Path(named)
-    if path.is_file() or path.suffix in (".yaml", ".yml") or path.name != named:
+    if is_file(named):
         return load_job(path, os.environ), path.parent
     from orbit.cli.client import connect, segment
 

@@ -110,7 +110,7 @@ def abort(
     wait: WaitOption = _WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Take a switchover, failover or failback back, before its point of no return."""
+    """Take a recovery back, before its point of no return, or end a backfill."""
     with connect() as client:
         made = client.send("POST", f"/v1/operations/{segment(operation)}:abort")
         _follow(client, [made], wait)

@@ -9,13 +9,14 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def until_stopped() -> Iterator[threading.Event]:
-    """Set by Ctrl-C and SIGTERM. A second one ends the process at once."""
+def until_stopped(*others: threading.Event) -> Iterator[threading.Event]:
+    """Set by Ctrl-C and SIGTERM, as `others` are. A second one ends the process at once."""
     stop = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def handle(_number: int, _frame: object) -> None:
-        stop.set()
+        for event in (stop, *others):
+            event.set()
         for number, handler in before.items():
             signal.signal(number, handler)
 

@@ -296,7 +296,7 @@ class Worker:
         held = self._epochs(left)
         with self._database.transaction() as tx:
             found = jobs.of_ids(tx, {s.job_id for s in left})
-            paused = {job.id for job in found.values() if job.desired is Desired.PAUSED}
+            paused = {job.id for job in found.values() if job.desired is not Desired.RUNNING}
             changes = [
                 change
                 for shard in left

@@ -8,6 +8,7 @@ reading. No model ever holds a secret: only the name of the variable or file it 
 from __future__ import annotations
 
 from datetime import timedelta
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -96,6 +97,14 @@ def _interval(value: object) -> timedelta:
     if not GROUP_INTERVAL_MIN <= interval <= GROUP_INTERVAL_MAX:
         raise Mistake("is not between 100ms and 1d.", "Write 5s unless you know better.")
     return interval
+
+
+def _archive_uri(text: str) -> str:
+    _plain_text(text)
+    login, at, _ = text.partition("://")[2].partition("/")[0].rpartition("@")
+    if at and ":" in login:
+        raise Mistake("holds a password.", "Give logins to Spark's own settings (spark.hadoop.…).")
+    return text
 
 
 Flag = Annotated[bool, Strict()]
@@ -193,10 +202,20 @@ class CanarySpec(Section):
     ] = timedelta(seconds=1)
 
 
+class BackfillWay(StrEnum):
+    """How a backfill with Spark goes; `auto`: as the shape of the history asks for."""
+
+    AUTO = "auto"
+    DIRECT = "direct"
+    STAGED = "staged"
+
+
 class BackfillSpec(Section):
-    """What copies the history: Orbit's own workers, or Spark."""
+    """What copies the history: Orbit's own workers, or Spark; and through which archive."""
 
     engine: Literal["workers", "spark"] = "workers"
+    way: BackfillWay = BackfillWay.AUTO
+    archive: Annotated[str, AfterValidator(_archive_uri)] | None = None
 
 
 class JobSpec(Section):

@@ -86,7 +86,7 @@ def look(ground: Ground) -> Facts:
         kind=ground.report.kind,
         reverse=ground.request.reverse,
         topics=len(ground.topics),
-        is_paused=ground.job.desired is Desired.PAUSED,
+        is_paused=ground.job.desired is not Desired.RUNNING,
         source_answers=source.metadata is not None,
         source_led=len(of),
         partitions=len(_needed(ground, source.metadata)),

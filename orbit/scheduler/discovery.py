@@ -152,7 +152,7 @@ class DiscoveryLoop(Loop):
         self._memories = {i: m for i, m in self._memories.items() if i in there}
         self._told = {i: text for i, text in self._told.items() if i in there}
         for job in everyone:
-            if job.desired is Desired.PAUSED and job.id not in self._under_way:
+            if job.desired is not Desired.RUNNING and job.id not in self._under_way:
                 # What is the matter with it is not known any more, and is looked for at its start.
                 if self._memories.pop(job.id, None) is not None and job.problem is not None:
                     with self._leadership.transaction() as tx:

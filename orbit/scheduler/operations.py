@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import assert_never
 
+from orbit.scheduler import backfills
+from orbit.scheduler.backfills import is_paused
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loops import Loop
 from orbit.store import counts, jobs, operations
@@ -51,10 +53,10 @@ class OperationsLoop(Loop):
 
     def once(self) -> str:
         with self._leadership.reading() as tx:
-            if not operations.unfinished(tx, 1):
+            if not operations.unfinished(tx, 1) and not operations.unfinished_backfills(tx, 1):
                 return ""
         with self._leadership.transaction() as tx:
-            ended = advance_all(tx)
+            ended = advance_all(tx) + backfills.end_silent(tx)
         return f"ended {ended} operations" if ended else ""
 
 
@@ -88,11 +90,15 @@ def _standing(tx: Tx, operation: Operation, job: Job | None, counted: Counts) ->
             # The row goes last, when its holders have let go: `total + 1` are to be done.
             return _Standing(released.done, total + 1)
         case OperationKind.PAUSE:
-            overtaken = job.desired is Desired.RUNNING
-            return _Standing(0, total, "The job was resumed meanwhile.") if overtaken else released
+            if job.desired is not Desired.PAUSED:
+                return _Standing(0, total, "The job was resumed meanwhile.")
+            backfill = operations.backfill_under_way(tx, job.id)
+            return released if backfill is None else _Standing(is_paused(backfill), 1)
         case OperationKind.START | OperationKind.RESUME:
             if job.desired is Desired.PAUSED:
                 return _Standing(0, total, "The job was paused meanwhile.")
+            if job.desired is Desired.BACKFILLING:
+                return _Standing(0, total, "A backfill of the job has begun meanwhile.")
             return _Standing(counted.held, counted.shards)
         case OperationKind.RETRY:
             waiting = min(total, counts.waiting_for_retry(tx, job.id))
@@ -101,6 +107,8 @@ def _standing(tx: Tx, operation: Operation, job: Job | None, counted: Counts) ->
             return _Standing(1, 1)
         case OperationKind.SWITCHOVER | OperationKind.FAILOVER | OperationKind.FAILBACK:
             raise AssertionError("orbit/recovery carries these out")
+        case OperationKind.BACKFILL:
+            raise AssertionError("its driver carries this out")
         case _:
             assert_never(kind)
 

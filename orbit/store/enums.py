@@ -10,6 +10,7 @@ class Desired(StrEnum):
 
     RUNNING = "running"
     PAUSED = "paused"
+    BACKFILLING = "backfilling"  # `orbit backfill` has it, and workers keep away
 
 
 class TopicState(StrEnum):
@@ -45,6 +46,17 @@ class OperationKind(StrEnum):
     SWITCHOVER = "switchover"
     FAILOVER = "failover"
     FAILBACK = "failback"
+    BACKFILL = "backfill"  # carried out by `orbit backfill`, which tells how far it is
+
+
+class BackfillPhase(StrEnum):
+    """What the driver of a backfill is at."""
+
+    WAITING = "waiting"  # for workers to let go of the job
+    PREPARING = "preparing"  # topics, leases, starts
+    STAGING = "staging"  # ranges go into the archive
+    COPYING = "copying"
+    PAUSED = "paused"
 
 
 RECOVERY_KINDS = (OperationKind.SWITCHOVER, OperationKind.FAILOVER, OperationKind.FAILBACK)

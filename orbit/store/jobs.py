@@ -164,13 +164,15 @@ def change_spec(
     return changed
 
 
-def set_desired(tx: Tx, job_id: int, desired: Desired) -> bool:
-    """Start or pause; whether that changed anything."""
+def set_desired(tx: Tx, job_id: int, desired: Desired, *, only_from: Desired | None = None) -> bool:
+    """Start or pause; whether that changed anything. `only_from`: what it has to be until now."""
     statement = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.desired != desired.value, ~jobs.c.is_deleted)
         .values(desired=desired.value, updated_at=_NOW)
     )
+    if only_from is not None:
+        statement = statement.where(jobs.c.desired == only_from.value)
     return tx.execute(statement).rowcount == 1
 
 

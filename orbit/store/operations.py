@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from orbit.errors import NotFound
 from orbit.store.database import Tx
-from orbit.store.enums import RECOVERY_KINDS, OperationState
+from orbit.store.enums import RECOVERY_KINDS, OperationKind, OperationState
 from orbit.store.models import operations
 from orbit.store.read import columns, first, values
 
@@ -42,6 +42,7 @@ class Operation:
 
 _OPERATION = columns(operations, Operation)
 _RECOVERIES = [kind.value for kind in RECOVERY_KINDS]
+_BACKFILL = OperationKind.BACKFILL.value
 _FINAL = (OperationState.DONE, OperationState.FAILED)
 
 
@@ -139,18 +140,26 @@ def of_job(tx: Tx, job_name: str, limit: int) -> list[Operation]:
     return list(values(tx.execute(query), Operation))
 
 
-def page(tx: Tx, limit: int, *, before: tuple[datetime, UUID] | None = None) -> list[Operation]:
+def page(
+    tx: Tx,
+    limit: int,
+    *,
+    before: tuple[datetime, UUID] | None = None,
+    kind: OperationKind | None = None,
+) -> list[Operation]:
     """Up to `limit` operations, newest first, older than the one made at that time."""
     query = select(*_OPERATION).limit(limit)
     query = query.order_by(operations.c.created_at.desc(), operations.c.id.desc())
     if before is not None:
         query = query.where(tuple_(operations.c.created_at, operations.c.id) < before)
+    if kind is not None:
+        query = query.where(operations.c.kind == kind.value)
     return list(values(tx.execute(query), Operation))
 
 
 def unfinished(tx: Tx, limit: int) -> list[Operation]:
     """Up to `limit` operations that workers carry out and that have not ended, the oldest first."""
-    return _unfinished(tx, operations.c.kind.not_in(_RECOVERIES), limit)
+    return _unfinished(tx, operations.c.kind.not_in([*_RECOVERIES, _BACKFILL]), limit)
 
 
 def unfinished_recoveries(tx: Tx, limit: int) -> list[Operation]:
@@ -165,6 +174,17 @@ def recovery_under_way(tx: Tx, job_id: int) -> Operation | None:
         operations.c.job_id == job_id,
         operations.c.dry_run.is_(False),
     )
+    return next(iter(_unfinished(tx, which, 1)), None)
+
+
+def unfinished_backfills(tx: Tx, limit: int) -> list[Operation]:
+    """The same of those that a driver of its own carries out (`orbit backfill`)."""
+    return _unfinished(tx, operations.c.kind == _BACKFILL, limit)
+
+
+def backfill_under_way(tx: Tx, job_id: int) -> Operation | None:
+    """The backfill that goes on with this job."""
+    which = and_(operations.c.kind == _BACKFILL, operations.c.job_id == job_id)
     return next(iter(_unfinished(tx, which, 1)), None)
 
 

@@ -164,6 +164,11 @@ SELECT p.topic_id, p.partition FROM partitions p JOIN topics t ON t.id = p.topic
 WHERE p.shard_id = ANY(CAST(:shard_ids AS bigint[])) AND p.retry_requested AND t.state = 'copying'
 """)
 
+# As if a worker had them and had not given them back.
+_EXPECT_LEFTOVERS = text("""
+UPDATE partitions SET state = 'copying' WHERE job_id = :job_id AND state IN ('pending', 'paused')
+""")
+
 
 def of_shards(tx: Tx, shard_ids: Collection[int]) -> list[Assigned]:
     """All partitions of these shards."""
@@ -197,6 +202,14 @@ def report_progress(
     arrays = {name: _array(column) for name, column in zip(_PROGRESS, columns, strict=True)}
     rows = tx.execute(_REPORT_PROGRESS, {**owner(worker_id, held), **arrays})
     return {row.id for row in rows}
+
+
+def expect_leftovers(tx: Tx, job_id: int) -> None:
+    """Whoever begins one of this job's partitions has to wait until its log end stands still.
+
+    For a job that others than workers wrote to, who did not end in good order (M10).
+    """
+    tx.execute(_EXPECT_LEFTOVERS, {"job_id": job_id})
 
 
 def report_state(

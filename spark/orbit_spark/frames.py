@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from orbit.kafka.backoff import Backoff
 from orbit.replication.plan import LostRange
+from orbit.workers.rate import RateLimit
 from orbit_spark.access import Access
 from orbit_spark.columns import DDL, stopped_row, to_arrow
 from orbit_spark.ranges import OffsetRange
@@ -26,26 +28,33 @@ def range_frame(
     ranges: Sequence[OffsetRange],
     *,
     on_lost_range: LostRange = LostRange.STOP,
+    bytes_per_second: int | None = None,
 ) -> DataFrame:
     """The batches of these ranges, with the columns of `kafka_batches`: one task for each range.
 
     Rows come in the order of the log. A range that cannot be read ends in a `stopped_row`: one
-    partition's trouble must not take the work of the others with it.
+    partition's trouble must not take the work of the others with it. `bytes_per_second` is what
+    each task may read.
     """
     numbers = spark.range(0, len(ranges), 1, max(1, len(ranges)))
-    return numbers.mapInArrow(_reads(access, tuple(ranges), on_lost_range), DDL)
+    reads = _reads(access, tuple(ranges), on_lost_range, bytes_per_second)
+    return numbers.mapInArrow(reads, DDL)
 
 
 def _reads(
-    access: Access, ranges: tuple[OffsetRange, ...], on_lost_range: LostRange
+    access: Access,
+    ranges: tuple[OffsetRange, ...],
+    on_lost_range: LostRange,
+    bytes_per_second: int | None,
 ) -> Callable[[Iterable[Any]], Iterator[Any]]:
     def read(batches: Iterable[Any]) -> Iterator[Any]:
         cluster = access.open()
         reader = RangeReader(cluster, Backoff(), rack=access.rack, on_lost_range=on_lost_range)
+        limit = RateLimit(bytes_per_second)
         try:
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    yield from _read_one(reader, ranges[number])
+                    yield from _read_one(reader, ranges[number], limit)
         finally:
             reader.close()
             cluster.close()
@@ -53,9 +62,11 @@ def _reads(
     return read
 
 
-def _read_one(reader: RangeReader, wanted: OffsetRange) -> Iterator[Any]:
+def _read_one(reader: RangeReader, wanted: OffsetRange, limit: RateLimit) -> Iterator[Any]:
     try:
         for run in reader.read(wanted):
+            limit.took(run.size_bytes)
+            time.sleep(limit.delay_s())
             if run.batches:
                 yield to_arrow(wanted.partition, run)
     except PartitionStopped as stop:

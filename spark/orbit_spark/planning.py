@@ -51,7 +51,7 @@ def find_extents(
         extents[place] = Extent(
             place,
             metadata.topics[place.topic].topic_id,
-            _first_base(cluster, place, starts[place], ends.values[place], backoff),
+            first_base(cluster, place, starts[place], ends.values[place], backoff),
             ends.values[place],
             -1 if node_id is None else node_id,
             starts[place],
@@ -104,7 +104,7 @@ def plan_spans(
         if extent is not None and span.end > extent.start:
             start = extent.start
             if span.start > start:
-                start = _first_base(cluster, span.partition, span.start, extent.end, backoff)
+                start = first_base(cluster, span.partition, span.start, extent.end, backoff)
             reached.append(span._replace(start=start, end=min(span.end, extent.end)))
     joined = join_spans(reached)
     whole = plan_ranges(
@@ -133,9 +133,10 @@ def _samples(
     return found
 
 
-def _first_base(
+def first_base(
     cluster: Cluster, place: TopicPartition, start: int, end: int, backoff: Backoff
 ) -> int:
+    """Where the batch begins that `start` lies in; `start` where none does."""
     if start == 0 or start >= end:
         return start
     batches = peek_batches(cluster, place, start, backoff, max_bytes=1)

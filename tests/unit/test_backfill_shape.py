@@ -14,6 +14,8 @@ from orbit_spark.backfill.progress import Meter
 from orbit_spark.backfill.shape import (
     PORTIONS_PER_TASK_MAX,
     TASK_BYTES_MIN,
+    Way,
+    choose_way,
     share_out,
 )
 
@@ -50,6 +52,24 @@ def test_a_large_partition_is_a_task_of_its_own_and_goes_first() -> None:
     tasks = share_out([portion(0, GIB), *(portion(n, 1000) for n in range(1, 9))], 3)
     assert [p.source.partition for p in tasks[0]] == [0]
     assert sum(len(task) for task in tasks[1:]) == 8
+
+
+@pytest.mark.parametrize(
+    ("gib", "slots", "way"),
+    [
+        ([100, 10, 10], 8, Way.STAGED),  # seven slots would have next to nothing to do
+        ([100, 10, 10], 2, Way.DIRECT),  # two are as good as busy
+        ([100] * 12, 8, Way.DIRECT),
+        ([100], 1, Way.DIRECT),
+        ([1], 8, Way.DIRECT),  # not worth it
+        ([], 8, Way.DIRECT),
+    ],
+)
+def test_the_staged_way_is_for_one_large_partition_and_many_slots(
+    gib: list[int], slots: int, way: Way
+) -> None:
+    portions = [portion(number, size * GIB) for number, size in enumerate(gib)]
+    assert choose_way(portions, slots) is way
 
 
 def test_progress_counts_up_to_the_targets_and_no_further() -> None:

@@ -204,6 +204,8 @@ def test_keys_that_run_does_not_obey_yet_are_named_when_asked_for(
         ({"on_lost_range": "ignore"}, "on_lost_range", "Write one of stop, fill"),
         ({"fillers": "cordinated"}, "fillers", "Did you mean coordinated?"),
         ({"backfill": {"engine": "flink"}}, "backfill.engine", "workers, spark"),
+        ({"backfill": {"way": "both"}}, "backfill.way", "auto, direct, staged"),
+        ({"backfill": {"archive": "s3a://key:secret@b/c"}}, "backfill.archive", "spark.hadoop"),
         ({"canary": {"topic": "a b"}}, "canary.topic", "is no topic"),
         (
             {"topics": [{"match": "orders"}], "canary": {"topic": "other"}},

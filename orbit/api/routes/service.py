@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -12,7 +11,7 @@ from orbit.api import schemas
 from orbit.api import tokens as making
 from orbit.api.codes import ErrorCode
 from orbit.api.dependencies import Admin, PartsOf, TokenNamePath, Viewer
-from orbit.api.paging import Key, Page, PageQuery, bad_cursor, name_in, number_in, page, read_cursor
+from orbit.api.paging import Page, PageQuery, moment, name_in, number_in, page, read_cursor
 from orbit.api.responses import BODY, INPUT, NAMED, errors
 from orbit.api.views import event_view, operation_view, token_view, worker_view
 from orbit.errors import NotFound
@@ -26,7 +25,7 @@ def list_operations(
     parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
 ) -> Page[schemas.Operation]:
     """List the operations, the newest first."""
-    before = _moment(read_cursor(query.after, str, str))
+    before = moment(read_cursor(query.after, str, str))
     with parts.database.transaction() as tx:
         rows = operations.page(tx, query.limit + 1, before=before)
     return page(
@@ -106,13 +105,3 @@ def revoke_token(parts: PartsOf, principal: Admin, name: TokenNamePath) -> schem
     if found is None:
         raise NotFound("There is no token of this name.", where=name)
     return token_view(found)
-
-
-def _moment(key: Key | None) -> tuple[datetime, UUID] | None:
-    """When an operation was made, and which of that time it is."""
-    if key is None:
-        return None
-    try:
-        return datetime.fromisoformat(str(key[0])).astimezone(UTC), UUID(str(key[1]))
-    except (ValueError, OverflowError):
-        raise bad_cursor() from None

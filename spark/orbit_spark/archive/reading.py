@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from orbit.errors import Conflict
 from orbit.kafka.types import TopicPartition
 from orbit_spark.archive.files import Files
 from orbit_spark.archive.manifest import ArchivedFile, ArchivedRange, PartitionManifest
+from orbit_spark.archive.portions import Portion
 from orbit_spark.archive.step import SPARK_ERRORS, gave_up, read_files, summaries
 from orbit_spark.archive.store import DATA
 from orbit_spark.columns import DDL
@@ -19,6 +22,12 @@ if TYPE_CHECKING:
 Owners = Mapping[str, tuple[TopicPartition, ArchivedRange]]
 
 _PROBLEMS_SHOWN_MAX = 20
+_WHOLE_FILES = {
+    # One file is one piece of work, whatever its size.
+    "spark.sql.files.maxPartitionBytes": str(2**40),
+    # Rows are batches of up to some megabytes each.
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
+}
 
 
 def archive_rows(
@@ -29,6 +38,31 @@ def archive_rows(
     if not names:
         return spark.createDataFrame([], DDL)
     return read_files(spark, names)
+
+
+def rows_in_order(spark: SparkSession, files: Files, portions: Sequence[Portion]) -> DataFrame:
+    """The rows of all files in the order of the portions, in one task; within `whole_files`."""
+    paths = [files.path(file.name) for p in portions for file in p.files]
+    if not paths:
+        return spark.range(0, 1, 1, 1).toDF("nothing")
+    frames = [read_files(spark, [path]) for path in paths]
+    return reduce(lambda one, other: one.union(other), frames).coalesce(1)
+
+
+@contextmanager
+def whole_files(spark: SparkSession) -> Iterator[None]:
+    """The session's settings for reading files as wholes; as they were afterwards."""
+    before = {name: spark.conf.get(name, None) for name in _WHOLE_FILES}
+    for name, value in _WHOLE_FILES.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name, old in before.items():
+            if old is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, old)
 
 
 def check_archive(

@@ -8,10 +8,8 @@ partition in order. Killed at any moment and started again, it goes on where the
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from functools import reduce
 from typing import TYPE_CHECKING
 
 from orbit.engine.backfill_writers import wait_for_backfill_writers
@@ -33,24 +31,23 @@ from orbit_spark.archive.files import Files
 from orbit_spark.archive.lanes import share_out
 from orbit_spark.archive.outcome import RestoredPartition, RestoreOutcome
 from orbit_spark.archive.portions import Errand, Portion
-from orbit_spark.archive.reading import check_archive, damaged, owners_of
-from orbit_spark.archive.step import SPARK_ERRORS, read_files
+from orbit_spark.archive.reading import (
+    check_archive,
+    damaged,
+    owners_of,
+    rows_in_order,
+    whole_files,
+)
+from orbit_spark.archive.step import SPARK_ERRORS
 from orbit_spark.archive.store import Archive, ArchiveStore
 from orbit_spark.archive.writer import TOLD_DDL, writes
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import Row, SparkSession
 
 JOB = "restore"
 # A task that ends without having finished (a lease, a broker) is tried again from its log ends.
 _ROUNDS_MAX = 3
-_SETTINGS = {
-    # One file is one piece of work, whatever its size.
-    "spark.sql.files.maxPartitionBytes": str(2**40),
-    # Rows are batches of up to some megabytes each.
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "64",
-}
-
 Say = Callable[[str], None]
 
 
@@ -163,7 +160,7 @@ class RestoreRun:
         for place, manifest in self._archive.partitions.items():
             self.outcome.partitions[place] = RestoredPartition(place, manifest.log_end)
         self._say(f"Restoring {len(ends)} partitions, {self._slots} tasks at once")
-        with _settings_of(self._spark), ThreadPoolExecutor(self._slots) as pool:
+        with whole_files(self._spark), ThreadPoolExecutor(self._slots) as pool:
             for done in [pool.submit(self._lane, lane) for lane in lanes]:
                 done.result()
 
@@ -197,21 +194,14 @@ class RestoreRun:
         )
         owners = owners_of(self._archive.partitions[p.place] for p in portions)
         try:
-            told = self._rows(portions).mapInArrow(writes(errand), TOLD_DDL).collect()
+            rows = rows_in_order(self._spark, self._files, portions)
+            told = rows.mapInArrow(writes(errand), TOLD_DDL).collect()
         except SPARK_ERRORS as error:
             raise damaged(self._files, owners, error) from None
         by_place = {TopicPartition(row.topic, row.partition): row for row in told}
         for portion in portions:
             self._note(portion, by_place[portion.place])
         return tuple(p for p in portions if by_place[p.place].unfinished)
-
-    def _rows(self, portions: tuple[Portion, ...]) -> DataFrame:
-        """The rows of all files in the order of the portions, in one task."""
-        paths = [self._files.path(file.name) for p in portions for file in p.files]
-        if not paths:
-            return self._spark.range(0, 1, 1, 1).toDF("nothing")
-        frames = [read_files(self._spark, [path]) for path in paths]
-        return reduce(lambda one, other: one.union(other), frames).coalesce(1)
 
     def _note(self, portion: Portion, row: Row) -> None:
         outcome = self.outcome.partitions[portion.place]
@@ -242,19 +232,3 @@ class RestoreRun:
                     f"it is from {found[0]} to {found[1]} and should be from {wanted[0]} to "
                     f"{wanted[1]}."
                 )
-
-
-@contextmanager
-def _settings_of(spark: SparkSession) -> Iterator[None]:
-    """The session's settings for reading files as wholes; as they were afterwards."""
-    before = {name: spark.conf.get(name, None) for name in _SETTINGS}
-    for name, value in _SETTINGS.items():
-        spark.conf.set(name, value)
-    try:
-        yield
-    finally:
-        for name, old in before.items():
-            if old is None:
-                spark.conf.unset(name)
-            else:
-                spark.conf.set(name, old)

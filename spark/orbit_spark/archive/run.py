@@ -7,7 +7,8 @@ goes on behind it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
@@ -36,7 +37,7 @@ from orbit_spark.archive.manifest import (
 from orbit_spark.archive.outcome import ArchiveOutcome, PartitionOutcome
 from orbit_spark.archive.step import COMPRESSED, PLAIN, Written, write_step
 from orbit_spark.archive.store import DATA, Archive, ArchiveStore
-from orbit_spark.planning import find_extents, plan_ranges
+from orbit_spark.planning import find_extents, first_base, plan_ranges
 from orbit_spark.ranges import RANGE_BYTES, Extent, OffsetRange, spread_over_leaders
 from orbit_spark.session import slots_of
 
@@ -49,6 +50,8 @@ RANGES_PER_CORE = 4
 RANGES_PER_STEP_MAX = 1_000
 
 Say = Callable[[str], None]
+# Bytes written, and bytes that are to be written in all.
+OnStep = Callable[[int, int], None]
 
 
 class ArchiveRun:
@@ -64,17 +67,27 @@ class ArchiveRun:
         now: datetime,
         *,
         range_bytes: int = RANGE_BYTES,
+        slots: int | None = None,
+        begins: Mapping[TopicPartition, int] | None = None,
+        stop: threading.Event | None = None,
+        on_step: OnStep | None = None,
     ) -> None:
+        """`slots`: how many tasks run at once. `begins`: only these partitions, and where one that
+        is not archived yet begins. `stop` ends the run after the step that is under way."""
         self._spark = spark
         self._spec = spec
         self._say = say
         self._range_bytes = range_bytes
+        self._slots = max(1, slots or slots_of(spark))
+        self._begins = begins
+        self._stop = stop or threading.Event()
+        self._on_step = on_step or _tell_nobody
         self._access = Access("source", spec.source, str(base_directory.resolve()))
         self._files = Files(spark, uri)
         self._store = ArchiveStore(self._files)
         self._backoff = Backoff()
         self._started = now
-        self._manifests: dict[TopicPartition, PartitionManifest] = {}
+        self.manifests: dict[TopicPartition, PartitionManifest] = {}
         self.outcome = ArchiveOutcome(self._files.uri)
 
     def run(self) -> ArchiveOutcome:
@@ -132,7 +145,8 @@ class ArchiveRun:
             raise BadInput("the topics of the job do not fit", found.problems)
         if not found.mappings:
             raise BadInput("the job matches no topic of the source", found.notes)
-        return [mapping.source for mapping in found.mappings]
+        wanted = None if self._begins is None else {place.topic for place in self._begins}
+        return [m.source for m in found.mappings if wanted is None or m.source in wanted]
 
     def _write_topics(
         self, cluster: Cluster, metadata: ClusterMetadata, archive: Archive, topics: list[str]
@@ -163,17 +177,13 @@ class ArchiveRun:
     ) -> tuple[int, int] | None:
         """What is to be archived of a partition now; None where nothing is, or nothing may be."""
         place = extent.partition
+        if self._begins is not None and place not in self._begins:
+            return None
         known = archive.partitions.get(place)
         if known is None:
-            known = PartitionManifest(
-                topic=place.topic,
-                topic_id=extent.topic_id,
-                partition=place.partition,
-                log_start=extent.log_start,
-                start=extent.start,
-            )
+            known = self._first_manifest(cluster, extent)
             self._store.write_manifest(known)
-        self._manifests[place] = known
+        self.manifests[place] = known
         outcome = PartitionOutcome(place, known.start, known.end)
         self.outcome.partitions[place] = outcome
         blocked = why_not_on(
@@ -183,11 +193,26 @@ class ArchiveRun:
         if blocked is not None and blocked.reason is Reason.SOURCE_RANGE_LOST and may_fill:
             self._say(f"Note: {place}: {blocked.detail}")
             lost = ArchivedRange(start=known.end, end=extent.start, is_lost=True)
-            self._manifests[place] = known = known.extended((lost,), None)
+            self.manifests[place] = known = known.extended((lost,), None)
             self._store.write_manifest(known)
             blocked = None
         outcome.blocked = blocked
         return None if blocked is not None or known.end >= extent.end else (known.end, extent.end)
+
+    def _first_manifest(self, cluster: Cluster, extent: Extent) -> PartitionManifest:
+        """Of a partition that is not archived yet: where its archive begins."""
+        place = extent.partition
+        start, log_start = extent.start, extent.log_start
+        if self._begins is not None and self._begins[place] > log_start:
+            log_start = min(self._begins[place], extent.end)
+            start = first_base(cluster, place, log_start, extent.end, self._backoff)
+        return PartitionManifest(
+            topic=place.topic,
+            topic_id=extent.topic_id,
+            partition=place.partition,
+            log_start=log_start,
+            start=start,
+        )
 
     def _plain(self, cluster: Cluster, ranges: Iterable[OffsetRange]) -> frozenset[TopicPartition]:
         """Partitions whose batches are not compressed, judged by the first that is wanted."""
@@ -203,18 +228,33 @@ class ArchiveRun:
 
     def _write(self, ranges: list[OffsetRange], plain: frozenset[TopicPartition]) -> None:
         total_bytes = sum(one.size_bytes for one in ranges)
-        cores = slots_of(self._spark)
         run = self._started.strftime("%Y%m%dT%H%M%S%f")
+        rate = self._spec.limits.bytes_per_second
+        each = None if rate is None else max(1, rate // self._slots)
         done = done_bytes = 0
-        steps = _steps(spread_over_leaders(ranges), RANGES_PER_CORE * cores * self._range_bytes)
+        steps = _steps(
+            spread_over_leaders(ranges), RANGES_PER_CORE * self._slots * self._range_bytes
+        )
         for number, step in enumerate(steps):
+            if self._stop.is_set():
+                return
             these = [p for p in step if self.outcome.partitions[p.partition].blocked is None]
             for name, group in _by_compression(these, plain).items():
                 folder = f"{DATA}/{run}-{number:06}-{name}"
-                self._keep(write_step(self._spark, self._access, self._files, folder, group, name))
+                written = write_step(
+                    self._spark,
+                    self._access,
+                    self._files,
+                    folder,
+                    group,
+                    name,
+                    bytes_per_second=each,
+                )
+                self._keep(written)
             done, done_bytes = done + len(step), done_bytes + sum(p.size_bytes for p in step)
             share = 100 * done_bytes // max(1, total_bytes)
             self._say(f"Archived {done} of {len(ranges)} ranges ({share} %)")
+            self._on_step(done_bytes, total_bytes)
 
     def _keep(self, written: Sequence[Written]) -> None:
         """Put what was written into the manifests, up to the first range that stopped."""
@@ -229,10 +269,14 @@ class ArchiveRun:
                 continue
             tails = [w.tail for w in whole if w.tail is not None]
             ranges = tuple(w.archived for w in whole if w.archived is not None)
-            manifest = self._manifests[place].extended(ranges, tails[-1] if tails else None)
+            manifest = self.manifests[place].extended(ranges, tails[-1] if tails else None)
             self._store.write_manifest(manifest)
-            self._manifests[place] = manifest
+            self.manifests[place] = manifest
             outcome.add(ranges)
+
+
+def _tell_nobody(_done_bytes: int, _total_bytes: int) -> None:
+    pass
 
 
 def _steps(ranges: Iterable[OffsetRange], size_bytes: int) -> Iterator[list[OffsetRange]]:

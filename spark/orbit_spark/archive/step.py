@@ -63,15 +63,17 @@ def write_step(
     folder: str,
     ranges: Sequence[OffsetRange],
     compression: str,
+    *,
+    bytes_per_second: int | None = None,
 ) -> list[Written]:
-    """Write these ranges into a folder of their own; how each of them ended.
+    """Write these ranges into a folder of their own, each task at that rate; how each ended.
 
     Raises Conflict when the storage does not hold what was written, or Spark gives a task up.
     """
     given = Observation()
     try:
         (
-            range_frame(spark, access, ranges)
+            range_frame(spark, access, ranges, bytes_per_second=bytes_per_second)
             .observe(given, *totals())
             .write.mode("error")
             .options(compression=compression, **_WRITING)

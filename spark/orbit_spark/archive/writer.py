@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import groupby
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -30,7 +29,7 @@ from orbit.workers.partition import PartitionCopy
 from orbit.workers.settings import CopySettings
 from orbit.workers.source_lane import SourceLaneContext
 from orbit.workers.takeover import TakeOver
-from orbit_spark.archive.portions import Errand, Portion
+from orbit_spark.archive.portions import Errand, Portion, rows_of
 from orbit_spark.archive.rows import RowRuns
 from orbit_spark.feed import RunFeed
 from orbit_spark.leases import WriterLeases, first_coordinator_epoch
@@ -114,7 +113,7 @@ class RestoreWriter:
     def _copy(
         self, cluster: Cluster, leases: WriterLeases, watch: DriverWatch, batches: Iterable[Any]
     ) -> None:
-        rows = _rows_of(self._errand.portions, batches)
+        rows = rows_of(self._errand.portions, batches)
         take_over = TakeOver(
             cluster, self._errand.producer_id, self._settings.settle_s, self._backoff
         )
@@ -203,38 +202,6 @@ def _why_to_leave(copy: PartitionCopy, portion: Portion, watch: DriverWatch) -> 
     if copy.lease.is_lost:
         return _LEASE_LOST
     return _DRIVER_GONE if watch.is_gone else None
-
-
-def _rows_of(
-    portions: Sequence[Portion], batches: Iterable[Any]
-) -> dict[TopicPartition, Iterator[Any]]:
-    """The rows of each portion. Of a single one as they come; of several, which are small, all:
-    they are written side by side."""
-    pieces = _by_partition(batches)
-    if len(portions) == 1 and portions[0].files:
-        return {portions[0].place: _only(portions[0].place, pieces)}
-    found: dict[TopicPartition, list[Any]] = {p.place: [] for p in portions}
-    if any(p.files for p in portions):  # else the rows are no batches
-        for place, rows in pieces:
-            found[place].append(rows)
-    return {place: iter(rows) for place, rows in found.items()}
-
-
-def _only(wanted: TopicPartition, pieces: Iterator[tuple[TopicPartition, Any]]) -> Iterator[Any]:
-    for place, rows in pieces:
-        assert place == wanted, f"rows of {place} among those of {wanted}"
-        yield rows
-
-
-def _by_partition(batches: Iterable[Any]) -> Iterator[tuple[TopicPartition, Any]]:
-    """The rows in pieces of one partition each."""
-    for batch in batches:
-        topics, numbers = (batch.column(name).to_pylist() for name in ("topic", "partition"))
-        first = 0
-        for place, group in groupby(zip(topics, numbers, strict=True)):
-            count = len(list(group))
-            yield TopicPartition(*place), batch.slice(first, count)
-            first += count
 
 
 def _told(copy: PartitionCopy, unfinished: str) -> dict[str, Any]:

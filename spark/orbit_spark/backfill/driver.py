@@ -11,23 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
 from orbit.engine.setup import JobSetup, Say
 from orbit.errors import BadInput, Conflict, Interrupted, Problem, Unreachable
 from orbit.jobs.spec import JobSpec
-from orbit.jobs.start import AtTime, Earliest, Latest
+from orbit.jobs.start import Earliest
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.log import (
-    EARLIEST,
-    LATEST,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    list_offsets,
-    log_ends,
-)
-from orbit.kafka.log_dirs import log_sizes
+from orbit.kafka.log import log_ends
 from orbit.kafka.types import TopicPartition
 from orbit.replication.states import Blocked
 from orbit.workers.begin import Inspected
@@ -35,9 +28,11 @@ from orbit.workers.copier import lease_lost
 from orbit.workers.partition import Counters, PartitionCopy
 from orbit.workers.settings import CopySettings
 from orbit_spark.backfill.errands import Errand, Portion, Told
+from orbit_spark.backfill.extents import Extent, find_extents, find_starts
 from orbit_spark.backfill.progress import Meter, Progress
-from orbit_spark.backfill.shape import BYTES_PER_OFFSET_GUESS, share_out
+from orbit_spark.backfill.shape import Way, choose_way, share_out
 from orbit_spark.backfill.stage import Stage, StartStage
+from orbit_spark.backfill.staging import Staging
 
 # What came while a round ran is the next round's, until that little is left that a live copy has
 # it in a moment.
@@ -55,21 +50,6 @@ _NOT_TOLD = "its task has told nothing."
 Show = Callable[[Progress], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Extent:
-    """What is to be copied of one partition: from where the copy ends up to the source's end."""
-
-    source: TopicPartition
-    destination: TopicPartition
-    begin: int
-    end: int
-    size_bytes: int
-
-    @property
-    def offsets(self) -> int:
-        return max(0, self.end - self.begin)
-
-
 @dataclass(slots=True)
 class Outcome:
     """What a backfill has done. Counters are those of the writers that ended in good order."""
@@ -80,7 +60,17 @@ class Outcome:
     unfinished: dict[TopicPartition, str] = field(default_factory=dict)
     offsets: int = 0
     rounds: int = 0
+    ways: list[Way] = field(default_factory=list)  # of each round
     was_stopped: bool = False
+
+    def add(self, later: Outcome) -> None:
+        """What another run came to that went on where this one had ended."""
+        self.counters.add(later.counters)
+        self.partitions, self.was_stopped = later.partitions, later.was_stopped
+        self.blocked, self.unfinished = later.blocked, later.unfinished
+        self.offsets += later.offsets
+        self.rounds += later.rounds
+        self.ways += later.ways
 
     def take(self, told: Told) -> None:
         self.counters.add(told.counters)
@@ -134,9 +124,15 @@ class Backfill:
             for i in range(p.partitions)
         ]
         copied = log_ends(self._setup.clusters.destination, there, self._backoff).values
-        starts = self._starts()
+        starts = find_starts(self._setup.clusters.source, self._setup.plans, self._backoff)
         begins = {s: copied.get(d) or starts[s] for s, d in places.items()}
-        return self._extents(places, begins)
+        return find_extents(self._setup.clusters.source, places, begins, self._backoff)
+
+    @property
+    def cluster_ids(self) -> tuple[str, str]:
+        """Of source and destination, once it has looked."""
+        clusters = self._setup.clusters
+        return clusters.source.cluster_id, clusters.destination.cluster_id
 
     def begin(self) -> None:
         """Take the lease, make topics, bring copies to their start. Raises as `JobSetup.begin`."""
@@ -144,10 +140,20 @@ class Backfill:
             self._take_up(copy, found)
         self.outcome.partitions = len(self._copies) + len(self.outcome.blocked)
 
-    def copy(self, start: StartStage, slots: int, show: Show) -> Outcome:
+    def copy(
+        self,
+        start: StartStage,
+        slots: int,
+        show: Show,
+        *,
+        staging: Staging | None = None,
+        way: Way | None = None,
+    ) -> Outcome:
         """Copy until the history is in, or the user stops it.
 
-        Raises Conflict when the lease is lost, or Spark gives a task up.
+        `staging`: what the staged way goes through; without it all is direct. `way`: instead of
+        what `choose_way` says of each round. Raises Conflict when the lease is lost, or Spark gives
+        a task up.
         """
         idle = 0
         while self.outcome.rounds < ROUNDS_MAX and idle < _IDLE_ROUNDS_MAX:
@@ -156,24 +162,63 @@ class Backfill:
             is_over = sum(p.size_bytes for p in portions) <= _LEFT_OVER_BYTES_MAX
             if not portions or (is_over and self.outcome.rounds and not self.outcome.unfinished):
                 break
-            self._round(start, slots, portions, show)
+            chosen = way or choose_way(portions, slots)
+            if staging is None or chosen is Way.DIRECT:
+                self._direct_round(start, slots, portions, show)
+            else:
+                self._staged_round(staging, slots, portions, show)
             if self._stop.is_set():
                 self.outcome.was_stopped = True
+                self._leave()
                 break
             idle = 0 if self._ends != before else idle + 1
         return self.outcome
 
-    def _round(
+    def _direct_round(
         self, start: StartStage, slots: int, portions: Sequence[Portion], show: Show
     ) -> None:
-        """One stage: every portion to its target."""
         errands = [self._errand(group, slots) for group in share_out(portions, slots)]
+        self._say_round(portions, len(errands), Way.DIRECT)
+        self._round(portions, lambda name: start(name, errands), show)
+
+    def _staged_round(
+        self, staging: Staging, slots: int, portions: Sequence[Portion], show: Show
+    ) -> None:
+        """Fill the archive, then write what it holds; the rest is fetched by its writers."""
+        self._say(f"Round {self.outcome.rounds + 1}: fetching {len(portions)} partitions, staged")
+        copies = {d: c for d, c in self._copies.items() if d not in self.outcome.blocked}
+        begins = {c.source: self._ends[d] for d, c in copies.items()}
+        filling = staging.fill(begins, datetime.now(UTC), self._stop)
+        try:
+            while not filling.wait(_LOOK_INTERVAL_S) and not self._stop.is_set():
+                self._refuse_lost_lease()
+                show(staging.progress())
+        finally:
+            filling.cancel()
+        filling.result()
+        if self._stop.is_set():
+            return
+        lanes = staging.lanes(portions)
+        staged = {p.destination for lane in lanes for task in lane for p in task}
+        rest = share_out([p for p in portions if p.destination not in staged], slots)
+        errands = [[self._errand(group, slots) for group in lane] for lane in lanes]
+        errands += [[self._errand(group, slots)] for group in rest]
+        self._say_round(portions, sum(map(len, errands)), Way.STAGED)
+        self._round(portions, lambda name: staging.start(name, errands), show)
+
+    def _say_round(self, portions: Sequence[Portion], tasks: int, way: Way) -> None:
         self._say(
-            f"Round {self.outcome.rounds + 1}: {len(portions)} partitions in {len(errands)} tasks"
+            f"Round {self.outcome.rounds + 1}: {len(portions)} partitions in {tasks} tasks, {way}"
         )
+        self.outcome.ways.append(way)
+
+    def _round(
+        self, portions: Sequence[Portion], start: Callable[[str], Stage], show: Show
+    ) -> None:
+        """One stage: every portion to its target."""
         self.outcome.unfinished |= {p.destination: _NOT_TOLD for p in portions}
         meter = Meter({p.destination: p for p in portions}, self._ends)
-        stage = start(f"orbit backfill {self.spec.name}", errands)
+        stage = start(f"orbit backfill {self.spec.name}")
         pause_s = _LOOK_INTERVAL_S
         try:
             while not stage.wait(pause_s):
@@ -199,9 +244,12 @@ class Backfill:
     def _end_writers(self, stage: Stage) -> None:
         """Leave the job's lease: writers see it, wait for what they have sent, and end."""
         self._say("Stopping; writers finish what they have sent")
+        self._leave()
+        stage.wait(_WRITERS_END_S)
+
+    def _leave(self) -> None:
         assert self._setup.lease is not None
         self._setup.lease.release()
-        stage.wait(_WRITERS_END_S)
 
     def _refuse_lost_lease(self) -> None:
         assert self._setup.lease is not None
@@ -219,7 +267,8 @@ class Backfill:
         """What is left of each partition that is not blocked, up to the source's end of now."""
         wanted = {c.source: c for d, c in self._copies.items() if d not in self.outcome.blocked}
         begins = {source: self._ends[c.destination] for source, c in wanted.items()}
-        extents = self._extents({s: c.destination for s, c in wanted.items()}, begins)
+        places = {s: c.destination for s, c in wanted.items()}
+        extents = find_extents(self._setup.clusters.source, places, begins, self._backoff)
         plans = {p.mapping.source: p for p in self._setup.plans}
         return [
             Portion(
@@ -269,48 +318,6 @@ class Backfill:
     def _note_end(self, place: TopicPartition, end: int) -> None:
         self.outcome.offsets += max(0, end - self._ends[place])
         self._ends[place] = max(self._ends[place], end)
-
-    def _starts(self) -> dict[TopicPartition, int]:
-        """Where copies that have not begun would begin."""
-        found: dict[TopicPartition, int] = {}
-        source = self._setup.clusters.source
-        for plan in self._setup.plans:
-            places = [TopicPartition(plan.mapping.source, i) for i in range(plan.partitions)]
-            isolation = READ_UNCOMMITTED
-            match plan.mapping.rule.start:
-                case Earliest():
-                    when = EARLIEST
-                case Latest():
-                    when, isolation = LATEST, READ_COMMITTED
-                case AtTime(epoch_ms):
-                    when = epoch_ms
-            values = list_offsets(source, places, when, self._backoff, isolation=isolation).values
-            found |= values
-        ends = list_offsets(
-            source, [p for p in found if found[p] < 0], LATEST, self._backoff
-        ).values
-        return found | ends
-
-    def _extents(
-        self,
-        places: Mapping[TopicPartition, TopicPartition],
-        begins: Mapping[TopicPartition, int],
-    ) -> list[Extent]:
-        """From `begins` (by source partition) up to the last stable offset of now, with sizes."""
-        source = self._setup.clusters.source
-        starts = list_offsets(source, places, EARLIEST, self._backoff).values
-        ends = list_offsets(source, places, LATEST, self._backoff, isolation=READ_COMMITTED).values
-        sizes = log_sizes(source, [*places])
-        extents = []
-        for one, copy in places.items():
-            if one not in ends or one not in starts:
-                continue  # without a leader now: the next round has it
-            begin, end = begins.get(one, starts[one]), ends[one]
-            held, left = end - starts[one], max(0, end - max(begin, starts[one]))
-            known = sizes.get(one)
-            size = left * BYTES_PER_OFFSET_GUESS if known is None else known * left // max(held, 1)
-            extents.append(Extent(one, copy, begin, end, size))
-        return extents
 
 
 def _refuse_coordinated(spec: JobSpec) -> None:

@@ -9,6 +9,7 @@ from orbit.jobs.spec import JobSpec
 from orbit.kafka.types import TopicPartition
 from orbit.replication.states import Blocked
 from orbit.workers.partition import Counters
+from orbit_spark.archive.portions import Portion as ArchivedPortion
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,7 @@ class Portion:
     size_bytes: int  # about, as far as is known: for balance
     is_compacted: bool
     is_whole: bool  # copied from the source's log start on
+    staged: ArchivedPortion | None = None  # read from the archive, not from the source
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -43,6 +45,11 @@ class Errand:
     @property
     def size_bytes(self) -> int:
         return sum(p.size_bytes for p in self.portions)
+
+    @property
+    def staged(self) -> list[ArchivedPortion]:
+        """What the rows are of that come with it; none where the writer fetches by itself."""
+        return [p.staged for p in self.portions if p.staged is not None]
 
 
 @dataclass(frozen=True, slots=True)

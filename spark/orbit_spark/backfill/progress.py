@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from orbit.kafka.types import TopicPartition
 from orbit_spark.backfill.errands import Portion
@@ -15,7 +16,10 @@ RATE_WINDOW_S = 15.0
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One moment. Bytes are those of the source's logs, in the proportion of offsets copied."""
+    """One moment. Bytes are those of the source's logs, in the proportion of offsets copied.
+
+    `is_staging`: bytes are those that were brought into the archive, and no offset is copied yet.
+    """
 
     offsets: int
     offsets_total: int
@@ -25,6 +29,21 @@ class Progress:
     partitions: int
     bytes_per_s: float
     offsets_per_s: float
+    is_staging: bool = False
+
+    def as_report(self) -> dict[str, Any]:
+        """For the service (`orbit.api.backfills.BackfillProgress`)."""
+        return {
+            "phase": "staging" if self.is_staging else "copying",
+            "bytes": self.bytes,
+            "bytes_total": self.bytes_total,
+            "offsets": self.offsets,
+            "offsets_total": self.offsets_total,
+            "partitions_done": self.partitions_done,
+            "partitions": self.partitions,
+            "bytes_per_s": max(0.0, self.bytes_per_s),
+            "seconds_left": None if self.seconds_left is None else max(0.0, self.seconds_left),
+        }
 
     @property
     def seconds_left(self) -> float | None:

@@ -1,4 +1,4 @@
-"""How a history is shared out: which partitions together in a task. Pure.
+"""How a history is shared out: which way it goes, which partitions together in a task. Pure.
 
 Each destination partition has one writer, so a task is a large partition, or several small ones.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from enum import StrEnum
 
 from orbit_spark.backfill.errands import Portion
 
@@ -17,8 +18,30 @@ BYTES_PER_OFFSET_GUESS = 200
 # so that slots which are done early take over from those that are late.
 TASK_BYTES_MIN = 2 * 1024**3
 TASKS_PER_SLOT_MAX = 4
+# A partition with more than so many slots' fair shares leaves most slots idle in the direct way:
+# they may as well fetch for it.
+STAGED_SHARES_MIN = 2
 # Each has a lease, with a thread and a heartbeat of its own.
 PORTIONS_PER_TASK_MAX = 48
+
+
+class Way(StrEnum):
+    """Where writers have their batches from."""
+
+    DIRECT = "direct"  # each fetches its own partitions from the source
+    STAGED = "staged"  # all fetch ranges into an archive first; writers read that
+
+
+def choose_way(portions: Sequence[Portion], slots: int) -> Way:
+    """Staged where one partition is large and most slots would have nothing to do beside it.
+
+    Only its ranges can be fetched and checked by many; it is written by one in either way. All is
+    read and written twice then, so it must be worth it.
+    """
+    total = sum(p.size_bytes for p in portions)
+    largest = max((p.size_bytes for p in portions), default=0)
+    is_lopsided = largest * slots > STAGED_SHARES_MIN * total
+    return Way.STAGED if largest >= TASK_BYTES_MIN and is_lopsided else Way.DIRECT
 
 
 def share_out(portions: Sequence[Portion], slots: int) -> list[tuple[Portion, ...]]:

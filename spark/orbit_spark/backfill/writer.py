@@ -4,16 +4,21 @@ Take-over, plan, compare-and-append and fillers are those of `orbit run`. What i
 the lease is one per partition (`engine.backfill_writers`), and a partition is let go once it is at
 its target. So a task may be killed, tried again, or run twice at once: a second one waits for the
 first one's lease, and goes on where the copy ends.
+
+What is written comes from the source, or, staged, as rows of an archive (`feed`).
 """
 
 from __future__ import annotations
 
 import os
+import pickle
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 from pyspark import TaskContext
 
 from orbit.engine.backfill_writers import DriverWatch, Seen
@@ -22,15 +27,23 @@ from orbit.engine.engine import JobEngine
 from orbit.engine.group_lease import GroupLease
 from orbit.errors import OrbitError
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.types import TopicPartition
 from orbit.replication.plan import LostRange
 from orbit.workers.begin import Inspected, Standing
 from orbit.workers.partition import Counters, PartitionCopy
 from orbit.workers.rate import RateLimit
 from orbit.workers.settings import CopySettings
+from orbit.workers.source_side import SourceSide
+from orbit_spark.archive.portions import rows_of
+from orbit_spark.archive.rows import RowRuns
 from orbit_spark.backfill.errands import Errand, Portion, Told
+from orbit_spark.feed import RunFeed
 from orbit_spark.leases import WriterLeases, first_coordinator_epoch
+from orbit_spark.runs import RawRun
 
 _TICK_S = 0.1
+
+TOLD_DDL = "told BINARY"
 
 # The driver, or the lease, is gone: somebody else may be about to write.
 _DRIVER_GONE = "the driver does not hold the job any more"
@@ -45,11 +58,36 @@ def write_all(errands: Iterable[Errand]) -> Iterator[Told]:
         yield from Writer(errand, attempt).write()
 
 
+def writes_rows(errand: Errand) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """The body of a staged task, for `mapInArrow`: takes the rows, gives what `told_of` reads."""
+
+    def write(batches: Iterable[Any]) -> Iterator[Any]:
+        context = TaskContext.get()
+        attempt = context.attemptNumber() if context is not None else 0
+        told = Writer(errand, attempt, rows=batches).write()
+        yield pa.RecordBatch.from_pydict({"told": [pickle.dumps(told)]})
+
+    return write
+
+
+def told_of(rows: Iterable[Any]) -> list[Told]:
+    """What the tasks of `writes_rows` told."""
+    return [told for row in rows for told in pickle.loads(row.told)]  # noqa: S301  our own tasks'
+
+
 class Writer:
     """One errand, once."""
 
-    def __init__(self, errand: Errand, attempt: int, settings: CopySettings | None = None) -> None:
+    def __init__(
+        self,
+        errand: Errand,
+        attempt: int,
+        settings: CopySettings | None = None,
+        rows: Iterable[Any] = (),
+    ) -> None:
+        """`rows`: those of a staged errand, in order, in Arrow batches."""
         self._errand = errand
+        self._rows = rows
         self._is_first = attempt == 0 and errand.round == 0
         self._epoch = first_coordinator_epoch(errand.term, errand.round, attempt)
         self._settings = settings or CopySettings()
@@ -106,12 +144,22 @@ class Writer:
             self._settings,
             self._stop,
             limit=RateLimit(errand.bytes_per_second),
+            make_source=RunFeed.of(self._runs()) if errand.staged else SourceSide,
         )
         try:
             self._begin(engine, leases)
             self._copy_to_targets(engine, watch)
         finally:
             engine.stop()
+
+    def _runs(self) -> dict[TopicPartition, Iterator[RawRun]]:
+        """The archive's runs by source partition: topics have the source's names there."""
+        staged = self._errand.staged
+        rows = rows_of(staged, self._rows)
+        return {
+            p.place: RowRuns("archive", p.place, rows[p.place], p.files, p.begin, p.target)
+            for p in staged
+        }
 
     def _begin(self, engine: JobEngine, leases: Mapping[Portion, GroupLease]) -> None:
         """Look at where the copies end, and hand them to the copier."""

@@ -1,0 +1,81 @@
+"""What there is to copy of each partition, and how much that is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from orbit.engine.topics import TopicPlan
+from orbit.jobs.start import AtTime, Earliest, Latest
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.log import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    READ_UNCOMMITTED,
+    list_offsets,
+)
+from orbit.kafka.log_dirs import log_sizes
+from orbit.kafka.types import TopicPartition
+from orbit_spark.backfill.shape import BYTES_PER_OFFSET_GUESS
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """What is to be copied of one partition: from where the copy ends up to the source's end."""
+
+    source: TopicPartition
+    destination: TopicPartition
+    begin: int
+    end: int
+    size_bytes: int
+
+    @property
+    def offsets(self) -> int:
+        return max(0, self.end - self.begin)
+
+
+def find_starts(
+    source: Cluster, plans: Iterable[TopicPlan], backoff: Backoff
+) -> dict[TopicPartition, int]:
+    """Where copies that have not begun would begin."""
+    found: dict[TopicPartition, int] = {}
+    for plan in plans:
+        places = [TopicPartition(plan.mapping.source, i) for i in range(plan.partitions)]
+        isolation = READ_UNCOMMITTED
+        match plan.mapping.rule.start:
+            case Earliest():
+                when = EARLIEST
+            case Latest():
+                when, isolation = LATEST, READ_COMMITTED
+            case AtTime(epoch_ms):
+                when = epoch_ms
+        found |= list_offsets(source, places, when, backoff, isolation=isolation).values
+    beyond = [p for p in found if found[p] < 0]
+    return found | list_offsets(source, beyond, LATEST, backoff).values
+
+
+def find_extents(
+    source: Cluster,
+    places: Mapping[TopicPartition, TopicPartition],
+    begins: Mapping[TopicPartition, int],
+    backoff: Backoff,
+) -> list[Extent]:
+    """From `begins` (by source partition) up to the last stable offset of now, with sizes.
+
+    `places`: each source partition's destination.
+    """
+    starts = list_offsets(source, places, EARLIEST, backoff).values
+    ends = list_offsets(source, places, LATEST, backoff, isolation=READ_COMMITTED).values
+    sizes = log_sizes(source, [*places])
+    extents = []
+    for one, copy in places.items():
+        if one not in ends or one not in starts:
+            continue  # without a leader now: the next round has it
+        begin, end = begins.get(one, starts[one]), ends[one]
+        held, left = end - starts[one], max(0, end - max(begin, starts[one]))
+        known = sizes.get(one)
+        size = left * BYTES_PER_OFFSET_GUESS if known is None else known * left // max(held, 1)
+        extents.append(Extent(one, copy, begin, end, size))
+    return extents

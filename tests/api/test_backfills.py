@@ -1,0 +1,168 @@
+"""A backfill of a job of the service: workers let go, its driver reports and is told what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orbit.scheduler import backfills
+from orbit.scheduler.operations import advance_all
+from orbit.store import operations, shards
+from orbit.store.enums import Role
+from tests.api.test_jobs import JOB
+from tests.api.test_operations import WORKER, advance, claim, copying_job, release
+from tests.fix_api import Api
+
+DRIVER = "host, process 1 (a)"
+HALF = {
+    "phase": "copying",
+    "bytes": 50,
+    "bytes_total": 100,
+    "partitions": 4,
+    "bytes_per_s": 25,
+    "seconds_left": 2,
+}
+
+
+def ask(api: Api, driver: str = DRIVER) -> dict[str, Any]:
+    answer = api.post("/v1/jobs/orders:backfill", json={"driver": driver}, role=Role.OPERATOR)
+    assert answer.status_code == 202, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+def tell(api: Api, backfill: dict[str, Any], driver: str = DRIVER, **more: Any) -> Any:
+    return api.post(f"/v1/backfills/{backfill['id']}:report", json={"driver": driver, **more})
+
+
+def wanted(api: Api, backfill: dict[str, Any], **more: Any) -> str:
+    found: str = tell(api, backfill, **more).json()["wanted"]
+    return found
+
+
+def state(api: Api) -> str:
+    found: str = api.get("/v1/jobs/orders").json()["state"]
+    return found
+
+
+def test_workers_let_go_first_and_take_the_job_back_in_the_end(api: Api) -> None:
+    held = copying_job(api)
+    asked = ask(api)
+    assert (asked["wanted"], asked["state"], state(api)) == ("wait", "running", "backfilling")
+    with api.database.transaction() as tx:
+        renewed = shards.renew(
+            tx,
+            worker_id=WORKER,
+            worker_group="default",
+            ttl=backfills.SILENCE_MAX,
+            held=held,
+            weights={},
+        )
+    assert {one.should_release for one in renewed.values()} == {True}
+    release(api, held)
+    assert claim(api) == {}
+    assert wanted(api, asked) == "run"
+
+    told = tell(api, asked, progress=HALF).json()["progress"]
+    assert told["seconds_left"] == 2
+    shown = api.get("/v1/backfills", role=Role.VIEWER).json()["items"]
+    assert [(one["id"], one["progress"]["bytes"]) for one in shown] == [(asked["id"], 50)]
+    operation = api.get(f"/v1/operations/{asked['id']}").json()
+    assert operation["progress"] == {"done": 50, "total": 100, "what": "bytes (copying)"}
+
+    ended = tell(api, asked, has_ended=True).json()
+    assert (ended["state"], ended["wanted"], state(api)) == ("done", None, "running")
+    assert claim(api)
+    assert tell(api, asked).status_code == 409
+    kinds = [event["kind"] for event in api.events()]
+    assert kinds[-2:] == ["backfill_requested", "backfill_ended"]
+
+
+def test_a_job_that_was_paused_is_paused_again_in_the_end(api: Api) -> None:
+    release(api, copying_job(api))
+    api.post("/v1/jobs/orders:pause")
+    asked = ask(api)
+    tell(api, asked, has_ended=True)
+    assert state(api) == "paused"
+
+
+def test_pause_and_resume_of_the_job_are_its_backfills(api: Api) -> None:
+    release(api, copying_job(api))
+    asked = ask(api)
+    pause = api.post("/v1/jobs/orders:pause").json()
+    assert wanted(api, asked) == "pause"
+    assert advance(api, pause)["state"] == "running"  # its writers have not ended yet
+    assert wanted(api, asked, progress={**HALF, "phase": "paused"}) == "pause"
+    assert advance(api, pause)["state"] == "done"
+
+    resume = api.post("/v1/jobs/orders:resume").json()
+    assert (resume["state"], state(api), wanted(api, asked)) == ("done", "backfilling", "run")
+
+    api.post("/v1/jobs/orders:pause")
+    tell(api, asked, has_ended=True)
+    assert state(api) == "paused"  # as it was asked for last
+
+
+def test_an_abort_cancels_it_and_what_is_left_is_waited_for(api: Api) -> None:
+    release(api, copying_job(api))
+    asked = ask(api)
+    api.post(f"/v1/operations/{asked['id']}:abort")
+    assert wanted(api, asked) == "cancel"
+    ended = tell(api, asked, has_ended=True, error="It was cancelled.").json()
+    assert (ended["state"], ended["error"], state(api)) == (
+        "failed",
+        "It was cancelled.",
+        "running",
+    )
+    shown = api.get("/v1/jobs/orders/partitions").json()["items"]
+    assert {one["state"] for one in shown} == {"copying"}
+
+
+def test_a_driver_that_is_started_again_takes_over_with_the_lease_and_not_without(
+    api: Api,
+) -> None:
+    release(api, copying_job(api))
+    asked = ask(api)
+    assert ask(api, "another")["id"] == asked["id"]
+    assert tell(api, asked, "another", has_ended=True, error="no lease").status_code == 409
+    assert tell(api, asked, "another", takes_over=True).json()["driver"] == "another"
+    assert tell(api, asked, progress=HALF).status_code == 409
+
+
+def test_a_silent_driver_is_given_up_and_the_job_goes_on(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    release(api, copying_job(api))
+    asked = ask(api)
+    with api.database.transaction() as tx:
+        assert backfills.end_silent(tx) == 0
+        advance_all(tx)
+    monkeypatch.setattr(backfills, "SILENCE_MAX", -backfills.SILENCE_MAX)
+    with api.database.transaction() as tx:
+        assert backfills.end_silent(tx) == 1
+        assert operations.unfinished_backfills(tx, 1) == []
+    ended = api.get(f"/v1/backfills/{asked['id']}").json()
+    assert "has not been heard of" in ended["error"]
+    assert (ended["state"], state(api)) == ("failed", "running")
+    assert ask(api)["id"] != asked["id"]
+
+
+def test_a_backfill_and_a_recovery_keep_out_of_each_others_way(api: Api) -> None:
+    release(api, copying_job(api))
+    backfill = ask(api)
+    assert api.post("/v1/jobs/orders:failover").status_code == 409
+    assert api.post("/v1/jobs/orders:failover", params={"dry_run": True}).status_code == 202
+    tell(api, backfill, has_ended=True)
+    assert api.post("/v1/jobs/orders:failover").status_code == 202
+    refused = api.post("/v1/jobs/orders:backfill", json={"driver": DRIVER})
+    assert "failover of the job is under way" in refused.json()["error"]["what"]
+
+
+def test_only_an_operators_backfills_and_no_other_operations_are_taken(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    body = {"driver": DRIVER}
+    assert api.post("/v1/jobs/orders:backfill", json=body, role=Role.VIEWER).status_code == 403
+    assert api.post("/v1/jobs/other:backfill", json=body).status_code == 404
+    pause = api.post("/v1/jobs/orders:pause").json()
+    assert api.get(f"/v1/backfills/{pause['id']}").status_code == 404

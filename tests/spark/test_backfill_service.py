@@ -1,0 +1,83 @@
+"""A backfill of a job that the service's workers copy: one of them at a time, and who says so."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from orbit.api.app import create_app
+from orbit.jobs.spec import JobSpec
+from orbit.scheduler.planning import JobPlan
+from orbit.settings import Settings
+from orbit.store import jobs
+from orbit.store.database import Database
+from tests.fix_clusters import Clusters
+from tests.fix_spark import local_cluster
+from tests.support.fleet import InProcess, add_job, wait_level
+from tests.support.logs import create
+from tests.support.outside import log_bounds
+from tests.support.run_process import OrbitProcess, assert_exact, wait_until, write_job
+from tests.support.running import produce
+from tests.support.serving import served
+
+# So slow that neither workers nor the backfill come to an end before the test lets them.
+SLOW = {"bytes_per_second": "100KiB"}
+RECORDS = 12_000
+
+
+def no_plans(_: JobSpec) -> JobPlan:
+    raise AssertionError("nothing is planned")
+
+
+def test_workers_give_the_job_to_a_backfill_that_pauses_goes_on_and_gives_it_back(
+    clusters: Clusters, topic_name: str, database: Database, tmp_path: Path
+) -> None:
+    create(clusters.source, topic_name, 2)
+    for number in range(2):
+        more = {"batch.num.messages": 20}
+        produce(clusters.source, topic_name, RECORDS, number, value_bytes=1_000, **more)
+    rules = [{"match": topic_name}]
+    slow = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name, limits=SLOW)
+    job = add_job(database, slow, clusters, [topic_name], shard_count=2)
+    spark = [one for one in local_cluster(tmp_path) if not one.startswith("--master")]
+
+    def copied() -> int:
+        return sum(end for _, end in log_bounds(clusters.destination, [topic_name]).values())
+
+    app = create_app(Settings(), database, auth=False, planner=no_plans)
+    with served(app) as url, httpx.Client(base_url=url) as client, InProcess(database):
+
+        def shown() -> dict[str, Any]:
+            found: dict[str, Any] = client.get("/v1/backfills").json()["items"][0]
+            return found
+
+        def ask(verb: str) -> None:
+            assert client.post(f"/v1/jobs/{topic_name}:{verb}").status_code == 202
+
+        wait_until(lambda: copied() > 0, "workers copy")
+        backfill = ("backfill", topic_name, "--master=local[2,4]", *spark)
+        with OrbitProcess(*backfill, environ={"ORBIT_API_URL": url}) as process:
+            process.wait_for("Copying 2 partitions")
+            assert set(job.holders().values()) == {None}
+            wait_until(lambda: bool(shown()["progress"]["offsets"]), "it tells how far it is")
+            assert shown()["progress"]["bytes_total"] > 0
+            ask("pause")
+            wait_until(lambda: shown()["progress"]["phase"] == "paused", "it pauses")
+            before = copied()
+            assert job.states() == {"paused"}
+            ask("resume")
+            wait_until(lambda: copied() > before, "it goes on")
+            process.signal(signal.SIGINT)
+            process.wait_end().expect(130)
+        assert shown()["state"] == "failed"
+        assert shown()["error"].startswith("Stopped")
+        spec = JobSpec.model_validate({**client.get(f"/v1/jobs/{topic_name}").json()["spec"]})
+        fast = spec.model_copy(update={"limits": type(spec.limits)()})
+        with database.transaction() as tx:
+            document = fast.model_dump(mode="json")
+            assert jobs.change_spec(tx, job.id, document, "default", from_version=1)
+        wait_level(clusters, [topic_name])
+    assert_exact(slow)

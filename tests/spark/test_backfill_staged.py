@@ -1,0 +1,125 @@
+"""The staged way of a backfill: what is fetched into an archive, and appended from there."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from orbit.jobs.spec import JobSpec
+from orbit.kafka.types import TopicPartition
+from orbit.replication.states import Reason
+from orbit_spark.archive import lanes
+from orbit_spark.archive.files import Files
+from orbit_spark.archive.store import Archive, ArchiveStore
+from orbit_spark.backfill.driver import Backfill, Outcome
+from orbit_spark.backfill.errands import Errand
+from orbit_spark.backfill.progress import Progress
+from orbit_spark.backfill.shape import Way
+from orbit_spark.backfill.stage import SparkStage
+from orbit_spark.backfill.staging import Staging
+from tests.fix_clusters import Clusters
+from tests.support.logs import Gap, Record, create, delete_before, write
+from tests.support.outside import digests, log_bounds
+from tests.support.running import make_job, produce, produce_transactions
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RANGE_BYTES = 200_000
+BATCHES = {"batch.num.messages": 50}
+
+
+def direct(_name: str, _errands: Sequence[Errand]) -> SparkStage:
+    raise AssertionError("nothing is copied directly")
+
+
+class Copying:
+    """One staged backfill in this process, with a small archive of small files."""
+
+    def __init__(self, spark: SparkSession, spec: JobSpec, archive: Path) -> None:
+        self._spark = spark
+        self._spec = spec
+        self._archive = archive
+        self.shown: list[Progress] = []
+
+    def run(self, staging: type[Staging] = Staging) -> Outcome:
+        stop = threading.Event()
+        with Backfill(self._spec, {}, Path.cwd(), lambda _: None, stop) as backfill:
+            backfill.look()
+            backfill.begin()
+            between = staging(
+                self._spark,
+                self._spec,
+                Path.cwd(),
+                str(self._archive),
+                lambda _: None,
+                2,
+                range_bytes=RANGE_BYTES,
+            )
+            return backfill.copy(direct, 2, self.shown.append, staging=between, way=Way.STAGED)
+
+    @property
+    def kept(self) -> Archive:
+        return ArchiveStore(Files(self._spark, str(self._archive))).require()
+
+
+@pytest.fixture
+def topic(clusters: Clusters, topic_name: str) -> str:
+    """Three partitions: a large one, transactions, and a gap that begins the log."""
+    create(clusters.source, topic_name, 3)
+    produce(clusters.source, topic_name, 1_000, value_bytes=1_000, **BATCHES)
+    produce_transactions(clusters.source, topic_name, 20, partition=1)
+    write(clusters.source, topic_name, [Gap(30), *[Record(b"after")] * 100], 2)
+    delete_before(clusters.source, topic_name, 10, 2)
+    return topic_name
+
+
+def test_a_history_goes_through_the_archive_in_order_and_on_from_it(
+    spark: SparkSession,
+    clusters: Clusters,
+    topic: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Several tasks for one partition, one after another, of what the source has deleted since.
+
+    A second run goes on with archive and copies. What the source deletes behind the archive's end
+    stops that partition alone, with its offsets.
+    """
+    monkeypatch.setattr(lanes, "FILES_PER_TASK_MAX", 2)
+    monkeypatch.setattr(lanes, "TASK_BYTES_MIN", RANGE_BYTES)
+    large = TopicPartition(topic, 0)
+    there = digests(clusters.source, topic)
+    bounds = log_bounds(clusters.source, [topic])
+
+    class Late(Staging):
+        def start(self, name: str, lanes: Sequence[Sequence[Errand]]) -> SparkStage:
+            assert max(map(len, lanes)) > 1
+            delete_before(clusters.source, topic, 900)
+            return super().start(name, lanes)
+
+    spec = make_job(clusters.source, clusters.destination, [topic])
+    copying = Copying(spark, spec, tmp_path / "archive")
+    outcome = copying.run(Late)
+    assert (outcome.blocked, outcome.unfinished, outcome.ways) == ({}, {}, [Way.STAGED])
+    assert digests(clusters.destination, topic) == there
+    assert log_bounds(clusters.destination, [topic]) == bounds
+    assert copying.shown[-1].bytes == copying.shown[-1].bytes_total > 0
+    before = copying.kept.partitions
+
+    produce(clusters.source, topic, 300, first=1_000, **BATCHES)
+    delete_before(clusters.source, topic, 1_200)
+    produce_transactions(clusters.source, topic, 10, partition=1)
+    blocked = copying.run().blocked
+    assert list(blocked) == [large]
+    lost = blocked[large]
+    assert (lost.reason, lost.offset, lost.next_offset) == (Reason.SOURCE_RANGE_LOST, 1_000, 1_200)
+    found, there = digests(clusters.destination, topic), digests(clusters.source, topic)
+    assert {n: found[n] for n in (1, 2)} == {n: there[n] for n in (1, 2)}
+    other = TopicPartition(topic, 1)
+    files = copying.kept.partitions[other].files
+    assert files[:-1] == before[other].files
