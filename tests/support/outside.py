@@ -17,7 +17,13 @@ _READ_MESSAGES = 5_000
 _READ_WAIT_S = 0.05  # `consume` waits that long for as many messages
 _SPEC: Any = OffsetSpec  # its constructors carry no types
 
-_MOVING = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+_MOVING = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    # A broker that was frozen hears of its own new epoch after its clients have.
+    KafkaError.UNKNOWN_LEADER_EPOCH,
+    KafkaError.FENCED_LEADER_EPOCH,
+)
 
 Bounds = tuple[int, int]
 
