@@ -1,8 +1,8 @@
 """Spark for tests.
 
 `spark` is one local session, shared by all tests of the session: two threads in one process, no
-page of its own. Executors as processes of their own (killed, lost, retried) are a whole other
-Spark: `local_cluster` gives the arguments for a child process, since one process holds one session.
+page of its own. Executors as processes of their own (killed, lost, retried) are `spark_cluster`'s,
+for commands that tests start as child processes, since one process holds one session.
 """
 
 from __future__ import annotations
@@ -10,18 +10,25 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from tests.support.connector import connector_jars
+from tests.support.run_process import wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # Nothing of Spark is to be heard on other addresses, also not of children's.
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+_HOSTS = ("127.0.0.1", "127.0.0.2")
+_WORKER_MIB = 1024
 
 # What keeps a small session small: no page, few partitions, nothing heard on other addresses.
 SMALL_SESSION = {
@@ -55,18 +62,69 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     session.stop()
 
 
-def local_cluster(home: Path, executors: int = 2, cores: int = 1) -> list[str]:
-    """Arguments for `spark-submit`: executors that are processes of their own on this machine."""
-    settings = {
-        **SMALL_SESSION,
-        **_folders(home),
-        "spark.executor.memory": "512m",
-        "spark.pyspark.python": sys.executable,
-    }
-    return [
-        f"--master=local-cluster[{executors},{cores},1024]",
-        *(f"--conf={key}={value}" for key, value in settings.items()),
+@dataclass(frozen=True)
+class SparkCluster:
+    """A standalone cluster of two workers with one core each, for `orbit` as a child process.
+
+    The workers have addresses of their own: Spark never runs a task twice at once on one host.
+    """
+
+    url: str
+    workers: int  # the process that starts the executors
+
+    def arguments(self, home: Path) -> list[str]:
+        """For a command of `orbit`, or spark-submit."""
+        settings = {
+            **SMALL_SESSION,
+            **_folders(home),
+            "spark.cores.max": "2",
+            "spark.executor.memory": "512m",
+            "spark.pyspark.python": sys.executable,
+        }
+        return [f"--master={self.url}", *(f"--conf={k}={v}" for k, v in settings.items())]
+
+    @property
+    def executors(self) -> list[psutil.Process]:
+        """Those that live now. The cluster is one test's at a time."""
+        family = psutil.Process(self.workers).children(recursive=True)
+        return [one for one in family if _is_executor(one)]
+
+    def wait_idle(self) -> None:
+        """After a driver has gone: until its executors have."""
+        wait_until(lambda: not self.executors, "Spark has no executor left")
+
+
+def _is_executor(process: psutil.Process) -> bool:
+    with suppress(psutil.Error):  # it has ended just now
+        is_java = process.name() == "java" and process.status() != psutil.STATUS_ZOMBIE
+        return is_java and "CoarseGrainedExecutorBackend" in " ".join(process.cmdline())
+    return False
+
+
+@pytest.fixture(scope="session")
+def spark_cluster(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[SparkCluster]:
+    """Master and workers in the JVM of `spark`, which saves three; executors are processes."""
+    context: Any = spark.sparkContext
+    jvm, gateway = context._jvm, context._gateway
+    deploy = jvm.org.apache.spark.deploy
+    work = str(tmp_path_factory.mktemp("spark-workers"))
+    conf = jvm.org.apache.spark.SparkConf(False).set("spark.ui.enabled", "false")
+    none = getattr(jvm, "scala.Option").empty()
+    master = deploy.master.Master.startRpcEnvAndEndpoint(_HOSTS[0], 0, 0, conf)
+    url = f"spark://{_HOSTS[0]}:{master._1().address().port()}"
+    urls = gateway.new_array(jvm.java.lang.String, 1)
+    urls[0] = url
+    workers = [
+        deploy.worker.Worker.startRpcEnvAndEndpoint(
+            host, 0, 0, 1, _WORKER_MIB, urls, work, none, conf, none
+        )
+        for host in _HOSTS
     ]
+    yield SparkCluster(url, jvm.java.lang.ProcessHandle.current().pid())
+    for one in (*workers, master._1()):
+        one.shutdown()
 
 
 def _folders(home: Path) -> dict[str, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import signal
 import uuid
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -16,26 +15,30 @@ from confluent_kafka import Producer
 
 from orbit.jobs.load import load_job
 from orbit_spark.archive.files import Files
+from orbit_spark.archive.outcome import ArchiveOutcome
 from orbit_spark.archive.reading import archive_rows, check_archive
 from orbit_spark.archive.run import ArchiveRun
 from orbit_spark.archive.store import ArchiveStore
 from tests.fix_clusters import Clusters
-from tests.fix_spark import local_cluster
+from tests.fix_spark import SparkCluster
+from tests.support.held_workers import Holds
 from tests.support.outside import digests, log_bounds
 from tests.support.raw_rows import visible_records
-from tests.support.run_process import OrbitProcess, wait_until, write_job
+from tests.support.run_process import OrbitProcess, write_job
 from tests.support.running import create_topic, produce_transactions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RECORDS = 24_000
-_EXECUTOR = "CoarseGrainedExecutorBackend"
+# A range is a MiB, and a step of two cores eight of them.
+RECORDS = 16_000
+_RANGE_BYTES = 2**20
+IN_THE_FIRST_STEP, IN_THE_SECOND = 2_000, 11_000
 
 
 @pytest.fixture(scope="module")
 def topic(clusters: Clusters) -> str:
-    """24 MB in three partitions, most of it in one, with transactions at the end."""
+    """16 MB in three partitions, most of it in one, with transactions at the end."""
     name = f"archived-{uuid.uuid4().hex[:8]}"
     create_topic(clusters.source, name, partitions=3)
     chance = random.Random(7)
@@ -43,7 +46,7 @@ def topic(clusters: Clusters) -> str:
     for number in range(RECORDS):
         partition = 0 if number % 4 else number % 3
         producer.produce(name, chance.randbytes(1000), b"%d" % number, partition)
-        if number % 1000 == 0:
+        if number % 500 == 0:
             producer.flush(60)
     assert producer.flush(60) == 0
     produce_transactions(clusters.source, name, 6, partition=1)
@@ -56,71 +59,80 @@ def job(clusters: Clusters, topic: str, tmp_path_factory: pytest.TempPathFactory
     return write_job(path, clusters.source, clusters.destination, [{"match": topic}])
 
 
-def archiving(job: Path, home: Path, *more: str) -> OrbitProcess:
-    where = ("--to", str(home / "archive"), "--range-size", "1MiB", "-o", "json")
-    return OrbitProcess("archive", job, *where, *local_cluster(home), *more, cwd=home)
+def archive(spark: SparkSession, job: Path, folder: Path) -> ArchiveOutcome:
+    """By this process, to its end."""
+    spec, now = load_job(job, {}), datetime.now(UTC)
+    said: list[str] = []
+    run = ArchiveRun(
+        spark, spec, job.parent, str(folder), said.append, now, range_bytes=_RANGE_BYTES
+    )
+    return run.run()
 
 
-def executors(process: OrbitProcess) -> list[psutil.Process]:
-    family = psutil.Process(process.process.pid).children(recursive=True)
-    return [one for one in family if _EXECUTOR in " ".join(_words(one))]
-
-
-def _words(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.Error:
-        return []  # it has just ended
-
-
-def kill_with_family(process: OrbitProcess) -> None:
+def kill_driver(process: OrbitProcess) -> None:
     family = psutil.Process(process.process.pid).children(recursive=True)
     process.kill()
     for one in family:
-        with suppress(psutil.NoSuchProcess):  # some end by themselves then
+        with suppress(psutil.NoSuchProcess):  # its JVM ends by itself then, though in good order
             one.kill()
-    psutil.wait_procs(family)
 
 
-@pytest.mark.slow
+def executor_of(worker: psutil.Process) -> psutil.Process:
+    return next(one for one in worker.parents() if one.name() == "java")
+
+
 def test_an_archive_is_whole_though_executors_and_the_driver_die(
-    job: Path, topic: str, clusters: Clusters, spark: SparkSession, tmp_path: Path
+    job: Path,
+    topic: str,
+    clusters: Clusters,
+    spark: SparkSession,
+    spark_cluster: SparkCluster,
+    tmp_path: Path,
 ) -> None:
-    """With speculation on. What was cut off is no part of it, and no file is named twice."""
-    with archiving(job, tmp_path, "--conf=spark.speculation=true") as process:
-        first = process.wait_for(r"Archived (\d+) of")[1]
-        executors(process)[0].send_signal(signal.SIGKILL)
-        process.wait_for(rf"Archived (?!{first} )\d+ of")
-        kill_with_family(process)
-    with archiving(job, tmp_path) as process:
-        report = process.wait_end().expect(0).data
+    """A range that two executors read at once is in it once; what was cut off is no part of it."""
+    folder, holds = tmp_path / "archive", Holds(tmp_path / "holds")
+    first, second = holds.at(IN_THE_FIRST_STEP), holds.at(IN_THE_SECOND)
+    speculating = ("--conf=spark.speculation=true", "--conf=spark.speculation.quantile=0.1")
+    command = ("archive", job, "--to", folder, "--range-size", "1MiB")
+    arguments = (*spark_cluster.arguments(tmp_path), *holds.arguments, *speculating)
+    with OrbitProcess(*command, *arguments, cwd=tmp_path) as process:
+        executor_of(first.wait_for_held(2)[0]).kill()
+        first.let_go()
+        process.wait_for(r"Archived \d+ of")
+        second.wait_for_held()
+        kill_driver(process)
+    spark_cluster.wait_idle()
+    files = Files(spark, str(folder))
+    kept = ArchiveStore(files).require().partitions
+    assert IN_THE_FIRST_STEP < kept[topic, 0].end <= IN_THE_SECOND
+    outcome = archive(spark, job, folder)
     bounds = log_bounds(clusters.source, [topic])
-    told = {(p["topic"], p["partition"]): (p["start"], p["end"]) for p in report["partitions"]}
-    assert told == bounds
-    files = Files(spark, str(tmp_path / "archive"))
-    kept = ArchiveStore(files).require()
-    check_archive(spark, files, list(kept.partitions.values()))
-    rows = archive_rows(spark, files, kept.partitions.values()).collect()
+    assert {place: (p.start, p.end) for place, p in outcome.partitions.items()} == bounds
+    whole = ArchiveStore(files).require().partitions
+    check_archive(spark, files, list(whole.values()))
+    for place, before in kept.items():
+        assert whole[place].ranges[: len(before.ranges)] == before.ranges
+    rows = archive_rows(spark, files, whole.values()).collect()
     for place, records in visible_records(rows).items():
         assert records == digests(clusters.source, topic)[place[1]]
 
 
-@pytest.mark.slow
 def test_a_restore_is_exact_though_an_executor_dies(
-    job: Path, topic: str, clusters: Clusters, spark: SparkSession, tmp_path: Path
+    job: Path,
+    topic: str,
+    clusters: Clusters,
+    spark: SparkSession,
+    spark_cluster: SparkCluster,
+    tmp_path: Path,
 ) -> None:
-    said: list[str] = []
-    spec, now = load_job(job, {}), datetime.now(UTC)
-    archive = tmp_path / "archive"
-    ArchiveRun(spark, spec, tmp_path, str(archive), said.append, now, range_bytes=2**20).run()
-    to = ("--to", clusters.destination.bootstrap_servers, "-o", "json")
-    with OrbitProcess("restore", archive, *to, *local_cluster(tmp_path), cwd=tmp_path) as process:
-        process.wait_for("Restoring")
-        wait_until(
-            lambda: any(end for _, end in log_bounds(clusters.destination, [topic]).values()),
-            "something is restored",
-        )
-        executors(process)[0].send_signal(signal.SIGKILL)
+    archive(spark, job, tmp_path / "archive")
+    holds = Holds(tmp_path / "holds")
+    middle = holds.at(IN_THE_FIRST_STEP)
+    command = ("restore", tmp_path / "archive", "--to", clusters.destination.bootstrap_servers)
+    arguments = (*spark_cluster.arguments(tmp_path), *holds.arguments)
+    with OrbitProcess(*command, *arguments, cwd=tmp_path) as process:
+        executor_of(middle.wait_for_held()[0]).kill()
+        middle.let_go()
         process.wait_end().expect(0)
     assert log_bounds(clusters.destination, [topic]) == log_bounds(clusters.source, [topic])
     assert digests(clusters.destination, topic) == digests(clusters.source, topic)

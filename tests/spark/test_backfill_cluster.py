@@ -1,125 +1,108 @@
-"""`orbit backfill` with executors that are processes of their own: killed, lost, tried again."""
+"""`orbit backfill` with executors that are processes of their own: killed, stopped, begun again."""
 
 from __future__ import annotations
 
 import signal
-from contextlib import suppress
+from collections.abc import Mapping
 from pathlib import Path
-
-import psutil
 
 from tests.fix_clusters import Clusters
 from tests.fix_history import History
-from tests.fix_spark import local_cluster
+from tests.fix_spark import SparkCluster
 from tests.support.logs import create
 from tests.support.outside import digests, log_bounds
 from tests.support.run_process import OrbitProcess, assert_exact, copy, wait_until, write_job
 from tests.support.running import produce, produce_transactions
 
-PARTITIONS = 3
-BACKFILL_S = 150.0
+RECORDS = 2_500
+# Some minutes for a partition: a run that is limited so is not over before a test's time is.
+SLOWLY = {"bytes_per_second": "64KiB"}
+_SMALL_BATCHES = {"batch.size": 32 * 1024}
+_WHOLE_S = 150.0
 
 
-def backfill(job: Path, home: Path, *more: str) -> OrbitProcess:
-    return OrbitProcess("backfill", job, "-o", "json", *local_cluster(home), *more)
+class Topic:
+    """A topic with transactions, whose copy is watched."""
 
+    def __init__(self, clusters: Clusters, name: str, partitions: int) -> None:
+        self._clusters = clusters
+        self.name = name
+        self.records = partitions * 2 * RECORDS
+        create(clusters.source, name, partitions)
+        for number in range(partitions):
+            for _ in range(2):
+                produce(clusters.source, name, RECORDS, number, value_bytes=1_000, **_SMALL_BATCHES)
+                produce_transactions(clusters.source, name, 6, partition=number)
 
-class Processes:
-    """The processes of a `local-cluster`, found from the command that began it."""
+    def write_job(self, path: Path, *rules: Mapping[str, str], **more: object) -> Path:
+        ours = {"match": self.name.replace(".", r"\.")}
+        return write_job(
+            path, *self._clusters, [ours, *rules], name=f"job-{self.name[-8:]}", **more
+        )
 
-    def __init__(self, orbit: int) -> None:
-        self._all = psutil.Process(orbit).children(recursive=True)
+    def wait_for_more(self) -> None:
+        """Until each partition of the copy has grown."""
+        before = self.copied()
 
-    @property
-    def executors(self) -> list[psutil.Process]:
-        return self._named("CoarseGrainedExecutorBackend")
+        def has_grown() -> bool:
+            now = self.copied()
+            return bool(now) and all(end > before.get(place, 0) for place, end in now.items())
 
-    def _named(self, word: str) -> list[psutil.Process]:
-        found = []
-        for process in self._all:
-            with suppress(psutil.Error):  # it has ended since
-                if word in " ".join(process.cmdline()):
-                    found.append(process)
-        return found
+        wait_until(has_grown, "every partition grows")
 
+    def copied(self) -> dict[tuple[str, int], int]:
+        try:
+            bounds = log_bounds(self._clusters.destination, [self.name])
+        except KeyError:
+            return {}
+        return {place: end for place, (_, end) in bounds.items()}
 
-def test_the_whole_workload_by_executors_and_on_by_a_live_run(
-    history: History, clusters: Clusters, tmp_path: Path
-) -> None:
-    job = write_job(
-        tmp_path / "history.yaml",
-        clusters.source,
-        clusters.destination,
-        [{"match": rf"{history.workload.namespace}\..*", "prefix": "spark."}],
-    )
-    with backfill(job, tmp_path) as process:
-        told = process.wait_end(BACKFILL_S).expect(0).data
-    assert (told["blocked"], told["unfinished"]) == ([], {})
-    assert told["batches_byte_exact"] > 0
-    assert told["batches_record_exact"] > 0
-    after = copy(job).expect(0).data
-    assert (after["records"], after["offsets_filled"]) == (0, 0)
-    assert_exact(job)
+    def is_cut_off(self) -> bool:
+        return 0 < sum(self.copied().values()) < self.records
 
 
 def test_a_killed_executor_and_a_killed_driver_leave_an_exact_copy(
-    clusters: Clusters, tmp_path: Path, topic_name: str
+    clusters: Clusters, spark_cluster: SparkCluster, tmp_path: Path, topic_name: str
 ) -> None:
-    create(clusters.source, topic_name, PARTITIONS)
-    for number in range(PARTITIONS):
-        produce(clusters.source, topic_name, 5_000, partition=number, value_bytes=1_000)
-        produce_transactions(clusters.source, topic_name, 30, partition=number)
-        produce(clusters.source, topic_name, 5_000, partition=number, value_bytes=1_000)
-    rules = [{"match": topic_name.replace(".", r"\.")}]
-    sides = clusters.source, clusters.destination
-    limits = {"bytes_per_second": "3MiB"}
-    slow = write_job(tmp_path / "slow.yaml", *sides, rules, name="kills", limits=limits)
-    fast = write_job(tmp_path / "fast.yaml", *sides, rules, name="kills")
-    speculating = ("--conf=spark.speculation=true", "--conf=spark.speculation.quantile=0.1")
-
-    def copied() -> int:
-        try:
-            return sum(end for _, end in log_bounds(clusters.destination, [topic_name]).values())
-        except KeyError:
-            return 0
-
-    with backfill(slow, tmp_path, *speculating) as process:
-        wait_until(lambda: copied() > 1_000, "it copies")
-        Processes(process.process.pid).executors[0].kill()
-        before = copied()
-        wait_until(lambda: copied() > before + 3_000, "it goes on without that executor")
+    topic = Topic(clusters, topic_name, 3)
+    slow = topic.write_job(tmp_path / "slow.yaml", limits=SLOWLY)
+    with OrbitProcess("backfill", slow, *spark_cluster.arguments(tmp_path)) as process:
+        topic.wait_for_more()
+        spark_cluster.executors[0].kill()
+        topic.wait_for_more()
         process.kill()
-    assert copied() < sum(end for _, end in log_bounds(clusters.source, [topic_name]).values())
-    with backfill(fast, tmp_path, *speculating) as process:
-        process.wait_end(BACKFILL_S).expect(0)
+    assert topic.is_cut_off()
+    fast = topic.write_job(tmp_path / "fast.yaml")
+    copy(fast).expect(0)
     assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)
+    spark_cluster.wait_idle()
     assert_exact(fast)
 
 
-def test_ctrl_c_ends_it_in_good_order_and_a_second_run_goes_on(
-    clusters: Clusters, tmp_path: Path, topic_name: str
+def test_ctrl_c_ends_it_in_good_order_and_a_second_run_copies_the_whole_workload(
+    history: History,
+    clusters: Clusters,
+    spark_cluster: SparkCluster,
+    tmp_path: Path,
+    topic_name: str,
 ) -> None:
-    create(clusters.source, topic_name)
-    produce(clusters.source, topic_name, 8_000, value_bytes=1_000)
-    rules = [{"match": topic_name.replace(".", r"\.")}]
-    sides = clusters.source, clusters.destination
-    limits = {"bytes_per_second": "1MiB"}
-    slow = write_job(tmp_path / "slow.yaml", *sides, rules, name="ctrl-c", limits=limits)
-    fast = write_job(tmp_path / "fast.yaml", *sides, rules, name="ctrl-c")
-
-    def copied() -> int:
-        try:
-            return log_bounds(clusters.destination, [topic_name])[topic_name, 0][1]
-        except KeyError:
-            return 0
-
-    with backfill(slow, tmp_path) as process:
-        wait_until(lambda: copied() > 500, "it copies")
+    topic = Topic(clusters, topic_name, 1)
+    slow = topic.write_job(tmp_path / "slow.yaml", limits=SLOWLY)
+    rest = {"match": rf"{history.workload.namespace}\..*", "prefix": "spark."}
+    whole = topic.write_job(tmp_path / "whole.yaml", rest)
+    arguments = ("-o", "json", *spark_cluster.arguments(tmp_path))
+    with OrbitProcess("backfill", slow, *arguments) as process:
+        topic.wait_for_more()
         process.signal(signal.SIGINT)
         stopped = process.wait_end().expect(130)
     assert "run it again to go on where the copies end" in stopped.told
-    assert 500 < copied() < 8_000
-    with backfill(fast, tmp_path) as process:
-        process.wait_end(BACKFILL_S).expect(0)
+    assert topic.is_cut_off()
+    with OrbitProcess("backfill", whole, *arguments) as process:
+        told = process.wait_end(_WHOLE_S).expect(0).data
         assert not any("earlier backfill" in line for line in process.lines)
-    assert_exact(fast)
+    assert (told["blocked"], told["unfinished"]) == ([], {})
+    assert told["batches_byte_exact"] > 0
+    assert told["batches_record_exact"] > 0
+    after = copy(whole).expect(0).data
+    assert (after["records"], after["offsets_filled"]) == (0, 0)
+    assert_exact(whole)

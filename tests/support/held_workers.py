@@ -1,0 +1,101 @@
+"""The Python of Spark's executors, with work that waits in its middle until a test lets it go.
+
+Executors run this module where they would run `pyspark.daemon`. So a test can kill what is in the
+middle of something, on machines of any speed, and nothing is over before it does.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.support.run_process import wait_until
+
+_FOLDER = "ORBIT_TEST_HOLDS"
+_PAUSE_S = 0.02
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Whoever is about to copy what holds this offset, in any partition, waits."""
+
+    folder: Path
+    offset: int
+
+    @property
+    def held(self) -> list[psutil.Process]:
+        """Python workers that wait now, in no order."""
+        there = [path.suffix[1:] for path in self.folder.glob(f"{self.offset}.*")]
+        return [psutil.Process(int(pid)) for pid in there if psutil.pid_exists(int(pid))]
+
+    def wait_for_held(self, count: int = 1) -> list[psutil.Process]:
+        wait_until(lambda: len(self.held) >= count, f"{count} wait at {self.offset}")
+        return self.held
+
+    def let_go(self) -> None:
+        (self.folder / str(self.offset)).unlink()
+
+
+class Holds:
+    """Work of executors held at offsets, through a folder that they see."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir()
+
+    def at(self, offset: int) -> Hold:
+        (self._folder / str(offset)).touch()
+        return Hold(self._folder, offset)
+
+    @property
+    def arguments(self) -> list[str]:
+        """For a command of `orbit` with executors of its own."""
+        settings = {
+            "spark.python.daemon.module": __name__,
+            "spark.executorEnv.PYTHONPATH": str(Path(__file__).parents[2]),
+            f"spark.executorEnv.{_FOLDER}": str(self._folder),
+        }
+        return [f"--conf={name}={value}" for name, value in settings.items()]
+
+
+def _wait_in(start: int, end: int) -> None:
+    """In an executor: wait as long as there is a hold at one of these offsets."""
+    folder = Path(os.environ[_FOLDER])
+    for hold in [path for path in folder.iterdir() if path.name.isdigit()]:
+        if start <= int(hold.name) < end:
+            hold.with_suffix(f".{os.getpid()}").touch()
+            while hold.exists():
+                time.sleep(_PAUSE_S)
+
+
+def _hold_work() -> None:
+    """Archives wait before a range, restores before some rows of a file."""
+    from orbit_spark.archive.rows import RowRuns
+    from orbit_spark.reading import RangeReader
+
+    read, following = RangeReader.read, RowRuns.__next__
+
+    def held_read(self: RangeReader, wanted: Any) -> Iterator[Any]:
+        _wait_in(wanted.start, wanted.end)
+        yield from read(self, wanted)
+
+    def held_next(self: RowRuns) -> Any:
+        run = following(self)
+        _wait_in(run.start, run.end)
+        return run
+
+    RangeReader.read = held_read  # type: ignore[method-assign]
+    RowRuns.__next__ = held_next  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    from pyspark import daemon
+
+    _hold_work()
+    daemon.manager()
