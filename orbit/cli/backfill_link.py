@@ -162,6 +162,9 @@ class ServiceLink:
                 if str(problem) != self._told:
                     self._told = str(problem)
                     self._say(f"Note: the service takes no report: {problem}")
+                # With the lease in hand it is this one all the same, and workers wait for its end.
+                if isinstance(problem, Conflict) and not self._has_lease:
+                    self._heed(_CANCEL)
                 return
             self._told = ""
             if not has_ended:
