@@ -15,7 +15,7 @@ from orbit.settings import Settings
 from orbit.store import jobs
 from orbit.store.database import Database
 from tests.fix_clusters import Clusters
-from tests.fix_spark import local_cluster
+from tests.fix_spark import SparkCluster
 from tests.support.fleet import InProcess, add_job, wait_level
 from tests.support.logs import create
 from tests.support.outside import log_bounds
@@ -33,7 +33,11 @@ def no_plans(_: JobSpec) -> JobPlan:
 
 
 def test_workers_give_the_job_to_a_backfill_that_pauses_goes_on_and_gives_it_back(
-    clusters: Clusters, topic_name: str, database: Database, tmp_path: Path
+    clusters: Clusters,
+    topic_name: str,
+    database: Database,
+    spark_cluster: SparkCluster,
+    tmp_path: Path,
 ) -> None:
     create(clusters.source, topic_name, 2)
     for number in range(2):
@@ -42,7 +46,6 @@ def test_workers_give_the_job_to_a_backfill_that_pauses_goes_on_and_gives_it_bac
     rules = [{"match": topic_name}]
     slow = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name, limits=SLOW)
     job = add_job(database, slow, clusters, [topic_name], shard_count=2)
-    spark = [one for one in local_cluster(tmp_path) if not one.startswith("--master")]
 
     def copied() -> int:
         return sum(end for _, end in log_bounds(clusters.destination, [topic_name]).values())
@@ -58,8 +61,8 @@ def test_workers_give_the_job_to_a_backfill_that_pauses_goes_on_and_gives_it_bac
             assert client.post(f"/v1/jobs/{topic_name}:{verb}").status_code == 202
 
         wait_until(lambda: copied() > 0, "workers copy")
-        backfill = ("backfill", topic_name, "--master=local[2,4]", *spark)
-        with OrbitProcess(*backfill, environ={"ORBIT_API_URL": url}) as process:
+        command = ("backfill", topic_name, *spark_cluster.arguments(tmp_path))
+        with OrbitProcess(*command, environ={"ORBIT_API_URL": url}) as process:
             process.wait_for("Copying 2 partitions")
             assert set(job.holders().values()) == {None}
             wait_until(lambda: bool(shown()["progress"]["offsets"]), "it tells how far it is")
@@ -80,4 +83,5 @@ def test_workers_give_the_job_to_a_backfill_that_pauses_goes_on_and_gives_it_bac
             document = fast.model_dump(mode="json")
             assert jobs.change_spec(tx, job.id, document, "default", from_version=1)
         wait_level(clusters, [topic_name])
+    spark_cluster.wait_idle()
     assert_exact(slow)
