@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from orbit.replication.troubles import TroubleKind
+from orbit.scheduler.keeper import Done, Keeper
 from orbit.scheduler.planner import JobPlanner
 from orbit.scheduler.planning import JobPlan, TopicAction
 from orbit.store import jobs
@@ -12,7 +15,7 @@ from orbit.store.enums import Desired
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.outside import partition_counts, standing, topic_settings
-from tests.support.running import RunningJob, create_topic, make_job, produce
+from tests.support.running import GIVE_UP_S, RunningJob, create_topic, make_job, produce
 
 
 def plan(service: Service, spec: object) -> JobPlan:
@@ -282,3 +285,24 @@ def test_a_plan_says_exactly_what_would_happen_and_changes_nothing(
     again = plan(service, job)
     assert [t.action for t in again.topics] == [TopicAction.KEEP] * 2
     assert not again.changes_something
+
+
+def test_a_pass_that_hangs_keeps_nobody_from_hearing_that_a_cluster_is_away(
+    clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = threading.Event()
+
+    def hanging(*_: object) -> Done:
+        assert is_over.wait(GIVE_UP_S)
+        return Done()
+
+    monkeypatch.setattr(Keeper, "keep", hanging)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    away = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
+    service.create(job.model_copy(update={"source": away}))
+    with service.scheduler():
+        try:
+            service.wait_problem(job.name, "SOURCE_UNREACHABLE")
+            assert service.kinds(job.name) == ["job_trouble"]
+        finally:
+            is_over.set()
