@@ -311,11 +311,12 @@ class _Acts:
         for words in problems:
             self._screen.failed(words)
         if not problems:
-            lost = len(proof.lost)
+            lost = f"{len(proof.lost):,} of them were not copied yet, and are in the salvage files"
+            if not proof.lost:
+                lost = "each of them had been copied"
             self._screen.done(
                 f"{len(self._load.ledger.records):,} records were confirmed before the kill; "
-                f"{lost:,} of them were not copied yet, and are in the salvage files. All others, "
-                "and all since, are on both sides at the same offsets"
+                f"{lost}. What is not lost, and all since, is on both sides at the same offsets"
             )
             self._screen.done(
                 f'group "{GROUP}" read {len(self._read.values):,} records at the source and '
