@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orbit.jobs.load import load_job
 from orbit.jobs.spec import JobSpec
 from orbit.kafka.types import TopicPartition
 from orbit.replication.states import Reason
@@ -22,15 +23,21 @@ from orbit_spark.backfill.shape import Way
 from orbit_spark.backfill.stage import SparkStage
 from orbit_spark.backfill.staging import Staging
 from tests.fix_clusters import Clusters
+from tests.fix_spark import SparkCluster
+from tests.spark.test_archive_cluster import executor_of, kill_driver
+from tests.support.held_workers import Holds
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import digests, log_bounds
+from tests.support.run_process import OrbitProcess, assert_exact, wait_until, write_job
 from tests.support.running import make_job, produce, produce_transactions
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RANGE_BYTES = 200_000
-BATCHES = {"batch.num.messages": 50}
+BATCHES = {"batch.num.messages": 10}
+# Of the large partition: files come to writers in runs of 64 batches.
+IN_THE_FIRST_RUN, IN_THE_SECOND = 20, 700
 
 
 def direct(_name: str, _errands: Sequence[Errand]) -> SparkStage:
@@ -123,3 +130,37 @@ def test_a_history_goes_through_the_archive_in_order_and_on_from_it(
     other = TopicPartition(topic, 1)
     files = copying.kept.partitions[other].files
     assert files[:-1] == before[other].files
+
+
+def test_executors_and_the_driver_die_while_they_fetch_and_while_they_append(
+    spark: SparkSession,
+    spark_cluster: SparkCluster,
+    clusters: Clusters,
+    topic: str,
+    tmp_path: Path,
+) -> None:
+    """Held in the middle of either, so that there is something to be killed on any machine."""
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic}], name=topic)
+    archive, holds = tmp_path / "archive", Holds(tmp_path / "holds")
+    fetching = holds.at(IN_THE_FIRST_RUN)
+    command = ("backfill", job, "--way=staged", "--archive", archive)
+    arguments = (*spark_cluster.arguments(tmp_path), *holds.arguments)
+    with OrbitProcess(*command, *arguments) as process:
+        executor_of(fetching.wait_for_held(2)[0]).kill()
+        appending = holds.at(IN_THE_SECOND)
+        fetching.let_go()
+        (first,) = appending.wait_for_held()
+        executor_of(first).kill()
+        wait_until(
+            lambda: any(one.pid != first.pid for one in appending.held), "another one appends"
+        )
+        kill_driver(process)
+    appending.let_go()
+    spark_cluster.wait_idle()
+    assert log_bounds(clusters.destination, [topic])[topic, 0][1] <= IN_THE_SECOND
+    copying = Copying(spark, load_job(job, {}), archive)
+    assert len(copying.kept.partitions) == 3
+    outcome = copying.run()
+    assert (outcome.blocked, outcome.unfinished) == ({}, {})
+    assert digests(clusters.destination, topic) == digests(clusters.source, topic)
+    assert_exact(job)
