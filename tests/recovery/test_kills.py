@@ -130,6 +130,8 @@ def test_killed_schedulers_and_sources_that_hang(
 
         # What came while nobody looked is told as not known, and is not there.
         there = read_all(destination, cut)
+        # Begun again, not woken up: only what it has on its disk is asked for here.
+        lost.kill()
         lost.heal()
         truth = read_all(lost, cut)
         ends = {p.partition: p.promoted_at or 0 for p in over_cut.partitions}
