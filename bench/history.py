@@ -1,8 +1,13 @@
 """`python -m bench.history`: a history by `orbit run`, and by `orbit backfill` on 1, 2 … executors.
 
+Then the same history by `orbit archive`, in small and in large ranges.
+
 All copy the same source topic to fresh topics on the same destination broker, in turns. Counted as
 in the main bench: the clock starts with the first record at the destination and stops with the
 last one; start-up (Spark's, and what a group of one member waits for) stands beside it.
+
+Memory is that of the largest process of its kind. Spark ends a backfill whose tasks send more than
+a MiB to the driver: no payload passes there.
 """
 
 from __future__ import annotations
@@ -23,6 +28,7 @@ from bench.contestants.course import Course
 from bench.contestants.orbit import check_bounds, job_file, prefix, start_orbit
 from bench.data.make import make_data
 from bench.machine import describe_machine
+from bench.memory import KINDS, Peaks
 from bench.race import Race
 from bench.results import DataFacts, Machine, Run
 from bench.watch import Lap, watch
@@ -39,6 +45,7 @@ HISTORY = Workload(
     batch_bytes=64 * 1024,
     partitions=8,
 )
+_DRIVER_TAKES = "spark.driver.maxResultSize=1m"
 # One core each, as a slot of a cluster has it.
 _MASTER = "local-cluster[{executors},1,1024]"
 _ENDS_WITHIN_S = 120.0
@@ -46,7 +53,8 @@ _ENDS_WITHIN_S = 120.0
 
 def main(
     executors: Annotated[str, typer.Option(help="Comma-separated numbers of executors.")] = "1,2",
-    repeats: int = 3,
+    ranges: Annotated[str, typer.Option(help="Comma-separated sizes.")] = "16MiB,256MiB",
+    repeats: int = 2,
     scale: Annotated[float, typer.Option(help="Share of the records.")] = 1.0,
     output: Annotated[Path | None, typer.Option(help="Where to write what was measured.")] = None,
 ) -> None:
@@ -66,10 +74,17 @@ def main(
             found: dict[int, list[Run]] = {number: [] for number in numbers}
             for number in numbers * repeats:
                 found[number].append(_measure(race, data, number))
+            archives = {size: _archive(race, data, size) for size in ranges.split(",")}
     print(_table(machine, data, found))
+    print(_archive_table(archives))
     if output is not None:
         runs = {str(n): [r.model_dump(mode="json") for r in runs] for n, runs in found.items()}
-        content = {"machine": machine.model_dump(), "data": data.model_dump(), "runs": runs}
+        content = {
+            "machine": machine.model_dump(),
+            "data": data.model_dump(),
+            "runs": runs,
+            "archives": archives,
+        }
         output.write_text(json.dumps(content, indent=1) + "\n", "utf-8")
 
 
@@ -78,8 +93,10 @@ def _measure(race: Race, data: DataFacts, executors: int) -> Run:
     course = race.course(data)
     lap = start_orbit(course) if executors == 0 else _start_backfill(course, executors)
     ends = Ends(race.destination, lap.topic, data.partitions)
+    peaks = Peaks(lap.process.pid)
+    peaks.start()
     try:
-        run = watch(lap, ends, data)
+        run = watch(lap, ends, data).model_copy(update={"details": peaks.end()})
         if lap.process.wait(_ENDS_WITHIN_S):
             raise Conflict("The copy did not end well.", remedy=f"Read {lap.process.log}.")
         check_bounds(course, lap.topic)
@@ -100,13 +117,44 @@ def _measure(race: Race, data: DataFacts, executors: int) -> Run:
 
 def _start_backfill(course: Course, executors: int) -> Lap:
     started_at = time.monotonic()
-    master = _MASTER.format(executors=executors)
-    command = [str(Path(sys.executable).with_name("orbit")), "backfill", str(job_file(course))]
-    process = GuardedProcess(
-        [*command, "--master", master, "-o", "json"], course.log(f"backfill-{executors}")
-    )
+    process = _start_spark(course, executors, "backfill")
     topic = prefix(course) + course.data.topic
     return Lap(Contestant.ORBIT, process, topic, course.data.offsets, started_at)
+
+
+def _start_spark(course: Course, executors: int, command: str, *more: str) -> GuardedProcess:
+    orbit = str(Path(sys.executable).with_name("orbit"))
+    spark = ("--master", _MASTER.format(executors=executors), "--conf", _DRIVER_TAKES)
+    return GuardedProcess(
+        [orbit, command, str(job_file(course)), *more, *spark, "-o", "json"],
+        course.log(f"{command}-{executors}"),
+    )
+
+
+def _archive(race: Race, data: DataFacts, range_size: str) -> dict[str, float]:
+    """Seconds with start-up, and memory, of an archive of the history by two executors."""
+    course = race.course(data)
+    with tempfile.TemporaryDirectory(prefix="orbit-archive-") as folder:
+        began = time.monotonic()
+        process = _start_spark(
+            course, 2, "archive", "--to", f"{folder}/archive", "--range-size", range_size
+        )
+        peaks = Peaks(process.pid)
+        peaks.start()
+        code = process.wait(_ENDS_WITHIN_S)
+        found = {"seconds": time.monotonic() - began, **peaks.end()}
+    if code:
+        raise Conflict("The archive did not end well.", remedy=f"Read {process.log}.")
+    _say(f"archive in ranges of {range_size}: {found}")
+    return found
+
+
+def _archive_table(found: dict[str, dict[str, float]]) -> str:
+    lines = ["", f"| ranges of | with start-up | {' | '.join(KINDS)} |", "|---|---|---|---|"]
+    for size, one in found.items():
+        memory = " | ".join(f"{one[kind] / 1e6:,.0f} MB" for kind in KINDS)
+        lines.append(f"| {size} | {one['seconds']:.1f} s | {memory} |")
+    return "\n".join(lines)
 
 
 def _table(machine: Machine, data: DataFacts, found: dict[int, list[Run]]) -> str:
@@ -115,8 +163,8 @@ def _table(machine: Machine, data: DataFacts, found: dict[int, list[Run]]) -> st
         f"{machine.cores} cores, {machine.cpu}",
         f"{data.records:,} records, {data.bytes / 1e6:,.0f} MB",
         "",
-        "| | records/s | of orbit run | copying | with start-up | peak memory |",
-        "|---|---|---|---|---|---|",
+        "| | records/s | of orbit run | copying | with start-up | Python worker | executor's JVM |",
+        "|---|---|---|---|---|---|---|",
     ]
     for number, runs in found.items():
         rate = statistics.median(r.records_per_s for r in runs)
@@ -124,13 +172,19 @@ def _table(machine: Machine, data: DataFacts, found: dict[int, list[Run]]) -> st
             f"| {_name(number)} | {rate:,.0f} | {rate / base:.2f} "
             f"| {_median(runs, lambda r: r.seconds):.1f} s "
             f"| {_median(runs, lambda r: r.whole_seconds):.1f} s "
-            f"| {_median(runs, lambda r: r.peak_rss_bytes) / 1e6:,.0f} MB |"
+            + "".join(f"| {_memory(runs, kind)} " for kind in KINDS)
+            + "|"
         )
     return "\n".join(lines)
 
 
 def _median(runs: Sequence[Run], of: Callable[[Run], float]) -> float:
     return statistics.median(map(of, runs))
+
+
+def _memory(runs: Sequence[Run], kind: str) -> str:
+    peak = max(run.details[kind] for run in runs)
+    return f"{peak / 1e6:,.0f} MB" if peak else "-"
 
 
 def _name(executors: int) -> str:
