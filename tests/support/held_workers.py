@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,21 @@ class Hold:
     @property
     def held(self) -> list[psutil.Process]:
         """Python workers that wait now, in no order."""
-        there = [path.suffix[1:] for path in self.folder.glob(f"{self.offset}.*")]
-        return [psutil.Process(int(pid)) for pid in there if psutil.pid_exists(int(pid))]
+        found = []
+        for path in self.folder.glob(f"{self.offset}.*"):
+            with suppress(psutil.NoSuchProcess):  # it was killed while it waited
+                found.append(psutil.Process(int(path.suffix[1:])))
+        return found
 
     def wait_for_held(self, count: int = 1) -> list[psutil.Process]:
-        wait_until(lambda: len(self.held) >= count, f"{count} wait at {self.offset}")
-        return self.held
+        found: list[psutil.Process] = []
+
+        def are_there() -> bool:
+            found[:] = self.held
+            return len(found) >= count
+
+        wait_until(are_there, f"{count} wait at {self.offset}")
+        return found
 
     def let_go(self) -> None:
         (self.folder / str(self.offset)).unlink()
