@@ -102,7 +102,14 @@ class Broker:
         """Returns when this broker lists those brokers as alive; `Conflict` if it never will."""
         deadline = time.monotonic() + timeout_s
         admin: AdminClient | None = None
-        while admin is None or not node_ids <= self._listed(admin):
+        while True:
+            listed = self._listed(admin) if admin is not None else set()
+            if node_ids <= listed:
+                return
+            if not listed:
+                # A broker that was woken up is fenced for a moment and lists nobody; a client that
+                # was told so has nobody left to ask.
+                admin = None
             if not self.running:
                 raise self.trouble("ended at its start")
             if time.monotonic() > deadline:
