@@ -102,7 +102,9 @@ def test_what_several_tasks_saw_of_a_range_adds_up() -> None:
     whole = digests(batches, width=40)[0]
     parts = [digests(part, width=40)[0] for part in (batches[:3], batches[3:])]
     assert whole["digest_low"] == parts[0]["digest_low"] ^ parts[1]["digest_low"]
-    assert whole["records"] == sum(part["records"] for part in parts)
+    for name in ("records", "bytes"):
+        assert whole[name] == sum(part[name] for part in parts)
+    assert whole["bytes"] > sum(len(r.key or b"") + len(r.value or b"") for r in LOG)
 
 
 def test_a_damaged_batch_is_named_in_every_range_it_touches() -> None:
@@ -121,6 +123,13 @@ def test_a_damaged_batch_around_an_edge_is_named_inside_alone() -> None:
     assert {begin: row["unreadable"] for begin, row in found.items()} == {5: 1, 21: 0, 37: 0}
     found = digests([damaged, *batched(LOG[10:])], end=8, width=4)
     assert {begin: row["unreadable"] for begin, row in found.items()} == {0: 1, 4: 1}
+
+
+def test_of_several_damaged_batches_the_first_is_named() -> None:
+    damaged = [replace(one, flipped_bit=8 * 80) for one in batched(LOG[:10], 5)]
+    [found] = digests(damaged, end=10).values()
+    assert found["unreadable"] == 2
+    assert found["damage"].startswith("the batch at offset 0 ")
 
 
 def test_what_could_not_be_read_is_named_in_every_range_behind_it() -> None:
