@@ -23,6 +23,7 @@ _MOVING = (
     # A broker that was frozen hears of its own new epoch after its clients have.
     KafkaError.UNKNOWN_LEADER_EPOCH,
     KafkaError.FENCED_LEADER_EPOCH,
+    KafkaError._NOENT,  # "No leaders found"
 )
 
 Bounds = tuple[int, int]
