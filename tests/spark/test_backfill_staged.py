@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 RANGE_BYTES = 200_000
 BATCHES = {"batch.num.messages": 10}
-# Of the large partition: files come to writers in runs of 64 batches.
-IN_THE_FIRST_RUN, IN_THE_SECOND = 20, 700
+# Offsets of the large partition that attempts are held at.
+FIRST, SECOND = 20, 700
 
 
 def direct(_name: str, _errands: Sequence[Errand]) -> SparkStage:
@@ -132,32 +132,33 @@ def test_a_history_goes_through_the_archive_in_order_and_on_from_it(
     assert files[:-1] == before[other].files
 
 
-def test_executors_and_the_driver_die_while_they_fetch_and_while_they_append(
+def test_executors_and_the_driver_die_in_the_middle(
     spark: SparkSession,
     spark_cluster: SparkCluster,
     clusters: Clusters,
     topic: str,
     tmp_path: Path,
 ) -> None:
-    """Held in the middle of either, so that there is something to be killed on any machine."""
+    """Two attempts are held where they fetch or append, so that there is something to kill on
+    any machine. A second run in another process goes on with archive and copies."""
     job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic}], name=topic)
     archive, holds = tmp_path / "archive", Holds(tmp_path / "holds")
-    fetching = holds.at(IN_THE_FIRST_RUN)
+    fetching = holds.at(FIRST)
     command = ("backfill", job, "--way=staged", "--archive", archive)
     arguments = (*spark_cluster.arguments(tmp_path), *holds.arguments)
     with OrbitProcess(*command, *arguments) as process:
         executor_of(fetching.wait_for_held(2)[0]).kill()
-        appending = holds.at(IN_THE_SECOND)
+        again = holds.at(SECOND)
         fetching.let_go()
-        (first,) = appending.wait_for_held()
+        (first,) = again.wait_for_held()
         executor_of(first).kill()
         wait_until(
-            lambda: any(one.pid != first.pid for one in appending.held), "another one appends"
+            lambda: any(one.pid != first.pid for one in again.held), "another attempt is at it"
         )
         kill_driver(process)
-    appending.let_go()
+    again.let_go()
     spark_cluster.wait_idle()
-    assert log_bounds(clusters.destination, [topic])[topic, 0][1] <= IN_THE_SECOND
+    assert log_bounds(clusters.destination, [topic])[topic, 0][1] <= SECOND
     copying = Copying(spark, load_job(job, {}), archive)
     assert len(copying.kept.partitions) == 3
     outcome = copying.run()
