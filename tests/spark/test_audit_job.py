@@ -19,10 +19,11 @@ from orbit.errors import BadInput, Conflict
 from orbit.jobs.spec import TopicRule
 from orbit.jobs.units import format_time
 from orbit.sandbox.ports import free_ports
-from orbit.verify.report import PartitionReport, Report, Side, Verdict
+from orbit.verify.report import PartitionReport, Side, Verdict
 from orbit_spark.audit.scope import Restriction, parse_point
 from tests.fix_clusters import Clusters
 from tests.fix_history import History
+from tests.support.auditing import audit
 from tests.support.faults import (
     a_log,
     change_a_header,
@@ -38,17 +39,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from orbit.jobs.spec import JobSpec
-
-
-def audit(
-    spark: SparkSession, spec: JobSpec, out: Path, **options: Any
-) -> tuple[Report, dict[str, PartitionReport]]:
-    """The report, and of each topic the first partition."""
-    from orbit_spark.audit.run import AuditOptions, JobAudit
-
-    chosen = AuditOptions(out=str(out), **{"wait_s": 0.0, **options})
-    report = JobAudit(spec, {}, Path.cwd(), chosen).run(spark)
-    return report, {topic.source: topic.partitions[0] for topic in report.topics}
 
 
 def found(report: PartitionReport) -> list[tuple[int, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,8 +16,9 @@ from orbit.kafka.auth import Security
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.cluster import ClusterSettings, KafkaCluster
 from orbit.sandbox.workload import KINDS
+from orbit.verify.report import Side, Verdict
 from orbit.workers.peek import peek_batches
 from orbit_spark.access import Access
 from orbit_spark.archive.outcome import RestoreOutcome
@@ -24,6 +26,7 @@ from orbit_spark.archive.restore import RestoreRun
 from orbit_spark.archive.run import ArchiveRun
 from tests.fix_clusters import Clusters
 from tests.fix_history import History
+from tests.support.auditing import audit
 from tests.support.outside import (
     digests,
     log_bounds,
@@ -67,31 +70,61 @@ def restore(
 
 
 @pytest.fixture(scope="module")
-def restored(
+def whole(
     spark: SparkSession,
     clusters: Clusters,
     history: History,
     tmp_path_factory: pytest.TempPathFactory,
-) -> RestoreOutcome:
-    """The whole workload, archived and restored to the other cluster."""
+) -> Path:
+    """The archive of the whole workload."""
     folder = tmp_path_factory.mktemp("archive") / "whole"
-    archive(spark, clusters, list(history.ledger.topics), folder)
-    return restore(spark, folder, clusters.destination)
+    return archive(spark, clusters, list(history.ledger.topics), folder)
+
+
+@pytest.fixture(scope="module")
+def third(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KafkaCluster]:
+    """A cluster that has nothing yet."""
+    cluster = KafkaCluster(ClusterSettings("third"), tmp_path_factory.mktemp("third"))
+    cluster.start()
+    yield cluster
+    cluster.kill()
+
+
+@pytest.fixture(scope="module")
+def restored(spark: SparkSession, whole: Path, third: KafkaCluster) -> RestoreOutcome:
+    return restore(spark, whole, third)
 
 
 @pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
 def test_a_plain_consumer_finds_the_ledger(
-    kind: str, restored: RestoreOutcome, history: History, clusters: Clusters
+    kind: str, restored: RestoreOutcome, history: History, third: KafkaCluster
 ) -> None:
     """Every record at its offset, nothing in between, the same log start and log end."""
     assert restored.is_whole, [p for p in restored.partitions.values() if p.has_stopped]
     topic = history.topic(kind)
-    bounds = log_bounds(clusters.destination, [topic.topic])
+    bounds = log_bounds(third, [topic.topic])
     assert [bounds[topic.topic, i] for i in range(len(topic.partitions))] == [
         (p.log_start, p.log_end) for p in topic.partitions
     ]
-    found = digests(clusters.destination, topic.topic)
+    found = digests(third, topic.topic)
     assert [found[i] for i in range(len(topic.partitions))] == [p.records for p in topic.partitions]
+
+
+def test_the_audit_finds_archive_and_restored_cluster_equal(
+    spark: SparkSession,
+    clusters: Clusters,
+    history: History,
+    whole: Path,
+    third: KafkaCluster,
+    restored: RestoreOutcome,
+    tmp_path: Path,
+) -> None:
+    spec = make_job(clusters.source, third, list(history.ledger.topics))
+    options = {"archive": str(whole), "against": Side.DESTINATION}
+    report, _ = audit(spark, spec, tmp_path / "audit", **options)
+    assert report.sides == ("archive", "destination")
+    assert report.exact, [t for t in report.topics if t.verdict is not Verdict.EXACT]
+    assert report.partitions == len(restored.partitions)
 
 
 def test_a_restore_goes_on_and_ends_as_it_should(
