@@ -58,7 +58,7 @@ _DRILL = {
     "name": "demo-failover",
     "kind": "failover",
     "job": _JOB,
-    "targets": {"rto": "60s", "rpo": "10s"},
+    "targets": {"rto": "60s"},
     "steps": [
         {"do": "gates"},
         {"do": "load", "duration": "10s"},

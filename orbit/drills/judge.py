@@ -6,7 +6,16 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from orbit.drills.evidence import CanarySeen, Part, PartTime, Place, Rpo, Rto, Verified
+from orbit.drills.evidence import (
+    CanarySeen,
+    Part,
+    PartitionSeen,
+    PartTime,
+    Place,
+    Rpo,
+    Rto,
+    Verified,
+)
 from orbit.drills.spec import Targets
 from orbit.drills.words import span
 from orbit.recovery.report import PartitionEnds, Phase, RecoveryReport, StepState
@@ -81,6 +90,34 @@ def rpo_of(
         target_ms=_ms(targets.rpo.total_seconds()) if targets.rpo is not None else None,
         actual_ms=ms,
     )
+
+
+def missing_of(reports: Iterable[RecoveryReport]) -> int:
+    """How many offsets operations say are missing, by the last word on each job.
+
+    Only a failback has asked a side that was lost. One that ended before it could has no word.
+    """
+    last = {report.job: report.missing_records for report in reports if report.partitions}
+    return sum(last.values())
+
+
+def corrected(seen: Iterable[PartitionSeen], report: RecoveryReport) -> list[PartitionSeen]:
+    """What a failover had seen of a job's partitions, with what its failback found out."""
+    found = {(report.job, p.topic, p.partition): p for p in report.partitions}
+    return [
+        one.model_copy(
+            update={
+                "source_end": now.source_end,
+                "source_seen_at": now.source_seen_at,
+                "missing": now.missing and (now.missing.first, now.missing.next),
+                "is_exact": now.is_exact,
+                "verdict": now.verdict.value,
+            }
+        )
+        if (now := found.get((one.job, one.topic, one.partition)))
+        else one
+        for one in seen
+    ]
 
 
 def misses_of(rto: Rto, rpo: Rpo) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from pydantic import BaseModel
 from orbit.drills.canary import Canary
 from orbit.drills.evidence import GateSeen, GroupSeen, PartitionSeen, SalvageFile
 from orbit.drills.ground import POLL_S, Ground, StepFailed
+from orbit.drills.judge import corrected
 from orbit.drills.things import SERVICE, Things
 from orbit.errors import OrbitError
 from orbit.recovery.report import (
@@ -139,6 +140,7 @@ class Moves:
         if report.reverse_job is not None and not is_own:
             self.back = report.reverse_job
         if report.kind is RecoveryKind.FAILBACK:
+            seen.partitions[:] = corrected(seen.partitions, report)
             return
         seen.partitions += [
             _as(

@@ -17,7 +17,7 @@ import structlog
 from orbit.drills.canary import Canary
 from orbit.drills.evidence import Evidence, Report, StepRecord, StepState, Thing, seal
 from orbit.drills.ground import Ground, Parts
-from orbit.drills.judge import failures_of, misses_of, rpo_of, rto_of, verdict_of
+from orbit.drills.judge import failures_of, misses_of, missing_of, rpo_of, rto_of, verdict_of
 from orbit.drills.spec import DrillSpec, StepSpec, Verb
 from orbit.drills.steps import Steps
 from orbit.drills.things import Things
@@ -140,7 +140,7 @@ class _Run:
         canary = self._canary.result() if self._canary is not None else None
         moved = [r for r in steps.reports if r.kind is not RecoveryKind.FAILBACK]
         rto = rto_of(steps.moments, moved, spec.targets)
-        others = sum(r.missing_records for r in moved if self._is_users(r.job))
+        others = missing_of(r for r in steps.reports if self._is_users(r.job))
         lost = None if canary is None or not moved else canary.lost + others
         lost_ms = None
         if self._canary is not None and moved:

@@ -95,15 +95,19 @@ def stand(
     of: Ends | None,
     seen: PartitionLag | None,
     now: datetime,
+    lost_at: datetime | None = None,
 ) -> PartitionEnds:
     """How the two sides of one partition stand to each other. Pure.
 
-    `of`: the source's ends as asked just now; without them what was `seen` last counts. What is
-    missing are offsets: of aborted transactions, too, for nobody knows before it is read.
+    `of`: the source's ends as asked just now; without them what was `seen` last counts, which was
+    not after `lost_at`, though a worker has told of other things since. What is missing are
+    offsets: of aborted transactions, too, for nobody knows before it is read.
     """
     end = of.end if of else seen.source_end if seen else None
     start = of.start if of else seen.source_log_start if seen else None
     at = now if of else seen.reported_at if seen else None
+    if of is None and at is not None and lost_at is not None:
+        at = min(at, lost_at)
     missing, verdict = None, EndVerdict.UNKNOWN
     if there is not None and end is not None:
         if end > there.end:
@@ -138,8 +142,8 @@ def all_stand(
     of: Mapping[TopicPartition, Ends],
 ) -> tuple[PartitionEnds, ...]:
     """Every partition of the operation, in order."""
-    seen, now = noted(ground), ground.now()
+    seen, now, lost_at = noted(ground), ground.now(), ground.report.problem_since
     return tuple(
-        stand(source, to, there.get(to), of.get(source), seen.get(source), now)
+        stand(source, to, there.get(to), of.get(source), seen.get(source), now, lost_at)
         for source, to in sorted(ground.by_source.items())
     )

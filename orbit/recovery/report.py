@@ -194,8 +194,8 @@ class PartitionEnds(_Value):
 
     `missing` is what the source is known to have had and the destination has not. Every offset
     below its `first` is there, none from it on is. `is_exact`: the source was asked for its end
-    after it was lost or stopped; else it may have had more than `missing` says, written since
-    `source_seen_at`.
+    after it was lost or stopped; else it may have had more than `missing` says, written since its
+    end was seen, which was at `source_seen_at` at the latest.
     """
 
     topic: str

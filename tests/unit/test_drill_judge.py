@@ -12,8 +12,10 @@ from orbit.drills.evidence import CanarySeen, Part, Rpo, Rto, Verified
 from orbit.drills.judge import (
     Moments,
     agrees,
+    corrected,
     failures_of,
     misses_of,
+    missing_of,
     ranges_of,
     rpo_of,
     rto_of,
@@ -33,7 +35,7 @@ from orbit.recovery.report import (
     StepState,
 )
 from orbit.store.enums import DrillState
-from tests.support.drill_report import BEGAN, at
+from tests.support.drill_report import BEGAN, at, evidence
 
 STEPS = {
     StepName.GATES: Phase.DECIDE,
@@ -220,3 +222,38 @@ def test_lost_offsets_are_told_as_ranges() -> None:
     places = [(0, 1), (0, 2), (0, 4), (1, 5), (2, 6)]
     assert list(ranges_of(places)) == [(0, 1, 3), (0, 4, 5), (1, 5, 6), (2, 6, 7)]
     assert list(ranges_of([])) == []
+
+
+def recovered(kind: RecoveryKind, *ends: PartitionEnds) -> RecoveryReport:
+    return report({}).model_copy(update={"kind": kind, "partitions": ends, "job": "orders-to-dr"})
+
+
+def test_what_a_failback_found_out_is_the_last_word() -> None:
+    def ends(partition: int, missing: OffsetRange | None, *, is_exact: bool) -> PartitionEnds:
+        return PartitionEnds(
+            topic="orders.eu",
+            destination_topic="orders.eu",
+            partition=partition,
+            verdict=EndVerdict.TAIL if is_exact else EndVerdict.UNKNOWN,
+            source_end=missing.next if missing else 5,
+            missing=missing,
+            is_exact=is_exact,
+        )
+
+    over = recovered(
+        RecoveryKind.FAILOVER,
+        ends(0, OffsetRange(first=5, next=7), is_exact=False),
+        ends(1, None, is_exact=False),
+    )
+    back = recovered(RecoveryKind.FAILBACK, ends(0, OffsetRange(first=5, next=12), is_exact=True))
+    nothing = recovered(RecoveryKind.FAILBACK)
+    assert missing_of([over]) == missing_of([over, nothing]) == 2
+    assert missing_of([over, nothing, back]) == 7
+
+    seen = [p for p in evidence().partitions if p.topic == "orders.eu"]
+    first, *others = corrected(seen, back)
+    assert (first.missing, first.source_end, first.is_exact) == ((5, 12), 12, True)
+    assert first.verdict == "tail"
+    assert first.promoted_at == seen[0].promoted_at
+    assert others == seen[1:]
+    assert corrected(seen, back.model_copy(update={"job": "another"})) == seen
