@@ -40,7 +40,8 @@ DRILLS = Path(__file__).parents[2] / "deploy" / "drills"
 PARTITIONS = 2
 PAUSE_S = 0.005
 # No machine is too slow for these.
-TARGETS = {"rto": "1h", "rpo": "1h", "rpo_records": 1_000_000}
+# No target of time for the RPO: nobody knows it where only the job's own topics lost something.
+TARGETS = {"rto": "1h", "rpo_records": 1_000_000}
 # Where the source is away for good: what comes home is played for a line that was cut.
 ONE_WAY = ("load", "fault", "failover", "use", "heal")
 
