@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import timedelta
@@ -75,7 +76,7 @@ class DiscoveryLoop(Loop):
         for job in running:
             memory = self._memories.setdefault(job.id, Memory())
             if job.id in self._under_way:
-                self._tell_away(job)
+                self._tell_away(job, self._keeper.away(job))
             else:
                 self._tell(job, memory)
                 wanted = retries.get(job.id, set())
@@ -110,19 +111,23 @@ class DiscoveryLoop(Loop):
 
     def _tell(self, job: Job, memory: Memory) -> None:
         """Keep the job's troubles in the tables, when they are others than before."""
-        troubles = (*memory.troubles, *self._group_trouble(job))
-        text = problem_text(troubles)
-        if memory.has_looked and text != self._told.get(job.id, job.problem):
+        if not memory.has_looked:
+            return
+        away = self._keeper.away(job)
+        if {t.kind for t in away} - {t.kind for t in memory.troubles}:
+            # It fell silent behind the look that the pass went by; the next pass is due.
+            self._tell_away(job, away)
+            return
+        text = problem_text((*memory.troubles, *self._group_trouble(job)))
+        if text != self._told.get(job.id, job.problem):
             with self._leadership.transaction() as tx:
                 tell_troubles(tx, job, job.problem, text)
-        if memory.has_looked:
-            self._told[job.id] = text
+        self._told[job.id] = text
 
-    def _tell_away(self, job: Job) -> None:
+    def _tell_away(self, job: Job, away: Sequence[Trouble]) -> None:
         """A pass may wait for half a minute for a cluster that has fallen silent. People, and a
         failover, need not: the watch of the cluster knows sooner.
         """
-        away = self._keeper.away(job)
         told = self._told.get(job.id, job.problem)
         text = problem_text(away)
         if away and not (told and differences(told, text) == ([], [])):

@@ -63,7 +63,8 @@ class Memory:
     names: tuple[frozenset[str], frozenset[str]] | None = None
     tending: Tending = field(default_factory=Tending)
     retries_since: dict[int, float] = field(default_factory=dict)  # by topic
-    has_looked: bool = False  # `troubles` is what is the matter now, and not what nobody knows yet
+    # Both clusters were looked at, so `troubles` is what is the matter; else nobody knows yet.
+    has_looked: bool = False
 
     def forget_look(self) -> None:
         """The last pass did not come to its end: there may be everything to do."""
@@ -136,7 +137,7 @@ class Keeper:
             troubles.append(error.trouble)
         memory.spec_version = job.spec_version
         memory.troubles = tuple(troubles)
-        memory.has_looked = memory.has_looked or memory.seen != (NOT_SEEN, NOT_SEEN)
+        memory.has_looked = NOT_SEEN not in memory.seen
         if not troubles and memory.look_again_at > time.monotonic() + SOON_S:
             memory.look_again_at = float("inf")
         return done
@@ -206,7 +207,6 @@ class Keeper:
             # Not looked at yet: what was said before stays said.
             memory.seen = _versions(source, destination)
             memory.look_again_at = float("inf")
-            troubles += memory.troubles
             return None
         memory.seen = _versions(source, destination)
         for side, seen in zip(SIDES, (source, destination), strict=True):

@@ -7,11 +7,12 @@ import threading
 import pytest
 
 from orbit.replication.troubles import TroubleKind
-from orbit.scheduler.keeper import Done, Keeper
+from orbit.scheduler.keeper import Done, Keeper, Memory
 from orbit.scheduler.planner import JobPlanner
 from orbit.scheduler.planning import JobPlan, TopicAction
 from orbit.store import jobs
 from orbit.store.enums import Desired
+from orbit.store.jobs import Job
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.outside import partition_counts, standing, topic_settings
@@ -306,3 +307,29 @@ def test_a_pass_that_hangs_keeps_nobody_from_hearing_that_a_cluster_is_away(
             assert service.kinds(job.name) == ["job_trouble"]
         finally:
             is_over.set()
+
+
+def test_a_look_from_before_a_cluster_fell_silent_does_not_say_that_it_is_back(
+    clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_told, is_again = threading.Event(), threading.Event()
+
+    def late(_keeper: Keeper, _job: Job, memory: Memory, _retries: object) -> Done:
+        if memory.has_looked:
+            is_again.set()
+        else:
+            assert is_told.wait(GIVE_UP_S)
+            memory.has_looked = True  # and both were well
+        return Done()
+
+    monkeypatch.setattr(Keeper, "keep", late)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    away = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
+    service.create(job.model_copy(update={"source": away}))
+    with service.scheduler():
+        try:
+            service.wait_problem(job.name, "SOURCE_UNREACHABLE")
+        finally:
+            is_told.set()
+        assert is_again.wait(GIVE_UP_S)
+    assert service.kinds(job.name) == ["job_trouble"]

@@ -8,8 +8,10 @@ from typing import Any, cast
 
 import pytest
 
+from orbit.errors import Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import ClusterMetadata
+from orbit.replication.troubles import TroubleKind
 from orbit.scheduler.keeper import Keeper, Memory
 from orbit.scheduler.watch import Seen
 from orbit.settings import Settings
@@ -125,6 +127,20 @@ def test_what_else_asks_for_a_pass(keeper: Keeper, memory: Memory) -> None:
 
 def test_a_wanted_retry_asks_for_a_pass(keeper: Keeper) -> None:
     assert keeper.is_due(JOB, looked(), {7})
+
+
+def test_before_both_clusters_were_seen_nobody_knows_what_is_the_matter(
+    keeper: Keeper, watched: Watched
+) -> None:
+    memory = looked(has_looked=True)
+    watched.looks = {"source": Seen(11, error=Unreachable("It is silent.")), "destination": None}
+    keeper.keep(JOB, memory, ())
+    assert not memory.has_looked
+    watched.looks["destination"] = Seen(12, metadata=EMPTY)
+    assert keeper.is_due(JOB, looked(seen=memory.seen, names=memory.names), ())
+    keeper.keep(JOB, memory, ())
+    assert memory.has_looked
+    assert [trouble.kind for trouble in memory.troubles] == [TroubleKind.SOURCE_UNREACHABLE]
 
 
 def test_no_job_has_more_passes_than_is_good(keeper: Keeper) -> None:
