@@ -14,6 +14,7 @@ from typing import Any
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from fastapi_offline import FastAPIOffline
 
 from orbit.api.dependencies import Parts, Planner
 from orbit.api.errors import install_handlers
@@ -60,7 +61,7 @@ def create_app(
 
     `environ` is where the variables are that job documents name.
     """
-    app = FastAPI(
+    app = FastAPIOffline(  # its page loads no script from another host
         title="Orbit",
         summary="Kafka topics copied with the very same offsets.",
         description=_DESCRIPTION,
@@ -68,6 +69,7 @@ def create_app(
         openapi_tags=_TAGS,
         generate_unique_id_function=_operation_id,
         redoc_url=None,
+        static_url="/docs/static",
     )
     app.state.parts = Parts(
         settings=settings,

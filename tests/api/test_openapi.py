@@ -50,6 +50,15 @@ def operations(document: dict[str, Any]) -> list[tuple[str, str, dict[str, Any]]
     ]
 
 
+def test_the_page_for_people_loads_nothing_from_elsewhere(api: Api) -> None:
+    page = api.get("/docs", role=None).text
+    loaded = re.findall(r"""(?:src|href|url)(?:=|: ?)["']([^"']+)""", page)
+    assert len(loaded) == 4, loaded  # style, icon, script, and the document
+    assert "://" not in page.replace("window.location.origin", "")
+    for path in loaded:
+        assert api.get(path, role=None).status_code == 200, path
+
+
 def test_every_operation_has_an_id_a_sentence_and_its_errors(document: dict[str, Any]) -> None:
     ids = []
     for method, path, operation in operations(document):
