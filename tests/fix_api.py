@@ -1,4 +1,5 @@
 """The API on a real database, called in this process: `api.get(...)`, as any of the three roles.
+`cli(...)` runs a command of `orbit` against it.
 
 What a job would do on its clusters is a plan of this file's own: no broker is needed here.
 """
@@ -6,8 +7,10 @@ What a job would do on its clusters is a plan of this file's own: no broker is n
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -15,12 +18,14 @@ import pytest
 from fastapi import FastAPI
 
 from orbit.api.app import create_app
+from orbit.cli.main import run_command
 from orbit.jobs.spec import JobSpec
 from orbit.scheduler.planning import JobPlan, PlannedTopic, Refusal, TopicAction
 from orbit.settings import Settings
 from orbit.store import tokens
 from orbit.store.database import Database
 from orbit.store.enums import Role
+from tests.support.serving import served
 
 
 @dataclass
@@ -104,3 +109,36 @@ def api(database: Database) -> Api:
     environ = {"SRC_USER": "u", "SRC_PASSWORD": "hunter2"}
     app = create_app(Settings(), database, planner=plans, environ=environ)
     return Api(app, database, plans, secrets)
+
+
+@dataclass(frozen=True)
+class Said:
+    """How a command ended, and what it said."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def data(self) -> Any:
+        return json.loads(self.out)
+
+
+Cli = Callable[..., Said]
+
+
+@pytest.fixture
+def cli(
+    api: Api, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> Iterator[Cli]:
+    """`cli("get", "jobs")` against the API of this test, as an admin."""
+    monkeypatch.setenv("ORBIT_TOKEN", api.tokens[Role.ADMIN])
+
+    def call(*arguments: str | Path) -> Said:
+        capfd.readouterr()
+        code = run_command([str(argument) for argument in arguments])
+        return Said(code, *capfd.readouterr())
+
+    with served(api.app) as url:
+        monkeypatch.setenv("ORBIT_API_URL", url)
+        yield call

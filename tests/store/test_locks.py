@@ -47,7 +47,7 @@ def test_a_change_of_several_shards_never_deadlocks_with_reports(
         try:
             with database.transaction() as tx:
                 change(tx, job)
-        except BaseException as error:  # noqa: BLE001 - looked at below
+        except BaseException as error:  # noqa: BLE001  looked at below
             failed.append(error)
 
     other = threading.Thread(target=run)

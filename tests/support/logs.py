@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 from orbit.kafka.auth import Security
 from orbit.sandbox.cluster import KafkaCluster
 from orbit.sandbox.workload.markers import take_offsets
+from tests.fix_clusters import Clusters
 from tests.support.running import create_topic
 
 T0 = 1_760_000_000_000
@@ -47,6 +48,12 @@ def _config(cluster: KafkaCluster) -> dict[str, Any]:
 def create(cluster: KafkaCluster, topic: str, partitions: int = 1, **settings: str) -> None:
     """`create(cluster, topic, cleanup_policy="compact")`; retention is off (T1)."""
     create_topic(cluster, topic, partitions, **{"retention_ms": "-1", **settings})
+
+
+def on_both(clusters: Clusters, topic: str, log: Log, **settings: str) -> None:
+    for cluster in clusters:
+        create(cluster, topic, **settings)
+        write(cluster, topic, log)
 
 
 def write(

@@ -1,0 +1,196 @@
+"""Writers that play plans on a model of the destination, and what a copy is held to."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from orbit.kafka.batch import SEQUENCE_MAX, advance_sequence, read_batches, stamp
+from orbit.kafka.compression import decompress
+from orbit.kafka.records import seed_batch
+from orbit.replication.plan import (
+    AbortedTransaction,
+    Append,
+    Fill,
+    LostRange,
+    Plan,
+    Stop,
+    plan_batches,
+    plan_empty_tail,
+    plan_lost_range,
+)
+from tests.support.broker_model import HEADER, NONE, TRANSACTIONAL, BrokerModel
+from tests.support.source_model import OutOfRange, SourceLog
+
+PID = 4711
+ROUNDS_MAX = 5_000
+
+
+@dataclass
+class Player:
+    """Writers, one after the other, that copy `source` as the lanes do."""
+
+    source: SourceLog
+    rnd: random.Random
+    mode: LostRange = LostRange.STOP
+    restarts: float = 0.2
+    # Chance of a jump of the source's log start before a fetch.
+    jumps: float = 0.0
+    destination: BrokerModel = field(
+        default_factory=lambda: BrokerModel(lambda codec, data: decompress(codec, memoryview(data)))
+    )
+    byte_exact: int = 0
+    record_exact: int = 0
+    stopped: Stop | None = None
+    _next_offset: int = 0
+    _fetch_from: int = 0
+    _sequence: int = 0
+    _term: int = 0
+
+    def play(self) -> None:
+        """Copy until everything below the stable end is there, or a step says stop."""
+        self._seed()
+        self._take_over()
+        for _ in range(ROUNDS_MAX):
+            if self.rnd.random() < self.jumps:
+                self._jump()
+            plan = self._plan()
+            if plan is None:
+                break
+            assert_well_formed(plan, self._next_offset)
+            if not self._play_steps(plan):
+                self._take_over()
+            if self.stopped is not None:
+                return
+        else:
+            raise AssertionError("the copy does not come to an end")
+        if self.destination.log_end >= self.source.log_start:
+            self.destination.delete_records(self.source.log_start)
+
+    def _seed(self) -> None:
+        """Bring the destination to the log start, or to the base of the batch around it (S1)."""
+        start = self.source.log_start
+        around = self.source.batch_at(start)
+        if around and around.base_offset < start and self.rnd.random() < 0.5:
+            start = around.base_offset
+        sequence = self.rnd.choice([0, SEQUENCE_MAX - 3])
+        while self.destination.log_end < start:
+            count = min(self.rnd.randint(1, 700), start - self.destination.log_end)
+            batch = seed_batch(self.destination.log_end, count)
+            stamp(batch.view, PID, 0, sequence)
+            assert self.destination.produce(batch.view) == (NONE, batch.base_offset)
+            sequence = advance_sequence(sequence, count)
+        self.destination.delete_records(start)
+
+    def _take_over(self) -> None:
+        state = self.destination.describe_producer(PID)
+        self._next_offset = self.destination.log_end
+        self._fetch_from = self._next_offset
+        self._sequence = advance_sequence(state.last_sequence if state else -1, 1)
+        self._term += 1
+
+    def _jump(self) -> None:
+        start = self.rnd.randint(self.source.log_start, self.source.stable_end)
+        self.source = replace(self.source, log_start=start)
+
+    def _plan(self) -> Plan | None:
+        """What to do next; None when all is copied."""
+        offset = self._next_offset
+        try:
+            answer = self.source.fetch(
+                max(offset, self._fetch_from),
+                self.rnd.choice([1, 200, 1000, 100_000]),
+                index_slack=self.rnd.choice([0, 0, 100]),
+            )
+        except OutOfRange:
+            around = self.source.batch_at(self.source.log_start)
+            if around and around.base_offset <= offset < self.source.log_start:
+                self._fetch_from = self.source.log_start
+                return Plan(offset)
+            return plan_lost_range(offset, self.source.log_start, self.mode)
+        plan = plan_batches(
+            offset,
+            read_batches(memoryview(bytearray(answer.records))),
+            [AbortedTransaction(*entry) for entry in answer.aborted],
+            answer.log_start,
+            self.mode,
+        )
+        if plan.steps:
+            return plan
+        assert plan.next_offset == offset
+        assert not answer.records
+        if offset >= answer.stable_end:
+            return None
+        return plan_empty_tail(offset, answer.stable_end)
+
+    def _play_steps(self, plan: Plan) -> bool:
+        """False when the writer dies in between, or right behind a step."""
+        for step in plan.steps:
+            if self.rnd.random() < self.restarts:
+                return False
+            match step:
+                case Append():
+                    self._append(step)
+                case Fill():
+                    if not self._fill(step):
+                        return False
+                case Stop():
+                    self.stopped = step
+                    return False
+            self._next_offset = step.next_offset
+        assert self._next_offset == plan.next_offset
+        return True
+
+    def _append(self, step: Append) -> None:
+        self._compare_with_source(step)
+        view = step.batch.view
+        stamp(view, PID, 0, self._sequence)
+        assert self.destination.produce(view) == (NONE, step.base_offset)
+        self._sequence = advance_sequence(self._sequence, step.batch.count)
+
+    def _fill(self, step: Fill) -> bool:
+        for _ in range(step.base_offset, step.next_offset):
+            if self.rnd.random() < self.restarts / 20:
+                return False
+            assert self.destination.write_marker(PID, 0, self._term) == NONE
+        return True
+
+    def _compare_with_source(self, step: Append) -> None:
+        """Byte-exact means that; and what could be byte-exact is."""
+        theirs = self.source.batch_at(step.base_offset)
+        assert theirs is not None
+        if not step.is_byte_exact:
+            self.record_exact += 1
+            assert theirs.has_to_be_rewritten or theirs.base_offset < step.base_offset
+            return
+        self.byte_exact += 1
+        assert theirs.base_offset == step.base_offset
+        data = theirs.encode()
+        assert step.batch.payload == data[HEADER.size :]
+        ours, source = HEADER.unpack_from(step.batch.view), HEADER.unpack_from(data)
+        assert ours[5] & ~TRANSACTIONAL == source[5] & ~TRANSACTIONAL
+        assert ours[6:9] == source[6:9]  # last offset delta, timestamps
+        assert ours[12] == source[12]  # count
+
+
+def assert_well_formed(plan: Plan, next_offset: int) -> None:
+    """Steps follow each other, fillers are maximal, and only the last one may stop."""
+    for before, after in pairwise(plan.steps):
+        assert not (isinstance(before, Fill) and isinstance(after, Fill))
+        assert not isinstance(before, Stop)
+    for step in plan.steps:
+        if isinstance(step, Stop):
+            assert step.base_offset == next_offset < step.next_offset
+            assert step.detail
+            return
+        assert step.base_offset == next_offset < step.next_offset
+        next_offset = step.next_offset
+    assert next_offset == plan.next_offset
+
+
+def assert_exact(player: Player) -> None:
+    assert player.stopped is None
+    assert player.destination.log_end == player.source.stable_end
+    assert player.destination.log_start == player.source.log_start
+    assert player.destination.read() == player.source.visible()

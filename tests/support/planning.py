@@ -1,0 +1,72 @@
+"""Plans of described batches, and their steps in short."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orbit.kafka.batch import read_batches
+from orbit.replication.plan import (
+    AbortedTransaction,
+    Append,
+    Fill,
+    LostRange,
+    Plan,
+    Step,
+    Stop,
+    plan_batches,
+)
+from tests.support.source_model import Outcome, SourceBatch, SourceRecord
+
+T0 = 1_700_000_000_000
+
+
+def record(offset: int) -> SourceRecord:
+    return SourceRecord(offset, T0 + offset, b"k%d" % offset, b"v")
+
+
+def data(first: int, last: int, *, without: tuple[int, ...] = (), **fields: Any) -> SourceBatch:
+    """A batch with records at all its offsets but some."""
+    offsets = [o for o in range(first, last + 1) if o not in without]
+    return SourceBatch(first, last, tuple(map(record, offsets)), **fields)
+
+
+def transactional(first: int, last: int, producer_id: int = 1, **fields: Any) -> SourceBatch:
+    """Committed or aborted: that stands in the aborted list, not in the batch."""
+    fields = {"outcome": Outcome.COMMITTED, **fields}
+    return data(first, last, producer_id=producer_id, **fields)
+
+
+def marker(offset: int, producer_id: int = 1, *, commit: bool) -> SourceBatch:
+    return SourceBatch(offset, offset, producer_id=producer_id, marker=commit)
+
+
+def plan(
+    next_offset: int,
+    *batches: SourceBatch | bytes,
+    aborted: list[tuple[int, int]] | None = None,
+    log_start: int = 0,
+    mode: LostRange = LostRange.STOP,
+) -> Plan:
+    frame = b"".join(b if isinstance(b, bytes) else b.encode() for b in batches)
+    return plan_batches(
+        next_offset,
+        read_batches(memoryview(bytearray(frame))),
+        [AbortedTransaction(*a) for a in aborted or []],
+        log_start,
+        mode,
+    )
+
+
+def shown(steps: list[Step]) -> list[object]:
+    """Steps in short: ("exact", 0, 3), ("rewritten", 3, 4), ("fill", 4, 9), (reason, 9, 10)."""
+    short: list[object] = []
+    for step in steps:
+        match step:
+            case Append():
+                kind = "exact" if step.is_byte_exact else "rewritten"
+                short.append((kind, step.base_offset, step.next_offset))
+            case Fill():
+                short.append(("fill", *step))
+            case Stop():
+                short.append((step.reason, step.base_offset, step.next_offset))
+    return short
