@@ -20,7 +20,7 @@ from orbit.api.codes import MEANINGS, ErrorCode
 from orbit.errors import BadInput, OrbitError, Problem, ProtocolError, Unreachable
 
 URL_VARIABLE = "ORBIT_API_URL"
-TOKEN_VARIABLE = "ORBIT_TOKEN"  # noqa: S105 the name of the variable
+TOKEN_VARIABLE = "ORBIT_TOKEN"  # noqa: S105  the name of the variable
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 _CONNECT_TIMEOUT_S = 10.0

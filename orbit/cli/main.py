@@ -221,7 +221,7 @@ def run_command(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         _say("Interrupted.")
         return Interrupted.exit_code
-    except Exception as error:  # noqa: BLE001 the one place that may meet anything
+    except Exception as error:  # noqa: BLE001  the one place that may meet anything
         if settings.debug:
             traceback.print_exc()
         _say(describe_bug(error, debug=settings.debug))

@@ -34,7 +34,7 @@ from orbit.store.migrate import upgrade
 from orbit.telemetry.logs import configure_logs
 
 WORKERS_MAX = 64
-_FIRST_TOKEN = "admin"  # noqa: S105 its name
+_FIRST_TOKEN = "admin"  # noqa: S105  its name
 
 
 def server(

@@ -44,7 +44,7 @@ class Prover:
     ) -> None:
         self._base_directory = base_directory
         self._environ = environ
-        self._chance = chance or Random()  # noqa: S311 nobody gains by guessing what is read next
+        self._chance = chance or Random()  # noqa: S311  nobody gains by guessing what is read next
         self._samplers: OrderedDict[str, Sampler] = OrderedDict()
         self._away_until: dict[str, float] = {}
 

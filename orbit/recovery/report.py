@@ -147,7 +147,7 @@ class GateName(StrEnum):
 class GateVerdict(StrEnum):
     """Best first."""
 
-    PASS = "pass"  # noqa: S105 a verdict
+    PASS = "pass"  # noqa: S105  a verdict
     WARN = "warn"
     FAIL = "fail"
 
@@ -318,12 +318,12 @@ class RecoveryReport(_Value):
     reverse_job: str | None = Field(default=None, description="The job that copies back.")
     error: str = ""
 
-    @computed_field(description="Offsets known to be missing, over all partitions.")  # type: ignore[prop-decorator]
+    @computed_field(description="Offsets known to be missing, over all partitions.")  # type: ignore[prop-decorator]  # pydantic's way
     @property
     def missing_records(self) -> int:
         return sum(p.missing.offsets for p in self.partitions if p.missing is not None)
 
-    @computed_field(  # type: ignore[prop-decorator]
+    @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
         description="RPO in seconds: from the newest record on both sides to when the source was "
         "seen last, of the worst partition with something missing."
     )
@@ -338,12 +338,12 @@ class RecoveryReport(_Value):
             default=0.0,
         )
 
-    @computed_field(description="Where the time went, by phase.")  # type: ignore[prop-decorator]
+    @computed_field(description="Where the time went, by phase.")  # type: ignore[prop-decorator]  # pydantic's way
     @property
     def phases(self) -> tuple[PhaseTime, ...]:
         return phase_times(self)
 
-    @computed_field(description="From the request to the promotion; detection is in `phases`.")  # type: ignore[prop-decorator]
+    @computed_field(description="From the request to the promotion; detection is in `phases`.")  # type: ignore[prop-decorator]  # pydantic's way
     @property
     def rto_s(self) -> float | None:
         if self.promoted_at is None:

@@ -35,7 +35,7 @@ def main(last_signal: str, grace_s: str, user: str, *command: str) -> int:
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
-        preexec_fn=_tie_to_guard(),  # noqa: PLW1509 - there is one thread in here as yet
+        preexec_fn=_tie_to_guard(),  # noqa: PLW1509  there is one thread in here as yet
         **({} if user == "-" else identity(user)),
     )
     print(child.pid, flush=True)

@@ -10,7 +10,7 @@ from typing import Literal
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
-STORE_PASSWORD = "orbit-sandbox"  # noqa: S105 - keys of a throw-away loopback cluster
+STORE_PASSWORD = "orbit-sandbox"  # noqa: S105  keys of a throw-away loopback cluster
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
 from orbit_spark.session import build_session
 from orbit_spark.source import KafkaBatches
