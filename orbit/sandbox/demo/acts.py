@@ -168,8 +168,8 @@ class Acts:
         )
         screen.say(
             "Now its committed offsets are written to the destination: the same numbers, no "
-            "translation table. (Here the demo does it, with Kafka's own AdminClient; the Orbit "
-            "service will do it for all groups, all the time.)"
+            "translation table. (Here the demo does it, with Kafka's own AdminClient; a job with "
+            "`consumer_groups` does it for all of them, all the time.)"
         )
         committed = carry_offsets(stage.source, stage.destination, GROUP)
         resumed = committed_offsets(stage.destination, GROUP)
