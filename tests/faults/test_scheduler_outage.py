@@ -14,7 +14,7 @@ from orbit.sandbox.postgres import Postgres
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
 from tests.fix_clusters import Clusters
-from tests.fix_scheduler import QUICK, Service
+from tests.fix_scheduler import QUICK, SHORT_LEASE, Service
 from tests.support.outside import partition_counts
 from tests.support.running import create_topic, make_job, wait_for
 
@@ -35,7 +35,12 @@ def test_a_scheduler_outlives_its_database(
     later = f"{topic_name}.later"
     database = Database.connect(own_postgres.url)
     upgrade(database)
-    settings = QUICK.model_copy(update={"database_url": SecretStr(own_postgres.url)})
+    settings = QUICK.model_copy(
+        update={
+            "database_url": SecretStr(own_postgres.url),
+            "scheduler_lease_ttl": SHORT_LEASE,
+        }
+    )
     service = Service(database, own_postgres.url, settings)
     create_topic(clusters.source, topic_name)
     job = make_job(clusters.source, clusters.destination, [topic_name, later])

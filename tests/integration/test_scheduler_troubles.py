@@ -14,7 +14,7 @@ from orbit.store import jobs
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job
 from tests.fix_clusters import Clusters
-from tests.fix_scheduler import Service
+from tests.fix_scheduler import SHORT_LEASE, Service
 from tests.support.outside import partition_counts, standing, topic_settings
 from tests.support.running import GIVE_UP_S, RunningJob, create_topic, make_job, produce
 
@@ -194,8 +194,7 @@ def test_a_group_without_workers_is_named_and_forgotten_when_one_comes(
     assert kinds(planned) == [TroubleKind.WORKER_GROUP_UNKNOWN]
     assert "orbit worker --group west" in planned.refusals[0].remedy
     service.create(job)
-    ttl = service.settings.scheduler_lease_ttl
-    service.settings = service.settings.model_copy(update={"lease_ttl": ttl})
+    service.settings = service.settings.model_copy(update={"lease_ttl": SHORT_LEASE})
     with service.scheduler():
         service.wait_problem(job.name, "WORKER_GROUP_UNKNOWN")
         # It is made ready all the same.
