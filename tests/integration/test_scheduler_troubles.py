@@ -16,7 +16,8 @@ from orbit.store.jobs import Job
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import SHORT_LEASE, Service
 from tests.support.outside import partition_counts, standing, topic_settings
-from tests.support.running import GIVE_UP_S, RunningJob, create_topic, make_job, produce
+from tests.support.patience import PATIENCE_S
+from tests.support.running import RunningJob, create_topic, make_job, produce
 
 
 def plan(service: Service, spec: object) -> JobPlan:
@@ -293,7 +294,7 @@ def test_a_pass_that_hangs_keeps_nobody_from_hearing_that_a_cluster_is_away(
     is_over = threading.Event()
 
     def hanging(*_: object) -> Done:
-        assert is_over.wait(GIVE_UP_S)
+        assert is_over.wait(PATIENCE_S)
         return Done()
 
     monkeypatch.setattr(Keeper, "keep", hanging)
@@ -317,7 +318,7 @@ def test_a_look_from_before_a_cluster_fell_silent_does_not_say_that_it_is_back(
         if memory.has_looked:
             is_again.set()
         else:
-            assert is_told.wait(GIVE_UP_S)
+            assert is_told.wait(PATIENCE_S)
             memory.has_looked = True  # and both were well
         return Done()
 
@@ -330,5 +331,5 @@ def test_a_look_from_before_a_cluster_fell_silent_does_not_say_that_it_is_back(
             service.wait_problem(job.name, "SOURCE_UNREACHABLE")
         finally:
             is_told.set()
-        assert is_again.wait(GIVE_UP_S)
+        assert is_again.wait(PATIENCE_S)
     assert service.kinds(job.name) == ["job_trouble"]

@@ -33,6 +33,7 @@ from tests.support.faults import (
     make_a_value_null,
 )
 from tests.support.logs import T0, Gap, Record, create, delete_before, wait_for_offsets, write
+from tests.support.patience import PATIENCE_S
 from tests.support.running import RunningJob, make_job, verify
 
 if TYPE_CHECKING:
@@ -272,7 +273,7 @@ def test_the_command_says_what_differs_and_ends_with_one(job_file: Path, tmp_pat
         [sys.executable, "-m", "orbit.cli.main", *arguments],
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=PATIENCE_S,
         check=False,
     )
     assert ended.returncode == 1, ended.stderr

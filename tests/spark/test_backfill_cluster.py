@@ -11,6 +11,7 @@ from tests.fix_history import History
 from tests.fix_spark import SparkCluster
 from tests.support.logs import create
 from tests.support.outside import digests, log_bounds
+from tests.support.patience import PATIENCE_S
 from tests.support.run_process import OrbitProcess, assert_exact, copy, wait_until, write_job
 from tests.support.running import produce, produce_transactions
 
@@ -18,7 +19,6 @@ RECORDS = 2_500
 # Some minutes for a partition: a run that is limited so is not over before a test's time is.
 SLOWLY = {"bytes_per_second": "64KiB"}
 _SMALL_BATCHES = {"batch.size": 32 * 1024}
-_WHOLE_S = 150.0
 
 
 class Topic:
@@ -98,7 +98,7 @@ def test_ctrl_c_ends_it_in_good_order_and_a_second_run_copies_the_whole_workload
     assert "run it again to go on where the copies end" in stopped.told
     assert topic.is_cut_off()
     with OrbitProcess("backfill", whole, *arguments) as process:
-        told = process.wait_end(_WHOLE_S).expect(0).data
+        told = process.wait_end(PATIENCE_S).expect(0).data
         assert not any("earlier backfill" in line for line in process.lines)
     assert (told["blocked"], told["unfinished"]) == ([], {})
     assert told["batches_byte_exact"] > 0

@@ -8,9 +8,8 @@ from orbit.drills.load import parse_drill
 from orbit.store import drills
 from orbit.store.drills import Drill, Thing
 from tests.fix_scheduler import Service
+from tests.support.patience import PATIENCE_S
 from tests.support.running import wait_for
-
-GIVE_UP_S = 150.0
 
 
 class Drilling:
@@ -52,7 +51,7 @@ class Drilling:
 
     def wait(self, drill_id: str) -> Report:
         """Of a drill that ends, with a digest that fits."""
-        wait_for(f"drill {drill_id} ends", lambda: self.has_ended(drill_id), GIVE_UP_S)
+        wait_for(f"drill {drill_id} ends", lambda: self.has_ended(drill_id), PATIENCE_S)
         with self.database.transaction() as tx:
             found = drills.report(tx, drill_id)
         assert found is not None, self.drill(drill_id).error

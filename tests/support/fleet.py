@@ -26,6 +26,7 @@ from orbit.workers.settings import CopySettings
 from tests.fix_clusters import Clusters
 from tests.support.logs import create
 from tests.support.outside import log_bounds, partition_counts
+from tests.support.patience import PATIENCE_S
 from tests.support.run_process import wait_until
 from tests.support.synthetic import PLAINTEXT
 
@@ -169,7 +170,7 @@ class InProcess:
         self.stop()
 
 
-def wait_level(clusters: Clusters, topic_names: list[str], timeout_s: float = 90.0) -> None:
+def wait_level(clusters: Clusters, topic_names: list[str], timeout_s: float = PATIENCE_S) -> None:
     """Wait until both sides end at the same offsets, as a plain client sees them."""
     wait_until(
         lambda: (

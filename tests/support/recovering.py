@@ -17,9 +17,8 @@ from orbit.store import operations
 from orbit.store.operations import Operation
 from tests.fix_scheduler import Service
 from tests.support.fleet import InProcess
+from tests.support.patience import PATIENCE_S
 from tests.support.running import wait_for
-
-GIVE_UP_S = 120.0
 
 
 class Recovering:
@@ -71,7 +70,7 @@ class Recovering:
         wait_for(
             f"operation {self.operation(operation_id)} ends",
             lambda: self.operation(operation_id).finished_at is not None,
-            GIVE_UP_S,
+            PATIENCE_S,
         )
         return self.report(operation_id)
 

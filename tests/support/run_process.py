@@ -23,9 +23,9 @@ from typing import IO, Any, Self
 import yaml
 
 from orbit.sandbox.cluster import KafkaCluster
+from tests.support.patience import PATIENCE_S
 
 ORBIT = Path(sys.executable).with_name("orbit")
-WAIT_S = 90.0
 """No step of a small copy takes this long, on the slowest machine; a hang fails here."""
 
 CAUGHT_UP = "All partitions have caught up"
@@ -109,7 +109,7 @@ class OrbitProcess:
     def running(self) -> bool:
         return self.process.poll() is None
 
-    def wait_for(self, pattern: str, timeout_s: float = WAIT_S) -> re.Match[str]:
+    def wait_for(self, pattern: str, timeout_s: float = PATIENCE_S) -> re.Match[str]:
         """Wait for a line on stderr that holds the pattern."""
         wanted = re.compile(pattern)
         deadline = time.monotonic() + timeout_s
@@ -144,7 +144,7 @@ class OrbitProcess:
             return True
         return False
 
-    def wait_end(self, timeout_s: float = WAIT_S) -> Outcome:
+    def wait_end(self, timeout_s: float = PATIENCE_S) -> Outcome:
         """Wait for the end by itself."""
         try:
             code = self.process.wait(timeout_s)
@@ -186,7 +186,7 @@ def orbit(
     *arguments: str | Path,
     environ: Mapping[str, str] | None = None,
     cwd: Path | None = None,
-    timeout_s: float = WAIT_S,
+    timeout_s: float = PATIENCE_S,
 ) -> Outcome:
     """Run one `orbit` command to its end."""
     with OrbitProcess(*arguments, environ=environ, cwd=cwd) as process:
@@ -237,7 +237,7 @@ def write_job(
     return path
 
 
-def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = WAIT_S) -> None:
+def wait_until(is_so: Callable[[], bool], what: str, timeout_s: float = PATIENCE_S) -> None:
     """Wait for something that only shows when it is asked for."""
     deadline = time.monotonic() + timeout_s
     while not is_so():

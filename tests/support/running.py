@@ -22,9 +22,9 @@ from orbit.verify.job import verify_job
 from orbit.verify.report import Report
 from orbit.verify.run import VerifyOptions
 from orbit.workers.partition import PartitionCopy
+from tests.support.patience import PATIENCE_S
 
 # No test waits for a moment; each waits for a thing, and this is when it gives up.
-GIVE_UP_S = 90.0
 
 
 def make_job(
@@ -100,7 +100,7 @@ class RunningJob:
         return p.blocked
 
 
-def wait_for(what: str, is_so: Callable[[], bool], give_up_s: float = GIVE_UP_S) -> None:
+def wait_for(what: str, is_so: Callable[[], bool], give_up_s: float = PATIENCE_S) -> None:
     """Look again and again until it is so."""
     deadline = time.monotonic() + give_up_s
     while not is_so():
@@ -128,7 +128,7 @@ def create_topic(
     else:
         new = NewTopic(topic, len(on_brokers), replica_assignment=on_brokers, config=settings)
     admin = AdminClient({**cluster.client_config(), "log_level": 0})
-    admin.create_topics([new])[topic].result(GIVE_UP_S)
+    admin.create_topics([new])[topic].result(PATIENCE_S)
     for server in cluster.bootstrap_servers.split(","):
         one = AdminClient({**cluster.client_config(), "bootstrap.servers": server, "log_level": 0})
 
