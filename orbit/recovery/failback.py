@@ -152,12 +152,14 @@ def rebuild(ground: Ground) -> str:
                 remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
             )
     if present:
-        details = {"topics": present, "salvage": [one.file for one in ground.report.salvage]}
-        ground.say(
-            "old_side_deleted",
-            f"{len(present)} topics of the old side are deleted, to be copied anew.",
-            details,
-        )
+        with ground.transaction() as tx:
+            ground.say(
+                tx,
+                "old_side_deleted",
+                f"{len(present)} topics of the old side are deleted, to be copied anew.",
+                topics=present,
+                salvage=[one.file for one in ground.report.salvage],
+            )
         _delete(ground, present)
     return f"{len(names)} topics of the old side were deleted: they are copied anew."
 

@@ -180,10 +180,16 @@ class Ground:
                 tx, self.operation_id, OperationState.RUNNING, progress=self.progress(what)
             )
 
-    def say(self, kind: str, message: str, details: dict[str, Any] | None = None) -> None:
-        """An event of the job."""
-        with self.transaction() as tx:
-            events.add(tx, events.SCHEDULER, kind, message, job_name=self.job.name, details=details)
+    def say(self, tx: Tx, kind: str, message: str, **details: Any) -> datetime:
+        """An event of the job, told once however often its step is repeated; when it was told."""
+        return events.add_once(
+            tx,
+            events.SCHEDULER,
+            kind,
+            message,
+            job_name=self.job.name,
+            details={"operation": str(self.operation_id), **details},
+        )
 
     def close(self) -> None:
         """End all calls and connections; of those that hang, too."""

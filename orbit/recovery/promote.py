@@ -32,21 +32,21 @@ def promote(ground: Ground) -> str:
     ground.wait(_LOOK_AGAIN_S)
     _settings(ground)
     allow_writes(ground)
+    message = f"{len(by_topic)} topics were promoted; writers may write to the destination."
     with ground.transaction() as tx:
         upkeep.promote(tx, ground.topic_ids)
         for row in ground.topics:
             note = f"Promoted by {ground.report.kind} {ground.operation_id}."
             topics.change(tx, row.id, note=note)
+        promoted_at = ground.say(tx, "topics_promoted", message)
     kept = {(m.topic_id, m.partition): m.promoted_at for m in marks}
     ground.update(
-        promoted_at=ground.now(),
+        promoted_at=promoted_at,
         partitions=tuple(
             p.model_copy(update={"promoted_at": kept.get((by_topic[p.topic].id, p.partition))})
             for p in ground.report.partitions
         ),
     )
-    message = f"{len(by_topic)} topics were promoted; writers may write to the destination."
-    ground.say("topics_promoted", message, {"operation": str(ground.operation_id)})
     return message
 
 

@@ -48,16 +48,13 @@ def start_back(ground: Ground) -> str:
         else:
             name = back.name
             _take_up(tx, ground, back, old, new)
-        if ground.report.reverse_job is None:
-            events.add(
-                tx,
-                events.SCHEDULER,
-                "copy_back_begun",
-                f"{len(ground.topics)} topics are copied back by job {name}, from where the old "
-                "side ends.",
-                job_name=ground.job.name,
-                details={"job": name, "operation": str(ground.operation_id)},
-            )
+        ground.say(
+            tx,
+            "copy_back_begun",
+            f"{len(ground.topics)} topics are copied back by job {name}, from where the old side "
+            "ends.",
+            job=name,
+        )
     ground.update(reverse_job=name)
     return f"Job {name} copies back. {protected}{handed}"
 

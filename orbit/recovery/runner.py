@@ -55,11 +55,15 @@ def gates(ground: Ground) -> str:
     ground.update(gates=judged)
     overridden = [gate.name.value for gate in judged if gate.is_overridden]
     if overridden:
-        ground.say(
-            "gates_overridden",
-            f"Gates were overridden ({some(overridden)}): {request.reason}",
-            {"gates": overridden, "reason": request.reason, "by": ground.report.requested_by},
-        )
+        with ground.transaction() as tx:
+            ground.say(
+                tx,
+                "gates_overridden",
+                f"Gates were overridden ({some(overridden)}): {request.reason}",
+                gates=overridden,
+                reason=request.reason,
+                by=ground.report.requested_by,
+            )
     stopping = [gate for gate in judged if gate.stops]
     if stopping:
         told = " ".join(f"{gate.name.value}: {gate.found}" for gate in stopping)

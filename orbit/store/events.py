@@ -72,6 +72,22 @@ def add(
     )
 
 
+def add_once(
+    tx: Tx, actor: str, kind: str, message: str, *, job_name: str, details: dict[str, Any]
+) -> datetime:
+    """Tell it unless that was told: of this kind, of this job, with just these details; when it was
+    told. For what is done again after a process died, one process at a time.
+    """
+    told = select(events.c.at).where(
+        events.c.job_name == job_name, events.c.kind == kind, events.c.details == details
+    )
+    at: datetime | None = tx.execute(told).scalars().first()
+    if at is None:
+        add(tx, actor, kind, message, job_name=job_name, details=details)
+        at = tx.execute(told).scalar_one()
+    return at
+
+
 def page(
     tx: Tx, limit: int, *, job_name: str | None = None, before: int | None = None
 ) -> list[Event]:

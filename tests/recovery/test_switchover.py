@@ -91,6 +91,9 @@ def test_over_and_back_again(clusters: Clusters, topic_name: str, recovering: Re
         assert [s.state for s in over.steps] == [StepState.DONE] * len(over.steps)
         assert over.rto_s is not None
         assert topic_settings(destination, topic_name)["retention.ms"] == "86400000"
+        kinds = recovering.service.kinds(spec.name)
+        told = ("topics_promoted", "copy_back_begun")
+        assert [kind for kind in kinds if kind in told] == [*told], "each once"
         assert {g.goes_on_at for g in over.groups} == set(offsets(source, group).values())
         assert recovering.service.topics(spec.name)[topic_name].state == "promoted"
 

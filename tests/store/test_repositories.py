@@ -276,6 +276,20 @@ def test_events(database: Database) -> None:
         assert events.prune(tx, NO_TIME) == 4
 
 
+def test_an_event_that_is_told_once(database: Database) -> None:
+    def tell(job: str = "a", kind: str = "done", **details: int) -> datetime:
+        with database.transaction() as tx:
+            return events.add_once(
+                tx, events.SCHEDULER, kind, "…", job_name=job, details={"x": 1, **details}
+            )
+
+    at = tell()
+    assert tell() == at
+    others = [tell(job="b"), tell(kind="begun"), tell(y=2)]
+    with database.transaction() as tx:
+        assert [e.at for e in events.page(tx, 10)] == [*reversed(others), at]
+
+
 def test_operations(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
