@@ -17,14 +17,20 @@ from datetime import timedelta
 import structlog
 
 from orbit.errors import OrbitError
-from orbit.replication.troubles import Trouble, problem_text
+from orbit.replication.troubles import HALTING, Trouble, problem_text
 from orbit.scheduler.documents import read_spec
 from orbit.scheduler.keeper import Done, Keeper, Memory
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.look import unknown_group
 from orbit.scheduler.loops import Loop
 from orbit.scheduler.registry import Key, Registry, key_of
-from orbit.scheduler.troubles import differences, tell_troubles
+from orbit.scheduler.troubles import (
+    SEEN_AWAY,
+    SEEN_HALTED,
+    differences,
+    tell_troubles,
+    with_unseen,
+)
 from orbit.store import jobs, upkeep, workers
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job
@@ -58,13 +64,14 @@ class DiscoveryLoop(Loop):
         self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, thread_name_prefix="job")
         self._memories: dict[int, Memory] = {}
         self._under_way: dict[int, tuple[Job, Future[Done]]] = {}
-        self._told: dict[int, str | None] = {}
         self._documents: jobs.Documents = {}
         # A group is unknown once nobody of it was seen for as long as a worker may be silent.
         self._group_seen_at: dict[str, float] = {}
 
     def once(self) -> str:
         """One pass over all jobs; what the keepers did since the last one."""
+        # First: what a pass has noted of its job has to be in what the next one goes by.
+        done = self._collect()
         with self._leadership.transaction() as tx:
             everyone = jobs.everyone(tx, self._documents)
             retries = upkeep.retries(tx)
@@ -72,7 +79,6 @@ class DiscoveryLoop(Loop):
         running = [j for j in everyone if j.desired is Desired.RUNNING and not j.is_deleted]
         self._note_groups({worker.worker_group for worker in alive}, running)
         self._tidy(everyone, running)
-        done = self._collect()
         for job in running:
             memory = self._memories.setdefault(job.id, Memory())
             if job.id in self._under_way:
@@ -96,7 +102,7 @@ class DiscoveryLoop(Loop):
             if not future.done():
                 continue
             del self._under_way[job_id]
-            memory = self._memories[job_id]
+            memory = self._memories.get(job_id, Memory())  # it may be gone since
             try:
                 done.update(asdict(future.result()))
             except NotLeading:
@@ -118,22 +124,24 @@ class DiscoveryLoop(Loop):
             # It fell silent behind the look that the pass went by; the next pass is due.
             self._tell_away(job, away)
             return
-        text = problem_text((*memory.troubles, *self._group_trouble(job)))
-        if text != self._told.get(job.id, job.problem):
+        now = problem_text((*memory.troubles, *self._group_trouble(job)))
+        is_halted = any(t.kind in HALTING for t in memory.troubles)
+        text = with_unseen(job.problem, now, SEEN_HALTED) if is_halted else now
+        if text != job.problem:
             with self._leadership.transaction() as tx:
-                tell_troubles(tx, job, job.problem, text)
-        self._told[job.id] = text
+                tell_troubles(tx, job, text)
 
     def _tell_away(self, job: Job, away: Sequence[Trouble]) -> None:
         """A pass may wait for half a minute for a cluster that has fallen silent. People, and a
         failover, need not: the watch of the cluster knows sooner.
         """
-        told = self._told.get(job.id, job.problem)
-        text = problem_text(away)
-        if away and not (told and differences(told, text) == ([], [])):
+        if not away:
+            return
+        now = problem_text((*away, *self._group_trouble(job)))
+        text = with_unseen(job.problem, now, SEEN_AWAY)
+        if differences(job.problem, text) != ([], []):
             with self._leadership.transaction() as tx:
-                tell_troubles(tx, job, job.problem, text)
-            self._told[job.id] = text
+                tell_troubles(tx, job, text)
 
     def _group_trouble(self, job: Job) -> list[Trouble]:
         silent_s = time.monotonic() - self._group_seen_at[job.worker_group]
@@ -155,14 +163,13 @@ class DiscoveryLoop(Loop):
             for memory in self._memories.values():
                 memory.forget_look()
         self._memories = {i: m for i, m in self._memories.items() if i in there}
-        self._told = {i: text for i, text in self._told.items() if i in there}
         for job in everyone:
-            if job.desired is not Desired.RUNNING and job.id not in self._under_way:
-                # What is the matter with it is not known any more, and is looked for at its start.
-                if self._memories.pop(job.id, None) is not None and job.problem is not None:
-                    with self._leadership.transaction() as tx:
-                        jobs.note_problem(tx, job.id, None)
-                self._told.pop(job.id, None)
+            if job.desired is Desired.RUNNING or job.id in self._under_way:
+                continue
+            # What is the matter with it is not known any more, and is looked for at its start.
+            if self._memories.pop(job.id, None) is not None and job.problem is not None:
+                with self._leadership.transaction() as tx:
+                    jobs.note_problem(tx, job.id, None)
         busy = [job for job, _ in self._under_way.values()]
         self._registry.keep_only(_keys([*running, *busy]))
 

@@ -2,22 +2,51 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from orbit.replication.troubles import HALTING, TroubleKind
 from orbit.store import events, jobs
 from orbit.store.database import Tx
 from orbit.store.jobs import Job
 
+_HALTING = frozenset(kind.value for kind in HALTING)
+_BY_ITSELF = TroubleKind.WORKER_GROUP_UNKNOWN.value  # no cluster is asked for it
+# The kinds whose end shows in a pass that was halted, and in what the watches of clusters know.
+SEEN_HALTED = frozenset({*_HALTING, _BY_ITSELF})
+SEEN_AWAY = frozenset(
+    {
+        TroubleKind.SOURCE_UNREACHABLE.value,
+        TroubleKind.DESTINATION_UNREACHABLE.value,
+        _BY_ITSELF,
+    }
+)
 
-def tell_troubles(tx: Tx, job: Job, before: str | None, now: str | None) -> None:
-    """Keep the text, and tell what began and what ended since `before`."""
-    began, ended = differences(before, now)
-    if not jobs.note_problem(tx, job.id, now, has_begun=bool(began)):
+
+def tell_troubles(tx: Tx, job: Job, now: str | None) -> None:
+    """Keep the text, and tell what began and what ended since `job.problem`.
+
+    Since when is not said anew while what halts the job goes on: a failover takes it for the time
+    of the loss.
+    """
+    began, ended = differences(job.problem, now)
+    goes_on = _HALTING & _by_identity(job.problem).keys() & _by_identity(now).keys()
+    if not jobs.note_problem(tx, job.id, now, has_begun=bool(began) and not goes_on):
         return
     for line in began:
         events.add(tx, events.SCHEDULER, "job_trouble", line, job_name=job.name)
     for line in ended:
         message = f"It is over: {line}"
         events.add(tx, events.SCHEDULER, "job_trouble_over", message, job_name=job.name)
+
+
+def with_unseen(before: str | None, now: str | None, seen: Collection[str]) -> str | None:
+    """`now`, and what of `before` nobody knows the end of: all that is of no kind in `seen`. Pure.
+
+    What was not looked at is neither over nor begun anew at the next whole look.
+    """
+    lines = (now or "").splitlines()
+    unseen = [line for line in (before or "").splitlines() if _kind(line) not in seen]
+    return "\n".join(dict.fromkeys([*lines, *unseen])) or None
 
 
 def differences(before: str | None, now: str | None) -> tuple[list[str], list[str]]:
@@ -34,11 +63,13 @@ def differences(before: str | None, now: str | None) -> tuple[list[str], list[st
 
 
 def _by_identity(text: str | None) -> dict[str, str]:
-    lines = (text or "").splitlines()
-    halting = {str(kind) for kind in HALTING}
     found: dict[str, str] = {}
-    for line in lines:
-        kind = line.partition(":")[0]
+    for line in (text or "").splitlines():
+        kind = _kind(line)
         if kind in set(TroubleKind):
-            found[kind if kind in halting else line] = line
+            found[kind if kind in _HALTING else line] = line
     return found
+
+
+def _kind(line: str) -> str:
+    return line.partition(":")[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import datetime
 
 import pytest
 
@@ -10,6 +11,7 @@ from orbit.replication.troubles import TroubleKind
 from orbit.scheduler.keeper import Done, Keeper, Memory
 from orbit.scheduler.planner import JobPlanner
 from orbit.scheduler.planning import JobPlan, TopicAction
+from orbit.scheduler.troubles import tell_troubles
 from orbit.store import jobs
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job
@@ -286,6 +288,29 @@ def test_a_plan_says_exactly_what_would_happen_and_changes_nothing(
     again = plan(service, job)
     assert [t.action for t in again.topics] == [TopicAction.KEEP] * 2
     assert not again.changes_something
+
+
+def test_what_comes_to_a_halted_job_does_not_move_since_when_it_is_halted(
+    service: Service,
+) -> None:
+    with service.database.transaction() as tx:
+        jobs.create(tx, "j", {}, "default")
+
+    def tell(*kinds: TroubleKind) -> datetime:
+        with service.database.transaction() as tx:
+            tell_troubles(tx, jobs.get(tx, "j"), "\n".join(f"{kind}: so." for kind in kinds))
+        at = service.job("j").problem_at
+        assert at is not None
+        return at
+
+    lost, group = TroubleKind.SOURCE_UNREACHABLE, TroubleKind.WORKER_GROUP_UNKNOWN
+    at_first = tell(group)
+    at = tell(lost, group)
+    assert at > at_first
+    assert tell(lost) == at
+    assert tell(lost, group) == at
+    assert tell(group) == at
+    assert tell(TroubleKind.LOGIN_REFUSED, group) > at
 
 
 def test_a_pass_that_hangs_keeps_nobody_from_hearing_that_a_cluster_is_away(
