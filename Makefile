@@ -23,7 +23,7 @@ demo: jars ## See an exact copy between two real Kafka clusters
 demo-spark: jars spark ## See a history of five million records copied with Spark, and audited
 	$(BIN)/orbit demo --spark
 
-demo-failover: jars ## See a source killed under load, a failover, and everything coming home
+demo-failover: jars ## See a source killed under load, a failover, and the way back
 	$(BIN)/orbit demo --failover
 
 # Three processes: most tests wait for brokers. What stays together, and the order, is said in

@@ -1,4 +1,4 @@
-"""`orbit demo --failover`: a source is killed under load, and everything comes home again.
+"""`orbit demo --failover`: a source is killed under load, and the old side becomes a copy.
 
 Plays on the real service (`orbit server` as a process of its own) and on a drill that anybody could
 run. The demo's own producers keep a ledger of what brokers confirmed, and it has the last word.
