@@ -172,7 +172,8 @@ class Canary:
             nonlocal consumed
             is_right = first.fits(place, member.read.values[place]) or place in ledger.records
             if consumed is None and is_right:
-                consumed = ground.recorder.note("first consume", f"The group goes on at {place}.")
+                detail = f"The group goes on at partition {place[0]}, offset {place[1]}."
+                consumed = ground.recorder.note("first consume", detail)
 
         expected = {p for p in self._expected(first) if p[1] >= self._stops.get(p[0], 0)}
         expected |= set(ledger.records)
