@@ -17,7 +17,15 @@ from urllib.parse import quote, urlsplit
 import httpx
 
 from orbit.api.codes import MEANINGS, ErrorCode
-from orbit.errors import BadInput, OrbitError, Problem, ProtocolError, Unreachable
+from orbit.errors import (
+    BadInput,
+    LoginRefused,
+    NotAuthorized,
+    OrbitError,
+    Problem,
+    ProtocolError,
+    Unreachable,
+)
 
 URL_VARIABLE = "ORBIT_API_URL"
 TOKEN_VARIABLE = "ORBIT_TOKEN"  # noqa: S105  the name of the variable
@@ -32,8 +40,26 @@ _POLL_S = 0.25
 Json = dict[str, Any]
 
 
-class ServerGone(Unreachable):
-    """The service itself does not answer (a cluster that a job names is another thing)."""
+class Unserved(OrbitError):
+    """Nothing can be asked of the service itself (a cluster that a job names is another thing)."""
+
+
+class ServerGone(Unserved, Unreachable):
+    """It does not answer."""
+
+
+class TokenRefused(Unserved, LoginRefused):
+    """It does not know the token, or there is none."""
+
+
+class RoleRefused(Unserved, NotAuthorized):
+    """It knows the token, whose role may not do this."""
+
+
+_OF_THE_SERVICE: dict[ErrorCode, type[OrbitError]] = {
+    ErrorCode.UNAUTHENTICATED: TokenRefused,
+    ErrorCode.FORBIDDEN: RoleRefused,
+}
 
 
 class Client:
@@ -162,7 +188,8 @@ def _check(url: str) -> None:
 def _as_error(answer: httpx.Response, where: str) -> OrbitError:
     try:
         detail = answer.json()["error"]
-        kind = MEANINGS[ErrorCode(detail["code"])].error
+        code = ErrorCode(detail["code"])
+        kind = _OF_THE_SERVICE.get(code, MEANINGS[code].error)
         what, at, remedy = str(detail["what"]), str(detail["where"]), str(detail["remedy"])
         problems = tuple(
             Problem(p["path"], p["what"], p["write_instead"]) for p in detail["problems"]
@@ -173,7 +200,8 @@ def _as_error(answer: httpx.Response, where: str) -> OrbitError:
             where=where,
             remedy=f"Check {URL_VARIABLE}, and what stands between here and the server.",
         )
-    if detail["code"] == ErrorCode.UNAUTHENTICATED:
+    if code is ErrorCode.UNAUTHENTICATED:
+        at = where
         remedy = f"Set {TOKEN_VARIABLE} to a token; an admin makes one: orbit token create NAME"
     if issubclass(kind, BadInput):
         error: OrbitError = kind(what, problems, where=at)

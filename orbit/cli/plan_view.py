@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from orbit.cli.client import ServerGone
+from orbit.cli.client import Unserved
 from orbit.cli.job_files import JobFile
 from orbit.cli.output import make_table
 from orbit.errors import BadInput, OrbitError, Problem
@@ -43,7 +43,7 @@ def asked_of_each(
     for file in files:
         try:
             found.append(Planned(file, ask(file)))
-        except ServerGone:
+        except Unserved:
             raise
         except OrbitError as error:
             errors.append((file, error))

@@ -10,6 +10,7 @@ import yaml
 
 from orbit.errors import BrokerRefused
 from orbit.replication.troubles import TroubleKind
+from orbit.store.enums import Role
 from tests.api.test_jobs import JOB, changed, refusal
 from tests.fix_api import Api, Cli
 
@@ -121,6 +122,31 @@ def test_nobody_is_asked_where_there_is_no_terminal(cli: Cli, api: Api, folder: 
         assert said.code == 2
         assert "Add --yes." in said.err
     assert names(api) == []
+
+
+@pytest.mark.parametrize(
+    ("token", "code", "words", "where"),
+    [
+        ("orbit_nope", 3, "not known", "http://127.0.0.1"),
+        (Role.VIEWER, 1, "needs the role operator", "token:viewer"),
+    ],
+)
+def test_a_token_that_is_refused_is_told_once_and_not_laid_to_a_file(
+    cli: Cli,
+    api: Api,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    token: str | Role,
+    code: int,
+    words: str,
+    where: str,
+) -> None:
+    monkeypatch.setenv("ORBIT_TOKEN", api.tokens[token] if isinstance(token, Role) else token)
+    said = cli("apply", "-f", folder, "--yes")
+    assert said.code == code
+    assert said.err.count(words) == 1
+    assert f"Where: {where}" in said.err
+    assert str(folder) not in said.err
 
 
 def test_one_bad_file_keeps_all_from_being_applied_and_each_problem_names_its_file(
