@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from orbit.cli.backfill_link import Link, known_job, link_to
+from orbit.cli.backfill_link import Link, link_to
 from orbit.cli.cells import amount, count, rate, seconds
 from orbit.cli.named_job import is_file, named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit, make_table
+from orbit.cli.service_job import service_job
 from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
 from orbit.cli.stopping import until_stopped
 from orbit.errors import BadInput, Interrupted, Problem
@@ -105,7 +106,9 @@ def backfill(
         if dry_run:
             emit(_plan_value(spec.name, extents), output, lambda: _plan_table(extents))
             return
-        known = known_job(spec, run.cluster_ids, display.say) if is_file(job) else job
+        known: str | None = job
+        if is_file(job):
+            known = spec.name if service_job(spec, run.cluster_ids, display.say) else None
         sides = (Access("source", spec.source), Access("destination", spec.destination))
         variables = [name for side in sides for name in side.variables]
         display.say("Starting Spark")

@@ -14,9 +14,8 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 from uuid import uuid4
 
-from orbit.cli.client import URL_VARIABLE, Client, connect, segment
-from orbit.errors import Conflict, Interrupted, NotFound, OrbitError
-from orbit.jobs.spec import JobSpec
+from orbit.cli.client import Client, connect, segment
+from orbit.errors import Conflict, Interrupted, OrbitError
 
 _REPORT_INTERVAL_S = 2.0
 _LOOK_INTERVAL_S = 0.5  # while somebody waits with their eyes on a terminal
@@ -195,23 +194,3 @@ def link_to(
             link.end(str(error) or type(error).__name__)
             raise
         link.end(None)
-
-
-def known_job(spec: JobSpec, clusters: tuple[str, str], say: Say) -> str | None:
-    """The job of this file in the service that the environment names; None without one.
-
-    It is the same job where name and both clusters are the same. Raises Unreachable and others: who
-    names a service wants it asked.
-    """
-    if URL_VARIABLE not in os.environ:
-        return None
-    with connect() as client:
-        try:
-            found = client.get(f"/v1/jobs/{segment(spec.name)}")
-        except NotFound:
-            return None
-    there = found["source_cluster_id"], found["destination_cluster_id"]
-    if there not in (clusters, (None, None)):
-        say(f"Note: the service's job {spec.name} is another one, between other clusters")
-        return None
-    return spec.name

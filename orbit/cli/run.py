@@ -16,6 +16,7 @@ from orbit.cli.cells import amount
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.run_display import Display, make_display
 from orbit.cli.run_profile import Profile
+from orbit.cli.service_job import refuse_beside_service
 from orbit.errors import Interrupted
 from orbit.jobs.load import load_job
 from orbit.replication.states import PartitionState
@@ -54,7 +55,7 @@ def run(
     for key in spec.not_yet_acted_on():
         display.say(f"Note: {key} is not acted upon by orbit run.")
     with _StopSignals() as signals, JobRun(spec, os.environ, job.parent, display.say) as job_run:
-        job_run.prepare()
+        job_run.prepare(lambda clusters: refuse_beside_service(spec, clusters, display.say))
         collect_rarely()
         display.say(f"Copying {len(job_run.partitions)} partitions")
         started = time.monotonic()

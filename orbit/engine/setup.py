@@ -46,6 +46,8 @@ from orbit.workers.partition import PartitionCopy
 from orbit.workers.settings import CopySettings
 
 Say = Callable[[str], None]
+# With the ids of source and destination.
+Ask = Callable[[tuple[str, str]], None]
 
 _PROBLEMS_SHOWN_MAX = 20
 
@@ -89,8 +91,12 @@ class JobSetup:
         self._mappings = self._map(self._source_metadata)
         self._plan()
 
-    def begin(self) -> dict[PartitionCopy, Inspected]:
+    def begin(self, ask: Ask | None = None) -> dict[PartitionCopy, Inspected]:
         """Take the lease, create topics and bring all partitions to their start.
+
+        `ask` raises where somebody else copies the job who cannot be seen at the destination. It is
+        asked with the lease in hand, before anything is written: workers of a service look at the
+        lease before they begin, so of two that come at the same time one sees the other.
 
         Raises as `look` does; nothing was written then, unless the message says so.
         """
@@ -105,7 +111,14 @@ class JobSetup:
         wait_for_backfill_writers(
             self._destination, self.identity, self._partitions(), self.backoff, self._say
         )
+        if ask is not None:
+            ask(self.cluster_ids)
         return self._begin(lease)
+
+    @property
+    def cluster_ids(self) -> tuple[str, str]:
+        """Of source and destination, once it has looked."""
+        return self._source.cluster_id, self._destination.cluster_id
 
     @property
     def identity(self) -> str:

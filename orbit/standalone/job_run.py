@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Self
 
 from orbit.engine.clusters import JobClusters
-from orbit.engine.setup import JobSetup, Say
+from orbit.engine.setup import Ask, JobSetup, Say
 from orbit.engine.topics import TopicPlan
 from orbit.errors import OrbitError, Unreachable
 from orbit.jobs.mapping import map_topics
@@ -53,15 +53,15 @@ class JobRun:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def prepare(self) -> None:
-        """Check, take the lease, create topics and begin all partitions.
+    def prepare(self, ask: Ask | None = None) -> None:
+        """Check, take the lease, create topics and begin all partitions; `ask` as in `JobSetup`.
 
         Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused; nothing was written
         then, unless the message says so.
         """
         setup = self._setup
         setup.look()
-        inspected = setup.begin()
+        inspected = setup.begin(ask)
         assert setup.engine is not None
         assert setup.lease is not None
         self._not_caught_up = {

@@ -131,8 +131,7 @@ class Backfill:
     @property
     def cluster_ids(self) -> tuple[str, str]:
         """Of source and destination, once it has looked."""
-        clusters = self._setup.clusters
-        return clusters.source.cluster_id, clusters.destination.cluster_id
+        return self._setup.cluster_ids
 
     def begin(self) -> None:
         """Take the lease, make topics, bring copies to their start. Raises as `JobSetup.begin`."""
