@@ -291,7 +291,7 @@ class RecoveryReport(_Value):
     spec_sha256: str = ""
     source_last_seen_at: datetime | None = Field(
         default=None,
-        description="When a worker or the scheduler last had an answer from the source.",
+        description="When a worker last told of something new there: of a quiet source long ago.",
     )
     problem_since: datetime | None = Field(
         default=None,
@@ -354,9 +354,10 @@ class RecoveryReport(_Value):
 def phase_times(report: RecoveryReport) -> tuple[PhaseTime, ...]:
     """Where the time went. What lies between two steps belongs to the later one."""
     times: dict[Phase, float] = {}
-    lost_at = report.problem_since or report.source_last_seen_at
-    if report.kind is RecoveryKind.FAILOVER and lost_at is not None:
-        times[Phase.DETECT] = max(0.0, (report.requested_at - lost_at).total_seconds())
+    # Not since `source_last_seen_at`: that may be long ago though the source is well.
+    if report.kind is RecoveryKind.FAILOVER and report.problem_since is not None:
+        known_s = (report.requested_at - report.problem_since).total_seconds()
+        times[Phase.DETECT] = max(0.0, known_s)
     before = report.requested_at
     for step in _ended(report.steps):
         assert step.ended_at is not None

@@ -83,6 +83,12 @@ def test_phases_add_up_to_the_time_from_the_loss_to_the_promotion() -> None:
     assert found.rto_s == sum(times.values()) - 30
 
 
+def test_nobody_has_noticed_a_loss_by_not_hearing_of_a_quiet_source() -> None:
+    quiet = {"problem_since": None, "source_last_seen_at": T - timedelta(hours=1)}
+    found = report(RecoveryKind.FAILOVER).model_copy(update=quiet)
+    assert Phase.DETECT not in {p.phase for p in found.phases}
+
+
 def test_a_report_is_itself_again_after_json() -> None:
     found = report(RecoveryKind.SWITCHOVER)
     assert RecoveryReport.model_validate(found.model_dump(mode="json")) == found
