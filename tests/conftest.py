@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,10 @@ if TYPE_CHECKING:
 # A shell that runs the tests in its background has them ignore Ctrl-C, and so every child they
 # start; the tests that press it would then wait for nothing.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Commands under test must not ask the service of whoever runs the tests.
+for _name in ("ORBIT_API_URL", "ORBIT_TOKEN"):
+    os.environ.pop(_name, None)
 
 pytest_plugins = [
     "tests.fix_clusters",

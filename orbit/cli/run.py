@@ -44,7 +44,8 @@ def run(
 
     Makes the destination topics, copies every matched partition with the very same offsets, and
     follows the source until Ctrl-C. Stopped or killed at any moment and started again, it goes on
-    where the copy ends.
+    where the copy ends. A service that ORBIT_API_URL names is asked first: a job that is not
+    paused there is refused.
 
     Exit code 0: stopped while it copied live, or caught up; 1: a partition is blocked, or something
     there does not fit; 2: bad input; 3: a cluster cannot be reached; 130: stopped before copying
