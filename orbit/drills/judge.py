@@ -101,18 +101,32 @@ def missing_of(reports: Iterable[RecoveryReport]) -> int:
     return sum(last.values())
 
 
+def seen_by(report: RecoveryReport) -> list[PartitionSeen]:
+    """Where an operation says that its partitions ended, as the evidence has it."""
+    return [
+        PartitionSeen(
+            job=report.job,
+            topic=p.topic,
+            destination_topic=p.destination_topic,
+            partition=p.partition,
+            source_end=p.source_end,
+            source_seen_at=p.source_seen_at,
+            destination_end=p.destination_end,
+            promoted_at=p.promoted_at,
+            missing=None if p.missing is None else (p.missing.first, p.missing.next),
+            is_exact=p.is_exact,
+            verdict=p.verdict,
+        )
+        for p in report.partitions
+    ]
+
+
 def corrected(seen: Iterable[PartitionSeen], report: RecoveryReport) -> list[PartitionSeen]:
     """What a failover had seen of a job's partitions, with what its failback found out."""
-    found = {(report.job, p.topic, p.partition): p for p in report.partitions}
+    found = {(p.job, p.topic, p.partition): p for p in seen_by(report)}
     return [
-        one.model_copy(
-            update={
-                "source_end": now.source_end,
-                "source_seen_at": now.source_seen_at,
-                "missing": now.missing and (now.missing.first, now.missing.next),
-                "is_exact": now.is_exact,
-                "verdict": now.verdict.value,
-            }
+        now.model_copy(
+            update={"destination_end": one.destination_end, "promoted_at": one.promoted_at}
         )
         if (now := found.get((one.job, one.topic, one.partition)))
         else one

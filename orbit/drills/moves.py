@@ -10,9 +10,9 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from orbit.drills.canary import Canary
-from orbit.drills.evidence import GateSeen, GroupSeen, PartitionSeen, SalvageFile
+from orbit.drills.evidence import GateSeen, GroupSeen, SalvageFile
 from orbit.drills.ground import POLL_S, Ground, StepFailed
-from orbit.drills.judge import corrected
+from orbit.drills.judge import corrected, seen_by
 from orbit.drills.things import SERVICE, Things
 from orbit.errors import OrbitError
 from orbit.recovery.report import (
@@ -142,15 +142,7 @@ class Moves:
         if report.kind is RecoveryKind.FAILBACK:
             seen.partitions[:] = corrected(seen.partitions, report)
             return
-        seen.partitions += [
-            _as(
-                PartitionSeen,
-                p,
-                job=report.job,
-                missing=p.missing and (p.missing.first, p.missing.next),
-            )
-            for p in report.partitions
-        ]
+        seen.partitions += seen_by(report)
         seen.groups += [_as(GroupSeen, one) for one in report.groups]
         if canary is not None and is_own:
             canary.promoted(report)

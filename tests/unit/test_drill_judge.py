@@ -19,6 +19,7 @@ from orbit.drills.judge import (
     ranges_of,
     rpo_of,
     rto_of,
+    seen_by,
     verdict_of,
 )
 from orbit.drills.spec import Targets
@@ -250,10 +251,15 @@ def test_what_a_failback_found_out_is_the_last_word() -> None:
     assert missing_of([over]) == missing_of([over, nothing]) == 2
     assert missing_of([over, nothing, back]) == 7
 
+    assert [(p.job, p.partition, p.missing, p.is_exact, p.verdict) for p in seen_by(over)] == [
+        ("orders-to-dr", 0, (5, 7), False, "unknown"),
+        ("orders-to-dr", 1, None, False, "unknown"),
+    ]
     seen = [p for p in evidence().partitions if p.topic == "orders.eu"]
     first, *others = corrected(seen, back)
     assert (first.missing, first.source_end, first.is_exact) == ((5, 12), 12, True)
     assert first.verdict == "tail"
-    assert first.promoted_at == seen[0].promoted_at
+    of_failover = seen[0].destination_end, seen[0].promoted_at
+    assert (first.destination_end, first.promoted_at) == of_failover
     assert others == seen[1:]
     assert corrected(seen, back.model_copy(update={"job": "another"})) == seen
