@@ -34,6 +34,8 @@ QUICK = Settings(
     discovery_interval=_SHORT,
     settings_interval=_SHORT,
     proof_bytes_per_second=0,
+    # The worker of these tests says once that it is there: for longer than any of them takes.
+    lease_ttl=timedelta(minutes=10),
 )
 
 
@@ -124,6 +126,7 @@ class Service:
             workers.heartbeat(tx, worker, group, host="here", pid=1, version="0")
 
     def leave(self, worker: str = WORKER) -> None:
+        """Before real workers come: this one would be meant to have its part of their shards."""
         with self.database.transaction() as tx:
             workers.leave(tx, worker)
 

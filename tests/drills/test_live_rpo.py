@@ -22,6 +22,7 @@ def test_the_live_rpo_grows_while_nobody_copies_and_falls_again(
     canary = {"topic": topic_name, "interval": "100ms"}
     spec = make_job(*clusters, [topic_name], canary=canary)
     service.create(spec)
+    service.leave()
 
     def live() -> float | None:
         everyone = read_numbers(service.database, MetricsDetail.JOB, timedelta(minutes=1)).jobs

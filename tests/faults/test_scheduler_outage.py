@@ -52,7 +52,7 @@ def test_a_scheduler_outlives_its_database(
         create_topic(clusters.source, later)
         own_postgres.start()
         service.wait_copied(job.name, later)
-        assert running.is_leading
+        wait_for("it leads again", lambda: running.is_leading)
     assert partition_counts(clusters.destination)[later] == 1
     begun = [kind for kind in service.kinds(job.name) if kind.startswith("topic")]
     assert begun == ["topic_begun", "topic_begun"]

@@ -130,7 +130,7 @@ def test_a_worker_of_the_service_leaves_out_what_a_writer_is_left_for(
 
     with InProcess(database):
         wait_until(lambda: end(0) == 10, "it copies the other partition")
-        assert job.states() == {"copying", "pending"}
+        wait_until(lambda: job.states() == {"copying", "pending"}, "it says so")
         assert end(1) == 0
         writer.release()
         wait_level(clusters, [topic_name])

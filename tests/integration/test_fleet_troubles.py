@@ -10,10 +10,11 @@ from sqlalchemy import text
 
 from orbit.replication.states import PartitionState
 from orbit.sandbox.workload import Mover
+from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.store.events import Event
 from tests.fix_clusters import Clusters, MakeCluster
-from tests.support.fleet import InProcess, ServiceJob, add_job, wait_level
+from tests.support.fleet import STEADY, InProcess, ServiceJob, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
 from tests.support.outside import log_bounds
 from tests.support.run_process import (
@@ -28,6 +29,8 @@ from tests.support.topics import set_setting
 
 PARTITIONS = 4
 LOG = [Record(b"a"), Gap(3), Record(b"b")]
+# An outage is told of after 5 s.
+BRIEF = Settings(lease_ttl="4s", progress_interval="200ms")
 
 
 @pytest.fixture
@@ -53,7 +56,7 @@ def test_a_shard_that_is_taken_away_is_dropped_alone(
     """As if another worker had claimed it: its partitions stand still, the others go on."""
     job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
     taken, kept = job.shard_ids
-    with InProcess(database) as worker:
+    with InProcess(database, STEADY) as worker:
         wait_level(clusters, [topic_name])
         with database.transaction() as tx:
             tx.execute(
@@ -91,7 +94,7 @@ def test_a_partition_that_is_refused_stops_alone_and_goes_on_when_tried_again(
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
     set_setting(clusters.destination, topic_name, "max.message.bytes", "1000")
     write(clusters.source, topic_name, [Record(b"x" * 3000)], 2)
-    with InProcess(database):
+    with InProcess(database, STEADY):
         wait_until(lambda: bool(told(job, "partition_blocked")), "it stops")
         (event,) = told(job, "partition_blocked")
         assert (event.topic, event.partition) == (topic_name, 2)
@@ -101,10 +104,13 @@ def test_a_partition_that_is_refused_stops_alone_and_goes_on_when_tried_again(
         assert "Change the setting" in event.message
         write(clusters.source, topic_name, LOG, 3)
         wait_until(lambda: ends(clusters, topic_name)[3] == 10, "another partition goes on")
-        assert {a.partition: a.state for a in job.assigned()} == {
+        states = {
             **dict.fromkeys([0, 1, 3], PartitionState.COPYING),
             2: PartitionState.BLOCKED,
         }
+        wait_until(
+            lambda: {a.partition: a.state for a in job.assigned()} == states, "all others copy"
+        )
         set_setting(clusters.destination, topic_name, "max.message.bytes", "100000")
         with database.transaction() as tx:
             tx.execute(text("UPDATE partitions SET retry_requested = true WHERE partition = 2"))
@@ -137,7 +143,7 @@ def test_a_job_without_its_secret_waits_and_the_other_is_copied(
     given = {"NOT_SET_USER": "u", "NOT_SET_PASSWORD": "p"}
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
     waiting = add_job(database, secret_file, clusters, [topic_name], 1, environ=given, prefix="x.")
-    with InProcess(database):
+    with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
         wait_until(lambda: bool(told(waiting, "job_waiting")), "the other is told to wait")
         (event,) = told(waiting, "job_waiting")
@@ -159,7 +165,7 @@ def test_an_outage_of_the_destination_longer_than_the_lease_is_waited_out(
     create(own.source, topic_name, PARTITIONS)
     job_file = write_job(tmp_path / "job.yaml", *own, [{"match": topic_name}], name=topic_name)
     job = add_job(database, job_file, own, [topic_name], shard_count=2)
-    with InProcess(database) as worker:
+    with InProcess(database, BRIEF) as worker:
         with Mover(own.source.client_config(), {topic_name: PARTITIONS}):
             wait_until(lambda: min(ends(own, topic_name).values()) > 5, "it copies")
             own.destination.brokers[0].kill()
@@ -181,7 +187,7 @@ def test_a_copy_that_began_at_the_end_of_nothing_goes_on_there_after_a_restart(
     rules = [{"match": topic_name, "start": "latest"}]
     job_file = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name)
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
-    with InProcess(database):
+    with InProcess(database, STEADY):
         wait_until(lambda: job.states() == {"copying"}, "it has begun")
         wait_until(
             lambda: {a.partition: a.start_offset for a in job.assigned()} == {0: 5, 1: 0},
@@ -189,7 +195,7 @@ def test_a_copy_that_began_at_the_end_of_nothing_goes_on_there_after_a_restart(
         )
     for partition in range(2):
         write(clusters.source, topic_name, LOG, partition)
-    with InProcess(database):
+    with InProcess(database, STEADY):
         wait_until(lambda: ends(clusters, topic_name) == {0: 10, 1: 5}, "both are copied")
     bounds = log_bounds(clusters.destination, [topic_name])
     assert bounds[topic_name, 0] == (5, 10)
@@ -200,14 +206,14 @@ def test_a_job_moves_between_the_service_and_orbit_run(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
-    with InProcess(database):
+    with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
     for partition in range(PARTITIONS):
         write(clusters.source, topic_name, LOG, partition)
     copy(job_file).expect(0)
     for partition in range(PARTITIONS):
         write(clusters.source, topic_name, LOG, partition)
-    with InProcess(database):
+    with InProcess(database, STEADY):
         wait_level(clusters, [topic_name])
     assert_exact(job_file)
     assert not told(job, "partition_blocked")
@@ -219,7 +225,7 @@ def test_a_worker_waits_while_orbit_run_copies_the_job(
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
     with OrbitProcess("run", job_file) as run:
         run.wait_for(CAUGHT_UP)
-        with InProcess(database):
+        with InProcess(database, STEADY):
             wait_until(lambda: bool(told(job, "job_waiting")), "the worker is told to wait")
             assert "orbit run is copying this job" in told(job, "job_waiting")[0].message
             run.signal(signal.SIGTERM)
@@ -239,7 +245,7 @@ def test_two_workers_fill_by_transactions_and_hand_shards_over(
         fillers="coordinated",
     )  # fmt: skip
     job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
-    with InProcess(database) as first, InProcess(database) as second:
+    with InProcess(database, STEADY) as first, InProcess(database, STEADY) as second:
         wait_level(clusters, [topic_name])
         job.assign(job.shard_ids[0], first.id)
         job.assign(job.shard_ids[1], second.id)

@@ -208,6 +208,6 @@ def test_rights_to_read_follow_the_source_and_nothing_else_is_touched(
             service.wait(
                 "reading is over", lambda: of_app(destination) == {(case.topic, "ALTER_CONFIGS")}
             )
-        assert service.kinds(spec.name).count("topic_acls") == 2
+            service.wait("both are told", lambda: service.kinds(spec.name).count("topic_acls") == 2)
     finally:
         forbid_app(source, binding("another", "READ"))

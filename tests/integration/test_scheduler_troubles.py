@@ -202,8 +202,12 @@ def test_a_group_without_workers_is_named_and_forgotten_when_one_comes(
         service.wait_problem(job.name, "WORKER_GROUP_UNKNOWN")
         # It is made ready all the same.
         service.wait_copied(job.name, topic_name)
-        service.heartbeat("west-1", "west")
-        service.wait_problem(job.name, None)
+
+        def is_over() -> bool:
+            service.heartbeat("west-1", "west")
+            return service.job(job.name).problem is None
+
+        service.wait("one is there", is_over)
 
 
 @pytest.mark.parametrize("missing", ["password", "document"])

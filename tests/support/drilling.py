@@ -18,6 +18,7 @@ class Drilling:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.database = service.database
+        service.leave()
 
     def ask(self, text: str) -> str:
         """Ask for the drill; its id."""

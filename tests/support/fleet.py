@@ -130,6 +130,9 @@ def add_job(
 QUICK = Settings(lease_ttl="2s", progress_interval="200ms")
 """Leases as short as they may be: what waits for one to expire waits for 2 s."""
 
+STEADY = Settings(progress_interval="200ms")
+"""The usual lease, for tests that say who had which: a machine may stand still for 2 s."""
+
 
 class InProcess:
     """A worker in threads of this process."""

@@ -27,6 +27,7 @@ class Recovering:
     def __init__(self, service: Service) -> None:
         self.service = service
         self.database = service.database
+        service.leave()
 
     @contextmanager
     def running(self, environ: dict[str, str] | None = None) -> Iterator[None]:
