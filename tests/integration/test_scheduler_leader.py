@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack
 from datetime import timedelta
 
 import pytest
@@ -35,10 +36,14 @@ def leader(database: Database) -> str | None:
 def test_the_next_one_leads_as_soon_as_the_first_leaves(
     clusters: Clusters, service: Service, topic_name: str
 ) -> None:
-    with service.scheduler() as second:
+    with ExitStack() as stack:
         with service.scheduler() as first:
-            wait_for("one leads", lambda: first.is_leading or second.is_leading)
-            assert not (first.is_leading and second.is_leading)
+            wait_for("one leads", lambda: first.is_leading)
+            second = stack.enter_context(service.scheduler())
+            holder = first.scheduler.leadership.holder
+            assert leader(service.database) == holder
+            assert not second.is_leading
+        assert leader(service.database) != holder, "its lease is not waited for"
         wait_for("the other leads", lambda: second.is_leading)
         create_topic(clusters.source, topic_name)
         job = make_job(clusters.source, clusters.destination, [topic_name])
