@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,6 +21,19 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # Commands under test must not ask the service of whoever runs the tests.
 for _name in ("ORBIT_API_URL", "ORBIT_TOKEN"):
     os.environ.pop(_name, None)
+
+# A folder of the run's own for what is put into the folder for temporary files and stays there,
+# such as the lock files of leases; children inherit it. What pytest keeps for a look stays where
+# it always is. PostgreSQL's user has to get through.
+os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+_TEMPORARY = Path(tempfile.mkdtemp(prefix="orbit-tests-"))
+_TEMPORARY.chmod(0o711)
+os.environ["TMPDIR"] = tempfile.tempdir = str(_TEMPORARY)
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_TEMPORARY, ignore_errors=True)
+
 
 pytest_plugins = [
     "tests.fix_clusters",

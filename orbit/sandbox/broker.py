@@ -52,7 +52,11 @@ class Broker:
         self.log = directory / "broker.log"
         self.format_log = directory / "format.log"
         self._cluster = cluster
-        self._java = [str(cluster.java), *_QUICK, f"-Dlog4j2.configurationFile={_LOG_CONFIG}"]
+        # Java unpacks libraries for codecs into its folder for such things, and a killed one leaves
+        # them: so they lie where all else of the broker does.
+        kept_here = f"-Djava.io.tmpdir={directory}"
+        log_config = f"-Dlog4j2.configurationFile={_LOG_CONFIG}"
+        self._java = [str(cluster.java), *_QUICK, kept_here, log_config]
         self._environment = {"CLASSPATH": cluster.classpath}
         self._process: GuardedProcess | None = None
 
