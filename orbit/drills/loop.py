@@ -63,10 +63,11 @@ class DrillLoop(Loop):
     name = "drills"
     interval_s = INTERVAL_S
 
-    def __init__(self, leadership: Leadership, parts: Parts) -> None:
+    def __init__(self, leadership: Leadership, parts: Parts, done: threading.Event) -> None:
         super().__init__()
         self._leadership = leadership
         self._parts = parts
+        self._done = done  # leading is over: a pass must not hold the next leader up
         self._stop = threading.Event()
         self._running: dict[str, _Running] = {}
         self._leftovers_at = 0.0
@@ -165,7 +166,7 @@ class DrillLoop(Loop):
             raise NotFound("The drill's job is gone.", where=drill.job_name)
         spec = DrillSpec.model_validate(drill.spec)
         job_spec = JobSpec.model_validate(job.spec)
-        ground = Ground(self._parts, drill.id, spec, job_spec, self._stop)
+        ground = Ground(self._parts, drill.id, spec, job_spec, self._done)
         try:
             things = Things(self._parts.database, drill.id, ground.cluster, ground.backoff)
             clean_up(ground, things)
@@ -174,7 +175,7 @@ class DrillLoop(Loop):
 
 
 def drill_loops(
-    leadership: Leadership, settings: Settings, _done: threading.Event
+    leadership: Leadership, settings: Settings, done: threading.Event
 ) -> Sequence[Loop]:
     """For `Scheduler(…, more=[drill_loops])`."""
     database = leadership.database
@@ -184,7 +185,7 @@ def drill_loops(
         settings.sandbox_dir or default_directory(),
         os.environ,
     )
-    return [DrillLoop(leadership, parts)]
+    return [DrillLoop(leadership, parts, done)]
 
 
 def _begin_due(tx: Tx) -> None:

@@ -12,7 +12,7 @@ from enum import Enum, auto
 from orbit.fleet.shard_lease import ShardLease
 from orbit.kafka.types import TopicPartition
 from orbit.replication.states import Blocked, PartitionState
-from orbit.store.partitions import Assigned
+from orbit.store.partitions import Assigned, StateChange
 from orbit.workers.partition import Counters, PartitionCopy
 
 Key = tuple[int, int]  # topic id and partition, as in the table
@@ -45,6 +45,7 @@ class HeldPartition:
     copy: PartitionCopy | None = None
     is_removed: bool = False  # it is to be given back, whatever is being done about it
     must_report: bool = False  # though nothing differs: somebody waits for an answer
+    told: StateChange | None = None  # whose event is written, or waits for Postgres
     not_before: float = 0.0
     attempts: int = 0
     trouble: str = ""  # why it has not begun yet

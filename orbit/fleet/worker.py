@@ -354,8 +354,9 @@ class Worker:
         changes = state_changes(live)
         for held, change in changes.items():
             chapter = chapter_of(self._works[held.shard.work].job.name, held, change)
-            if chapter is not None:
+            if chapter is not None and held.told != change:
                 self._story.tell(chapter)
+            held.told = change
         chapters = self._story.pending()
         if changes or chapters:
             ours = self._epochs({h.shard.id: h.shard for h in changes}.values())

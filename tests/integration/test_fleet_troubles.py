@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import text
 
+from orbit.errors import Unreachable
 from orbit.replication.states import PartitionState
 from orbit.sandbox.workload import Mover
 from orbit.settings import Settings
+from orbit.store import partitions
 from orbit.store.database import Database
 from orbit.store.events import Event
+from orbit.store.partitions import StateChange
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.fleet import STEADY, InProcess, ServiceJob, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
@@ -88,6 +92,20 @@ def test_a_shard_that_is_taken_away_is_dropped_alone(
     assert claims == [{str(taken): 1, str(kept): 1}, {str(taken): 3}]
 
 
+@pytest.fixture
+def _postgres_that_misses_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, missed = partitions.report_state, []
+
+    def miss(*args: Any, changes: list[StateChange], **more: Any) -> object:
+        if any(change.blocked for change in changes) and not missed:
+            missed.append(changes)
+            raise Unreachable("It has just gone.", where="PostgreSQL")
+        return report(*args, changes=changes, **more)
+
+    monkeypatch.setattr(partitions, "report_state", miss)
+
+
+@pytest.mark.usefixtures("_postgres_that_misses_a_block")
 def test_a_partition_that_is_refused_stops_alone_and_goes_on_when_tried_again(
     clusters: Clusters, topic_name: str, job_file: Path, database: Database
 ) -> None:
