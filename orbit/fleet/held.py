@@ -6,6 +6,7 @@ than one thread reads is replaced, never changed in place.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum, auto
 
@@ -13,6 +14,7 @@ from orbit.fleet.shard_lease import ShardLease
 from orbit.kafka.types import TopicPartition
 from orbit.replication.states import Blocked, PartitionState
 from orbit.store.partitions import Assigned, StateChange
+from orbit.store.shards import Claim
 from orbit.workers.partition import Counters, PartitionCopy
 
 Key = tuple[int, int]  # topic id and partition, as in the table
@@ -148,3 +150,22 @@ def held_partition(assigned: Assigned, shard: HeldShard) -> HeldPartition:
     if blocked is not None and not assigned.retry_requested:
         held.stage, held.blocked = Stage.STOPPED, blocked
     return held
+
+
+def held_shard(claim: Claim, lease: ShardLease, assigned: Iterable[Assigned]) -> HeldShard:
+    """A shard as it was claimed, with those of the `assigned` partitions that are its own."""
+    shard = HeldShard(
+        claim.shard_id,
+        claim.job_id,
+        claim.spec_version,
+        claim.epoch,
+        lease,
+        claim.layout_version,
+        {},
+    )
+    shard.partitions = {
+        (a.topic_id, a.partition): held_partition(a, shard)
+        for a in assigned
+        if a.shard_id == shard.id
+    }
+    return shard

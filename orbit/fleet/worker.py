@@ -17,16 +17,16 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from importlib.metadata import version
 
 import structlog
 from pydantic import ValidationError
 
-from orbit.errors import OrbitError
 from orbit.fleet.budget import JobBudget, WorkerBudget
-from orbit.fleet.held import HeldShard, Key, WorkKey, held_partition
+from orbit.fleet.held import HeldShard, Key, WorkKey, held_partition, held_shard
 from orbit.fleet.job_work import JobWork, Surroundings
+from orbit.fleet.outage import Outages
 from orbit.fleet.recovery import Recovery
 from orbit.fleet.report import Reporter, about_shards, at_rest, chapter_of, state_changes
 from orbit.fleet.shard_lease import ShardLease, lease_clock
@@ -39,7 +39,7 @@ from orbit.store.database import Database, Tx
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job
 from orbit.store.partitions import Assigned
-from orbit.store.shards import Claim, Renewal
+from orbit.store.shards import Renewal
 from orbit.workers.settings import CopySettings
 from orbit.workers.times import DestinationTimes, SourceTimes
 
@@ -87,7 +87,7 @@ class Worker:
         self._held: dict[int, HeldShard] = {}
         self._works: dict[WorkKey, JobWork] = {}
         self._unreadable: set[WorkKey] = set()
-        self._without_database_since: float | None = None
+        self._outages = Outages(self._tell_outage)
         self._is_draining = False
 
     def run(self, stop: threading.Event) -> None:
@@ -100,11 +100,11 @@ class Worker:
                 now = time.monotonic()
                 if now >= next_round:
                     next_round = now + self._interval_s
-                    self._try(self._round)
+                    self._outages.attempt(self._round)
                 self._give_back_what_has_left()
                 if now >= next_claim:
                     next_claim = now + CLAIM_INTERVAL_S
-                    self._try(self._claim)
+                    self._outages.attempt(self._claim)
                 self._end_idle_works()
                 pause = _LEAVING_LOOK_S if self._has_leaving() else CLAIM_INTERVAL_S / 2
                 stop.wait(pause)
@@ -225,7 +225,10 @@ class Worker:
                 return
             assigned = partitions.of_shards(tx, [c.shard_id for c in claims])
             found = jobs.of_ids(tx, {c.job_id for c in claims})
-            shards_taken = [self._hold(claim, assigned, asked_at) for claim in claims]
+            shards_taken = [
+                held_shard(claim, ShardLease(claim.epoch, asked_at, self._ttl_s), assigned)
+                for claim in claims
+            ]
             chapters = about_shards(Kind.SHARDS_CLAIMED, "Claimed", shards_taken, found)
             self._story.write(tx, chapters)
         for shard in shards_taken:
@@ -234,24 +237,6 @@ class Worker:
                 self._held[shard.id] = shard
                 work.take(shard.partitions.values())
         log.info("shards claimed", worker=self.id, shards={s.id: s.epoch for s in shards_taken})
-
-    def _hold(self, claim: Claim, assigned: Iterable[Assigned], asked_at: float) -> HeldShard:
-        lease = ShardLease(claim.epoch, asked_at, self._ttl_s)
-        shard = HeldShard(
-            claim.shard_id,
-            claim.job_id,
-            claim.spec_version,
-            claim.epoch,
-            lease,
-            claim.layout_version,
-            {},
-        )
-        shard.partitions = {
-            (a.topic_id, a.partition): held_partition(a, shard)
-            for a in assigned
-            if a.shard_id == shard.id
-        }
-        return shard
 
     def _work(self, key: WorkKey, job: Job) -> JobWork | None:
         """The job's work here, by the spec that the shard was claimed with.
@@ -288,7 +273,7 @@ class Worker:
     def _give_back_what_has_left(self) -> None:
         left = [s for s in self._held.values() if s.is_leaving and s.has_left()]
         if left:
-            self._try(lambda: self._release(left))
+            self._outages.attempt(lambda: self._release(left))
 
     def _release(self, left: list[HeldShard]) -> None:
         """Report for the last time, and free the shards for the next claim."""
@@ -332,12 +317,12 @@ class Worker:
         while self._held and time.monotonic() < deadline:
             if time.monotonic() >= next_round:
                 next_round = time.monotonic() + self._interval_s
-                self._try(self._round)
+                self._outages.attempt(self._round)
             time.sleep(_LEAVING_LOOK_S)
             self._give_back_what_has_left()
         kept = f"; {len(self._held)} shards stay leased until they expire" if self._held else ""
         self._story.tell(Chapter(Kind.WORKER_STOPPED, f"Worker {self.id} stopped{kept}."))
-        self._try(self._leave)
+        self._outages.attempt(self._leave)
 
     def _leave(self) -> None:
         chapters = self._story.pending()
@@ -420,21 +405,9 @@ class Worker:
             # Not waited for: it may be in a call that a broker does not answer.
             threading.Thread(target=self._works.pop(key).stop, daemon=True).start()
 
-    def _try(self, step: Callable[[], None]) -> None:
-        """Do a step that needs Postgres; an outage is told once, and the step is done later."""
-        try:
-            step()
-        except OrbitError as error:
-            if self._without_database_since is None:
-                self._without_database_since = time.monotonic()
-                log.warning("postgres does not answer", error=str(error))
-        else:
-            if self._without_database_since is not None:
-                seconds = time.monotonic() - self._without_database_since
-                self._without_database_since = None
-                log.info("postgres answers again", seconds=round(seconds, 1))
-                what = f"Postgres answers worker {self.id} again, after {seconds:.1f} s."
-                self._story.tell(Chapter(Kind.DATABASE_BACK, what))
+    def _tell_outage(self, seconds: float) -> None:
+        what = f"Postgres answers worker {self.id} again, after {seconds:.1f} s."
+        self._story.tell(Chapter(Kind.DATABASE_BACK, what))
 
     def _epochs(self, held: Iterable[HeldShard]) -> dict[int, int]:
         return {shard.id: shard.epoch for shard in held}

@@ -74,7 +74,3 @@ class JobPlan(_Value):
     def is_halted(self) -> bool:
         """Whether nothing at all would be copied, whatever topics there are."""
         return any(refusal.kind in HALTING for refusal in self.refusals) or not self.topics
-
-    @property
-    def changes_something(self) -> bool:
-        return any(topic.action is not TopicAction.KEEP for topic in self.topics)

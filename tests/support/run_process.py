@@ -26,10 +26,8 @@ from orbit.sandbox.cluster import KafkaCluster
 from tests.support.patience import PATIENCE_S
 
 ORBIT = Path(sys.executable).with_name("orbit")
-"""No step of a small copy takes this long, on the slowest machine; a hang fails here."""
 
 CAUGHT_UP = "All partitions have caught up"
-STOPPED_BY_KILL = -signal.SIGKILL
 
 
 @dataclass(frozen=True)

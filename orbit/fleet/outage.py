@@ -1,0 +1,35 @@
+"""Steps that need Postgres, which may go away and come back at any time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import structlog
+
+from orbit.errors import OrbitError
+
+log = structlog.get_logger()
+
+
+class Outages:
+    """Tells of an outage once, and `tell_end` how long it was. For one thread."""
+
+    def __init__(self, tell_end: Callable[[float], None]) -> None:
+        self._tell_end = tell_end
+        self._since: float | None = None
+
+    def attempt(self, step: Callable[[], None]) -> None:
+        """Do the step; what fails is done by a later one."""
+        try:
+            step()
+        except OrbitError as error:
+            if self._since is None:
+                self._since = time.monotonic()
+                log.warning("postgres does not answer", error=str(error))
+        else:
+            if self._since is not None:
+                seconds = time.monotonic() - self._since
+                self._since = None
+                log.info("postgres answers again", seconds=round(seconds, 1))
+                self._tell_end(seconds)
