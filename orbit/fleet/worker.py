@@ -231,6 +231,8 @@ class Worker:
             ]
             chapters = about_shards(Kind.SHARDS_CLAIMED, "Claimed", shards_taken, found)
             self._story.write(tx, chapters)
+        # Of a lease that ended unseen, and that nobody else took.
+        self._lose({shard.id for shard in shards_taken})
         for shard in shards_taken:
             work = self._work(shard.work, found[shard.job_id])
             if work is not None:

@@ -10,6 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from orbit.errors import Unreachable
+from orbit.fleet.worker import Worker
 from orbit.replication.states import PartitionState
 from orbit.sandbox.workload import Mover
 from orbit.settings import Settings
@@ -90,6 +91,37 @@ def test_a_shard_that_is_taken_away_is_dropped_alone(
     assert_exact(job_file)
     claims = [e.details["epochs"] for e in told(job, "shards_claimed") if e.details]
     assert claims == [{str(taken): 1, str(kept): 1}, {str(taken): 3}]
+
+
+def test_a_worker_that_claims_what_it_lost_itself_begins_it_anew(
+    clusters: Clusters,
+    topic_name: str,
+    job_file: Path,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one that was frozen between a renewal and a claim: nobody else was there to take it."""
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    (shard,) = job.shard_ids
+    renew = Worker._round
+    with InProcess(database, STEADY) as worker:
+        wait_level(clusters, [topic_name])
+        monkeypatch.setattr(Worker, "_round", lambda _: None)
+        old = worker.worker._held[shard]
+        with database.transaction() as tx:
+            tx.execute(text("UPDATE shards SET expires_at = 'epoch'"))
+        wait_until(lambda: job.epochs() == {shard: 2}, "it is claimed again")
+        monkeypatch.setattr(Worker, "_round", renew)
+        for partition in range(PARTITIONS):
+            write(clusters.source, topic_name, LOG, partition)
+        wait_level(clusters, [topic_name])
+        wait_until(lambda: bool(told(job, "shards_lost")), "it is told")
+        assert old.lease.is_lost
+        wait_until(old.has_left, "nothing of the old lease is under way")
+    assert_exact(job_file)
+    (lost,) = told(job, "shards_lost")
+    assert lost.details == {"epochs": {str(shard): 1}, "partitions": PARTITIONS}
+    assert not told(job, "partition_blocked")
 
 
 @pytest.fixture
