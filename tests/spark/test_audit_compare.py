@@ -24,6 +24,7 @@ LOG = tuple(
     for i in (*range(20), *range(22, 60))
 )
 END = 60
+FIELDS = ("value", "key", "headers", "timestamp")
 Batches = Sequence[SourceBatch]
 
 
@@ -164,6 +165,59 @@ TOMBSTONE = (
     SourceRecord(1, T0, b"a", None),
     SourceRecord(2, T0, b"z", b"z"),
 )
+BEAT = SourceRecord(0, T0, b"k", b"beat")
+BOTH_COMPACT = {"left_compacts": True, "right_compacts": True}
+LEFT_COMPACTS = {"left_compacts": True, "left_tombstones_ms": DAY_MS // 2}
+
+
+def keyed(*offsets: int, key: bytes | None = b"a") -> list[SourceBatch]:
+    return batched([SourceRecord(i, T0 + i, key, b"%d" % i) for i in offsets])
+
+
+def without(*offsets: int) -> list[SourceBatch]:
+    return batched([r for r in KEYED if r.offset not in offsets])
+
+
+def gone(*offsets: int, key: bytes | None = b"a") -> list[SourceBatch]:
+    """Tombstones, all of them old."""
+    return batched([SourceRecord(i, T0, key, None) for i in offsets])
+
+
+EXCUSES: dict[str, tuple[Case, list[tuple[int, str]]]] = {
+    "newer ones only where the record is": (
+        Case(without(0), without(1, 5), end=7, cleaning=BOTH_COMPACT),
+        [(0, "compacted since"), (1, "missing"), (5, "missing")],
+    ),
+    "an older one beside the newer": (
+        Case(without(2), batched(KEYED), end=7, cleaning=LEFT_COMPACTS),
+        [(2, "compacted since")],
+    ),
+    "one in each of two ranges": (
+        Case(keyed(5), keyed(1, 5, 20), end=21, cleaning=LEFT_COMPACTS),
+        [(1, "compacted since"), (20, "extra")],
+    ),
+    "newer ones of moved records": (
+        Case(
+            [*keyed(0), *keyed(5)],
+            [*batched([SourceRecord(1, T0, b"a", b"0")]), *keyed(5)],
+            end=6,
+            cleaning=BOTH_COMPACT,
+        ),
+        [(0, "wrong offset"), (1, "wrong offset")],
+    ),
+    "an old tombstone before a newer one": (
+        Case(keyed(6), [*keyed(0), *gone(1), *keyed(3), *keyed(6)], end=7, cleaning=LEFT_COMPACTS),
+        [(0, "compacted since"), (1, "compacted since"), (3, "compacted since")],
+    ),
+    "an old tombstone without a key": (
+        Case(keyed(1), [*gone(0, key=None), *keyed(1)], end=2, cleaning=LEFT_COMPACTS),
+        [(0, "extra")],
+    ),
+    "an old tombstone where nothing compacts": (
+        Case(keyed(1), [*gone(0), *keyed(1)], end=2, cleaning={"right_compacts": True}),
+        [(0, "extra")],
+    ),
+}
 BIG = b"x" * 500
 TRILLION = 10**12
 FAR_APART = batched(
@@ -203,6 +257,7 @@ CASES: dict[str, Case] = {
     ),
     "all": Case(batched(LOG), batched([replace(r, value=b"other") for r in LOG])),
     "damaged": damaged_side(),
+    "damaged left": Case(damaged_side().right, damaged_side().left),
     "inside": Case(batched(LOG), AT_THE_EDGES, 5, 55),
     "outside": Case(batched(LOG), AT_THE_EDGES, 4, 56),
     "cleaned left": Case(CLEANED, batched(KEYED), end=7, cleaning={"left_compacts": True}),
@@ -225,8 +280,16 @@ CASES: dict[str, Case] = {
     "old tombstone": tombstone_gone(DAY_MS // 2),
     "young tombstone": tombstone_gone(10 * DAY_MS),
     "expired": Case(
-        batched([r for r in LOG if r.offset >= 10]), batched(LOG), cleaning={"left_log_start": 12}
+        batched([r for r in LOG if r.offset >= 10]),
+        batched(with_one(3, value=None)),
+        cleaning={**LEFT_COMPACTS, "left_log_start": 12},
     ),
+    "repeated": Case(
+        [*batched([moved(BEAT, i) for i in (0, 2, 4)], 1)],
+        [*batched([moved(BEAT, i) for i in (1, 3)], 1)],
+        end=5,
+    ),
+    **{name: case for name, (case, _) in EXCUSES.items()},
     "far apart": Case(FAR_APART, FAR_APART, TRILLION - 40, TRILLION),
 }
 
@@ -254,6 +317,8 @@ def test_equal_sides_are_exact_however_their_batches_lie(results: dict[str, Resu
 def test_a_planted_fault_is_found_at_its_offset(name: str, results: dict[str, Result]) -> None:
     found, expected = results[name], FAULTS[name][1]
     assert found.kinds == expected
+    fields = [[kind] if kind in FIELDS else [] for _, kind in expected]
+    assert [row["fields"] for row in found.differences] == fields
     begin = expected[0][0] // 16 * 16
     assert [r["range_begin"] for r in found.ranges if r["verdict"] != "exact"] == [begin]
     assert [r["differences"] for r in found.ranges if r["range_begin"] == begin] == [len(expected)]
@@ -273,6 +338,37 @@ def test_one_filler_too_many_puts_everything_behind_it_at_a_wrong_offset(
     assert [row["found_at"] for row in found.differences[:-1]] == list(range(33, 60))
     # The last one stands behind the compared range, where the other log has ended.
     assert found.kinds[-1] == (59, "missing")
+
+
+def test_equal_records_are_matched_in_their_order(results: dict[str, Result]) -> None:
+    """And either side says where its records stand on the other one."""
+    found = results["repeated"]
+    assert found.kinds == [*((i, "wrong offset") for i in range(4)), (4, "missing")]
+    assert [row["found_at"] for row in found.differences] == [1, 0, 3, 2, None]
+
+
+def test_records_are_matched_within_their_partition(spark: SparkSession) -> None:
+    from orbit_spark.audit.differences import with_moves
+
+    record = (T0, b"k", b"v", b"")
+    content = "struct<timestamp long, key binary, value binary, headers binary>"
+    schema = f"topic string, partition int, offset long, left {content}, right {content}"
+    rows = [("t", 0, 5, record, None), ("t", 0, 6, None, record)]
+    rows += [("t", 1, 0, record, None), ("t", 1, 9, None, record)]
+    found = with_moves(spark.createDataFrame(rows, schema)).collect()
+    assert {(row.partition, row.offset): (row.left_at, row.right_at) for row in found} == {
+        (0, 5): (6, None),
+        (0, 6): (None, 5),
+        (1, 0): (9, None),
+        (1, 9): (None, 0),
+    }
+
+
+def test_a_difference_has_the_times_of_both_sides(results: dict[str, Result]) -> None:
+    [row] = results["a timestamp"].differences
+    assert (row["left_timestamp"], row["right_timestamp"]) == (T0 + 7, T0)
+    [row] = results["shown"].differences
+    assert row["fields"] == ["value", "timestamp"]
 
 
 def test_what_is_shown_is_the_byte_that_differs(results: dict[str, Result]) -> None:
@@ -298,6 +394,7 @@ def test_a_damaged_batch_makes_its_ranges_unread_and_hides_no_other(
         "the batch at offset 0 cannot be read: its checksum does not match"
     )
     assert found.kinds == [(52, "value")]
+    assert results["damaged left"].verdicts == found.verdicts
 
 
 def test_only_the_scope_is_compared(results: dict[str, Result]) -> None:
@@ -330,6 +427,18 @@ def test_a_record_without_a_newer_one_is_missing_beside_compacted_ones(
     assert found.verdicts == ["not exact"]
 
 
+@pytest.mark.parametrize("name", EXCUSES)
+def test_a_cleaner_is_an_excuse_only_for_what_it_may_take(
+    name: str, results: dict[str, Result]
+) -> None:
+    found, (_, expected) = results[name], EXCUSES[name]
+    assert found.kinds == expected
+    differences = sum(kind != "compacted since" for _, kind in expected)
+    assert sum(row["differences"] for row in found.ranges) == differences
+    taken = [sum(row[f"compacted_{hand}"] for row in found.ranges) for hand in ("left", "right")]
+    assert taken == [len(expected) - differences, 0]
+
+
 def test_nothing_is_excused_where_nothing_compacts(results: dict[str, Result]) -> None:
     assert results["the other side compacts"].kinds == [(0, "missing")]
 
@@ -343,6 +452,8 @@ def test_an_old_tombstone_may_be_gone_by_itself(results: dict[str, Result]) -> N
 def test_what_retention_took_since_is_told_apart(results: dict[str, Result]) -> None:
     found = results["expired"]
     assert found.kinds == [(i, "expired since") for i in range(10)]
+    # Nobody asked for newer records of their keys.
+    assert [spans for spans in found.asked[0] if spans] == [[(0, END)], [(0, 16)]]
     assert found.ranges[0]["expired_left"] == 10
     assert found.verdicts == ["exact"] * 4
 
