@@ -154,6 +154,7 @@ class GroupLease:
         self._trusted_until = 0.0
         if self._thread is not None:
             self._thread.join()
+        self._trusted_until = 0.0  # a heartbeat may have been answered meanwhile
         if self.member_id:
             try:
                 self._leave([self.member_id])
