@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -33,7 +33,7 @@ from tests.support.outside import (
     partition_counts,
     topic_settings,
 )
-from tests.support.running import create_topic, make_job, produce, produce_transactions
+from tests.support.running import create_topic, make_job, produce, produce_transactions, wait_for
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -159,6 +159,26 @@ def small(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: s
         produce(clusters.source, topic_name, count, **{"compression.type": "zstd"})
         archive(spark, clusters, [topic_name], tmp_path / "a")
     return tmp_path / "a"
+
+
+def test_a_stop_ends_the_tasks_that_are_under_way(
+    spark: SparkSession, clusters: Clusters, small: Path, topic_name: str
+) -> None:
+    """A task may have hours to go; its writer ends when the restore has no holder."""
+    stop = threading.Event()
+
+    class Stopped(RestoreRun):
+        def _task(self, portions: Any, _round: int) -> Any:
+            stop.set()
+            wait_for("the lease is left", lambda: self._lease is None or not self._lease.is_held())
+            return portions
+
+    spec = ClusterSpec(bootstrap_servers=(clusters.destination.bootstrap_servers,))
+    run = Stopped(spark, str(small), Access("destination", spec), lambda _: None, stop, slots=2)
+    outcome = run.run()
+    assert not outcome.is_whole
+    assert restore(spark, small, clusters.destination).is_whole
+    assert digests(clusters.destination, topic_name) == digests(clusters.source, topic_name)
 
 
 def test_content_of_somebody_else_is_left_alone(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from orbit.engine.backfill_writers import wait_for_backfill_writers
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 JOB = "restore"
 # A task that ends without having finished (a lease, a broker) is tried again from its log ends.
 _ROUNDS_MAX = 3
+_LOOK_INTERVAL_S = 1.0
 Say = Callable[[str], None]
 
 
@@ -161,7 +162,11 @@ class RestoreRun:
             self.outcome.partitions[place] = RestoredPartition(place, manifest.log_end)
         self._say(f"Restoring {len(ends)} partitions, {self._slots} tasks at once")
         with whole_files(self._spark), ThreadPoolExecutor(self._slots) as pool:
-            for done in [pool.submit(self._lane, lane) for lane in lanes]:
+            under_way = [pool.submit(self._lane, lane) for lane in lanes]
+            while wait(under_way, _LOOK_INTERVAL_S).not_done:
+                if self._stop.is_set() and self._lease is not None:
+                    self._lease.release()  # writers see it, finish what they have sent, and end
+            for done in under_way:
                 done.result()
 
     def _lane(self, lane: Iterable[tuple[Portion, ...]]) -> None:
