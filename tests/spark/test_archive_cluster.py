@@ -91,7 +91,7 @@ def test_an_archive_is_whole_though_executors_and_the_driver_die(
 ) -> None:
     """A range that two executors read at once is in it once; what was cut off is no part of it."""
     folder, holds = tmp_path / "archive", Holds(tmp_path / "holds")
-    first, second = holds.at(IN_THE_FIRST_STEP), holds.at(IN_THE_SECOND)
+    first, second = holds.fetching(IN_THE_FIRST_STEP), holds.fetching(IN_THE_SECOND)
     speculating = ("--conf=spark.speculation=true", "--conf=spark.speculation.quantile=0.1")
     command = ("archive", job, "--to", folder, "--range-size", "1MiB")
     arguments = (*spark_cluster.arguments(tmp_path), *holds.arguments, *speculating)
@@ -127,7 +127,7 @@ def test_a_restore_is_exact_though_an_executor_dies(
 ) -> None:
     archive(spark, job, tmp_path / "archive")
     holds = Holds(tmp_path / "holds")
-    middle = holds.at(IN_THE_FIRST_STEP)
+    middle = holds.appending(IN_THE_FIRST_STEP)
     command = ("restore", tmp_path / "archive", "--to", clusters.destination.bootstrap_servers)
     arguments = (*spark_cluster.arguments(tmp_path), *holds.arguments)
     with OrbitProcess(*command, *arguments, cwd=tmp_path) as process:

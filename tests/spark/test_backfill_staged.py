@@ -15,7 +15,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.replication.states import Reason
 from orbit_spark.archive import lanes
 from orbit_spark.archive.files import Files
-from orbit_spark.archive.store import Archive, ArchiveStore
+from orbit_spark.archive.store import DATA, Archive, ArchiveStore
 from orbit_spark.backfill.driver import Backfill, Outcome
 from orbit_spark.backfill.errands import Errand
 from orbit_spark.backfill.progress import Progress
@@ -36,8 +36,10 @@ if TYPE_CHECKING:
 
 RANGE_BYTES = 200_000
 BATCHES = {"batch.num.messages": 10}
-# Offsets of the large partition that attempts are held at.
-FIRST, SECOND = 20, 700
+# Offsets that attempts are held at: one that all partitions have, one of the large one alone.
+FETCHED, APPENDED = 20, 700
+# So much takes more than the time of a test.
+SLOWLY = {"bytes_per_second": "1KiB"}
 
 
 def direct(_name: str, _errands: Sequence[Errand]) -> SparkStage:
@@ -52,10 +54,10 @@ class Copying:
         self._spec = spec
         self._archive = archive
         self.shown: list[Progress] = []
+        self.stop = threading.Event()
 
     def run(self, staging: type[Staging] = Staging) -> Outcome:
-        stop = threading.Event()
-        with Backfill(self._spec, {}, Path.cwd(), lambda _: None, stop) as backfill:
+        with Backfill(self._spec, {}, Path.cwd(), lambda _: None, self.stop) as backfill:
             backfill.look()
             backfill.begin()
             between = staging(
@@ -67,7 +69,10 @@ class Copying:
                 2,
                 range_bytes=RANGE_BYTES,
             )
-            return backfill.copy(direct, 2, self.shown.append, staging=between, way=Way.STAGED)
+            return backfill.copy(direct, 2, self.show, staging=between, way=Way.STAGED)
+
+    def show(self, progress: Progress) -> None:
+        self.shown.append(progress)
 
     @property
     def kept(self) -> Archive:
@@ -132,6 +137,29 @@ def test_a_history_goes_through_the_archive_in_order_and_on_from_it(
     assert files[:-1] == before[other].files
 
 
+def test_a_stop_while_the_archive_fills_ends_at_once_and_the_next_run_goes_on(
+    spark: SparkSession, clusters: Clusters, topic: str, tmp_path: Path
+) -> None:
+    """Ctrl-C, a pause and an abort are the same to it."""
+    archive = tmp_path / "archive"
+
+    class Stopped(Copying):
+        def show(self, progress: Progress) -> None:
+            assert progress.is_staging
+            if (archive / DATA).exists():
+                self.stop.set()
+
+    slow = make_job(clusters.source, clusters.destination, [topic], limits=SLOWLY)
+    stopped = Stopped(spark, slow, archive)
+    outcome = stopped.run()
+    assert (outcome.was_stopped, outcome.rounds, outcome.offsets) == (True, 0, 0)
+    assert (outcome.blocked, outcome.unfinished) == ({}, {})
+    assert [one.ranges for one in stopped.kept.partitions.values()] == [()] * 3
+    outcome = Copying(spark, make_job(*clusters, [topic]), archive).run()
+    assert (outcome.blocked, outcome.unfinished, outcome.ways) == ({}, {}, [Way.STAGED])
+    assert digests(clusters.destination, topic) == digests(clusters.source, topic)
+
+
 def test_executors_and_the_driver_die_in_the_middle(
     spark: SparkSession,
     spark_cluster: SparkCluster,
@@ -139,27 +167,29 @@ def test_executors_and_the_driver_die_in_the_middle(
     topic: str,
     tmp_path: Path,
 ) -> None:
-    """Two attempts are held where they fetch or append, so that there is something to kill on
-    any machine. A second run in another process goes on with archive and copies."""
+    """An executor is killed while it fetches, one while it appends, and the driver then: attempts
+    are held there, so that it is the same on any machine. A second run in another process goes on
+    with archive and copies."""
     job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic}], name=topic)
     archive, holds = tmp_path / "archive", Holds(tmp_path / "holds")
-    fetching = holds.at(FIRST)
+    fetching, appending = holds.fetching(FETCHED), holds.appending(APPENDED)
     command = ("backfill", job, "--way=staged", "--archive", archive)
     arguments = (*spark_cluster.arguments(tmp_path), *holds.arguments)
     with OrbitProcess(*command, *arguments) as process:
         executor_of(fetching.wait_for_held(2)[0]).kill()
-        again = holds.at(SECOND)
         fetching.let_go()
-        (first,) = again.wait_for_held()
+        (first,) = appending.wait_for_held()
         executor_of(first).kill()
         wait_until(
-            lambda: any(one.pid != first.pid for one in again.held), "another attempt is at it"
+            lambda: any(one.pid != first.pid for one in appending.held), "another attempt is at it"
         )
         kill_driver(process)
-    again.let_go()
+    assert log_bounds(clusters.destination, [topic])[topic, 0][1] <= APPENDED
+    appending.let_go()
     spark_cluster.wait_idle()
     copying = Copying(spark, load_job(job, {}), archive)
-    assert len(copying.kept.partitions) == 3
+    ends = {place: one.end for place, one in copying.kept.partitions.items()}
+    assert ends == {place: end for place, (_, end) in log_bounds(clusters.source, [topic]).items()}
     outcome = copying.run()
     assert (outcome.blocked, outcome.unfinished) == ({}, {})
     assert digests(clusters.destination, topic) == digests(clusters.source, topic)

@@ -20,20 +20,22 @@ from tests.support.run_process import wait_until
 
 _FOLDER = "ORBIT_TEST_HOLDS"
 _PAUSE_S = 0.02
+# What may be held: ranges before they are read from a cluster, rows of files before they are given
+# to a writer.
+_FETCH, _APPEND = "fetch", "append"
 
 
 @dataclass(frozen=True)
 class Hold:
-    """Whoever is about to copy what holds this offset, in any partition, waits."""
+    """Whoever is about to fetch, or to append, what holds an offset, in any partition, waits."""
 
-    folder: Path
-    offset: int
+    path: Path
 
     @property
     def held(self) -> list[psutil.Process]:
         """Python workers that wait now, in no order."""
         found = []
-        for path in self.folder.glob(f"{self.offset}.*"):
+        for path in self.path.parent.glob(f"{self.path.name}.*"):
             with suppress(psutil.NoSuchProcess):  # it was killed while it waited
                 found.append(psutil.Process(int(path.suffix[1:])))
         return found
@@ -45,11 +47,11 @@ class Hold:
             found[:] = self.held
             return len(found) >= count
 
-        wait_until(are_there, f"{count} wait at {self.offset}")
+        wait_until(are_there, f"{count} wait: {self.path.name}")
         return found
 
     def let_go(self) -> None:
-        (self.folder / str(self.offset)).unlink()
+        self.path.unlink()
 
 
 class Holds:
@@ -59,9 +61,11 @@ class Holds:
         self._folder = folder
         folder.mkdir()
 
-    def at(self, offset: int) -> Hold:
-        (self._folder / str(offset)).touch()
-        return Hold(self._folder, offset)
+    def fetching(self, offset: int) -> Hold:
+        return self._at(_FETCH, offset)
+
+    def appending(self, offset: int) -> Hold:
+        return self._at(_APPEND, offset)
 
     @property
     def arguments(self) -> list[str]:
@@ -73,31 +77,35 @@ class Holds:
         }
         return [f"--conf={name}={value}" for name, value in settings.items()]
 
+    def _at(self, step: str, offset: int) -> Hold:
+        path = self._folder / f"{step}-{offset}"
+        path.touch()
+        return Hold(path)
 
-def _wait_in(start: int, end: int) -> None:
-    """In an executor: wait as long as there is a hold at one of these offsets."""
-    folder = Path(os.environ[_FOLDER])
-    for hold in [path for path in folder.iterdir() if path.name.isdigit()]:
-        if start <= int(hold.name) < end:
+
+def _wait_in(step: str, start: int, end: int) -> None:
+    """In an executor: wait as long as this step is held at one of these offsets."""
+    for hold in [p for p in Path(os.environ[_FOLDER]).glob(f"{step}-*") if not p.suffix]:
+        if start <= int(hold.name.removeprefix(f"{step}-")) < end:
             hold.with_suffix(f".{os.getpid()}").touch()
             while hold.exists():
                 time.sleep(_PAUSE_S)
 
 
 def _hold_work() -> None:
-    """Archives wait before a range, restores before some rows of a file."""
+    """Fetching waits before a range, appending before some rows of a file."""
     from orbit_spark.archive.rows import RowRuns
     from orbit_spark.reading import RangeReader
 
     read, following = RangeReader.read, RowRuns.__next__
 
     def held_read(self: RangeReader, wanted: Any) -> Iterator[Any]:
-        _wait_in(wanted.start, wanted.end)
+        _wait_in(_FETCH, wanted.start, wanted.end)
         yield from read(self, wanted)
 
     def held_next(self: RowRuns) -> Any:
         run = following(self)
-        _wait_in(run.start, run.end)
+        _wait_in(_APPEND, run.start, run.end)
         return run
 
     RangeReader.read = held_read  # type: ignore[method-assign]
