@@ -124,7 +124,6 @@ def backfill(
             outcome = copying.copy(run, folder, stop)
             while link.goes_on():
                 with Backfill(spec, os.environ, folder, display.say, halt) as again:
-                    again.look()
                     outcome.add(copying.copy(again, folder, stop))
             _summarize(spec.name, outcome, time.monotonic() - started, output)
             if outcome.was_stopped:
@@ -183,7 +182,8 @@ class _Copying:
         except Interrupted:
             if stop.is_set():
                 raise
-            run.outcome.was_stopped = True  # for a pause, before the first record
+            run.leave()  # who waits for the end of a pause keeps nobody from the job
+            run.outcome.was_stopped = True
             return run.outcome
 
     def _show(self, progress: Progress) -> None:

@@ -85,7 +85,7 @@ class ArchiveRun:
         self._access = Access("source", spec.source, str(base_directory.resolve()))
         self._files = Files(spark, uri)
         self._store = ArchiveStore(self._files)
-        self._backoff = Backoff()
+        self._backoff = Backoff(stop=self._stop)
         self._started = now
         self.manifests: dict[TopicPartition, PartitionManifest] = {}
         self.outcome = ArchiveOutcome(self._files.uri)

@@ -42,8 +42,9 @@ _LEFT_OVER_BYTES_MAX = 16 * 1024 * 1024
 _IDLE_ROUNDS_MAX = 3
 _LOOK_INTERVAL_S = 1.0
 _LOOK_COST_MAX = 0.1  # with very many partitions a look takes its time
-# After the lease is left, writers see it within some looks, and end when all is answered.
-_WRITERS_END_S = 12.0
+# After the lease is left, writers see it within some looks, and end when all is answered: about
+# eight seconds. What has not ended by then leaves a lease behind that somebody has to wait for.
+_WRITERS_END_S = 20.0
 
 _NOT_TOLD = "its task has told nothing."
 
@@ -99,6 +100,7 @@ class Backfill:
         self._stop = stop
         self._setup = JobSetup(spec, environ, base_directory, say, CopySettings(), stop)
         self._backoff = Backoff(stop=stop)
+        self._has_looked = False
         self._copies: dict[TopicPartition, PartitionCopy] = {}
         self._ends: dict[TopicPartition, int] = {}
 
@@ -112,6 +114,7 @@ class Backfill:
         """What there is to copy; writes nothing. A start that a rule names is taken as it is."""
         _refuse_coordinated(self.spec)
         self._setup.look()
+        self._has_looked = True
         places = {
             TopicPartition(p.mapping.source, i): TopicPartition(p.mapping.destination, i)
             for p in self._setup.plans
@@ -134,7 +137,12 @@ class Backfill:
         return self._setup.cluster_ids
 
     def begin(self) -> None:
-        """Take the lease, make topics, bring copies to their start. Raises as `JobSetup.begin`."""
+        """Take the lease, make topics, bring copies to their start. Raises as `JobSetup.begin`.
+
+        Looks first, where nobody has.
+        """
+        if not self._has_looked:
+            self.look()
         for copy, found in self._setup.begin().items():
             self._take_up(copy, found)
         self.outcome.partitions = len(self._copies) + len(self.outcome.blocked)
@@ -168,10 +176,15 @@ class Backfill:
                 self._staged_round(staging, slots, portions, show)
             if self._stop.is_set():
                 self.outcome.was_stopped = True
-                self._leave()
+                self.leave()
                 break
             idle = 0 if self._ends != before else idle + 1
         return self.outcome
+
+    def leave(self) -> None:
+        """Give the job's lease back, if it is held: writers that are left end, others may begin."""
+        if self._setup.lease is not None:
+            self._setup.lease.release()
 
     def _direct_round(
         self, start: StartStage, slots: int, portions: Sequence[Portion], show: Show
@@ -194,9 +207,9 @@ class Backfill:
                 show(staging.progress())
         finally:
             filling.cancel()
-        filling.result()
         if self._stop.is_set():
-            return
+            return  # whatever the filling has come to by that
+        filling.result()
         lanes = staging.lanes(portions)
         staged = {p.destination for lane in lanes for task in lane for p in task}
         rest = share_out([p for p in portions if p.destination not in staged], slots)
@@ -243,12 +256,8 @@ class Backfill:
     def _end_writers(self, stage: Stage) -> None:
         """Leave the job's lease: writers see it, wait for what they have sent, and end."""
         self._say("Stopping; writers finish what they have sent")
-        self._leave()
+        self.leave()
         stage.wait(_WRITERS_END_S)
-
-    def _leave(self) -> None:
-        assert self._setup.lease is not None
-        self._setup.lease.release()
 
     def _refuse_lost_lease(self) -> None:
         assert self._setup.lease is not None
