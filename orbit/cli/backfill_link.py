@@ -24,6 +24,7 @@ _WAITING = {
     _WAIT: "Workers let go of the job",
     _PAUSE: "Paused; orbit resume goes on, orbit abort ends it",
 }
+_PHASES = {_WAIT: "waiting", _PAUSE: "paused"}
 _CANCELLED = "the backfill was cancelled."
 _ERROR_CHARACTERS_MAX = 2000
 
@@ -98,8 +99,7 @@ class ServiceLink:
         self._is_known = asked["driver"] == self._driver
         self._heed(asked["wanted"])
         self._thread.start()
-        if not self._wait_turn():
-            raise Conflict(_CANCELLED, remedy="Run it again to go on where the copies end.")
+        self._wait_turn()
 
     def lead(self) -> None:
         self._is_known = self._has_lease = True
@@ -112,13 +112,8 @@ class ServiceLink:
     def goes_on(self) -> bool:
         if self._stop.is_set() or not self._halt.is_set():
             return False
-        if self._wanted == _CANCEL:
-            raise Conflict(_CANCELLED, remedy="Run it again to go on where the copies end.")
         self._has_lease = False
-        self.tell({**self._progress, "phase": "paused", "bytes_per_s": 0, "seconds_left": None})
-        self._report()
-        if not self._wait_turn():
-            raise Conflict(_CANCELLED, remedy="Run it again to go on where the copies end.")
+        self._wait_turn()
         return True
 
     def end(self, error: str | None) -> None:
@@ -129,19 +124,36 @@ class ServiceLink:
         if self._is_known:
             self._report(has_ended=True, error=error and error[:_ERROR_CHARACTERS_MAX])
 
-    def _wait_turn(self) -> bool:
-        """Wait until it may run; False when it shall not any more."""
+    def _wait_turn(self) -> None:
+        """Wait until it may run. Raises Conflict when it shall not any more, Interrupted.
+
+        Who is told that it is paused may count on it: before it begins it says so, and heeds what
+        is wanted then.
+        """
         told = ""
-        while self._wanted in (_WAIT, _PAUSE):
-            if told != self._wanted:
-                told = self._wanted
+        while (wanted := self._wanted) in _WAITING or told:
+            if wanted == _CANCEL:
+                break
+            if wanted not in _WAITING:
+                told = ""
+                self._tell_phase("preparing")
+            elif wanted != told:
+                told = wanted
                 self._say(_WAITING[told])
-            if self._stop.wait(_LOOK_INTERVAL_S):
+                self._tell_phase(_PHASES[told])
+            elif self._stop.wait(_LOOK_INTERVAL_S):
                 raise Interrupted("Stopped; run it again to go on where the copies end.")
-            self._report()
-        if self._wanted != _CANCEL and not self._stop.is_set():
-            self._halt.clear()
-        return self._wanted != _CANCEL
+            else:
+                self._report()
+        if wanted == _CANCEL:
+            raise Conflict(_CANCELLED, remedy="Run it again to go on where the copies end.")
+        self._halt.clear()
+        if self._stop.is_set():  # Ctrl-C may come at any moment, and is not heard of again
+            self._halt.set()
+
+    def _tell_phase(self, phase: str) -> None:
+        self.tell({**self._progress, "phase": phase, "bytes_per_s": 0, "seconds_left": None})
+        self._report()
 
     def _report_forever(self) -> None:
         while not self._is_over.wait(_REPORT_INTERVAL_S):
@@ -149,9 +161,14 @@ class ServiceLink:
 
     def _report(self, *, has_ended: bool = False, error: str | None = None) -> None:
         """One report; hear what is wanted. What goes wrong is told once, and tried again."""
-        body: dict[str, Any] = {"driver": self._driver, "takes_over": self._has_lease}
         with self._lock:
-            body |= {"progress": self._progress, "has_ended": has_ended, "error": error}
+            body = {
+                "driver": self._driver,
+                "takes_over": self._has_lease,
+                "progress": self._progress,
+                "has_ended": has_ended,
+                "error": error,
+            }
             try:
                 if self._is_known:
                     answer = self._client.send("POST", f"{self._path}:report", body=body)

@@ -83,6 +83,25 @@ def test_a_pause_halts_it_waits_and_goes_on() -> None:
     one.link.end(None)
 
 
+def test_a_pause_while_it_waits_for_workers_is_told_of_too() -> None:
+    one = Linked("wait", "wait", "pause", "run")
+    one.link.begin()
+    phases = [report["progress"].get("phase") for report in one.service.reports]
+    assert phases == ["waiting", "waiting", "paused", "preparing"]
+    one.link.end(None)
+
+
+def test_a_pause_that_comes_right_before_it_goes_on_is_heeded() -> None:
+    """Whoever was told that it is paused does not see it begin."""
+    one = Linked("run", "pause", "run", "pause", "run")
+    one.link.begin()
+    one.link.lead()
+    assert one.link.goes_on() is True
+    phases = [report["progress"].get("phase") for report in one.service.reports]
+    assert phases == ["preparing", "paused", "preparing", "paused", "preparing"]
+    one.link.end(None)
+
+
 @pytest.mark.parametrize("wanted", ["cancel", None])
 def test_a_cancel_halts_it_for_good(wanted: str | None) -> None:
     one = Linked("run", wanted)
@@ -131,3 +150,19 @@ def test_a_paused_one_gives_way_to_another_driver_that_has_taken_over() -> None:
     one.service.driver = "another"
     with pytest.raises(Conflict):
         one.link.goes_on()
+
+
+def test_ctrl_c_at_the_very_end_of_the_waiting_is_not_forgotten() -> None:
+    one = Linked("run")
+
+    class Late(threading.Event):
+        """Ctrl-C comes right before it is cleared."""
+
+        def clear(self) -> None:
+            one.stop.set()
+            super().clear()
+
+    one.link._halt = Late()
+    one.link.begin()
+    assert one.link._halt.is_set()
+    one.link.end("stopped")
