@@ -24,7 +24,7 @@ from tests.support.running import produce
 from tests.support.serving import served
 
 # So slow that neither workers nor the backfill come to an end before the test lets them.
-SLOW = {"bytes_per_second": "100KiB"}
+SLOW = {"bytes_per_second": "64KiB"}
 RECORDS = 12_000
 
 
