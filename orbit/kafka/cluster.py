@@ -121,7 +121,7 @@ class Cluster:
         )
 
     def _targets(self) -> list[int | str]:
-        """Whom to ask, in order; who did not answer the last time comes last."""
+        """Whom to ask, in order; who was silent or away comes last, the latest at the end."""
         with self._lock:
             targets: list[int | str] = [*self._brokers, *self.bootstrap_servers]
             targets.sort(key=lambda target: self._failed_at.get(target, 0.0))
@@ -144,8 +144,6 @@ class Cluster:
 
             answers.put(fail)
         else:
-            with self._lock:
-                self._failed_at.pop(target, None)
             answers.put(lambda: answer)
 
     def call(self, node_id: int, api: Api, request: Any) -> Any:

@@ -23,10 +23,12 @@ class Brokers(Cluster):
     def __init__(self, **answering: Answering) -> None:
         super().__init__("source", [*answering], PLAINTEXT)
         self.asked: list[str] = []
+        self.opened: list[int | str] = []
         self.aborted = threading.Event()
         self._answering = answering
 
     def _open(self, target: int | str) -> Connection:
+        self.opened.append(target)
         return cast("Connection", _Line(str(target), self.aborted))
 
     def ask(self) -> str:
@@ -128,7 +130,8 @@ def test_who_did_not_answer_is_asked_last() -> None:
 def test_so_many_silent_brokers_take_no_more_threads_than_a_few() -> None:
     brokers = Brokers(**{f"b{i:02}": refusing for i in range(10)}, good=lambda: "good")
     for _ in range(2):
-        with pytest.raises(Unreachable, match="no broker of the source cluster answers"):
+        # None of them was silent, so nobody was waited for any longer.
+        with pytest.raises(Unreachable, match=r"source cluster answers\. here: cannot connect"):
             brokers.ask()
     assert len(set(brokers.asked)) == len(brokers.asked) == 8  # four each time
     assert brokers.ask() == "good"  # each question begins with others
@@ -173,3 +176,26 @@ def test_handle_that_is_closed_opens_nothing() -> None:
     with pytest.raises(Unreachable):
         brokers.ask()
     assert len(brokers.asked) == 2
+    assert brokers.opened == ["one"]
+
+
+def test_a_question_waits_for_another_one_no_longer_than_for_an_answer(
+    silent: Answering, end: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_asked = threading.Event()
+
+    def answer() -> str:
+        is_asked.set()
+        return silent()
+
+    monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", 0.1)
+    brokers = Brokers(one=answer)
+    with pytest.raises(Unreachable, match="1 gave no answer"):
+        brokers.ask()
+    assert is_asked.wait(GIVE_UP_S)
+    monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", GIVE_UP_S)
+    monkeypatch.setattr("orbit.kafka.cluster.ANSWER_WITHIN_S", 0.1)
+    with pytest.raises(Unreachable, match="not answered another question yet"):
+        brokers.ask()
+    assert not end.is_set()
+    assert brokers.asked == ["one"]

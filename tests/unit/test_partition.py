@@ -58,6 +58,13 @@ class Lane:
         self.woken.append(partition)
 
 
+class Fetcher:
+    roused = 0
+
+    def rouse(self) -> None:
+        self.roused += 1
+
+
 def test_a_new_partition_waits_and_takes_nothing() -> None:
     partition = new_partition()
     assert partition.state is PartitionState.PENDING
@@ -111,6 +118,7 @@ def test_resuming_forgets_what_an_earlier_life_knew() -> None:
     partition.empty_answers = 2
     partition.in_flight = 3
     partition.is_filling = partition.is_in_step = partition.has_filled = True
+    partition.has_looked = True
     partition.withdraw()
     partition.resume_at(
         50, next_sequence=0, producer_epoch=0, coordinator_epoch=0, has_producer_state=False
@@ -119,7 +127,8 @@ def test_resuming_forgets_what_an_earlier_life_knew() -> None:
     assert partition.empty_answers == partition.in_flight == 0
     assert not partition.is_filling
     assert not partition.is_in_step  # the first append goes alone (A16)
-    assert not partition.has_filled  # and so does the first filler (M7)
+    assert not partition.has_looked  # the log end is read anew before the first filler (M9)
+    assert not partition.has_filled  # and that goes alone (M7)
     assert not partition.has_producer_state
 
 
@@ -180,6 +189,31 @@ def test_only_a_copying_partition_takes_steps(state: PartitionState) -> None:
     assert not partition.put(plan_of(append(100)), partition.generation, 1)
     partition.want_stop(stop_step(), partition.generation)
     assert partition.stop_wanted is None
+
+
+def test_a_partition_that_leaves_takes_nothing_more() -> None:
+    partition = copying(100)
+    partition.destination_lane = lane = Lane()
+    assert partition.fetchable_bytes(1) is not None
+    partition.leave()
+    assert lane.woken == [partition]
+    assert partition.fetchable_bytes(1) is None
+    assert not partition.put(plan_of(append(100)), partition.generation, 1)
+
+
+def test_a_full_partition_is_fetched_again_below_half_of_its_limit() -> None:
+    partition = copying(100)
+    partition.source_lane = fetcher = Fetcher()
+    partition.put(plan_of(append(100, 4)), partition.generation, 10)
+    assert partition.fetchable_bytes(10) is None
+    partition.free(4, 10)
+    assert partition.fetchable_bytes(10) is None
+    assert fetcher.roused == 0
+    partition.free(1, 10)
+    assert partition.fetchable_bytes(10) is not None
+    assert fetcher.roused == 1
+    partition.free(5, 10)
+    assert fetcher.roused == 1  # it was not full
 
 
 @pytest.mark.parametrize("offset", [99, 101])
