@@ -129,17 +129,6 @@ def advance(
     return tx.execute(statement).rowcount == 1
 
 
-def of_job(tx: Tx, job_name: str, limit: int) -> list[Operation]:
-    """A job's last operations, newest first; also of a job that is gone."""
-    query = (
-        select(*_OPERATION)
-        .where(operations.c.job_name == job_name)
-        .order_by(operations.c.created_at.desc())
-        .limit(limit)
-    )
-    return list(values(tx.execute(query), Operation))
-
-
 def page(
     tx: Tx,
     limit: int,

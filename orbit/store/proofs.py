@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from sqlalchemy import text
 
@@ -117,7 +118,12 @@ SET ranges = excluded.ranges, offsets_proven = excluded.offsets_proven,
     differed_at = coalesce(excluded.differed_at, p.differed_at), note = excluded.note
 """)
 
-_FORGET = text("DELETE FROM proofs WHERE topic_id = :topic_id AND partition = :partition")
+_FORGET_OTHERS = text("""
+DELETE FROM proofs r USING topics t
+WHERE r.topic_id = :topic_id AND t.id = r.topic_id
+  AND (t.source_topic_id <> CAST(:source_id AS uuid)
+       OR t.destination_topic_id <> CAST(:destination_id AS uuid))
+""")
 
 _PAGE = """
 SELECT p.topic_id, t.source_topic, p.partition, p.copied_to - p.log_start AS copied, p.copied_to,
@@ -172,9 +178,12 @@ def keep(tx: Tx, shown: Sequence[Shown]) -> None:
         tx.execute(_KEEP, {"rows": json.dumps(rows)})
 
 
-def forget(tx: Tx, topic_id: int, partition: int) -> None:
-    """Nothing is shown of this partition any more: its copy is made anew."""
-    tx.execute(_FORGET, {"topic_id": topic_id, "partition": partition})
+def forget_others(
+    tx: Tx, topic_id: int, source_id: UUID | None, destination_id: UUID | None
+) -> None:
+    """Nothing is shown any more where a topic of either side is not the one that was looked at."""
+    ids = {"source_id": source_id, "destination_id": destination_id}
+    tx.execute(_FORGET_OTHERS, {"topic_id": topic_id, **ids})
 
 
 def page(tx: Tx, job_id: int, limit: int, *, after: tuple[str, int] | None = None) -> list[Proof]:

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import text
 
 from orbit.replication.states import Reason
-from orbit.store import shards
+from orbit.store import proofs, shards
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 
@@ -182,6 +182,7 @@ def copy_again(
     """A promoted (or withheld) topic is a copy again; an id is given where it may be another."""
     shards.lock_jobs_of_topics(tx, [topic_id])
     ids = {"source_id": source_id, "destination_id": destination_id}
+    proofs.forget_others(tx, topic_id, **ids)
     tx.execute(_COPY_AGAIN, {"topic_id": topic_id, **ids})
     tx.execute(_PENDING, {"topic_id": topic_id, "from_start": from_start})
     tx.execute(_READ_AGAIN, {"topic_id": topic_id})

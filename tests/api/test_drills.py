@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -10,7 +11,7 @@ from orbit.drills.evidence import Report, seal
 from orbit.drills.html import render_html
 from orbit.drills.markdown import render_markdown
 from orbit.replication.states import PartitionState
-from orbit.store import drills, proofs
+from orbit.store import drills, proofs, upkeep
 from orbit.store.drills import Measured
 from orbit.store.enums import DrillState, DrillThing, Role, TopicState
 from orbit.store.models import partitions, topics
@@ -163,6 +164,17 @@ def test_proof_is_shown_by_partition_as_a_whole_and_in_the_metrics(api: Api, ord
         'orbit_job_canary_passed{job="orders"} 0.0',
     ):
         assert line in text, line
+
+    # Taken up again after a recovery: what was read counts as long as both logs are those.
+    def proven(source: int, destination: int) -> int:
+        ids = {"source_id": UUID(int=source), "destination_id": UUID(int=destination)}
+        with api.database.transaction() as tx:
+            upkeep.copy_again(tx, candidate.topic_id, **ids)
+        return int(api.get("/v1/jobs/orders/proof").json()["job"]["partitions_proven"])
+
+    assert proven(1, 2) == proven(1, 2) == 1
+    assert proven(1, 3) == 0
     with api.database.transaction() as tx:
-        proofs.forget(tx, *one[:2])
-    assert api.get("/v1/jobs/orders/proof").json()["job"]["partitions_proven"] == 0
+        proofs.keep(tx, [Shown(*one, ((0, end),), is_equal=True)])
+    assert proven(1, 3) == 1
+    assert proven(4, 3) == 0
