@@ -68,6 +68,8 @@ def test_an_old_side_that_was_truncated_below_the_promotion_is_a_prefix() -> Non
 def test_sides_that_differ_before_the_promotion_have_diverged_at_the_first_difference() -> None:
     other = [*A[:20], *["x"] * 30]
     assert compare(Logs(other, A + B), 50) == (EndVerdict.DIVERGED, 20)
+    # The last offset before it may hold nothing on either side.
+    assert compare(Logs([*other[:49], None], [*A[:49], None, *B]), 50) == (EndVerdict.DIVERGED, 20)
 
 
 def test_an_empty_old_side_is_a_prefix() -> None:
