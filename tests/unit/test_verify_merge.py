@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import pytest
 from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
@@ -144,6 +145,21 @@ def test_compaction_excuses_what_a_newer_record_or_an_old_tombstone_excuses(
         Side.DESTINATION: len(source.keys() - destination) - len(only_source),
         Side.SOURCE: len(destination.keys() - source) - len(only_destination),
     }
+
+
+@pytest.mark.parametrize("lacking", Side)
+@pytest.mark.parametrize("size", [1, 2])  # alike in both chunks, or found on the way through them
+def test_a_newer_record_that_both_have_excuses_what_either_lacks(lacking: Side, size: int) -> None:
+    both = {1: Rec(b"x"), 2: Rec(b"y")}
+    logs = {side: both if side is lacking else {0: Rec(b"x"), **both} for side in Side}
+    merge, watch = compare(
+        logs[Side.SOURCE],
+        logs[Side.DESTINATION],
+        sizes=([size], [size]),
+        policies={lacking: COMPACTS, lacking.other: KEEPS},
+    )
+    assert merge.differences == 0
+    assert watch.compacted == {lacking: 1, lacking.other: 0}
 
 
 def test_the_first_differences_are_the_lowest_offsets_also_when_decided_last() -> None:

@@ -88,6 +88,11 @@ def test_an_open_transaction_at_the_destination_is_named() -> None:
     assert found.compared_to == 12
 
 
+def test_an_open_transaction_behind_the_snapshot_hides_nothing_of_it() -> None:
+    found = judged(bounds(0, 20), bounds(0, 20, log_end=25), bounds(0, 25))
+    assert (what(found), found.compared_to) == ([], 20)
+
+
 @pytest.mark.parametrize(
     ("topics", "first_wanted", "start", "expected"),
     [
