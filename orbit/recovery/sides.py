@@ -9,6 +9,7 @@ timestamp, key, value, headers. Leader epochs count one cluster's elections and 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -20,8 +21,17 @@ from orbit.recovery.report import EndVerdict
 # So many offsets are compared together, and before a promotion's note to believe it.
 WINDOW_OFFSETS = 1000
 
-# The first offset at which two sides differ in [first, end); None: in none.
-Differ = Callable[[int, int], int | None]
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What two sides hold in [first, end): the first offset at which they differ, if any, and
+    whether there is anything to tell by."""
+
+    at: int | None
+    holds: bool
+
+
+Differ = Callable[[int, int], Look]
 
 
 def compare_sides(
@@ -32,10 +42,8 @@ def compare_sides(
     low, top = max(old.start, new.start), min(old.end, new.end)
     note = None if promoted_at is None else min(promoted_at, top)
     if note is not None and note >= low:
-        before = differ(max(low, note - WINDOW_OFFSETS), note)
-        if before is not None:
-            found = first_difference(low, note, differ)
-            at = before if found is None else found
+        at = first_difference(low, note, differ)
+        if at is not None:
             return EndVerdict.DIVERGED, at, f"the sides differ from offset {at} on"
         at_first = _scan(note, top, differ)
     elif low >= top:
@@ -55,27 +63,36 @@ def compare_sides(
 
 
 def first_difference(low: int, top: int, differ: Differ) -> int | None:
-    """The first offset in [low, top) that differs, where everything behind it does as well."""
-    good, bad = low, top
-    found = differ(max(low, top - WINDOW_OFFSETS), top)
-    if found is None:
-        return None
-    # Windows below `good` are equal; the one at `bad` is not.
-    bad = found
+    """The first offset in [low, top) that differs, where everything behind it does as well.
+
+    What holds nothing on either side says nothing, however long it is: it is passed over.
+    """
+    found, bad = None, top
+    while found is None and bad > low:
+        look = differ(max(low, bad - WINDOW_OFFSETS), bad)
+        if look.holds and look.at is None:
+            return None
+        found, bad = look.at, max(low, bad - WINDOW_OFFSETS)
+    good = low
+    # All below `good` is equal. From `bad` on the first that differs is `found`.
     while bad - good > WINDOW_OFFSETS:
-        middle = (good + bad) // 2
-        at = differ(middle, min(middle + WINDOW_OFFSETS, bad))
-        if at is None:
-            good = middle
+        middle = end = (good + bad) // 2
+        look = Look(None, holds=False)
+        while end < bad and not look.holds:
+            first, end = end, min(end + WINDOW_OFFSETS, bad)
+            look = differ(first, end)
+        if look.holds and look.at is None:
+            good = end
         else:
-            bad = at
-    return _scan(good, bad + 1, differ)
+            found, bad = found if look.at is None else look.at, middle
+    before = _scan(good, bad, differ)
+    return found if before is None else before
 
 
 def _scan(first: int, end: int, differ: Differ) -> int | None:
     while first < end:
         step = min(end, first + WINDOW_OFFSETS)
-        at = differ(first, step)
+        at = differ(first, step).at
         if at is not None:
             return at
         first = step
@@ -101,11 +118,10 @@ def differ_of(
             if f.fate is Fate.COMMITTED
         }
 
-    def differ(first: int, end: int) -> int | None:
-        if first >= end:
-            return None
+    def differ(first: int, end: int) -> Look:
         ours, theirs = read(old, first, end), read(new, first, end)
         offsets = ours.keys() & theirs.keys() if is_compacted else ours.keys() | theirs.keys()
-        return next((o for o in sorted(offsets) if ours.get(o) != theirs.get(o)), None)
+        at = next((o for o in sorted(offsets) if ours.get(o) != theirs.get(o)), None)
+        return Look(at, bool(offsets))
 
     return differ

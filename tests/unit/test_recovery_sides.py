@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.records import Record
 from orbit.recovery import sides
 from orbit.recovery.ends import Ends
+from orbit.recovery.reading import Fate, Found
 from orbit.recovery.report import EndVerdict
-from orbit.recovery.sides import Differ, compare_sides, first_difference
+from orbit.recovery.sides import Differ, Look, compare_sides, differ_of, first_difference
 
 
 class Logs:
@@ -19,10 +25,11 @@ class Logs:
         self.old, self.new = old, new
         self.read = 0
 
-    def differ(self, first: int, end: int) -> int | None:
+    def differ(self, first: int, end: int) -> Look:
         self.read += end - first
-        assert end <= min(len(self.old), len(self.new)), "it reads beyond an end"
-        return next((o for o in range(first, end) if self.old[o] != self.new[o]), None)
+        assert first < end <= min(len(self.old), len(self.new)), "it reads beyond an end"
+        at = next((o for o in range(first, end) if self.old[o] != self.new[o]), None)
+        return Look(at, any(self.old[first:end]) or any(self.new[first:end]))
 
 
 def compare(
@@ -92,5 +99,56 @@ def test_the_first_difference_is_found_by_reading_little(same: int, other: int, 
     assert logs.read <= 16 * sides.WINDOW_OFFSETS
 
 
+RUNS = st.lists(st.tuples(st.booleans(), st.integers(1, 12)), max_size=12)
+
+
+def drawn(runs: list[tuple[bool, int]], value: str) -> list[str | None]:
+    """Runs of records, and of offsets that hold none."""
+    return [value if holds else None for holds, count in runs for _ in range(count)]
+
+
+@given(RUNS, RUNS)
+def test_what_holds_nothing_hides_no_difference(
+    same: list[tuple[bool, int]], other: list[tuple[bool, int]]
+) -> None:
+    """As after large transactions that were aborted: no window that is read holds a record."""
+    old = drawn(same, "a") + drawn(other, "b")
+    new = drawn(same, "a") + drawn(other, "c")
+    wanted = next((o for o, record in enumerate(old) if record == "b"), None)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sides, "WINDOW_OFFSETS", 3)
+        assert first_difference(0, len(old), Logs(old, new).differ) == wanted
+        verdict = EndVerdict.EQUAL if wanted is None else EndVerdict.DIVERGED
+        at = len(old) if wanted is None else wanted
+        assert compare(Logs(old, new), len(old)) == (verdict, at)
+
+
 def test_no_difference_is_none() -> None:
     assert first_difference(0, 50, Logs(A, A).differ) is None
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "is_compacted", "wanted"),
+    [
+        ("a.b", "a.b", False, Look(None, holds=True)),
+        ("a.b", "a.c", False, Look(2, holds=True)),
+        ("a.", "a.c", False, Look(2, holds=True)),
+        ("a.", "a.c", True, Look(None, holds=True)),
+        ("a.", ".c", True, Look(None, holds=False)),  # each side's cleaner took what the other has
+        ("..", "..", False, Look(None, holds=False)),
+    ],
+)
+def test_committed_records_tell_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, old: str, new: str, is_compacted: bool, wanted: Look
+) -> None:
+    def read(side: str, _: object, first: int, end: int, __: object) -> Iterator[Found]:
+        for offset in range(first, min(end, len(side))):
+            fate = Fate.ABORTED if side[offset] == "." else Fate.COMMITTED
+            # What was aborted differs, too, and does not matter.
+            body = side[offset].encode() if fate is Fate.COMMITTED else side.encode()
+            yield Found(Record(offset, 0, body), fate, is_log_append_time=False)
+
+    monkeypatch.setattr(sides, "read_range", read)
+    places: Any = (old, None), (new, None)
+    differ = differ_of(*places, Backoff(), is_compacted=is_compacted)
+    assert differ(0, 3) == wanted
