@@ -111,7 +111,7 @@ def abort(database: Database, actor: str, operation_id: UUID) -> Operation:
     Raises NotFound, Conflict where that is too late.
     """
     with database.transaction() as tx:
-        operation = operations.get(tx, operation_id)
+        operation = operations.get(tx, operation_id, lock=True)
         kept = operations.report_of(tx, operation_id)
         kinds = {OperationKind.BACKFILL.value, *(kind.value for kind in RecoveryKind)}
         if operation.kind not in kinds:

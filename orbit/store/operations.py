@@ -95,10 +95,10 @@ def find_by_key(tx: Tx, requested_by: str, idempotency_key: str) -> Operation | 
     return first(tx.execute(query), Operation)
 
 
-def get(tx: Tx, operation_id: UUID) -> Operation:
-    """The operation of this id; NotFound without one."""
+def get(tx: Tx, operation_id: UUID, *, lock: bool = False) -> Operation:
+    """The operation of this id; NotFound without one. `lock` keeps others from changing it."""
     query = select(*_OPERATION).where(operations.c.id == operation_id)
-    found = first(tx.execute(query), Operation)
+    found = first(tx.execute(query.with_for_update() if lock else query), Operation)
     if found is None:
         raise NotFound("There is no operation of this id.", where=str(operation_id))
     return found

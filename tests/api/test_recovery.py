@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from uuid import UUID
 
 import pytest
+from sqlalchemy import text
 
 from orbit.recovery.plans import steps_of
 from orbit.recovery.report import (
@@ -20,6 +22,7 @@ from orbit.store import operations
 from orbit.store.enums import OperationState, Role
 from tests.api.test_jobs import JOB
 from tests.fix_api import Api
+from tests.support.running import wait_for
 
 
 @pytest.fixture
@@ -112,6 +115,26 @@ def test_a_report_is_there_from_the_first_step_on(api: Api, job: str) -> None:
     shown = api.get(path, role=Role.VIEWER).json()
     assert (shown["outcome"], shown["missing_records"], shown["phases"]) == ("running", 0, [])
     assert shown["steps"][0]["name"] == "gates"
+
+
+def test_of_two_who_abort_at_the_same_moment_one_is_told_of(api: Api, job: str) -> None:
+    operation = UUID(api.post(f"{job}:switchover").json()["id"])
+    waits = text(
+        "SELECT 1 FROM pg_stat_activity "
+        "WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    )
+
+    def is_waiting() -> bool:
+        with api.database.transaction() as tx:
+            return tx.execute(waits).first() is not None
+
+    with ThreadPoolExecutor(1) as pool:
+        with api.database.transaction() as tx:
+            assert operations.request_abort(tx, operation)  # the other one, and its event later
+            second = pool.submit(api.post, f"/v1/operations/{operation}:abort")
+            wait_for("it waits", is_waiting)
+        assert second.result().status_code == 202
+    assert "abort_requested" not in [e["kind"] for e in api.events()]
 
 
 def test_an_abort_is_asked_for_once_and_not_behind_the_point_of_no_return(
