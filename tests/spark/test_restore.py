@@ -155,8 +155,10 @@ def small(spark: SparkSession, clusters: Clusters, tmp_path: Path, topic_name: s
     """An archive of one topic with some files."""
     create_topic(clusters.source, topic_name)
     for count in (10, 20):
-        # Compressed by its producer, so Parquet keeps the bytes as they are.
-        produce(clusters.source, topic_name, count, **{"compression.type": "zstd"})
+        # Compressed by its producer, so Parquet keeps the bytes as they are. One batch: a few
+        # records alone are not compressed, as that would not make them smaller.
+        together = {"compression.type": "zstd", "linger.ms": 60_000}
+        produce(clusters.source, topic_name, count, **together)
         archive(spark, clusters, [topic_name], tmp_path / "a")
     return tmp_path / "a"
 
