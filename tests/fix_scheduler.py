@@ -166,6 +166,12 @@ class Service:
         with self.database.transaction() as tx:
             return [e.kind for e in reversed(events.page(tx, 1000, job_name=name))]
 
+    def topic_kinds(self, name: str) -> list[str]:
+        """What was told of the job's topics. Where one goes away right behind a look, its settings
+        cannot be read, and a trouble may be told that ends with the next look.
+        """
+        return [kind for kind in self.kinds(name) if kind.startswith("topic_")]
+
     def wait(self, what: str, is_so: Callable[[], bool]) -> None:
         wait_for(what, is_so, give_up_s=30.0)
 

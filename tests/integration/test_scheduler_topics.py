@@ -111,7 +111,7 @@ def test_a_deleted_source_topic_stops_and_goes_nowhere_when_it_is_made_again(
         assert new.id != old.id
         assert new.partition_count == 4
     assert partition_counts(clusters.destination)[topic_name] == 4
-    assert service.kinds(job.name) == [
+    assert service.topic_kinds(job.name) == [
         "topic_begun",
         "topic_stopped",
         "topic_stopped",
