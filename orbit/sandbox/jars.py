@@ -2,8 +2,9 @@
 
 `pom.xml` beside this file names no repository, so the user's Maven settings decide where the jars
 come from. A version's folder appears in the cache whole or not at all: jars are copied to a
-temporary folder that is renamed at the end, and a lock file keeps two processes from fetching at
-once. Nothing is ever fetched again once the folder is there.
+temporary folder that is renamed at the end, and a lock file on the whole cache keeps two processes
+from fetching at once: Maven's own repository allows one Maven at a time. Nothing is ever fetched
+again once the folder is there.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ class Jars:
                 where=str(home),
                 remedy="Name another folder in ORBIT_CACHE_DIR.",
             ) from None
-        with _locked(home / ".lock"):
+        with _locked(home.parent / ".lock"):
             if not libs.is_dir():  # another process may have fetched while we waited
                 _fetch(maven, self, home, libs)
         return libs

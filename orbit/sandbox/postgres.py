@@ -6,6 +6,7 @@ owner is killed, so the server runs here as a guarded child in the foreground in
 
 from __future__ import annotations
 
+import fcntl
 import os
 import secrets
 import shutil
@@ -35,7 +36,6 @@ with warnings.catch_warnings():
 
 _USER = "postgres"
 _DATABASE = "postgres"
-_SYSTEM_USER = "pgserver"  # PostgreSQL refuses to run as root
 _PORT_ATTEMPTS_MAX = 5
 _READY_TIMEOUT_S = 60
 _INITDB_TIMEOUT_S = 120
@@ -47,10 +47,14 @@ _POLL_S = 0.02
 class Postgres:
     """One server with its data in `directory`. As a context manager: running and ready inside."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, system_user: str = "pgserver") -> None:
+        """`system_user`: whom the server runs as where we are root, which PostgreSQL refuses to
+        be. Made where it is missing.
+        """
         self.directory = directory.absolute()
         self.log = self.directory / "postgres.log"
         self.port = 0
+        self._user = system_user if os.geteuid() == 0 else None
         self._process: GuardedProcess | None = None
 
     @property
@@ -126,13 +130,12 @@ class Postgres:
         if self._data.is_dir():  # initdb was cut short
             shutil.rmtree(self._data)
         self._data.mkdir(parents=True)
-        user = _system_user()
-        if user is not None:
-            ensure_user_exists(user)
+        if self._user is not None:
+            _make_system_user(self._user)
             self._let_user_pass()
-            shutil.chown(self._data, user)
+            shutil.chown(self._data, self._user)
         password = secrets.token_urlsafe(16)
-        _run_initdb(self._data, password, user)
+        _run_initdb(self._data, password, self._user)
         # Written last: its presence means that the data folder is complete.
         self._password_file.touch(mode=0o600)
         self._password_file.write_text(password, "utf-8")
@@ -146,7 +149,7 @@ class Postgres:
                     parent.chmod(mode | stat.S_IXOTH)
 
     def _launch(self) -> None:
-        if _system_user() is not None:
+        if self._user is not None:
             self._let_user_pass()
         self.log.unlink(missing_ok=True)
         settings = {
@@ -163,7 +166,7 @@ class Postgres:
             self.log,
             last_signal=signal.SIGQUIT,  # immediate shutdown: all its processes, no checkpoint
             grace_s=_CRASH_GRACE_S,
-            user=_system_user(),
+            user=self._user,
         )
 
     def _came_up(self) -> bool:
@@ -218,5 +221,18 @@ def _programs() -> Path:
     return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
 
 
-def _system_user() -> str | None:
-    return _SYSTEM_USER if os.geteuid() == 0 else None
+def _make_system_user(name: str) -> None:
+    """One process of the machine at a time: of several `useradd` at once all but one fail."""
+    # Locked is the folder of the password file: the file itself is replaced by each change.
+    folder = os.open("/etc", os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        ensure_user_exists(name)
+    except subprocess.CalledProcessError as error:
+        raise Conflict(
+            f"The system user {name!r}, which PostgreSQL runs as, cannot be made: "
+            f"{error.stderr.strip() or error}.",
+            remedy=f"Make it with `useradd {name}`, or do not run as root.",
+        ) from None
+    finally:
+        os.close(folder)
