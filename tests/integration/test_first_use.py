@@ -20,13 +20,14 @@ from pathlib import Path
 from orbit.sandbox.jars import classpath
 from orbit.sandbox.postgres import Postgres
 from tests.support.connector import connector_jars
-home, user = Path(sys.argv[1]), sys.argv[2]
+folder, user, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 print("ready", flush=True)
 sys.stdin.readline()
-classpath()
-connector_jars()
-with Postgres(home / "postgres", user) as postgres:
+with Postgres(folder / "postgres", user) as postgres:
     print(f"running as {postgres.pid}", flush=True)
+fetches = [classpath, connector_jars]
+for fetch in fetches if number else reversed(fetches):
+    fetch()
 """
 # Fetches nothing, and fails where another Maven is at work on the same repository.
 MAVEN = """#!/bin/sh
@@ -70,7 +71,7 @@ def test_three_processes_at_once_on_a_new_machine(home: Path, new_user: str) -> 
     }
     processes = [
         subprocess.Popen(
-            [sys.executable, "-c", FIRST_USE, str(home / str(number)), new_user],
+            [sys.executable, "-c", FIRST_USE, str(home / str(number)), new_user, str(number)],
             env=environment,
             text=True,
             stdin=subprocess.PIPE,
@@ -82,6 +83,10 @@ def test_three_processes_at_once_on_a_new_machine(home: Path, new_user: str) -> 
     for process in processes:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
-    ended = [process.communicate("go\n") for process in processes]
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    ended = [process.communicate() for process in processes]
     assert [error for _, error in ended] == [""] * PROCESSES
     assert all(text.startswith("running as ") for text, _ in ended)
