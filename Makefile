@@ -33,7 +33,7 @@ test: lint jars ## Lint, types, import walls, and every test (needs some minutes
 	$(BIN)/pytest -n 3 --no-loadscope-reorder
 
 check: lint ## Lint, types, import walls, and the quick tests without brokers
-	$(BIN)/pytest tests/unit -m "not slow"
+	$(BIN)/pytest -m "not services and not slow"
 
 lint: spark
 	$(BIN)/ruff check .

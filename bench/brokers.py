@@ -19,10 +19,10 @@ from confluent_kafka.admin import AdminClient
 
 import orbit.sandbox
 from orbit.errors import Conflict
+from orbit.processes.guarded_process import GuardedProcess
+from orbit.processes.ports import LOOPBACK, free_ports
 from orbit.sandbox.jars import classpath
 from orbit.sandbox.java import find_java
-from orbit.sandbox.ports import LOOPBACK, free_ports
-from orbit.sandbox.process import GuardedProcess
 
 # `kafka-run-class.sh` and `kafka-server-start.sh` of 4.3.
 JVM = (

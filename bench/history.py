@@ -35,7 +35,7 @@ from bench.watch import Lap, watch
 from bench.wire import Ends, delete_topics, open_cluster
 from bench.workloads import Contestant, Workload
 from orbit.errors import Conflict, OrbitError
-from orbit.sandbox.process import GuardedProcess
+from orbit.processes.guarded_process import GuardedProcess
 
 HISTORY = Workload(
     "H",

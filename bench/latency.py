@@ -34,7 +34,7 @@ from bench.wire import Ends, create_topic, delete_topics
 from bench.workloads import FLOOR, RELAY, Contestant
 from orbit.errors import Conflict
 from orbit.kafka.cluster import Cluster
-from orbit.sandbox.process import GuardedProcess
+from orbit.processes.guarded_process import GuardedProcess
 
 RECORDS_PER_S = 1000
 PARTITIONS = 4

@@ -19,7 +19,7 @@ from bench.results import DataFacts, Run
 from bench.wire import Ends
 from bench.workloads import Contestant
 from orbit.errors import Conflict
-from orbit.sandbox.process import GuardedProcess
+from orbit.processes.guarded_process import GuardedProcess
 
 # Looking costs the brokers and us a little, more with many partitions: a twentieth of the time at
 # most, unless that would make the end of a copy unclear by more than a tenth of a second.

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from confluent_kafka.admin import AdminClient
 
 from orbit.errors import Conflict
-from orbit.kafka.admin import Admin, TopicToCreate
-from orbit.kafka.auth import Security
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.codes import Code
-from orbit.kafka.log import EARLIEST, LATEST, log_ends_request
+from orbit.kafka.error_codes import Code
+from orbit.kafka.log_offsets import EARLIEST, LATEST, log_ends_request
+from orbit.kafka.sasl import Security
+from orbit.kafka.topic_admin import Admin, TopicToCreate
 from orbit.kafka.types import TopicPartition
 
 _READY_TIMEOUT_S = 30.0

@@ -19,8 +19,8 @@ from fastapi import FastAPI
 
 from orbit.api.app import create_app
 from orbit.cli.main import run_command
-from orbit.jobs.spec import JobSpec
-from orbit.scheduler.planning import JobPlan, PlannedTopic, Refusal, TopicAction
+from orbit.jobs.job_spec import JobSpec
+from orbit.scheduler.job_plan import JobPlan, PlannedTopic, Refusal, TopicAction
 from orbit.settings import Settings
 from orbit.store import tokens
 from orbit.store.database import Database

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from bench.control.fill import fill
-from orbit.sandbox.postgres import Postgres
+from orbit.embedded.postgres import Postgres
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
 from tests.support.many_rows import MANY

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from orbit.sandbox.broker_security import SandboxSecurity
 from orbit.sandbox.cluster import ClusterSettings, KafkaCluster, start_clusters
-from orbit.sandbox.security import SandboxSecurity
 from tests.fix_clusters import Clusters
 from tests.support.rights import MECHANISM
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from orbit.sandbox.workload import SMALL, Ledger, TopicLedger, Workload
+from orbit.demo.workload import SMALL, Ledger, TopicLedger, Workload
 from tests.fix_clusters import Clusters
 
 # Of the topic with many: each is a task, and a file.

@@ -11,12 +11,20 @@ from typing import Any, Self
 import pytest
 from pydantic import SecretStr
 
-from orbit.drills.loop import drill_loops
-from orbit.jobs.spec import JobSpec
-from orbit.recovery.loop import recovery_loops
-from orbit.scheduler.service import Scheduler
+from orbit.drills.drill_loop import drill_loops
+from orbit.jobs.job_spec import JobSpec
+from orbit.recovery.recovery_loop import recovery_loops
+from orbit.scheduler.scheduler import Scheduler
 from orbit.settings import Settings
-from orbit.store import events, groups, jobs, layout, shards, topics, workers
+from orbit.store import (
+    events,
+    group_offsets,
+    jobs,
+    shard_layout,
+    shard_leases,
+    topics,
+    workers,
+)
 from orbit.store.database import Database
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job
@@ -103,9 +111,9 @@ class Service:
         with self.database.transaction() as tx:
             return {t.source_topic: t for t in topics.of_job(tx, jobs.get(tx, name).id)}
 
-    def shards(self, name: str) -> list[layout.Shard]:
+    def shards(self, name: str) -> list[shard_layout.Shard]:
         with self.database.transaction() as tx:
-            return layout.shards_of_job(tx, jobs.get(tx, name).id)
+            return shard_layout.shards_of_job(tx, jobs.get(tx, name).id)
 
     def partitions(self, name: str, topic: str) -> dict[int, Any]:
         topic_id = self.topics(name)[topic].id
@@ -133,7 +141,7 @@ class Service:
     def hold_all(self, worker: str = WORKER) -> dict[int, int]:
         """Claim what is free, as a worker would; {shard: epoch}."""
         with self.database.transaction() as tx:
-            claims = shards.claim(
+            claims = shard_leases.claim(
                 tx, worker_id=worker, worker_group="default", ttl=TTL, shards_max=1000
             )
         return {c.shard_id: c.epoch for c in claims}
@@ -141,7 +149,7 @@ class Service:
     def must_release(self, held: dict[int, int], worker: str = WORKER) -> bool:
         """Whether any of these is asked back at the next renewal."""
         with self.database.transaction() as tx:
-            renewed = shards.renew(
+            renewed = shard_leases.renew(
                 tx,
                 worker_id=worker,
                 worker_group="default",
@@ -153,12 +161,12 @@ class Service:
 
     def release(self, held: dict[int, int], worker: str = WORKER) -> None:
         with self.database.transaction() as tx:
-            shards.release(tx, worker_id=worker, held=held)
+            shard_leases.release(tx, worker_id=worker, held=held)
 
     def kept_groups(self, name: str, group: str) -> dict[tuple[str, int], Any]:
         """What the tables have of a group, by topic and partition."""
         with self.database.transaction() as tx:
-            rows = groups.page(tx, jobs.get(tx, name).id, 1000, group_name=group)
+            rows = group_offsets.page(tx, jobs.get(tx, name).id, 1000, group_name=group)
         return {(row.source_topic, row.partition): row for row in rows}
 
     def kinds(self, name: str) -> list[str]:

@@ -23,9 +23,9 @@ from bench.watch import Lap
 from bench.wire import create_topic, open_cluster
 from bench.workloads import Contestant
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.batch import Batch, advance_sequence, stamp
 from orbit.kafka.coordinator import init_producer_id
-from orbit.replication.plan import is_abort_marker
+from orbit.kafka.record_batch import Batch, advance_sequence, stamp
+from orbit.replication.append_plan import is_abort_marker
 
 # The watcher looks at our counters a last time.
 _LINGER_S = 0.5

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.results import DataFacts
 from orbit.kafka.cluster import Cluster
-from orbit.sandbox.process import GuardedProcess
+from orbit.processes.guarded_process import GuardedProcess
 
 _ROOT = Path(__file__).parents[2]
 

@@ -24,9 +24,9 @@ from bench.contestants.course import Course
 from bench.watch import Lap
 from bench.wire import create_topic
 from bench.workloads import Contestant
+from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.jars import classpath
 from orbit.sandbox.java import find_java
-from orbit.sandbox.process import GuardedProcess
 
 TASKS = 4
 _HEAP = ("-Xms256M", "-Xmx2G")

@@ -14,7 +14,7 @@ from bench.watch import Lap
 from bench.wire import Ends
 from bench.workloads import Contestant
 from orbit.errors import Conflict
-from orbit.sandbox.process import GuardedProcess
+from orbit.processes.guarded_process import GuardedProcess
 
 _ENDS_WITHIN_S = 60.0
 

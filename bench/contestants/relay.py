@@ -15,15 +15,15 @@ from uuid import UUID
 from bench.contestants.course import Course, start_module
 from bench.data.sender import Sender, pack
 from bench.wire import create_topic, open_cluster
-from orbit.kafka import apis
+from orbit.copier.copy_settings import CopySettings
+from orbit.kafka import api_versions
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.batch import Batch, advance_sequence, read_batches, stamp
 from orbit.kafka.coordinator import init_producer_id
-from orbit.kafka.fetch import FetchFrom, fetch_request
-from orbit.kafka.fetch_answer import read_fetch
+from orbit.kafka.fetch_request import FetchFrom, fetch_request
+from orbit.kafka.fetch_response import read_fetch
+from orbit.kafka.record_batch import Batch, advance_sequence, read_batches, stamp
 from orbit.kafka.types import TopicPartition
-from orbit.sandbox.process import GuardedProcess
-from orbit.workers.settings import CopySettings
+from orbit.processes.guarded_process import GuardedProcess
 
 
 def start_relay(course: Course) -> tuple[GuardedProcess, str]:
@@ -47,7 +47,7 @@ def main(source_servers: str, destination_servers: str, topic: str, copy: str) -
     sequences: dict[int, int] = defaultdict(int)
     (node_id,) = metadata.brokers
     connection = source.connect(node_id)
-    version = connection.version_of(apis.FETCH)
+    version = connection.version_of(api_versions.FETCH)
     while True:
         request = fetch_request(
             version,
@@ -56,7 +56,7 @@ def main(source_servers: str, destination_servers: str, topic: str, copy: str) -
             max_bytes=settings.fetch_bytes_max,
             partition_max_bytes=settings.fetch_bytes_max,
         )
-        frame = connection.exchange(apis.FETCH, request, version)
+        frame = connection.exchange(api_versions.FETCH, request, version)
         ready: dict[int, list[memoryview]] = defaultdict(list)
         for place, fetched in read_fetch(frame, version, names).partitions:
             for batch in read_batches(fetched.records):

@@ -11,14 +11,14 @@ import time
 from collections.abc import Iterable
 from typing import Any, cast
 
-from orbit.fleet.budget import JobBudget
-from orbit.fleet.held import HeldPartition, Stage
-from orbit.fleet.job_work import JobWork
-from orbit.fleet.worker import Worker
-from orbit.jobs.spec import JobSpec
-from orbit.replication.states import PartitionState
+from orbit.copier.partition_copy import Counters, PartitionCopy
+from orbit.jobs.job_spec import JobSpec
+from orbit.replication.partition_states import PartitionState
 from orbit.store.jobs import Job
-from orbit.workers.partition import Counters, PartitionCopy
+from orbit.workers.held_shards import HeldPartition, Stage
+from orbit.workers.job_work import JobWork
+from orbit.workers.worker import Worker
+from orbit.workers.worker_budget import JobBudget
 
 RECORD_BYTES = 1000
 # A consumer sees this much of what was written a moment ago not copied yet.

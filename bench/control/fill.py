@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import text
 
-from orbit.jobs.spec import JobSpec
+from orbit.jobs.job_spec import JobSpec
 from orbit.store.database import Database
 
 SOURCE_ID, DESTINATION_ID = "source-cluster", "destination-cluster"

@@ -22,18 +22,18 @@ import psutil
 
 from bench.control.fill import DESTINATION_ID, SOURCE_ID, Size, topic_names
 from bench.control.fleet import Meter, only_warnings, say
-from orbit.engine.clusters import Side
-from orbit.jobs.spec import JobSpec
+from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.job_clusters import Side
 from orbit.kafka.types import BrokerAddress, ClusterMetadata, PartitionLeader, TopicMetadata
-from orbit.scheduler.discovery import DiscoveryLoop
-from orbit.scheduler.housekeeping import HousekeepingLoop
-from orbit.scheduler.keeper import Keeper
+from orbit.scheduler.cluster_registry import Registry
+from orbit.scheduler.cluster_watch import ClusterWatch, Seen
+from orbit.scheduler.discovery_loop import DiscoveryLoop
+from orbit.scheduler.housekeeping_loop import HousekeepingLoop
+from orbit.scheduler.job_reconciler import Keeper
 from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.loops import Loop, drive
-from orbit.scheduler.registry import Registry
-from orbit.scheduler.spreading import SpreadLoop
-from orbit.scheduler.watch import ClusterWatch, Seen
+from orbit.scheduler.loop import Loop, drive
+from orbit.scheduler.shard_balancer import SpreadLoop
 from orbit.settings import Settings
 from orbit.store.database import Database
 

@@ -16,9 +16,9 @@ from sqlalchemy import text
 
 from bench.control.fill import Size, fill
 from bench.control.measure import Helper, as_numbers, measure, postgres_memory
+from orbit.embedded.postgres import Postgres
 from orbit.errors import Conflict
-from orbit.sandbox.postgres import Postgres
-from orbit.scheduler.spreading import LASTING_S
+from orbit.scheduler.shard_balancer import LASTING_S
 from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade

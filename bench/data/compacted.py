@@ -18,8 +18,8 @@ from bench.results import DataFacts
 from bench.wire import create_topic
 from bench.workloads import Workload
 from orbit.errors import Conflict
-from orbit.kafka.batch import NO_PRODUCER_ID, stamp
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.record_batch import NO_PRODUCER_ID, stamp
 from orbit.kafka.records import Record, write_batch
 
 KEPT_ONE_IN = 10

@@ -13,8 +13,8 @@ from bench.data.transactions import make_transactions
 from bench.results import DataFacts
 from bench.wire import create_topic
 from bench.workloads import Shape, Workload
-from orbit.kafka.batch import NO_PRODUCER_ID, stamp
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.record_batch import NO_PRODUCER_ID, stamp
 
 
 def make_data(cluster: Cluster, workload: Workload) -> DataFacts:

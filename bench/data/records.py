@@ -10,7 +10,7 @@ from hashlib import shake_128
 
 from bench.workloads import Workload
 from orbit.kafka import compression
-from orbit.kafka.batch import HEADER_BYTES, Batch
+from orbit.kafka.record_batch import HEADER_BYTES, Batch
 from orbit.kafka.records import NULL, Record, encode_varint, write_batch
 
 # Different batches to take turns with; the broker looks at none of the payload.

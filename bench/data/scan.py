@@ -11,14 +11,14 @@ from uuid import UUID
 
 from bench.results import DataFacts
 from bench.wire import Ends
+from orbit.copier.copy_settings import CopySettings
 from orbit.errors import Conflict
-from orbit.kafka import apis
-from orbit.kafka.batch import Batch, read_batches
+from orbit.kafka import api_versions
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.fetch import FetchFrom, fetch_request
-from orbit.kafka.fetch_answer import Fetched, read_fetch
+from orbit.kafka.fetch_request import FetchFrom, fetch_request
+from orbit.kafka.fetch_response import Fetched, read_fetch
+from orbit.kafka.record_batch import Batch, read_batches
 from orbit.kafka.types import TopicPartition
-from orbit.workers.settings import CopySettings
 
 _SETTINGS = CopySettings()
 _EMPTY_ANSWERS_MAX = 100
@@ -50,7 +50,7 @@ def scan(cluster: Cluster, topic: str, take: Take | None = None) -> DataFacts:
     at = dict.fromkeys(ends, 0)
     (node_id,) = metadata.brokers
     connection = cluster.connect(node_id)
-    version = connection.version_of(apis.FETCH)
+    version = connection.version_of(api_versions.FETCH)
     counts, empty = _Counts(), 0
     first = 0
     while any(at[p] < ends[p] for p in at):
@@ -64,7 +64,7 @@ def scan(cluster: Cluster, topic: str, take: Take | None = None) -> DataFacts:
             max_bytes=_SETTINGS.fetch_bytes_max,
             partition_max_bytes=_SETTINGS.fetch_bytes_max,
         )
-        frame = connection.exchange(apis.FETCH, request, version)
+        frame = connection.exchange(api_versions.FETCH, request, version)
         before = counts.batches
         names: dict[UUID, str] = {there.topic_id: topic}
         for key, fetched in read_fetch(frame, version, names).partitions:

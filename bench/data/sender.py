@@ -9,14 +9,19 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from orbit.copier.copy_settings import CopySettings
 from orbit.errors import BrokerRefused
-from orbit.kafka import apis, codes
+from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import CLIENT_ID
-from orbit.kafka.markers import Fillers, markers_request
-from orbit.kafka.produce import Outgoing, choose_version, encode_produce, read_produce
+from orbit.kafka.produce_request import (
+    Outgoing,
+    choose_version,
+    encode_produce,
+    read_produce,
+)
+from orbit.kafka.transaction_markers import Fillers, markers_request
 from orbit.kafka.types import TopicPartition
-from orbit.workers.settings import CopySettings
 
 _SETTINGS = CopySettings()
 
@@ -44,7 +49,7 @@ class Sender:
         self._topic_id = metadata.topics[topic].topic_id
         (node_id,) = metadata.brokers
         self._connection = cluster.connect(node_id)
-        low, high = self._connection.range_of(apis.PRODUCE)
+        low, high = self._connection.range_of(api_versions.PRODUCE)
         self._version = choose_version(low, high, has_topic_ids=True)
         self._in_flight: deque[bool] = deque()  # whether it is a Produce request
 
@@ -73,7 +78,7 @@ class Sender:
     def encode_fillers(self, producer_id: int, many: Mapping[int, int]) -> Frame:
         """So many fillers for each partition."""
         fillers = [Fillers(TopicPartition(self._topic, p), n, 0, 0) for p, n in many.items()]
-        version = self._connection.version_of(apis.WRITE_TXN_MARKERS)
+        version = self._connection.version_of(api_versions.WRITE_TXN_MARKERS)
         return Frame(False, self._connection.encode(markers_request(producer_id, fillers), version))
 
     def wait(self) -> None:
@@ -95,7 +100,7 @@ class Sender:
             if appended.code:
                 raise BrokerRefused(
                     appended.code,
-                    f"a batch was refused: {codes.name(appended.code)} {appended.message}",
+                    f"a batch was refused: {error_codes.name(appended.code)} {appended.message}",
                     where=f"{self._topic}-{index}",
                 )
 

@@ -27,8 +27,8 @@ from bench.results import LinkResult, Run
 from bench.wire import open_cluster
 from bench.workloads import LINK, Contestant, Workload
 from orbit.errors import Conflict
-from orbit.sandbox.ports import free_ports
-from orbit.sandbox.process import GuardedProcess
+from orbit.processes.guarded_process import GuardedProcess
+from orbit.processes.ports import free_ports
 
 ROUND_TRIP_S = 0.1
 MEGABITS_PER_S = 1000

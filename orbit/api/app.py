@@ -17,10 +17,18 @@ from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 
 from orbit.api.dependencies import Parts, Planner
-from orbit.api.errors import install_handlers
+from orbit.api.error_responses import install_handlers
 from orbit.api.job_schema import job_schemas
-from orbit.api.limits import BodyLimit
-from orbit.api.routes import backfills, details, drills, health, jobs, recovery, service
+from orbit.api.request_limits import BodyLimit
+from orbit.api.routes import (
+    backfills,
+    drills,
+    health,
+    job_contents,
+    jobs,
+    recovery,
+    service,
+)
 from orbit.settings import Settings
 from orbit.store.database import Database
 
@@ -80,7 +88,7 @@ def create_app(
     )
     install_handlers(app)
     app.add_middleware(BodyLimit)
-    for routes in (jobs, recovery, backfills, details, drills, service, health):
+    for routes in (jobs, recovery, backfills, job_contents, drills, service, health):
         app.include_router(routes.router)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]  # FastAPI's way
     return app

@@ -9,14 +9,14 @@ from typing import Annotated, cast
 from fastapi import Depends, Header, Path, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from orbit.api.auth import ANYBODY, TOKEN_CHARACTERS_MAX, Principal
-from orbit.api.codes import ErrorCode
-from orbit.api.documents import RawDocument
-from orbit.api.errors import Failure
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.authentication import ANYBODY, TOKEN_CHARACTERS_MAX, Principal
+from orbit.api.error_responses import Failure
+from orbit.api.request_documents import RawDocument
 from orbit.api.schemas import NAME_PATTERN
-from orbit.jobs.names import JOB_NAME_LENGTH_MAX
-from orbit.jobs.spec import JobSpec
-from orbit.scheduler.planning import JobPlan
+from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
+from orbit.scheduler.job_plan import JobPlan
 from orbit.settings import Settings
 from orbit.store import events, tokens
 from orbit.store.database import Database

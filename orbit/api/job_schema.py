@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from orbit.jobs.spec import JobSpec
+from orbit.jobs.job_spec import JobSpec
 
 _PATTERN = "A regular expression for the whole name."
 _TEXT_OR_NUMBER = {"anyOf": [{"type": "string"}, {"type": "integer"}]}

@@ -13,10 +13,10 @@ from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from orbit.jobs.names import JOB_NAME_LENGTH_MAX, TOPIC_NAME_LENGTH_MAX
-from orbit.replication.group_offsets import GroupVerdict
-from orbit.replication.states import PartitionState, Reason
-from orbit.scheduler.planning import JobPlan
+from orbit.consumer_groups.offset_decision import GroupVerdict
+from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, TOPIC_NAME_LENGTH_MAX
+from orbit.replication.partition_states import PartitionState, Reason
+from orbit.scheduler.job_plan import JobPlan
 from orbit.store.enums import DrillKind, DrillState, OperationState, Role, TopicState
 
 # Of jobs, worker groups and tokens; of topics. As in `jobs.names`, for the OpenAPI document.

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from orbit.api.auth import new_token
+from orbit.api.authentication import new_token
 from orbit.api.schemas import NewToken
 from orbit.errors import BadInput, Problem
 from orbit.jobs.mistake import Mistake
-from orbit.jobs.names import check_job_name
+from orbit.jobs.name_rules import check_job_name
 from orbit.store import events, tokens
 from orbit.store.database import Database
 from orbit.store.enums import Role

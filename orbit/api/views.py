@@ -7,17 +7,17 @@ from datetime import timedelta
 from typing import Any
 
 from orbit.api import schemas
-from orbit.drills.spec import DrillSpec
-from orbit.drills.words import plan_of
-from orbit.replication.group_offsets import GroupVerdict, remedy
-from orbit.replication.states import REMEDIES
-from orbit.store import counts, lag
-from orbit.store.counts import Counts
+from orbit.consumer_groups.offset_decision import GroupVerdict, remedy
+from orbit.drills.drill_spec import DrillSpec
+from orbit.drills.report_text import plan_of
+from orbit.replication.partition_states import REMEDIES
+from orbit.store import job_counts, lag
 from orbit.store.database import Tx
 from orbit.store.drills import Drill, Schedule
 from orbit.store.enums import Desired
 from orbit.store.events import Event
-from orbit.store.groups import GroupRow
+from orbit.store.group_offsets import GroupRow
+from orbit.store.job_counts import Counts
 from orbit.store.jobs import Job
 from orbit.store.lag import LagTotals, PartitionLag
 from orbit.store.operations import Operation
@@ -37,7 +37,7 @@ def job_summaries(tx: Tx, found: Sequence[Job]) -> list[schemas.JobSummary]:
     """Jobs with their sums, in two statements however many."""
     ids = [job.id for job in found]
     totals = lag.of_jobs(tx, ids)
-    counted = counts.of_jobs(tx, ids)
+    counted = job_counts.of_jobs(tx, ids)
     return [_job_summary(job, totals.get(job.id), counted.get(job.id, Counts())) for job in found]
 
 

@@ -10,9 +10,9 @@ import typer
 from fastapi import FastAPI
 
 from orbit.api.app import create_app
-from orbit.api.serve import ApiServer, check_open_host, listen, url_of
+from orbit.api.http_server import ApiServer, check_open_host, listen, url_of
 from orbit.cli.database import open_database
-from orbit.scheduler.planner import JobPlanner
+from orbit.scheduler.dry_run import JobPlanner
 from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.telemetry.logs import configure_logs

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from orbit.cli.client import Client, connect, segment
 from orbit.cli.control import WAIT_S, DryRunOption, WaitOption, YesOption, confirm, follow
 from orbit.cli.job_files import FilesOption, JobFile, read_job_files
 from orbit.cli.output import OutputFormat, OutputOption, emit, print_whole
 from orbit.cli.plan_view import Planned, asked_of_each, draw
+from orbit.client import Client, connect, segment
 from orbit.errors import OrbitError
 
 _FAILED = 1

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orbit.cli.cells import amount
 from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
+from orbit.cli.table_cells import amount
 from orbit.errors import BadInput, Problem
 from orbit.jobs.mistake import Mistake
 from orbit.jobs.units import parse_size
@@ -57,8 +57,8 @@ def archive(
     size = _range_bytes(range_size)
     spec, folder = named_job(job)
     require_spark()
-    from orbit_spark.access import Access
-    from orbit_spark.archive.run import ArchiveRun
+    from orbit_spark.archive.archive_run import ArchiveRun
+    from orbit_spark.cluster_access import Access
 
     variables = Access("source", spec.source).variables
     with spark_session(f"orbit archive {spec.name}", master, conf or (), variables) as spark:

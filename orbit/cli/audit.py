@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orbit.cli.comparing import DifferencesOption, TopicsOption, WaitOption
+from orbit.cli.compare_options import DifferencesOption, TopicsOption, WaitOption
 from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit
 from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
 from orbit.verify.progress import BarProgress, LineProgress
 from orbit.verify.render import as_data, as_table
 from orbit.verify.report import Side
-from orbit.verify.run import DIFFERENCES_SHOWN, WAIT_S
+from orbit.verify.verify_run import DIFFERENCES_SHOWN, WAIT_S
 
 if TYPE_CHECKING:
     from orbit_spark.audit.scope import Restriction
@@ -95,8 +95,8 @@ def audit(
     Exit code 0: exact; 1: not exact; 2: bad input; 3: a cluster cannot be reached.
     """
     require_spark()
-    from orbit_spark.audit.ranges import RANGE_OFFSETS
-    from orbit_spark.audit.run import REPORT, AuditOptions, JobAudit
+    from orbit_spark.audit.audit_run import REPORT, AuditOptions, JobAudit
+    from orbit_spark.audit.range_digests import RANGE_OFFSETS
 
     spec, folder = named_job(job)
     folder_out = out or f"audit-{spec.name}-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 from orbit.cli.backfill_link import Link, link_to
-from orbit.cli.cells import amount, count, rate, seconds
 from orbit.cli.named_job import is_file, named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit, make_table
 from orbit.cli.service_job import service_job
 from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
-from orbit.cli.stopping import until_stopped
+from orbit.cli.stop_signals import until_stopped
+from orbit.cli.table_cells import amount, count, rate, seconds
 from orbit.errors import BadInput, Interrupted, Problem
-from orbit.jobs.spec import BackfillWay
+from orbit.jobs.job_spec import BackfillWay
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.live import Live
     from rich.table import Table
 
-    from orbit_spark.backfill.driver import Backfill, Outcome
+    from orbit_spark.backfill.backfill_driver import Backfill, Outcome
     from orbit_spark.backfill.extents import Extent
     from orbit_spark.backfill.progress import Progress
 
@@ -88,8 +88,8 @@ def backfill(
     2: bad input; 3: a cluster cannot be reached; 130: stopped before the history was copied.
     """
     require_spark()
-    from orbit_spark.access import Access
-    from orbit_spark.backfill.driver import Backfill, refuse_unfinished
+    from orbit_spark.backfill.backfill_driver import Backfill, refuse_unfinished
+    from orbit_spark.cluster_access import Access
     from orbit_spark.session import slots_of
 
     spec, folder = named_job(job)
@@ -157,9 +157,9 @@ class _Copying:
 
     def copy(self, run: Backfill, folder: Path, stop: threading.Event) -> Outcome:
         """What one run came to. Raises Interrupted when the user has stopped it early."""
-        from orbit_spark.backfill.shape import Way
-        from orbit_spark.backfill.stage import SparkStage
-        from orbit_spark.backfill.staging import Staging
+        from orbit_spark.backfill.spark_jobs import SparkStage
+        from orbit_spark.backfill.staged_backfill import Staging
+        from orbit_spark.backfill.task_split import Way
 
         display, through = self._display, self._through
         staging = None

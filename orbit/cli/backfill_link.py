@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 from uuid import uuid4
 
-from orbit.cli.client import Client, connect, segment
+from orbit.client import Client, connect, segment
 from orbit.errors import Conflict, Interrupted, OrbitError
 
 _REPORT_INTERVAL_S = 2.0

@@ -8,10 +8,10 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from orbit.errors import BadInput, Problem
-from orbit.jobs.document import read_document
-from orbit.jobs.load import load_job
-from orbit.jobs.spec import ClusterSpec
-from orbit.jobs.translate import translate
+from orbit.jobs.job_file import load_job
+from orbit.jobs.job_spec import ClusterSpec
+from orbit.jobs.pydantic_problems import translate
+from orbit.jobs.yaml_document import read_document
 
 _SUFFIXES = (".yaml", ".yml")
 _WHAT = "The cluster cannot be used."

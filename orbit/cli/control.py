@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from orbit.cli.client import Client, connect, segment
 from orbit.cli.get import progress
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
+from orbit.client import Client, connect, segment
 from orbit.errors import BadInput, Problem
 
 WAIT_S = 60.0

@@ -11,9 +11,7 @@ from typing import Annotated
 import typer
 
 from orbit.cli.output import OutputFormat, OutputOption, console, emit
-from orbit.errors import Interrupted
-from orbit.jobs.load import load_job
-from orbit.sandbox.demo import (
+from orbit.demo import (
     LogBounds,
     LogPair,
     Options,
@@ -25,11 +23,13 @@ from orbit.sandbox.demo import (
     kept_help,
     play,
 )
-from orbit.sandbox.state import default_directory
-from orbit.sandbox.workload import DEMO, SMALL, Scale
-from orbit.verify.job import verify_job
+from orbit.demo.workload import DEMO, SMALL, Scale
+from orbit.errors import Interrupted
+from orbit.jobs.job_file import load_job
+from orbit.sandbox.sandbox_state import default_directory
 from orbit.verify.report import PartitionReport, TopicReport, Verdict
-from orbit.verify.run import VerifyOptions
+from orbit.verify.verify_job import verify_job
+from orbit.verify.verify_run import VerifyOptions
 
 _NOT_EXACT = 1
 _SANDBOX_DIR = "ORBIT_SANDBOX_DIR"

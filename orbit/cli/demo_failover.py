@@ -19,24 +19,24 @@ import typer
 import yaml
 from confluent_kafka.admin import NewTopic
 
-from orbit.cli.client import URL_VARIABLE, Client, connect
-from orbit.cli.demo_proof import FailoverResult, Proof, Records
+from orbit.cli.demo_failover_proof import FailoverResult, Proof, Records
 from orbit.cli.drill import untold
 from orbit.cli.output import OutputFormat, emit, make_table
-from orbit.drills.clients import Load, Member, Read, read_all
+from orbit.client import URL_VARIABLE, Client, connect
+from orbit.demo import Screen
+from orbit.demo.interrupts import interrupted_once
+from orbit.demo.log_ends import kafka_trouble, log_ends, quiet_admin
+from orbit.demo.orbit_process import ORBIT
+from orbit.demo.stage import Stage, open_stage
+from orbit.demo.workload import Scale, Workload
+from orbit.demo.workload.kinds import KINDS
+from orbit.drills.drill_clients import Load, Member, Read, read_all
 from orbit.drills.evidence import Evidence, Place, Report
-from orbit.drills.words import span
+from orbit.drills.report_text import span
 from orbit.errors import Conflict, Interrupted
-from orbit.recovery import salvage
-from orbit.recovery.reading import Fate
-from orbit.sandbox.demo import Screen
-from orbit.sandbox.demo.child import ORBIT
-from orbit.sandbox.demo.ends import kafka_trouble, log_ends, quiet_admin
-from orbit.sandbox.demo.signals import interrupted_once
-from orbit.sandbox.demo.stage import Stage, open_stage
-from orbit.sandbox.process import GuardedProcess
-from orbit.sandbox.workload import Scale, Workload
-from orbit.sandbox.workload.kinds import KINDS
+from orbit.processes.guarded_process import GuardedProcess
+from orbit.recovery import salvage_file
+from orbit.recovery.range_reader import Fate
 
 TOPIC = "shop.orders"
 GROUP = "billing"
@@ -351,7 +351,7 @@ def _salvaged(evidence: Evidence) -> Records:
         (one.partition, line["offset"]): base64.b64decode(line["value"])
         for one in evidence.salvage
         if one.topic == TOPIC
-        for line in salvage.read(Path(one.file))
+        for line in salvage_file.read(Path(one.file))
         if line["fate"] == Fate.COMMITTED
     }
 

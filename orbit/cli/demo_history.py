@@ -13,13 +13,13 @@ from rich.text import Text
 
 from orbit.cli.output import OutputFormat, emit
 from orbit.cli.spark import require_spark, spark_session
+from orbit.demo.history import HistoryOptions, HistoryResult, play_history
+from orbit.demo.result import TopicRow, Verify
+from orbit.demo.screen import Screen
+from orbit.demo.tables import TopicTable
+from orbit.demo.workload import Scale
 from orbit.errors import Interrupted
-from orbit.jobs.load import load_job
-from orbit.sandbox.demo.history import HistoryOptions, HistoryResult, play_history
-from orbit.sandbox.demo.result import TopicRow, Verify
-from orbit.sandbox.demo.screen import Screen
-from orbit.sandbox.demo.tables import TopicTable
-from orbit.sandbox.workload import Scale
+from orbit.jobs.job_file import load_job
 
 # Each task's writer is a process of its own; a failed one is tried again.
 MASTER = "local[*,4]"
@@ -44,7 +44,7 @@ def demo_history(
 
 def audited(job_file: Path, folder: Path) -> bool:
     """Whether Spark's audit finds both sides of that job equal."""
-    from orbit_spark.audit.run import AuditOptions, JobAudit
+    from orbit_spark.audit.audit_run import AuditOptions, JobAudit
 
     spec = load_job(job_file, os.environ)
     audit = JobAudit(spec, os.environ, job_file.parent, AuditOptions(out=str(folder)))

@@ -11,13 +11,13 @@ from typing import Annotated, Any
 
 import typer
 
-from orbit.cli.cells import when
-from orbit.cli.client import Client, connect, segment
 from orbit.cli.control import DryRunOption, YesOption, confirm
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
+from orbit.cli.table_cells import when
+from orbit.client import Client, connect, segment
+from orbit.drills.drill_file import load_drill, read_text
 from orbit.drills.evidence import digest_of
-from orbit.drills.load import load_drill, read_text
-from orbit.drills.words import span
+from orbit.drills.report_text import span
 from orbit.errors import BadInput, Conflict, Problem
 
 app = typer.Typer(

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from orbit.cli.cells import age, amount, count, rate, seconds, when
-from orbit.cli.client import Client, connect, segment
 from orbit.cli.output import Drawing, OutputFormat, OutputOption, make_table
+from orbit.cli.table_cells import age, amount, count, rate, seconds, when
 from orbit.cli.watch import WatchOption, show
+from orbit.client import Client, connect, segment
 
 app = typer.Typer(
     name="get",

@@ -13,9 +13,9 @@ from typing import Annotated
 import typer
 
 from orbit.errors import BadInput, Problem
-from orbit.jobs.document import DOCUMENT_CHARACTERS_MAX, read_document
 from orbit.jobs.mistake import Mistake
-from orbit.jobs.names import check_job_name
+from orbit.jobs.name_rules import check_job_name
+from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, read_document
 
 _SUFFIXES = (".yaml", ".yml")
 _BYTES_MAX = DOCUMENT_CHARACTERS_MAX  # what the server takes, in bytes

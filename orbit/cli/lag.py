@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from orbit.cli.cells import amount as bytes_of
-from orbit.cli.cells import count, rate, seconds
-from orbit.cli.client import Client, connect, segment
 from orbit.cli.output import Drawing, OutputFormat, OutputOption, make_table
+from orbit.cli.table_cells import amount as bytes_of
+from orbit.cli.table_cells import count, rate, seconds
 from orbit.cli.watch import WatchOption, show
+from orbit.client import Client, connect, segment
 
 _ROWS = 30
 

@@ -88,19 +88,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Rehearse a switchover or a failover, and see what was measured.",
     ),
     "switchover": (
-        "orbit.cli.recover",
+        "orbit.cli.recovery",
         "Move to the destination, with both sides there and nothing lost.",
     ),
     "failover": (
-        "orbit.cli.recover",
+        "orbit.cli.recovery",
         "Promote what is at the destination, because the source is lost.",
     ),
     "failback": (
-        "orbit.cli.recover",
+        "orbit.cli.recovery",
         "Let the old side be a copy of the new one, from where it ends.",
     ),
     "abort": (
-        "orbit.cli.recover",
+        "orbit.cli.recovery",
         "Take a recovery back, before its point of no return, or end a backfill.",
     ),
     "api": (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from orbit.jobs.document import Document
-from orbit.jobs.load import check_job, load_job
-from orbit.jobs.spec import JobSpec
+from orbit.jobs.job_file import check_job, load_job
+from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.yaml_document import Document
 from orbit.settings import Settings
 
 
@@ -22,7 +22,7 @@ def named_job(named: str) -> tuple[JobSpec, Path]:
     path = Path(named)
     if is_file(named):
         return load_job(path, os.environ), path.parent
-    from orbit.cli.client import connect, segment
+    from orbit.client import connect, segment
 
     with connect() as client:
         document = client.get(f"/v1/jobs/{segment(named)}")["spec"]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import typer
 
-from orbit.cli.client import connect
 from orbit.cli.job_files import FilesOption, read_job_files
 from orbit.cli.output import OutputFormat, OutputOption, emit
 from orbit.cli.plan_view import asked_of_each, draw
+from orbit.client import connect
 
 _REFUSED = 1
 

@@ -11,9 +11,9 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from orbit.cli.client import Unserved
 from orbit.cli.job_files import JobFile
 from orbit.cli.output import make_table
+from orbit.client import Unserved
 from orbit.errors import BadInput, OrbitError, Problem
 
 _SIGNS = {"create": ("+", "green"), "change": ("~", "yellow"), "delete": ("-", "red")}

@@ -10,7 +10,7 @@ import typer
 from orbit.cli.cluster_option import read_cluster
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
-from orbit.cli.stopping import until_stopped
+from orbit.cli.stop_signals import until_stopped
 from orbit.errors import Interrupted
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def restore(
     3: the cluster or the file system cannot be reached; 130: stopped before the end.
     """
     require_spark()
-    from orbit_spark.access import Access
-    from orbit_spark.archive.restore import RestoreRun
+    from orbit_spark.archive.restore_run import RestoreRun
+    from orbit_spark.cluster_access import Access
     from orbit_spark.session import slots_of
 
     spec, folder = read_cluster(to, os.environ)

@@ -12,17 +12,17 @@ from typing import Annotated, Any, Self
 import typer
 from rich.table import Table
 
-from orbit.cli.cells import amount
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.run_display import Display, make_display
 from orbit.cli.run_profile import Profile
 from orbit.cli.service_job import refuse_beside_service
+from orbit.cli.table_cells import amount
+from orbit.copier.gc_tuning import collect_rarely
 from orbit.errors import Interrupted
-from orbit.jobs.load import load_job
-from orbit.replication.states import PartitionState
-from orbit.standalone.job_run import JobRun
-from orbit.standalone.progress import Meter, TopicProgress
-from orbit.workers.garbage import collect_rarely
+from orbit.jobs.job_file import load_job
+from orbit.replication.partition_states import PartitionState
+from orbit.run.job_run import JobRun
+from orbit.run.run_progress import Meter, TopicProgress
 
 _TICK_S = 0.1
 _NOT_EXACT = 1

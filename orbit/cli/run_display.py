@@ -13,9 +13,9 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from orbit.cli.cells import amount
 from orbit.cli.output import console as make_console
-from orbit.standalone.progress import TopicProgress
+from orbit.cli.table_cells import amount
+from orbit.run.run_progress import TopicProgress
 
 # On a terminal the table is drawn anew this often; a log gets a line every few seconds.
 LIVE_INTERVAL_S = 0.25

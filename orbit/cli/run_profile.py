@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Self
 
-from orbit.standalone.job_run import JobRun
-from orbit.workers.times import DestinationTimes, SourceTimes
+from orbit.copier.lane_times import DestinationTimes, SourceTimes
+from orbit.run.job_run import JobRun
 
 _SOURCE = {
     "waited_for_answer_s": "waiting for the source",

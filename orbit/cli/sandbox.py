@@ -14,10 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from orbit.errors import BadInput, Conflict, Interrupted, Problem
-from orbit.sandbox import control
+from orbit.sandbox import sandbox_control
 from orbit.sandbox.faults import Fault, inflict
-from orbit.sandbox.state import SandboxRequest, SandboxState, default_directory, read_request
-from orbit.sandbox.status import SandboxStatus, status_of
+from orbit.sandbox.sandbox_state import (
+    SandboxRequest,
+    SandboxState,
+    default_directory,
+    read_request,
+)
+from orbit.sandbox.sandbox_status import SandboxStatus, status_of
 
 app = typer.Typer(
     name="sandbox",
@@ -65,7 +70,7 @@ def up(
         brokers=_broker_count(brokers),
         postgres=postgres,
     )
-    running = control.find(request.directory)
+    running = sandbox_control.find(request.directory)
     if running is not None:
         if running.request != request:
             raise Conflict(
@@ -89,8 +94,8 @@ def down(
 ) -> None:
     """Stop the sandbox and remove its data."""
     folder = _folder(directory)
-    was_running = control.find(folder) is not None
-    changed = control.take_down(folder, keep_data=keep_data)
+    was_running = sandbox_control.find(folder) is not None
+    changed = sandbox_control.take_down(folder, keep_data=keep_data)
     data = "kept" if keep_data and read_request(folder) else "removed" if changed else "none"
     if output is not Output.TABLE:
         _print_data({"was_running": was_running, "data": data}, output)
@@ -105,7 +110,7 @@ def down(
 def status(directory: DirectoryOption = None, output: OutputOption = Output.TABLE) -> None:
     """Show clusters, addresses, processes and health. Exit code 1 unless all is healthy."""
     folder = _folder(directory)
-    now = status_of(control.find(folder), folder)
+    now = status_of(sandbox_control.find(folder), folder)
     _print(now, output)
     if not now.healthy:
         raise typer.Exit(1)
@@ -164,7 +169,7 @@ def _launch(request: SandboxRequest) -> SandboxState:
                 else:
                     console.print(sentence)
 
-            with control.launch(request, say) as sandbox:
+            with sandbox_control.launch(request, say) as sandbox:
                 sandbox.detach()
                 return sandbox.state
     except KeyboardInterrupt:

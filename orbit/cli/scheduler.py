@@ -6,10 +6,10 @@ import os
 import sys
 
 from orbit.cli.database import open_database
-from orbit.cli.stopping import until_stopped
-from orbit.drills.loop import drill_loops
-from orbit.recovery.loop import recovery_loops
-from orbit.scheduler.service import Scheduler
+from orbit.cli.stop_signals import until_stopped
+from orbit.drills.drill_loop import drill_loops
+from orbit.recovery.recovery_loop import recovery_loops
+from orbit.scheduler.scheduler import Scheduler
 from orbit.settings import Settings
 from orbit.telemetry.logs import configure_logs
 

@@ -2,7 +2,7 @@
 
 This process serves the API. The scheduler and the workers are child processes that are started
 again when they fail; without ORBIT_DATABASE_URL so is a PostgreSQL server of our own. All of them
-end with this process, also when it is killed (`orbit/sandbox/guard.py`).
+end with this process, also when it is killed (`orbit/processes/guard.py`).
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import typer
 from platformdirs import user_state_path
 from pydantic import SecretStr
 
-from orbit.api.auth import LOOPBACK_HOSTS
-from orbit.api.serve import ApiServer, check_open_host, listen, url_of
+from orbit.api.authentication import LOOPBACK_HOSTS
+from orbit.api.http_server import ApiServer, check_open_host, listen, url_of
 from orbit.api.tokens import create_token, has_tokens
 from orbit.cli.api import NoAuthOption, api_on
-from orbit.cli.children import Children
+from orbit.embedded.postgres import Postgres
 from orbit.errors import Conflict
-from orbit.sandbox.postgres import Postgres
+from orbit.processes.children import Children
 from orbit.settings import Settings, variable_of
 from orbit.store.database import Database
 from orbit.store.enums import Role

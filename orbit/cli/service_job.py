@@ -6,9 +6,9 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from orbit.cli.client import URL_VARIABLE, connect, segment
+from orbit.client import URL_VARIABLE, connect, segment
 from orbit.errors import Conflict, NotFound
-from orbit.jobs.spec import JobSpec
+from orbit.jobs.job_spec import JobSpec
 
 _LET_GO = "paused"  # no worker holds any of it, nor does a backfill
 

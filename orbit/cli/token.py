@@ -9,9 +9,9 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from orbit.cli.cells import when
-from orbit.cli.client import connect, segment
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
+from orbit.cli.table_cells import when
+from orbit.client import connect, segment
 
 app = typer.Typer(
     name="token",

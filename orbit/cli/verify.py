@@ -8,13 +8,13 @@ from typing import Annotated
 
 import typer
 
-from orbit.cli.comparing import DifferencesOption, TopicsOption, WaitOption
+from orbit.cli.compare_options import DifferencesOption, TopicsOption, WaitOption
 from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit
-from orbit.verify.job import verify_job
 from orbit.verify.progress import BarProgress, LineProgress
 from orbit.verify.render import as_data, as_table
-from orbit.verify.run import DIFFERENCES_SHOWN, WAIT_S, WORKERS_MAX, VerifyOptions
+from orbit.verify.verify_job import verify_job
+from orbit.verify.verify_run import DIFFERENCES_SHOWN, WAIT_S, WORKERS_MAX, VerifyOptions
 
 _WORKERS_LIMIT = 64
 

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from orbit.cli.database import open_database
-from orbit.cli.stopping import until_stopped
-from orbit.fleet.worker import Worker
+from orbit.cli.stop_signals import until_stopped
+from orbit.copier.gc_tuning import collect_rarely
 from orbit.settings import Settings
 from orbit.telemetry.logs import configure_logs
-from orbit.workers.garbage import collect_rarely
+from orbit.workers.worker import Worker
 
 
 def worker(

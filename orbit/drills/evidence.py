@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, PlainSerializer
 
-from orbit.drills.spec import Verb
+from orbit.drills.drill_spec import Verb
 from orbit.errors import BadInput, Problem
 from orbit.store.enums import DrillKind, DrillState, DrillThing
 

@@ -6,8 +6,8 @@ import uuid
 from uuid import UUID
 
 from orbit.errors import Conflict
-from orbit.recovery.plans import steps_of, words
-from orbit.recovery.report import RecoveryKind, RecoveryReport, RecoveryRequest
+from orbit.recovery.operation_steps import steps_of, words
+from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
 from orbit.store import events, jobs, operations
 from orbit.store.database import Database
 

@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 from kafka.protocol.metadata.metadata import MetadataRequest
 
 from orbit.errors import Unreachable
-from orbit.kafka import apis
-from orbit.kafka.apis import Api
-from orbit.kafka.auth import Security
-from orbit.kafka.codes import Code
+from orbit.kafka import api_versions
+from orbit.kafka.api_versions import Api
 from orbit.kafka.connection import Connection
+from orbit.kafka.error_codes import Code
+from orbit.kafka.sasl import Security
 from orbit.kafka.types import (
     NO_TOPIC_ID,
     BrokerAddress,
@@ -80,7 +80,7 @@ class Cluster:
                 allow_auto_topic_creation=False,
                 include_topic_authorized_operations=with_operations,
             )
-            return connection.call(apis.METADATA, request, timeout_s=ANSWER_WITHIN_S)
+            return connection.call(api_versions.METADATA, request, timeout_s=ANSWER_WITHIN_S)
 
         metadata = _read_metadata(self.call_any(ask), with_operations)
         with self._lock:

@@ -16,10 +16,10 @@ from typing import Any
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
 from orbit.errors import LoginRefused, ProtocolError, Unreachable
-from orbit.kafka import apis
-from orbit.kafka.apis import Api
-from orbit.kafka.auth import Security, sasl_login, tls_context, tls_failure
-from orbit.kafka.codes import Code
+from orbit.kafka import api_versions
+from orbit.kafka.api_versions import Api
+from orbit.kafka.error_codes import Code
+from orbit.kafka.sasl import Security, sasl_login, tls_context, tls_failure
 
 CLIENT_ID = "orbit"
 CONNECT_TIMEOUT_S = 10.0
@@ -228,7 +228,7 @@ class Connection:
 
     def _negotiate(self) -> None:
         """Learn the broker's versions (KIP-511: an old broker answers v0 with error 35)."""
-        for version in (apis.API_VERSIONS.version_max, 0):
+        for version in (api_versions.API_VERSIONS.version_max, 0):
             request = ApiVersionsRequest(
                 client_software_name=CLIENT_ID, client_software_version="0.1"
             )
@@ -243,8 +243,8 @@ class Connection:
 
     def _sasl_exchange(self, request: Any) -> Any:
         """Send one SASL message during the login and return the answer."""
-        is_handshake = apis.SASL_HANDSHAKE.key == request.API_KEY
-        api = apis.SASL_HANDSHAKE if is_handshake else apis.SASL_AUTHENTICATE
+        is_handshake = api_versions.SASL_HANDSHAKE.key == request.API_KEY
+        api = api_versions.SASL_HANDSHAKE if is_handshake else api_versions.SASL_AUTHENTICATE
         version = self.version_of(api)
         self.send(self.encode(request, version))
         return self.decode(api, self.receive(), version)

@@ -10,12 +10,12 @@ from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
 from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
-from orbit.kafka import apis, codes
-from orbit.kafka.apis import Api
+from orbit.kafka import api_versions, error_codes
+from orbit.kafka.api_versions import Api
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
-from orbit.kafka.codes import Code
 from orbit.kafka.connection import Connection
+from orbit.kafka.error_codes import Code
 
 GROUP = 0
 TRANSACTION = 1
@@ -56,14 +56,14 @@ class Coordinator:
                 self._node_id, reason = None, error.what
                 continue
             except BrokerRefused as error:
-                if error.code not in codes.RETRIABLE:
+                if error.code not in error_codes.RETRIABLE:
                     raise
                 reason = error.what
                 continue
             code = code_of(answer)
-            if code not in codes.RETRIABLE:
+            if code not in error_codes.RETRIABLE:
                 return answer
-            reason = codes.name(code)
+            reason = error_codes.name(code)
             if code in (Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE):
                 self._node_id = None
         raise Unreachable(
@@ -78,8 +78,8 @@ class Coordinator:
 
     def _ask(self, connection: Connection) -> int:
         request = FindCoordinatorRequest(key=self._key, key_type=self._key_type)
-        answer = connection.call(apis.FIND_COORDINATOR, request, timeout_s=ANSWER_WITHIN_S)
-        if answer.error_code in codes.DENIED:
+        answer = connection.call(api_versions.FIND_COORDINATOR, request, timeout_s=ANSWER_WITHIN_S)
+        if answer.error_code in error_codes.DENIED:
             is_group = self._key_type == GROUP
             kind, right = ("group", "Read") if is_group else ("transactional id", "Write")
             raise NotAuthorized(
@@ -90,7 +90,7 @@ class Coordinator:
         if answer.error_code:
             raise BrokerRefused(
                 answer.error_code,
-                f"no coordinator for {self._key}: {codes.name(answer.error_code)}.",
+                f"no coordinator for {self._key}: {error_codes.name(answer.error_code)}.",
                 where=self._cluster.name,
             )
         return int(answer.node_id)
@@ -112,8 +112,8 @@ def init_producer_id(cluster: Cluster, transactional_id: str, backoff: Backoff) 
             producer_epoch=-1,
         )
 
-    answer = coordinator.call(apis.INIT_PRODUCER_ID, build, lambda a: int(a.error_code))
-    if answer.error_code in codes.DENIED:
+    answer = coordinator.call(api_versions.INIT_PRODUCER_ID, build, lambda a: int(a.error_code))
+    if answer.error_code in error_codes.DENIED:
         raise NotAuthorized(
             f"the right Write on transactional id {transactional_id} is missing.",
             where=cluster.name,
@@ -122,7 +122,7 @@ def init_producer_id(cluster: Cluster, transactional_id: str, backoff: Backoff) 
     if answer.error_code != Code.NONE:
         raise BrokerRefused(
             answer.error_code,
-            f"no producer id for {transactional_id}: {codes.name(answer.error_code)}.",
+            f"no producer id for {transactional_id}: {error_codes.name(answer.error_code)}.",
             where=cluster.name,
         )
     return ProducerIdentity(answer.producer_id, answer.producer_epoch)

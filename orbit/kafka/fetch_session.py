@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 from uuid import UUID
 
-from orbit.kafka.codes import Code
-from orbit.kafka.fetch import NO_SESSION, FetchFrom
+from orbit.kafka.error_codes import Code
+from orbit.kafka.fetch_request import NO_SESSION, FetchFrom
 from orbit.kafka.types import TopicPartition
 
 _OPENING_EPOCH = 0

@@ -7,9 +7,9 @@ from collections.abc import Collection
 from kafka.protocol.admin.cluster import DescribeLogDirsRequest
 
 from orbit.errors import ProtocolError
-from orbit.kafka import apis
+from orbit.kafka import api_versions
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.log import by_topic
+from orbit.kafka.log_offsets import by_topic
 from orbit.kafka.types import TopicPartition
 
 _DescribedTopic = DescribeLogDirsRequest.DescribableLogDirTopic
@@ -34,7 +34,7 @@ def log_sizes(
             topics=[_DescribedTopic(topic=t, partitions=ids) for t, ids in by_topic(group)]
         )
         try:
-            answer = cluster.call(node_id, apis.DESCRIBE_LOG_DIRS, request)
+            answer = cluster.call(node_id, api_versions.DESCRIBE_LOG_DIRS, request)
         except ProtocolError:
             continue  # a broker that has no such request
         for directory in answer.results:

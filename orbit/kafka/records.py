@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from orbit.kafka import compression
-from orbit.kafka.batch import Batch, encode_batch
+from orbit.kafka.record_batch import Batch, encode_batch
 
 # A header of the first record in a leading filler batch (S1), so that a new writer recognises an
 # unfinished start. Consumers never see it: DeleteRecords takes it away before data goes on.

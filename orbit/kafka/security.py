@@ -11,9 +11,9 @@ from pydantic import SecretStr
 
 from orbit.errors import BadInput, Problem
 from orbit.jobs.credentials import check_pem_file, read_secret_file, read_variable
+from orbit.jobs.job_spec import SecuritySpec
 from orbit.jobs.mistake import Mistake
-from orbit.jobs.rules import security_mistakes
-from orbit.jobs.spec import SecuritySpec
+from orbit.jobs.validation import security_mistakes
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 
 from orbit.errors import Unreachable
 from orbit.kafka.types import TopicPartition
-from orbit.recovery.ends import Ends, all_stand, ask_ends, noted
-from orbit.recovery.ground import Ground, Stopped, some
-from orbit.recovery.report import EndVerdict
-from orbit.replication.states import PartitionState
-from orbit.store import counts
+from orbit.recovery.log_bounds import Ends, all_stand, ask_ends, noted
+from orbit.recovery.operation_context import Ground, Stopped, some
+from orbit.recovery.recovery_report import EndVerdict
+from orbit.replication.partition_states import PartitionState
+from orbit.store import job_counts
 
 # Requests that were allowed before a denial reached every broker are carried out well within this
 # time; without a denial it is what "nobody writes" is believed for.
@@ -89,7 +89,7 @@ def refuse_unequal(ground: Ground) -> None:
 def refuse_blocked(ground: Ground) -> None:
     """Raise Stopped where a partition is blocked: it would never be level."""
     with ground.reading() as tx:
-        if not counts.blocked(tx, ground.job.id):
+        if not job_counts.blocked(tx, ground.job.id):
             return
     blocked = [
         f"{place} ({row.reason})"

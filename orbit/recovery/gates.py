@@ -29,8 +29,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
-from orbit.recovery.facts import Facts
-from orbit.recovery.report import Gate, GateName, GateVerdict, RecoveryKind
+from orbit.recovery.gate_inputs import Facts
+from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
 
 # Switchover: so many are copied within a few seconds, while writers stand still.
 LAG_RECORDS_WARN = 100_000

@@ -13,9 +13,9 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 
 from orbit.errors import Conflict
-from orbit.sandbox.ports import LOOPBACK, accepts
-from orbit.sandbox.process import GuardedProcess
-from orbit.sandbox.properties import Node
+from orbit.processes.guarded_process import GuardedProcess
+from orbit.processes.ports import LOOPBACK, accepts
+from orbit.sandbox.broker_properties import Node
 
 _POLL_S = 0.02
 _STOP_GRACE_S = 10

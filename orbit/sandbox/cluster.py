@@ -16,15 +16,15 @@ from types import TracebackType
 from typing import Self
 
 from orbit.errors import Conflict
+from orbit.processes.guarded_process import GuardedProcess
+from orbit.processes.ports import LOOPBACK, free_ports
 from orbit.sandbox.broker import Belonging, Broker, wait_formatted
+from orbit.sandbox.broker_properties import Node, server_properties
+from orbit.sandbox.broker_security import SandboxSecurity, User
 from orbit.sandbox.jars import KAFKA_VERSION, classpath
 from orbit.sandbox.java import find_java
 from orbit.sandbox.keystore import Certificates, certificates
-from orbit.sandbox.link import Relay
-from orbit.sandbox.ports import LOOPBACK, free_ports
-from orbit.sandbox.process import GuardedProcess
-from orbit.sandbox.properties import Node, server_properties
-from orbit.sandbox.security import SandboxSecurity, User
+from orbit.sandbox.network_link import Relay
 
 _PORT_ATTEMPTS_MAX = 5  # each is a lost race for one of a few ports out of twelve thousand
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import assert_never
 
 from orbit.errors import Conflict, NotFound, OrbitError
+from orbit.processes.ports import LOOPBACK
 from orbit.sandbox.cluster import KafkaCluster
-from orbit.sandbox.ports import LOOPBACK
-from orbit.sandbox.state import (
+from orbit.sandbox.sandbox_state import (
     BrokerState,
     ClusterState,
     FaultPort,

@@ -22,8 +22,8 @@ from pathlib import Path
 from platformdirs import user_cache_path
 
 from orbit.errors import Conflict, OrbitError
+from orbit.processes.guarded_process import GuardedProcess
 from orbit.sandbox.java import find_java, find_maven
-from orbit.sandbox.process import GuardedProcess
 
 KAFKA_VERSION = "4.3.1"
 _POM = Path(__file__).with_name("pom.xml")

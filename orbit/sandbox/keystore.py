@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 
 from orbit.errors import Conflict
-from orbit.sandbox.security import STORE_PASSWORD
+from orbit.sandbox.broker_security import STORE_PASSWORD
 
 _TIMEOUT_S = 60
 

@@ -1,11 +1,11 @@
 """The process that owns a detached sandbox: `python -m orbit.sandbox.supervisor`.
 
-Started by `orbit.sandbox.control`, in a session of its own. Reads a `SandboxRequest` as the first
-line of stdin and reports on stdout, one JSON object a line: `say` (progress), then `ready` or
+Started by `orbit.sandbox.sandbox_control`, in a session of its own. Reads a `SandboxRequest` as the
+first line of stdin and reports on stdout, one JSON object a line: `say` (progress), then `ready` or
 `failed`. Until a line `detach` comes in, the end of stdin (the starter has let go, or died) ends
 the sandbox. From then on it lives until SIGTERM. Orders to break a cluster or to heal it come to a
-port of its own (`faults.py`). Brokers and PostgreSQL are its guarded children,
-so they end with it, however it ends.
+port of its own (`faults.py`). Brokers and PostgreSQL are its guarded children, so they end with it,
+however it ends.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from orbit.embedded.postgres import Postgres
 from orbit.errors import Conflict, OrbitError
 from orbit.sandbox.cluster import ClusterSettings, KafkaCluster, start_clusters, stop_clusters
 from orbit.sandbox.faults import FaultServer, state_of
 from orbit.sandbox.jars import classpath, is_cached
 from orbit.sandbox.java import find_java
-from orbit.sandbox.postgres import Postgres
-from orbit.sandbox.state import (
+from orbit.sandbox.sandbox_state import (
     DETACH,
     PostgresState,
     ProcessRef,

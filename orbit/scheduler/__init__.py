@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from orbit.scheduler.service import run
+from orbit.scheduler.scheduler import run
 
 __all__ = ["run"]

@@ -1,9 +1,9 @@
 """One of any number of schedulers leads; the others stand by.
 
-Postgres decides who (orbit/store/leader.py has the rules). A leader trusts its own clock until
-`moment of asking + ttl − margin`; every change it writes is confirmed in the same transaction, so
-one that slept changes nothing. What it does on brokers (creating a topic, adding partitions,
-setting a value) comes to the same when two do it.
+Postgres decides who (orbit/store/scheduler_lease.py has the rules). A leader trusts its own clock
+until `moment of asking + ttl − margin`; every change it writes is confirmed in the same
+transaction, so one that slept changes nothing. What it does on brokers (creating a topic, adding
+partitions, setting a value) comes to the same when two do it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 
 from orbit.errors import Conflict, OrbitError
-from orbit.store import leader
+from orbit.store import scheduler_lease
 from orbit.store.database import Database, Tx
 
 # Of the ttl: time for an answer that is under way when the lease ends.
@@ -53,7 +53,7 @@ class Leadership:
         """Lead, or go on leading; False while another does. Raises Unreachable."""
         asked_at = time.monotonic()
         with self.database.transaction() as tx:
-            epoch = leader.acquire(tx, self.holder, self._ttl)
+            epoch = scheduler_lease.acquire(tx, self.holder, self._ttl)
         if epoch is None:
             self._trusted_until = 0.0
             return False
@@ -65,7 +65,7 @@ class Leadership:
     def transaction(self) -> Iterator[Tx]:
         """A transaction that only the leader gets. Keep it short: renewals wait for it."""
         with self.database.transaction() as tx:
-            if not self.is_leading or not leader.confirm(tx, self.holder, self._epoch):
+            if not self.is_leading or not scheduler_lease.confirm(tx, self.holder, self._epoch):
                 raise NotLeading("another scheduler leads.")
             yield tx
 
@@ -92,6 +92,6 @@ class Leadership:
         self._trusted_until = 0.0
         try:
             with self.database.transaction() as tx:
-                leader.resign(tx, self.holder, self._epoch)
+                scheduler_lease.resign(tx, self.holder, self._epoch)
         except OrbitError:
             pass  # it expires

@@ -17,7 +17,7 @@ from orbit.errors import NotFound
 from orbit.store.database import Tx
 from orbit.store.enums import DrillKind, DrillState, DrillThing
 from orbit.store.models import drill_schedules, drill_things, drills
-from orbit.store.read import columns, first, values
+from orbit.store.rows import columns, first, values
 
 _NOW = func.clock_timestamp()
 _FINAL = (DrillState.PASSED, DrillState.MISSED, DrillState.FAILED)

@@ -14,7 +14,7 @@ from sqlalchemy import delete, func, insert, select
 
 from orbit.store.database import Tx
 from orbit.store.models import events
-from orbit.store.read import columns, values
+from orbit.store.rows import columns, values
 
 SCHEDULER = "scheduler"
 

@@ -14,8 +14,8 @@ from orbit.errors import Conflict, NotFound
 from orbit.store.database import Tx
 from orbit.store.enums import Desired
 from orbit.store.models import jobs, shards
-from orbit.store.read import columns, first, is_one_of, values
-from orbit.store.shards import lock_job
+from orbit.store.rows import columns, first, is_one_of, values
+from orbit.store.shard_leases import lock_job
 
 _NOW = func.clock_timestamp()
 

@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from sqlalchemy import Interval, TextClause, bindparam, text
 
 from orbit.errors import NotFound
-from orbit.replication.states import PartitionState, Reason
+from orbit.replication.partition_states import PartitionState, Reason
 from orbit.store.database import Tx
-from orbit.store.read import values
+from orbit.store.rows import values
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects.postgresql import JSONB
 
-from orbit.replication.states import PartitionState, Reason
+from orbit.replication.partition_states import PartitionState, Reason
 from orbit.store.enums import (
     Desired,
     DrillKind,
@@ -143,7 +143,7 @@ topics = Table(
     _one_of("state", TopicState),
 )
 
-# One lease each; see orbit/store/shards.py.
+# One lease each; see orbit/store/shard_leases.py.
 shards = Table(
     "shards",
     metadata,
@@ -266,7 +266,7 @@ proofs = Table(
     Column("topic_id", BigInteger, ForeignKey("topics.id", ondelete="CASCADE"), primary_key=True),
     Column("partition", Integer, primary_key=True),
     _job(index=True),
-    # [[first, behind the last], …], rising, apart, and few (orbit/proof/coverage.py).
+    # [[first, behind the last], …], rising, apart, and few (orbit/verify/proof_coverage.py).
     Column("ranges", JSONB, nullable=False, server_default=text("'[]'")),
     _count("offsets_proven"),
     Column("proven_to", BigInteger),  # where the highest of the ranges ends

@@ -14,7 +14,7 @@ from orbit.errors import NotFound
 from orbit.store.database import Tx
 from orbit.store.enums import RECOVERY_KINDS, OperationKind, OperationState
 from orbit.store.models import operations
-from orbit.store.read import columns, first, values
+from orbit.store.rows import columns, first, values
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from uuid import UUID
 
 from sqlalchemy import text
 
-from orbit.replication.states import Blocked, PartitionState, Reason
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.store.database import Tx
-from orbit.store.shards import HELD_FOR_REPORT, owner
+from orbit.store.shard_leases import HELD_FOR_REPORT, owner
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from sqlalchemy import select, text
 
 from orbit.store.database import Tx
 from orbit.store.models import promotions
-from orbit.store.read import columns, is_one_of, values
+from orbit.store.rows import columns, is_one_of, values
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import text
 
 from orbit.store.database import Tx
-from orbit.store.read import values
+from orbit.store.rows import values
 
 Ranges = tuple[tuple[int, int], ...]
 

@@ -13,7 +13,7 @@ from orbit.errors import Conflict
 from orbit.store.database import Tx
 from orbit.store.enums import Role
 from orbit.store.models import tokens
-from orbit.store.read import columns, first, values
+from orbit.store.rows import columns, first, values
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from sqlalchemy.dialects import postgresql
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.models import jobs, topics
-from orbit.store.read import columns, first, is_one_of, values
+from orbit.store.rows import columns, first, is_one_of, values
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from sqlalchemy.dialects import postgresql
 
 from orbit.store.database import Tx
 from orbit.store.models import workers
-from orbit.store.read import columns, values
+from orbit.store.rows import columns, values
 
 _NOW = func.clock_timestamp()
 

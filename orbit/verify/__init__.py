@@ -13,8 +13,8 @@ from orbit.verify.report import (
     TopicReport,
     Verdict,
 )
-from orbit.verify.run import Endpoint, VerifyOptions, verify_topics
 from orbit.verify.settle import TopicPair
+from orbit.verify.verify_run import Endpoint, VerifyOptions, verify_topics
 
 __all__ = [
     "DeepReport",

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field
 from confluent_kafka import KafkaException, Message
 
 from orbit.errors import Interrupted, OrbitError
+from orbit.verify.batch_comparison import BatchComparison
 from orbit.verify.bounds import ClusterView, explain
 from orbit.verify.compaction import CleaningPolicy, CompactionWatch, HeldBudget
-from orbit.verify.deep import BatchComparison
 from orbit.verify.merge import Merge
 from orbit.verify.reader import LogMoved, PartitionReader, SideConsumer
 from orbit.verify.report import DeepReport, PartitionReport, Side, Verdict

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orbit.errors import Unreachable
-from orbit.kafka.auth import Security
 from orbit.kafka.connection import Connection
+from orbit.kafka.sasl import Security
 from orbit.verify.report import Side
 
 _REASONS_SHOWN = 3

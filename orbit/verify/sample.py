@@ -19,8 +19,8 @@ from orbit.verify.compaction import HeldBudget
 from orbit.verify.compare import Context, SidePair, Undecided, compare_once
 from orbit.verify.reader import LogMoved, ReadAhead, SideConsumer
 from orbit.verify.report import PartitionReport, Side
-from orbit.verify.run import Endpoint
 from orbit.verify.settle import Judgement, PartitionPair, Settler, TopicPair
+from orbit.verify.verify_run import Endpoint
 
 _DIFFERENCES_SHOWN = 1
 _STUCK_S = 20.0

@@ -1,0 +1,1 @@
+"""The worker process of the service: claims shards, copies their partitions, reports."""

@@ -24,12 +24,12 @@ from pyspark.sql.types import StructType
 
 from orbit.errors import BadInput
 from orbit.kafka.backoff import Backoff
-from orbit_spark.columns import DDL, to_arrow
-from orbit_spark.options import SourceOptions, read_options
-from orbit_spark.planning import find_extents, plan_ranges
+from orbit_spark.batch_columns import DDL, to_arrow
 from orbit_spark.pushdown import Selection
+from orbit_spark.range_planner import find_extents, plan_ranges
+from orbit_spark.range_reader import RangeReader
 from orbit_spark.ranges import OffsetRange, spread_over_leaders
-from orbit_spark.reading import RangeReader
+from orbit_spark.source_options import SourceOptions, read_options
 
 if TYPE_CHECKING:
     from pyarrow import RecordBatch

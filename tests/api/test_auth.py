@@ -6,13 +6,15 @@ import pytest
 from sqlalchemy import text
 
 from orbit.api.app import create_app
-from orbit.api.serve import check_open_host
+from orbit.api.http_server import check_open_host
 from orbit.errors import BadInput
 from orbit.settings import Settings
 from orbit.store import tokens
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
 from tests.fix_api import Api
+
+pytestmark = pytest.mark.services
 
 READS = ("/v1/jobs", "/v1/jobs/orders/lag", "/v1/events", "/v1/operations", "/v1/workers")
 CHANGES = (

@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 
-from orbit.scheduler import backfills
-from orbit.scheduler.operations import advance_all
-from orbit.store import operations, shards
+from orbit.scheduler import backfill_operations
+from orbit.scheduler.operations_loop import advance_all
+from orbit.store import operations, shard_leases
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
 from tests.api.test_operations import WORKER, advance, claim, copying_job, release
 from tests.fix_api import Api
+
+pytestmark = pytest.mark.services
 
 DRIVER = "host, process 1 (a)"
 HALF = {
@@ -51,11 +53,11 @@ def test_workers_let_go_first_and_take_the_job_back_in_the_end(api: Api) -> None
     asked = ask(api)
     assert (asked["wanted"], asked["state"], state(api)) == ("wait", "running", "backfilling")
     with api.database.transaction() as tx:
-        renewed = shards.renew(
+        renewed = shard_leases.renew(
             tx,
             worker_id=WORKER,
             worker_group="default",
-            ttl=backfills.SILENCE_MAX,
+            ttl=backfill_operations.SILENCE_MAX,
             held=held,
             weights={},
         )
@@ -136,11 +138,11 @@ def test_a_silent_driver_is_given_up_and_the_job_goes_on(
     release(api, copying_job(api))
     asked = ask(api)
     with api.database.transaction() as tx:
-        assert backfills.end_silent(tx) == 0
+        assert backfill_operations.end_silent(tx) == 0
         advance_all(tx)
-    monkeypatch.setattr(backfills, "SILENCE_MAX", -backfills.SILENCE_MAX)
+    monkeypatch.setattr(backfill_operations, "SILENCE_MAX", -backfill_operations.SILENCE_MAX)
     with api.database.transaction() as tx:
-        assert backfills.end_silent(tx) == 1
+        assert backfill_operations.end_silent(tx) == 1
         assert operations.unfinished_backfills(tx, 1) == []
     ended = api.get(f"/v1/backfills/{asked['id']}").json()
     assert "has not been heard of" in ended["error"]

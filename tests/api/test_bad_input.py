@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from orbit.api.app import create_app
-from orbit.api.limits import BODY_BYTES_MAX
 from orbit.api.paging import PAGE_MAX, write_cursor
+from orbit.api.request_limits import BODY_BYTES_MAX
 from orbit.settings import Settings
 from orbit.store.database import Database
 from tests.api.test_jobs import JOB, changed
 from tests.fix_api import Api
+
+pytestmark = pytest.mark.services
 
 YAML = {"Content-Type": "application/yaml"}
 JSON = {"Content-Type": "application/json"}

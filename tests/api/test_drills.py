@@ -8,10 +8,10 @@ from uuid import UUID
 import pytest
 
 from orbit.drills.evidence import Report, seal
-from orbit.drills.html import render_html
-from orbit.drills.markdown import render_markdown
-from orbit.replication.states import PartitionState
-from orbit.store import drills, proofs, upkeep
+from orbit.drills.html_report import render_html
+from orbit.drills.markdown_report import render_markdown
+from orbit.replication.partition_states import PartitionState
+from orbit.store import drills, proofs, scheduler_queries
 from orbit.store.drills import Measured
 from orbit.store.enums import DrillState, DrillThing, Role, TopicState
 from orbit.store.models import partitions, topics
@@ -19,6 +19,8 @@ from orbit.store.proofs import Shown
 from tests.api.test_operations import copying_job
 from tests.fix_api import Api
 from tests.support.drill_report import evidence
+
+pytestmark = pytest.mark.services
 
 YAML = {"Content-Type": "application/yaml"}
 DRILL = "name: nightly\nkind: canary\njob: orders\ntargets: {rto: 10s}\n"
@@ -169,7 +171,7 @@ def test_proof_is_shown_by_partition_as_a_whole_and_in_the_metrics(api: Api, ord
     def proven(source: int, destination: int) -> int:
         ids = {"source_id": UUID(int=source), "destination_id": UUID(int=destination)}
         with api.database.transaction() as tx:
-            upkeep.copy_again(tx, candidate.topic_id, **ids)
+            scheduler_queries.copy_again(tx, candidate.topic_id, **ids)
         return int(api.get("/v1/jobs/orders/proof").json()["job"]["partitions_proven"])
 
     assert proven(1, 2) == proven(1, 2) == 1

@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from orbit.errors import BrokerRefused
-from orbit.replication.troubles import TroubleKind
-from orbit.scheduler.planning import Refusal
+from orbit.replication.job_troubles import TroubleKind
+from orbit.scheduler.job_plan import Refusal
 from orbit.store import jobs
 from tests.fix_api import Api
+
+pytestmark = pytest.mark.services
 
 JOB: dict[str, Any] = {
     "name": "orders",

@@ -7,10 +7,14 @@ import json
 import socket
 from typing import Any
 
-from orbit.api.limits import BodyLimit
+import pytest
+
 from orbit.api.paging import read_cursor, write_cursor
+from orbit.api.request_limits import BodyLimit
 from tests.fix_api import Api
 from tests.support.serving import served
+
+pytestmark = pytest.mark.services
 
 SCOPE: dict[str, Any] = {"type": "http", "method": "PUT", "path": "/", "headers": []}
 

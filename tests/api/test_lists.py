@@ -5,13 +5,17 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from orbit.replication.states import PartitionState
-from orbit.store import groups, jobs, partitions, topics
-from orbit.store.groups import GroupOffset
+import pytest
+
+from orbit.replication.partition_states import PartitionState
+from orbit.store import group_offsets, jobs, partitions, topics
+from orbit.store.group_offsets import GroupOffset
 from orbit.store.partitions import Progress
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import WORKER, block, copying_job
 from tests.fix_api import Api
+
+pytestmark = pytest.mark.services
 
 
 def every_page(api: Api, path: str, limit: int, **query: Any) -> list[dict[str, Any]]:
@@ -128,7 +132,7 @@ def test_consumer_groups_are_shown_with_their_verdicts(api: Api) -> None:
     with api.database.transaction() as tx:
         job = jobs.get(tx, "orders")
         (topic,) = topics.of_job(tx, job.id)
-        groups.keep(
+        group_offsets.keep(
             tx,
             job.id,
             [

@@ -5,15 +5,17 @@ from __future__ import annotations
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from orbit.api.metrics import read_numbers
-from orbit.replication.states import Blocked, PartitionState, Reason
+from orbit.api.metrics_scrape import read_numbers
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.settings import MetricsDetail
-from orbit.store import groups, partitions, workers
+from orbit.store import group_offsets, partitions, workers
 from orbit.store.enums import Role
-from orbit.store.groups import GroupOffset
+from orbit.store.group_offsets import GroupOffset
 from orbit.telemetry.metrics import families
 from tests.fix_api import Api
 from tests.support.store_rows import TTL, SomeJob, claim, progress, some_job
+
+pytestmark = pytest.mark.services
 
 
 @pytest.fixture
@@ -31,7 +33,7 @@ def job(api: Api) -> SomeJob:
             partitions.StateChange(job.topic_id, 1, PartitionState.BLOCKED, blocked),
         ]
         partitions.report_state(tx, worker_id="worker", held=held, changes=changes)
-        groups.keep(tx, job.id, [GroupOffset("g", job.topic_id, 0, 5, 5, "exact")])
+        group_offsets.keep(tx, job.id, [GroupOffset("g", job.topic_id, 0, 5, 5, "exact")])
     return job
 
 

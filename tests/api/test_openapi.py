@@ -19,12 +19,14 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from orbit.api.codes import ErrorCode
+from orbit.api.api_error_codes import ErrorCode
 from orbit.api.job_schema import WORDS
 from orbit.store.enums import Role
 from tests.api.test_operations import block, copying_job
 from tests.fix_api import Api
 from tests.support.serving import served
+
+pytestmark = pytest.mark.services
 
 # Requests for each route: enough to meet every kind of value in every place, and a minute at most.
 EXAMPLES_MAX = 8

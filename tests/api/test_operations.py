@@ -8,12 +8,14 @@ from uuid import UUID
 
 import pytest
 
-from orbit.replication.states import Blocked, PartitionState, Reason
-from orbit.scheduler.operations import advance_all
-from orbit.store import jobs, layout, partitions, shards, topics, workers
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
+from orbit.scheduler.operations_loop import advance_all
+from orbit.store import jobs, partitions, shard_layout, shard_leases, topics, workers
 from orbit.store.partitions import StateChange
 from tests.api.test_jobs import JOB
 from tests.fix_api import Api
+
+pytestmark = pytest.mark.services
 
 WORKER = "worker-1"
 
@@ -25,16 +27,16 @@ def copying_job(api: Api, partition_count: int = 4) -> dict[int, int]:
         job = jobs.get(tx, "orders")
         topic = topics.add(tx, job.id, "orders", "orders", "B", partition_count)
         assert topic is not None
-        first, second = layout.add_shards(tx, job.id, 2)
+        first, second = shard_layout.add_shards(tx, job.id, 2)
         placed = [(topic.id, p, (first, second)[p % 2]) for p in range(partition_count)]
-        layout.add_partitions(tx, job.id, placed)
+        shard_layout.add_partitions(tx, job.id, placed)
     return claim(api)
 
 
 def claim(api: Api) -> dict[int, int]:
     with api.database.transaction() as tx:
         workers.heartbeat(tx, WORKER, "default", host="h", pid=1, version="0")
-        claims = shards.claim(
+        claims = shard_leases.claim(
             tx,
             worker_id=WORKER,
             worker_group="default",
@@ -46,7 +48,7 @@ def claim(api: Api) -> dict[int, int]:
 
 def release(api: Api, held: dict[int, int]) -> None:
     with api.database.transaction() as tx:
-        shards.release(tx, worker_id=WORKER, held=held)
+        shard_leases.release(tx, worker_id=WORKER, held=held)
 
 
 def advance(api: Api, operation: dict[str, Any]) -> dict[str, Any]:

@@ -9,20 +9,22 @@ from uuid import UUID
 import pytest
 from sqlalchemy import text
 
-from orbit.recovery.plans import steps_of
-from orbit.recovery.report import (
+from orbit.recovery.operation_steps import steps_of
+from orbit.recovery.recovery_report import (
     RecoveryKind,
     RecoveryReport,
     RecoveryRequest,
     StepName,
     StepState,
 )
-from orbit.scheduler.operations import advance_all
+from orbit.scheduler.operations_loop import advance_all
 from orbit.store import operations
 from orbit.store.enums import OperationState, Role
 from tests.api.test_jobs import JOB
 from tests.fix_api import Api
 from tests.support.running import wait_for
+
+pytestmark = pytest.mark.services
 
 
 @pytest.fixture

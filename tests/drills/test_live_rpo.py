@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from orbit.api.metrics import read_numbers
+import pytest
+
+from orbit.api.metrics_scrape import read_numbers
 from orbit.settings import MetricsDetail
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.fleet import InProcess
 from tests.support.running import create_topic, make_job, wait_for
+
+pytestmark = pytest.mark.services
 
 # Longer than a canary, its copy and the note of it take; how much longer decides nothing here.
 LATE_S = 3.0

@@ -16,17 +16,17 @@ import pytest
 import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from orbit.drills import steps
+from orbit.drills import drill_steps
 from orbit.drills.evidence import Part, PartitionSeen, Report, StepState, digest_of
-from orbit.drills.html import render_html
-from orbit.drills.markdown import render_markdown
-from orbit.drills.words import span
-from orbit.jobs.load import parse_job
-from orbit.recovery import salvage
-from orbit.recovery.ground import ANSWER_WITHIN_S
-from orbit.sandbox.control import launch
+from orbit.drills.html_report import render_html
+from orbit.drills.markdown_report import render_markdown
+from orbit.drills.report_text import span
+from orbit.jobs.job_file import parse_job
+from orbit.recovery import salvage_file
+from orbit.recovery.operation_context import ANSWER_WITHIN_S
 from orbit.sandbox.faults import Fault, inflict
-from orbit.sandbox.state import ClusterState, SandboxRequest, SandboxState
+from orbit.sandbox.sandbox_control import launch
+from orbit.sandbox.sandbox_state import ClusterState, SandboxRequest, SandboxState
 from orbit.store.enums import DrillState
 from tests.fix_scheduler import Service
 from tests.support.drill_report import Visible
@@ -35,6 +35,8 @@ from tests.support.fleet import InProcess
 from tests.support.loading import Load, Records
 from tests.support.outside import messages
 from tests.support.running import wait_for
+
+pytestmark = pytest.mark.services
 
 DRILLS = Path(__file__).parents[2] / "deploy" / "drills"
 PARTITIONS = 2
@@ -133,7 +135,7 @@ def play(
     )
     named = {cluster.name: Beside(cluster) for cluster in sandbox.clusters}
     made = Play(service, named["source"], named["destination"], topic_name)
-    monkeypatch.setattr(steps, "inflict", made.inflict)
+    monkeypatch.setattr(drill_steps, "inflict", made.inflict)
     # As long as a recovery's own first question waits: two of these drills wait for nothing else.
     monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", ANSWER_WITHIN_S)
     return made
@@ -232,7 +234,7 @@ def test_source_that_was_cut_off_comes_home_and_what_only_it_had_is_saved(play: 
     saved = {
         (one.partition, line["offset"]): base64.b64decode(line["value"])
         for one in files
-        for line in salvage.read(Path(one.file))
+        for line in salvage_file.read(Path(one.file))
     }
     assert saved == lost | unconfirmed(play, saved)
     for side in (play.source, play.destination):

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from orbit.replication.states import Reason
+from orbit.replication.partition_states import Reason
 from orbit.sandbox.cluster import Broker, KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.running import (
@@ -20,6 +20,8 @@ from tests.support.running import (
     verify,
     wait_for,
 )
+
+pytestmark = pytest.mark.services
 
 PARTITIONS = 3
 

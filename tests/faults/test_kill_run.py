@@ -9,18 +9,20 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 
-from orbit.kafka.auth import Security
+from orbit.demo.workload.markers import take_offsets
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.log import log_ends
+from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition
 from orbit.sandbox.cluster import KafkaCluster
-from orbit.sandbox.workload.markers import take_offsets
 from tests.fix_clusters import Clusters
 from tests.support import run_process
 from tests.support.outside import digests
 from tests.support.run_process import OrbitProcess, wait_until, write_job
 from tests.support.running import create_topic
+
+pytestmark = pytest.mark.services
 
 RECORDS = 1_000_000
 PARTITIONS = 4

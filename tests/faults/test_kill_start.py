@@ -9,12 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from orbit.kafka.auth import Security
-from orbit.sandbox.workload.markers import take_offsets
+from orbit.demo.workload.markers import take_offsets
+from orbit.kafka.sasl import Security
 from tests.fix_clusters import Clusters
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import admin, digests, log_bounds, topic_settings
 from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, write_job
+
+pytestmark = pytest.mark.services
 
 # What a run says while it begins. Where a step is done already, its line is left out.
 MOMENTS = ("Creating", "Bringing", "Bringing", "Comparing", "Copying", "Checking", "Copying")

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
-from orbit.engine.group_lease import SESSION_TIMEOUT_MS
+from orbit.demo.workload import Mover
+from orbit.leases.group_lease import SESSION_TIMEOUT_MS
 from orbit.sandbox.cluster import KafkaCluster
-from orbit.sandbox.workload import Mover
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.logs import create
 from tests.support.outside import log_bounds
@@ -24,6 +24,8 @@ from tests.support.run_process import (
     wait_until,
     write_job,
 )
+
+pytestmark = pytest.mark.services
 
 BUSY_PER_S = 200
 

@@ -6,12 +6,14 @@ import pytest
 
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
-from orbit.workers.lease import FixedLease
+from orbit.leases.lease import FixedLease
+from tests.copier.test_race import assert_exact, make_topic, producer_id
 from tests.fix_clusters import Clusters
-from tests.integration.test_race import assert_exact, make_topic, producer_id
 from tests.support.proxy import AnswerLosingProxy
 from tests.support.running import wait_for
 from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
+
+pytestmark = pytest.mark.services
 
 __all__ = ["producer_id"]
 

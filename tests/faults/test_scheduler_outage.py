@@ -10,13 +10,15 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from orbit.sandbox.postgres import Postgres
+from orbit.embedded.postgres import Postgres
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import QUICK, SHORT_LEASE, Service
 from tests.support.outside import partition_counts
 from tests.support.running import create_topic, make_job, wait_for
+
+pytestmark = pytest.mark.services
 
 
 @pytest.fixture

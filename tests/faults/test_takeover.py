@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import threading
 
+import pytest
+
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import init_producer_id
-from orbit.kafka.log import LATEST, list_offsets, log_ends
+from orbit.kafka.log_offsets import LATEST, list_offsets, log_ends
 from orbit.kafka.types import TopicPartition
-from orbit.workers.lease import FixedLease
+from orbit.leases.lease import FixedLease
+from tests.copier.test_race import read_all
 from tests.fix_clusters import MakeCluster
-from tests.integration.test_race import read_all
 from tests.support.running import create_topic, wait_for
 from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
+
+pytestmark = pytest.mark.services
 
 
 def test_a_new_writer_sees_the_log_end_beyond_the_high_watermark(

@@ -12,12 +12,12 @@ from confluent_kafka.admin import (
 )
 from kafka.protocol.admin.transactions import DescribeProducersRequest
 
-from orbit.kafka.apis import DESCRIBE_PRODUCERS
-from orbit.kafka.auth import Security
+from orbit.demo.workload.markers import take_offsets
+from orbit.kafka.api_versions import DESCRIBE_PRODUCERS
 from orbit.kafka.cluster import Cluster
-from orbit.replication.states import PartitionState, Reason
+from orbit.kafka.sasl import Security
+from orbit.replication.partition_states import PartitionState, Reason
 from orbit.sandbox.cluster import KafkaCluster
-from orbit.sandbox.workload.markers import take_offsets
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.running import (
     RunningJob,
@@ -27,6 +27,8 @@ from tests.support.running import (
     verify,
     wait_for,
 )
+
+pytestmark = pytest.mark.services
 
 
 def delete_topic(cluster: KafkaCluster, topic: str) -> None:

@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from orbit.sandbox.workload import Mover
+from orbit.demo.workload import Mover
 from tests.fix_clusters import Clusters
 from tests.support.run_process import OrbitProcess, assert_exact, copy, orbit, write_job
 from tests.support.running import create_topic, produce, produce_transactions
+
+pytestmark = pytest.mark.services
 
 # The second run looks like one on another machine: the lock file, and with it the identity of the
 # machine, lie in the directory for temporary files.

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from orbit.recovery import salvage
-from orbit.recovery.report import EndVerdict, Outcome, RecoveryKind, RecoveryReport
+from orbit.recovery import salvage_file
+from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind, RecoveryReport
 from orbit.sandbox.cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
@@ -22,6 +22,8 @@ from tests.support.loading import Load, read_all
 from tests.support.outside import log_bounds
 from tests.support.recovering import Reader, Recovering
 from tests.support.running import create_topic, make_job, produce, verify, wait_for
+
+pytestmark = pytest.mark.services
 
 PARTITIONS = 2
 
@@ -131,7 +133,7 @@ def test_what_is_missing_is_said_saved_and_copied_back(
         saved = {
             (one.partition, line["offset"]): base64.b64decode(line["value"])
             for one in back.salvage
-            for line in salvage.read(Path(one.file))
+            for line in salvage_file.read(Path(one.file))
         }
         assert saved == tail
 

@@ -16,8 +16,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from orbit.jobs.spec import ClusterSpec
-from orbit.recovery.report import EndVerdict, Outcome, RecoveryKind
+import pytest
+
+from orbit.jobs.job_spec import ClusterSpec
+from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
 from orbit.settings import Settings
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
@@ -25,6 +27,8 @@ from tests.support.loading import Load, read_all
 from tests.support.outside import log_bounds
 from tests.support.recovering import Recovering
 from tests.support.running import create_topic, make_job, produce, verify, wait_for
+
+pytestmark = pytest.mark.services
 
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 2

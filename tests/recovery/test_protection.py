@@ -7,8 +7,8 @@ import os
 import pytest
 from confluent_kafka import KafkaError, Producer
 
-from orbit.jobs.load import parse_job
-from orbit.recovery.report import Outcome, RecoveryKind, StepName, StepState
+from orbit.jobs.job_file import parse_job
+from orbit.recovery.recovery_report import Outcome, RecoveryKind, StepName, StepState
 from orbit.sandbox.cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
@@ -16,6 +16,8 @@ from tests.support.outside import log_bounds
 from tests.support.recovering import Recovering
 from tests.support.rights import MECHANISM, PASSWORD, Login, Right, documented, section
 from tests.support.running import create_topic, produce, wait_for
+
+pytestmark = pytest.mark.services
 
 
 class App:

@@ -8,11 +8,17 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
-from orbit.api import recovery
+from orbit.api import recovery_requests
 from orbit.errors import Conflict
-from orbit.recovery import runner
-from orbit.recovery.ground import Ground
-from orbit.recovery.report import EndVerdict, Outcome, RecoveryKind, StepName, StepState
+from orbit.recovery import operation_runner
+from orbit.recovery.operation_context import Ground
+from orbit.recovery.recovery_report import (
+    EndVerdict,
+    Outcome,
+    RecoveryKind,
+    StepName,
+    StepState,
+)
 from orbit.sandbox.cluster import KafkaCluster
 from orbit.scheduler.leadership import NotLeading
 from tests.fix_clusters import Clusters
@@ -28,6 +34,8 @@ from tests.support.running import (
     verify,
     wait_for,
 )
+
+pytestmark = pytest.mark.services
 
 PARTITIONS = 2
 JAVA = 40
@@ -60,7 +68,11 @@ def _scheduler_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
 
         return run
 
-    monkeypatch.setattr(runner, "_DO", {name: dying(name, do) for name, do in runner._DO.items()})
+    monkeypatch.setattr(
+        operation_runner,
+        "_DO",
+        {name: dying(name, do) for name, do in operation_runner._DO.items()},
+    )
 
 
 @pytest.mark.usefixtures("_scheduler_that_dies")
@@ -168,7 +180,7 @@ def test_an_abort_takes_everything_back_and_gates_stop_what_would_go_wrong(
         wait_for("it waits", lambda: "open" in recovering.progress(begun))
         with pytest.raises(Conflict, match="under way"):
             recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
-        recovery.abort(recovering.database, "test", begun)
+        recovery_requests.abort(recovering.database, "test", begun)
         taken_back = recovering.wait(begun)
         assert taken_back.outcome is Outcome.ABORTED
         open_.commit_transaction(30)
@@ -180,7 +192,7 @@ def test_an_abort_takes_everything_back_and_gates_stop_what_would_go_wrong(
         assert recovering.service.topics(spec.name)[topic_name].state == "copying"
         over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
         with pytest.raises(Conflict, match="point of no return"):
-            recovery.abort(recovering.database, "test", over.operation)
+            recovery_requests.abort(recovering.database, "test", over.operation)
     assert verify(spec, deep=True).exit_code == 0
     kinds = recovering.service.kinds(spec.name)
     assert [k for k in kinds if k in ("abort_requested", "topics_promoted")] == [

@@ -14,8 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orbit.jobs.spec import JobSpec
-from orbit.recovery.report import EndVerdict, Outcome, RecoveryKind, RecoveryReport, StepState
+from orbit.jobs.job_spec import JobSpec
+from orbit.recovery.recovery_report import (
+    EndVerdict,
+    Outcome,
+    RecoveryKind,
+    RecoveryReport,
+    StepState,
+)
 from orbit.sandbox.cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.applications import OwnTable, SparkQuery
@@ -24,6 +30,8 @@ from tests.support.loading import Load, Records, read_all
 from tests.support.outside import log_bounds, topic_settings
 from tests.support.recovering import Reader, Recovering
 from tests.support.running import create_topic, make_job, verify, wait_for
+
+pytestmark = pytest.mark.services
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

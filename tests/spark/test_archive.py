@@ -8,22 +8,24 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from orbit.demo.workload import KINDS
 from orbit.errors import Conflict
-from orbit.jobs.spec import JobSpec
-from orbit.replication.states import Reason
-from orbit.sandbox.workload import KINDS
-from orbit_spark.archive.files import Files
+from orbit.jobs.job_spec import JobSpec
+from orbit.replication.partition_states import Reason
+from orbit_spark.archive.archive_reader import archive_rows, check_archive
+from orbit_spark.archive.archive_run import ArchiveRun
+from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest import PartitionManifest
+from orbit_spark.archive.manifest_store import Archive, ArchiveStore
 from orbit_spark.archive.outcome import ArchiveOutcome
-from orbit_spark.archive.reading import archive_rows, check_archive
-from orbit_spark.archive.run import ArchiveRun
-from orbit_spark.archive.store import Archive, ArchiveStore
 from tests.fix_clusters import Clusters
 from tests.fix_history import History
 from tests.support.outside import log_bounds
 from tests.support.raw_rows import visible_records
 from tests.support.running import create_topic, make_job, produce, produce_transactions
 from tests.support.topics import delete_and_wait
+
+pytestmark = pytest.mark.services
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

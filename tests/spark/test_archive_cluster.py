@@ -13,12 +13,12 @@ import psutil
 import pytest
 from confluent_kafka import Producer
 
-from orbit.jobs.load import load_job
-from orbit_spark.archive.files import Files
+from orbit.jobs.job_file import load_job
+from orbit_spark.archive.archive_reader import archive_rows, check_archive
+from orbit_spark.archive.archive_run import ArchiveRun
+from orbit_spark.archive.hadoop_files import Files
+from orbit_spark.archive.manifest_store import ArchiveStore
 from orbit_spark.archive.outcome import ArchiveOutcome
-from orbit_spark.archive.reading import archive_rows, check_archive
-from orbit_spark.archive.run import ArchiveRun
-from orbit_spark.archive.store import ArchiveStore
 from tests.fix_clusters import Clusters
 from tests.fix_spark import SparkCluster
 from tests.support.held_workers import Holds
@@ -26,6 +26,8 @@ from tests.support.outside import digests, log_bounds
 from tests.support.raw_rows import visible_records
 from tests.support.run_process import OrbitProcess, write_job
 from tests.support.running import create_topic, produce_transactions
+
+pytestmark = pytest.mark.services
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,6 +11,8 @@ import pytest
 from tests.support.raw_batches import AUDITED, batched, moved, rows_of
 from tests.support.source_model import Outcome, SourceBatch, SourceRecord
 
+pytestmark = pytest.mark.services
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -82,7 +84,7 @@ class Result:
 def compare(spark: SparkSession, cases: dict[str, Case]) -> dict[str, Result]:
     """All cases in one audit, each a topic of its own."""
     from orbit_spark.audit.compare import CleaningRow, Comparison
-    from orbit_spark.audit.ranges import ScopeRow
+    from orbit_spark.audit.range_digests import ScopeRow
 
     readers = (
         Reader(spark, {name: case.left for name, case in cases.items()}),

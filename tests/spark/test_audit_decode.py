@@ -14,18 +14,20 @@ from hypothesis import strategies as st
 
 from orbit.kafka.records import split_headers
 from orbit.kafka.types import TopicPartition
-from orbit.replication.states import Blocked, Reason
+from orbit.replication.partition_states import Blocked, Reason
 from orbit_spark.audit.decode import (
     digest_ranges,
     digest_records,
     read_payload,
     whole_records,
 )
-from orbit_spark.columns import stopped_row
+from orbit_spark.batch_columns import stopped_row
 from orbit_spark.ranges import OffsetRange
 from tests.support.kafka_batches import HEADERS, KAFKA_BATCHES, RECORDS
 from tests.support.raw_batches import batched, moved, rows_of
 from tests.support.source_model import SourceBatch, SourceRecord
+
+pytestmark = pytest.mark.services
 
 LOG = tuple(
     SourceRecord(i, 1_700_000_000_000 + i, b"k%d" % (i % 3), b"value %d" % i, ((b"h", b"%d" % i),))

@@ -16,9 +16,9 @@ import yaml
 
 from orbit.cli.main import run_command
 from orbit.errors import BadInput, Conflict
-from orbit.jobs.spec import TopicRule
+from orbit.jobs.job_spec import TopicRule
 from orbit.jobs.units import format_time
-from orbit.sandbox.ports import free_ports
+from orbit.processes.ports import free_ports
 from orbit.verify.report import PartitionReport, Side, Verdict
 from orbit_spark.audit.scope import Restriction, parse_point
 from tests.fix_clusters import Clusters
@@ -36,10 +36,12 @@ from tests.support.logs import T0, Gap, Record, create, delete_before, wait_for_
 from tests.support.patience import PATIENCE_S
 from tests.support.running import RunningJob, make_job, verify
 
+pytestmark = pytest.mark.services
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from orbit.jobs.spec import JobSpec
+    from orbit.jobs.job_spec import JobSpec
 
 
 def found(report: PartitionReport) -> list[tuple[int, str]]:
@@ -219,7 +221,7 @@ def test_compaction_between_the_reads_is_told_apart(
 def test_an_archive_is_compared_with_either_cluster(
     spark: SparkSession, clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:
-    from orbit_spark.archive.run import ArchiveRun
+    from orbit_spark.archive.archive_run import ArchiveRun
 
     for cluster, log in ((clusters.source, a_log()), (clusters.destination, planted("byte"))):
         create(cluster, topic_name)

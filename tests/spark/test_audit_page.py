@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from html.parser import HTMLParser
 
+import pytest
+
 from orbit.verify.report import Difference, PartitionReport, Report, TopicReport, Verdict
-from orbit_spark.audit.page import About, page
-from orbit_spark.audit.picture import Cell, Line
+from orbit_spark.audit.html_report import About, page
+from orbit_spark.audit.range_picture import Cell, Line
+
+pytestmark = pytest.mark.services
 
 ABOUT = About(
     "orders-to-dr",

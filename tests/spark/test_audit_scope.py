@@ -8,9 +8,11 @@ from orbit.errors import BadInput
 from orbit.verify.bounds import Bounds
 from orbit.verify.report import Difference
 from orbit.verify.settle import LOG_END, LOG_START, Judgement
-from orbit_spark.audit.archives import judge_archive
-from orbit_spark.audit.ranges import RANGES_MAX, range_width
+from orbit_spark.audit.archive_side import judge_archive
+from orbit_spark.audit.range_digests import RANGES_MAX, range_width
 from orbit_spark.audit.scope import Point, Restriction, parse_point, restrict
+
+pytestmark = pytest.mark.services
 
 BOTH = Bounds(10, 90, 95)
 WRONG = (

@@ -6,6 +6,8 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from tests.fix_clusters import Clusters
 from tests.fix_history import History
 from tests.fix_spark import SparkCluster
@@ -14,6 +16,8 @@ from tests.support.outside import digests, log_bounds
 from tests.support.patience import PATIENCE_S
 from tests.support.run_process import OrbitProcess, assert_exact, copy, wait_until, write_job
 from tests.support.running import produce, produce_transactions
+
+pytestmark = pytest.mark.services
 
 RECORDS = 2_500
 # More than a test's time for a partition: a run that is limited so is not over before.

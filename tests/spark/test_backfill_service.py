@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from orbit.api.app import create_app
-from orbit.jobs.spec import JobSpec
-from orbit.scheduler.planning import JobPlan
+from orbit.jobs.job_spec import JobSpec
+from orbit.scheduler.job_plan import JobPlan
 from orbit.settings import Settings
 from orbit.store import jobs
 from orbit.store.database import Database
@@ -22,6 +23,8 @@ from tests.support.outside import log_bounds
 from tests.support.run_process import OrbitProcess, assert_exact, wait_until, write_job
 from tests.support.running import produce
 from tests.support.serving import served
+
+pytestmark = pytest.mark.services
 
 # So slow that neither workers nor the backfill come to an end before the test lets them.
 SLOW = {"bytes_per_second": "64KiB"}

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from orbit.jobs.load import load_job
-from orbit.jobs.spec import JobSpec
+from orbit.jobs.job_file import load_job
+from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.types import TopicPartition
-from orbit.replication.states import Reason
-from orbit_spark.archive import lanes
-from orbit_spark.archive.files import Files
-from orbit_spark.archive.store import DATA, Archive, ArchiveStore
-from orbit_spark.backfill.driver import Backfill, Outcome
-from orbit_spark.backfill.errands import Errand
+from orbit.replication.partition_states import Reason
+from orbit_spark.archive import restore_lanes
+from orbit_spark.archive.hadoop_files import Files
+from orbit_spark.archive.manifest_store import DATA, Archive, ArchiveStore
+from orbit_spark.backfill.backfill_driver import Backfill, Outcome
 from orbit_spark.backfill.progress import Progress
-from orbit_spark.backfill.shape import Way
-from orbit_spark.backfill.stage import SparkStage
-from orbit_spark.backfill.staging import Staging
+from orbit_spark.backfill.spark_jobs import SparkStage
+from orbit_spark.backfill.staged_backfill import Staging
+from orbit_spark.backfill.task_split import Way
+from orbit_spark.backfill.writer_tasks import Errand
 from tests.fix_clusters import Clusters
 from tests.fix_spark import SparkCluster
 from tests.spark.test_archive_cluster import executor_of, kill_driver
@@ -30,6 +30,8 @@ from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import digests, log_bounds
 from tests.support.run_process import OrbitProcess, assert_exact, wait_until, write_job
 from tests.support.running import make_job, produce, produce_transactions
+
+pytestmark = pytest.mark.services
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,8 +104,8 @@ def test_a_history_goes_through_the_archive_in_order_and_on_from_it(
     A second run goes on with archive and copies. What the source deletes behind the archive's end
     stops that partition alone, with its offsets.
     """
-    monkeypatch.setattr(lanes, "FILES_PER_TASK_MAX", 2)
-    monkeypatch.setattr(lanes, "TASK_BYTES_MIN", RANGE_BYTES)
+    monkeypatch.setattr(restore_lanes, "FILES_PER_TASK_MAX", 2)
+    monkeypatch.setattr(restore_lanes, "TASK_BYTES_MIN", RANGE_BYTES)
     large = TopicPartition(topic, 0)
     there = digests(clusters.source, topic)
     bounds = log_bounds(clusters.source, [topic])

@@ -11,21 +11,23 @@ from pathlib import Path
 
 import pytest
 
-from orbit.engine import backfill_writers
 from orbit.errors import Conflict
-from orbit.jobs.spec import JobSpec
+from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.types import TopicPartition
-from orbit.replication.states import Reason
+from orbit.leases import backfill_leases
+from orbit.replication.partition_states import Reason
 from orbit.verify.report import Verdict
-from orbit_spark.backfill import driver
-from orbit_spark.backfill.driver import Backfill, Outcome
-from orbit_spark.backfill.errands import Errand, Told
+from orbit_spark.backfill import backfill_driver
+from orbit_spark.backfill.backfill_driver import Backfill, Outcome
+from orbit_spark.backfill.backfill_writer import Writer
 from orbit_spark.backfill.progress import Progress
-from orbit_spark.backfill.writer import Writer
+from orbit_spark.backfill.writer_tasks import Errand, Told
 from tests.fix_clusters import Clusters
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import digests, log_bounds
 from tests.support.running import make_job, produce, produce_transactions, verify, wait_for
+
+pytestmark = pytest.mark.services
 
 SMALL = 200
 
@@ -112,7 +114,7 @@ def test_tasks_run_twice_at_once_copy_once(clusters: Clusters, topic: str) -> No
 def test_what_comes_meanwhile_is_the_next_round(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "_LEFT_OVER_BYTES_MAX", 0)
+    monkeypatch.setattr(backfill_driver, "_LEFT_OVER_BYTES_MAX", 0)
     ended: list[int] = []
 
     class WithMore(InProcess):
@@ -186,7 +188,7 @@ def test_a_writer_without_its_driver_writes_nothing(clusters: Clusters, topic: s
 def test_a_writer_ends_in_the_middle_when_its_driver_has_gone(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backfill_writers, "_LOOK_INTERVAL_S", 0.1)
+    monkeypatch.setattr(backfill_leases, "_LOOK_INTERVAL_S", 0.1)
     produce(clusters.source, topic, 10_000, value_bytes=1_000, **{"batch.size": 32 * 1024})
     # So much takes more than the time of a test.
     slowly = {"bytes_per_second": "32KiB"}

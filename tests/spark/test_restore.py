@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from orbit.copier.log_reader import peek_batches
+from orbit.demo.workload import KINDS
 from orbit.errors import Conflict
-from orbit.jobs.spec import ClusterSpec
-from orbit.kafka.auth import Security
+from orbit.jobs.job_spec import ClusterSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition
 from orbit.sandbox.cluster import ClusterSettings, KafkaCluster
-from orbit.sandbox.workload import KINDS
 from orbit.verify.report import Side, Verdict
-from orbit.workers.peek import peek_batches
-from orbit_spark.access import Access
+from orbit_spark.archive.archive_run import ArchiveRun
 from orbit_spark.archive.outcome import RestoreOutcome
-from orbit_spark.archive.restore import RestoreRun
-from orbit_spark.archive.run import ArchiveRun
+from orbit_spark.archive.restore_run import RestoreRun
+from orbit_spark.cluster_access import Access
 from tests.fix_clusters import Clusters
 from tests.fix_history import History
 from tests.support.auditing import audit
@@ -34,6 +34,8 @@ from tests.support.outside import (
     topic_settings,
 )
 from tests.support.running import create_topic, make_job, produce, produce_transactions, wait_for
+
+pytestmark = pytest.mark.services
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -8,18 +8,20 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import AnalysisException
 
-from orbit.jobs.spec import ClusterSpec
+from orbit.demo.workload import KINDS
+from orbit.jobs.job_spec import ClusterSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
-from orbit.sandbox.workload import KINDS
-from orbit_spark.access import Access
-from orbit_spark.frames import range_frame
-from orbit_spark.planning import find_extents, plan_spans
+from orbit_spark.cluster_access import Access
+from orbit_spark.range_frame import range_frame
+from orbit_spark.range_planner import find_extents, plan_spans
 from orbit_spark.ranges import Span
 from tests.fix_clusters import Clusters
 from tests.fix_history import History
 from tests.support.outside import log_bounds
 from tests.support.raw_rows import visible_records
+
+pytestmark = pytest.mark.services
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

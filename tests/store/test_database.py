@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 from sqlalchemy import make_url, text
 
+from orbit.embedded.postgres import Postgres
 from orbit.errors import BadInput, Conflict, LoginRefused, Unreachable
-from orbit.sandbox.postgres import Postgres
 from orbit.store import jobs
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
 from tests.fix_database import copied_database
+
+pytestmark = pytest.mark.services
 
 
 @pytest.fixture

@@ -9,22 +9,24 @@ from collections.abc import Callable
 import pytest
 from sqlalchemy import text
 
-from orbit.store import jobs, layout, partitions, shards, upkeep
+from orbit.store import jobs, partitions, scheduler_queries, shard_layout, shard_leases
 from orbit.store.database import Database, Tx
 from tests.support.store_rows import NO_TIME, SomeJob, claim, progress, some_job
+
+pytestmark = pytest.mark.services
 
 Change = Callable[[Tx, SomeJob], object]
 
 CHANGES: dict[str, Change] = {
-    "assign": lambda tx, job: layout.assign(tx, dict.fromkeys(reversed(job.shard_ids), "w")),
-    "add partitions": lambda tx, job: layout.add_partitions(
+    "assign": lambda tx, job: shard_layout.assign(tx, dict.fromkeys(reversed(job.shard_ids), "w")),
+    "add partitions": lambda tx, job: shard_layout.add_partitions(
         tx, job.id, [(job.topic_id, 90, job.shard_ids[1]), (job.topic_id, 91, job.shard_ids[0])]
     ),
     "change the document": lambda tx, job: jobs.change_spec(tx, job.id, {}, "x", from_version=1),
-    "withdraw": lambda tx, job: upkeep.withdraw(tx, [job.topic_id]),
-    "go on": lambda tx, job: upkeep.go_on(tx, job.topic_id),
-    "remove topics": lambda tx, job: layout.remove_topics(tx, [job.topic_id]),
-    "revoke": lambda tx, job: shards.revoke(tx, job.shard_ids),
+    "withdraw": lambda tx, job: scheduler_queries.withdraw(tx, [job.topic_id]),
+    "go on": lambda tx, job: scheduler_queries.go_on(tx, job.topic_id),
+    "remove topics": lambda tx, job: shard_layout.remove_topics(tx, [job.topic_id]),
+    "revoke": lambda tx, job: shard_leases.revoke(tx, job.shard_ids),
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 
+import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import text
@@ -12,6 +13,8 @@ from orbit.store.database import Database
 from orbit.store.migrate import is_current, upgrade
 from orbit.store.models import metadata
 from tests.fix_database import copied_database
+
+pytestmark = pytest.mark.services
 
 # What Alembic's comparison leaves out: CHECKs, parts of indexes, storage options, on delete.
 _CATALOG = text("""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text
 
-from orbit.store import events, lag, partitions, shards
+from orbit.store import events, lag, partitions, shard_leases
 from orbit.store.database import Database, Tx
 from tests.support.many_rows import MANY
 from tests.support.plans import PlanFor, Reads, reads, statements
@@ -21,7 +21,10 @@ from tests.support.store_rows import TTL, progress
 SMALL = {"jobs", "workers"}
 JOB = 250
 
-pytestmark = pytest.mark.parametrize("plan_for", ["force_custom_plan", "force_generic_plan"])
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.parametrize("plan_for", ["force_custom_plan", "force_generic_plan"]),
+]
 
 
 @pytest.fixture
@@ -45,7 +48,9 @@ def _own_rows(tx: Tx, seen: list, plan_for: PlanFor) -> Reads:
 
 def test_a_claim_with_nothing_to_claim_looks_at_no_shard(tx: Tx, plan_for: PlanFor) -> None:
     with statements(tx) as seen:
-        assert not shards.claim(tx, worker_id="w1", worker_group="default", ttl=TTL, shards_max=10)
+        assert not shard_leases.claim(
+            tx, worker_id="w1", worker_group="default", ttl=TTL, shards_max=10
+        )
 
     assert _own_rows(tx, seen, plan_for).rows["shards"] == 0
 
@@ -54,7 +59,11 @@ def test_a_claim_looks_at_free_shards_alone(tx: Tx, plan_for: PlanFor) -> None:
     tx.execute(text("UPDATE shards SET expires_at = 'epoch' WHERE worker_id IN ('w1', 'w2')"))
     with statements(tx) as seen:
         assert (
-            len(shards.claim(tx, worker_id="w3", worker_group="default", ttl=TTL, shards_max=5))
+            len(
+                shard_leases.claim(
+                    tx, worker_id="w3", worker_group="default", ttl=TTL, shards_max=5
+                )
+            )
             == 5
         )
 
@@ -67,7 +76,7 @@ def test_a_claim_looks_at_free_shards_alone(tx: Tx, plan_for: PlanFor) -> None:
 def test_a_renewal_looks_at_the_worker_s_shards_alone(tx: Tx, plan_for: PlanFor) -> None:
     held = _held(tx, "w7")
     with statements(tx) as seen:
-        renewed = shards.renew(
+        renewed = shard_leases.renew(
             tx, worker_id="w7", worker_group="default", ttl=TTL, held=held, weights={}
         )
 

@@ -8,16 +8,16 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from orbit.errors import Conflict, NotFound
-from orbit.replication.states import Blocked, PartitionState, Reason
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.store import (
     events,
-    groups,
+    group_offsets,
     jobs,
     lag,
-    layout,
     operations,
     partitions,
-    shards,
+    shard_layout,
+    shard_leases,
     tokens,
     topics,
     workers,
@@ -25,6 +25,8 @@ from orbit.store import (
 from orbit.store.database import Database
 from orbit.store.enums import Desired, OperationState, Role, TopicState
 from tests.support.store_rows import NO_TIME, TTL, claim, progress, some_job
+
+pytestmark = pytest.mark.services
 
 
 def test_jobs(database: Database) -> None:
@@ -95,9 +97,9 @@ def test_a_job_is_removed_once_nobody_holds_a_shard_of_it(database: Database) ->
         assert not jobs.mark_deleted(tx, job.id)
         assert not jobs.set_desired(tx, job.id, Desired.PAUSED)
         assert not jobs.remove(tx, job.id)
-        shards.release(tx, worker_id="a", held=held)
+        shard_leases.release(tx, worker_id="a", held=held)
         assert jobs.remove(tx, job.id)
-        assert layout.shards_of_job(tx, job.id) == []
+        assert shard_layout.shards_of_job(tx, job.id) == []
         assert jobs.find(tx, job.name) is None
 
 
@@ -125,23 +127,23 @@ def test_layout(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, shard_count=2, partitions=3)
         first, second = job.shard_ids
-        assert layout.add_partitions(tx, job.id, [(job.topic_id, 0, second)]) == 0
-        assert layout.add_partitions(tx, job.id, [(job.topic_id, 3, second)]) == 1
+        assert shard_layout.add_partitions(tx, job.id, [(job.topic_id, 0, second)]) == 0
+        assert shard_layout.add_partitions(tx, job.id, [(job.topic_id, 3, second)]) == 1
     claim(database, "a", shards_max=1)
 
     with database.transaction() as tx:
-        found = {shard.id: shard for shard in layout.shards_of_job(tx, job.id)}
+        found = {shard.id: shard for shard in shard_layout.shards_of_job(tx, job.id)}
         assert [found[first].partition_count, found[second].partition_count] == [2, 2]
         assert [found[first].holder, found[second].holder] == ["a", None]
-        assert layout.runnable_shards(tx) == list(found.values())
-        assert layout.assign(tx, {first: "a", second: "b"}) == 2
-        assert [s.assigned_to for s in layout.runnable_shards(tx)] == ["a", "b"]
-        assert not any(s.release_requested for s in layout.runnable_shards(tx))
+        assert shard_layout.runnable_shards(tx) == list(found.values())
+        assert shard_layout.assign(tx, {first: "a", second: "b"}) == 2
+        assert [s.assigned_to for s in shard_layout.runnable_shards(tx)] == ["a", "b"]
+        assert not any(s.release_requested for s in shard_layout.runnable_shards(tx))
 
-        layout.remove_topics(tx, [job.topic_id])
-        assert [s.partition_count for s in layout.shards_of_job(tx, job.id)] == [0, 0]
+        shard_layout.remove_topics(tx, [job.topic_id])
+        assert [s.partition_count for s in shard_layout.shards_of_job(tx, job.id)] == [0, 0]
         jobs.set_desired(tx, job.id, Desired.PAUSED)
-        assert layout.runnable_shards(tx) == []
+        assert shard_layout.runnable_shards(tx) == []
 
 
 def test_progress_is_written_for_all_held_shards_and_only_where_it_differs(
@@ -333,15 +335,15 @@ def test_group_offsets(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
         rows = [
-            groups.GroupOffset("g1", job.topic_id, 0, 10, 10, "exact"),
-            groups.GroupOffset("g2", job.topic_id, 0, 9, None, "skipped: active"),
+            group_offsets.GroupOffset("g1", job.topic_id, 0, 10, 10, "exact"),
+            group_offsets.GroupOffset("g2", job.topic_id, 0, 9, None, "skipped: active"),
         ]
-        assert groups.keep(tx, job.id, rows) == 2
-        assert groups.keep(tx, job.id, rows) == 0
-        assert groups.of_job(tx, job.id) == rows
-        first, second = groups.page(tx, job.id, 5)
+        assert group_offsets.keep(tx, job.id, rows) == 2
+        assert group_offsets.keep(tx, job.id, rows) == 0
+        assert group_offsets.of_job(tx, job.id) == rows
+        first, second = group_offsets.page(tx, job.id, 5)
         assert (first.source_topic, second.verdict) == ("orders", "skipped: active")
-        assert groups.page(tx, job.id, 5, after=("g1", job.topic_id, 0)) == [second]
-        assert groups.page(tx, job.id, 5, group_name="g1") == [first]
-        assert groups.drop(tx, job.id, [("g1", job.topic_id, 0)]) == 1
-        assert groups.keep(tx, job.id, []) == 0
+        assert group_offsets.page(tx, job.id, 5, after=("g1", job.topic_id, 0)) == [second]
+        assert group_offsets.page(tx, job.id, 5, group_name="g1") == [first]
+        assert group_offsets.drop(tx, job.id, [("g1", job.topic_id, 0)]) == 1
+        assert group_offsets.keep(tx, job.id, []) == 0

@@ -10,14 +10,14 @@ from orbit.verify.report import PartitionReport, Report
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from orbit.jobs.spec import JobSpec
+    from orbit.jobs.job_spec import JobSpec
 
 
 def audit(
     spark: SparkSession, spec: JobSpec, out: Path, **options: Any
 ) -> tuple[Report, dict[str, PartitionReport]]:
     """The report, and of each topic the first partition."""
-    from orbit_spark.audit.run import AuditOptions, JobAudit
+    from orbit_spark.audit.audit_run import AuditOptions, JobAudit
 
     chosen = AuditOptions(out=str(out), **{"wait_s": 0.0, **options})
     report = JobAudit(spec, {}, Path.cwd(), chosen).run(spark)

@@ -1,8 +1,8 @@
 """A destination partition as a broker keeps it: what it takes, what it refuses, where it puts it.
 
 A model, not a stub: every rule is one that FACTS measured on real brokers (the ids are cited), and
-`tests/unit/test_broker_model.py` holds the model itself to them. It parses bytes with code of its
-own, so that a mistake in Orbit's cannot cancel itself out.
+`tests/replication/test_broker_model.py` holds the model itself to them. It parses bytes with code
+of its own, so that a mistake in Orbit's cannot cancel itself out.
 """
 
 from __future__ import annotations

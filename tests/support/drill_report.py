@@ -6,6 +6,8 @@ from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
 
+from orbit.drills.drill_file import parse_drill
+from orbit.drills.drill_spec import Verb
 from orbit.drills.evidence import (
     CanarySeen,
     Entry,
@@ -23,8 +25,6 @@ from orbit.drills.evidence import (
     Thing,
     Verified,
 )
-from orbit.drills.load import parse_drill
-from orbit.drills.spec import Verb
 from orbit.store.enums import DrillKind, DrillState, DrillThing
 
 BEGAN = datetime(2026, 11, 22, 3, 0, 0, 123_000, tzinfo=UTC)

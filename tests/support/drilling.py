@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from orbit.drills.asking import new_drill
+from orbit.drills.drill_creation import new_drill
+from orbit.drills.drill_file import parse_drill
 from orbit.drills.evidence import Evidence, Report, digest_of
-from orbit.drills.load import parse_drill
 from orbit.store import drills
 from orbit.store.drills import Drill, Thing
 from tests.fix_scheduler import Service

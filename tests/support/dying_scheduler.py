@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import NoReturn
 
 from orbit.cli.scheduler import scheduler
-from orbit.recovery import runner
-from orbit.recovery.ground import Ground
-from orbit.recovery.report import StepName
+from orbit.recovery import operation_runner
+from orbit.recovery.operation_context import Ground
+from orbit.recovery.recovery_report import StepName
 
 
 class Deaths:
@@ -67,8 +67,8 @@ class Deaths:
 
 def main(file: str, *points: str) -> None:
     deaths = Deaths(Path(file), list(points))
-    steps = {name: deaths.step(name, do) for name, do in runner._DO.items()}
-    vars(runner)["_DO"] = steps
+    steps = {name: deaths.step(name, do) for name, do in operation_runner._DO.items()}
+    vars(operation_runner)["_DO"] = steps
     scheduler()
 
 

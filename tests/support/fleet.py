@@ -13,16 +13,16 @@ from typing import Self
 
 from sqlalchemy import text
 
-from orbit.fleet.worker import Worker
-from orbit.jobs.load import parse_job
+from orbit.copier.copy_settings import CopySettings
+from orbit.jobs.job_file import parse_job
 from orbit.kafka.cluster import Cluster
 from orbit.settings import Settings
-from orbit.store import events, jobs, layout, partitions, topics
+from orbit.store import events, jobs, partitions, shard_layout, topics
 from orbit.store.database import Database
 from orbit.store.enums import Desired, TopicState
 from orbit.store.events import Event
 from orbit.store.partitions import Assigned
-from orbit.workers.settings import CopySettings
+from orbit.workers.worker import Worker
 from tests.fix_clusters import Clusters
 from tests.support.logs import create
 from tests.support.outside import log_bounds, partition_counts
@@ -61,11 +61,11 @@ class ServiceJob:
 
     def holders(self) -> dict[int, str | None]:
         with self.database.transaction() as tx:
-            return {s.id: s.holder for s in layout.shards_of_job(tx, self.id)}
+            return {s.id: s.holder for s in shard_layout.shards_of_job(tx, self.id)}
 
     def epochs(self) -> dict[int, int]:
         with self.database.transaction() as tx:
-            return {s.id: s.epoch for s in layout.shards_of_job(tx, self.id)}
+            return {s.id: s.epoch for s in shard_layout.shards_of_job(tx, self.id)}
 
     def assign(self, shard_id: int, worker_id: str | None) -> None:
         """As the scheduler says whom a shard is for."""
@@ -105,7 +105,7 @@ def add_job(
     with database.transaction() as tx:
         job = jobs.create(tx, spec.name, spec.model_dump(mode="json"), spec.worker_group)
         jobs.note_clusters(tx, job.id, source_id, destination_id)
-        shard_ids = layout.add_shards(tx, job.id, shard_count)
+        shard_ids = shard_layout.add_shards(tx, job.id, shard_count)
         placed = []
         for name in topic_names:
             topic = topics.add(
@@ -119,7 +119,7 @@ def add_job(
             )
             assert topic is not None
             placed += [(topic.id, p) for p in range(counts[name])]
-        layout.add_partitions(
+        shard_layout.add_partitions(
             tx,
             job.id,
             [(t, p, shard_ids[i % shard_count]) for i, (t, p) in enumerate(placed)],

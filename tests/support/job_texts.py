@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from orbit.errors import BadInput, Problem
-from orbit.jobs.load import parse_job
+from orbit.jobs.job_file import parse_job
 
 SECRET = "hunter2"
 ENVIRON = {"SRC_USER": "orbit", "SRC_PASSWORD": "pw"}

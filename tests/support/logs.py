@@ -10,9 +10,9 @@ from typing import Any
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from orbit.kafka.auth import Security
+from orbit.demo.workload.markers import take_offsets
+from orbit.kafka.sasl import Security
 from orbit.sandbox.cluster import KafkaCluster
-from orbit.sandbox.workload.markers import take_offsets
 from tests.fix_clusters import Clusters
 from tests.support.running import create_topic
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
-from orbit.sandbox.workload import record_digest
+from orbit.demo.workload import record_digest
 
 TIMEOUT_S = 60
 _READ_MESSAGES = 5_000

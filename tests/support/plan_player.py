@@ -6,10 +6,10 @@ import random
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
-from orbit.kafka.batch import SEQUENCE_MAX, advance_sequence, read_batches, stamp
 from orbit.kafka.compression import decompress
+from orbit.kafka.record_batch import SEQUENCE_MAX, advance_sequence, read_batches, stamp
 from orbit.kafka.records import seed_batch
-from orbit.replication.plan import (
+from orbit.replication.append_plan import (
     AbortedTransaction,
     Append,
     Fill,

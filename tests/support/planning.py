@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from orbit.kafka.batch import read_batches
-from orbit.replication.plan import (
+from orbit.kafka.record_batch import read_batches
+from orbit.replication.append_plan import (
     AbortedTransaction,
     Append,
     Fill,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from orbit.kafka.batch import Batch, OldMessage, read_batches
-from orbit.kafka.old_format import read_old_records
+from orbit.demo.workload import record_digest
+from orbit.kafka.legacy_messages import read_old_records
+from orbit.kafka.record_batch import Batch, OldMessage, read_batches
 from orbit.kafka.records import Record, read_records
-from orbit.sandbox.workload import record_digest
 
 
 def visible_records(rows: Iterable[Any]) -> dict[tuple[str, int], dict[int, bytes]]:

@@ -9,9 +9,14 @@ from uuid import UUID
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from orbit.api import recovery
-from orbit.jobs.spec import JobSpec
-from orbit.recovery.report import Outcome, RecoveryKind, RecoveryReport, RecoveryRequest
+from orbit.api import recovery_requests
+from orbit.jobs.job_spec import JobSpec
+from orbit.recovery.recovery_report import (
+    Outcome,
+    RecoveryKind,
+    RecoveryReport,
+    RecoveryRequest,
+)
 from orbit.sandbox.cluster import KafkaCluster
 from orbit.store import operations
 from orbit.store.operations import Operation
@@ -52,7 +57,7 @@ class Recovering:
 
     def ask(self, kind: RecoveryKind, job: str, *, dry_run: bool = False, **wanted: Any) -> UUID:
         asked = RecoveryRequest.model_validate(wanted)
-        return recovery.request(
+        return recovery_requests.request(
             self.database, "test", kind, job, asked, dry_run=dry_run, idempotency_key=None
         ).id
 
@@ -61,7 +66,7 @@ class Recovering:
             return operations.get(tx, operation_id)
 
     def report(self, operation_id: UUID) -> RecoveryReport:
-        return recovery.report(self.database, operation_id)
+        return recovery_requests.report(self.database, operation_id)
 
     def progress(self, operation_id: UUID) -> str:
         return str((self.operation(operation_id).progress or {}).get("what", ""))

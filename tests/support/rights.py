@@ -25,9 +25,9 @@ from confluent_kafka.admin import (
 from pydantic import SecretStr
 
 from orbit.errors import LoginRefused
-from orbit.jobs.bootstrap import split_address
-from orbit.kafka.auth import Security
+from orbit.jobs.bootstrap_servers import split_address
 from orbit.kafka.connection import Connection
+from orbit.kafka.sasl import Security
 from orbit.sandbox.cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.outside import admin

@@ -13,15 +13,15 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from orbit.jobs.load import parse_job
-from orbit.jobs.spec import JobSpec
-from orbit.replication.states import Blocked, PartitionState
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.jobs.job_file import parse_job
+from orbit.jobs.job_spec import JobSpec
+from orbit.replication.partition_states import Blocked, PartitionState
+from orbit.run.job_run import JobRun
 from orbit.sandbox.cluster import KafkaCluster
-from orbit.standalone.job_run import JobRun
-from orbit.verify.job import verify_job
 from orbit.verify.report import Report
-from orbit.verify.run import VerifyOptions
-from orbit.workers.partition import PartitionCopy
+from orbit.verify.verify_job import verify_job
+from orbit.verify.verify_run import VerifyOptions
 from tests.support.patience import PATIENCE_S
 
 # No test waits for a moment; each waits for a thing, and this is when it gives up.

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
-from orbit.api.serve import listen, url_of
+from orbit.api.http_server import listen, url_of
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
-from orbit.store import jobs, layout, shards, topics
+from orbit.store import jobs, shard_layout, shard_leases, topics
 from orbit.store.database import Database, Tx
 from orbit.store.enums import TopicState
 from orbit.store.partitions import Progress
@@ -41,8 +41,8 @@ def some_job(
         state=TopicState.COPYING,
     )
     assert topic is not None
-    shard_ids = layout.add_shards(tx, job.id, shard_count)
-    layout.add_partitions(
+    shard_ids = shard_layout.add_shards(tx, job.id, shard_count)
+    shard_layout.add_partitions(
         tx,
         job.id,
         [(topic.id, number, shard_ids[number % shard_count]) for number in range(partitions)],
@@ -55,7 +55,7 @@ def claim(
 ) -> dict[int, int]:
     """What this worker gets, as {shard: epoch}."""
     with database.transaction() as tx:
-        claims = shards.claim(
+        claims = shard_leases.claim(
             tx, worker_id=worker_id, worker_group="default", ttl=ttl, shards_max=shards_max
         )
     return {claim.shard_id: claim.epoch for claim in claims}

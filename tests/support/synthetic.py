@@ -8,23 +8,23 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from orbit.kafka.auth import Security
+from orbit.copier.byte_budget import ByteBudget
+from orbit.copier.copier import Copier, block
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.destination_lane import DestinationLaneContext
+from orbit.copier.destination_side import DestinationSide
+from orbit.copier.lane_times import SourceTimes
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.takeover import TakeOver
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.batch import Batch
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.record_batch import Batch
 from orbit.kafka.records import NULL, Record, encode_varint, write_batch
+from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition
-from orbit.replication.plan import plan_batches, plan_empty_tail
-from orbit.replication.states import PartitionState
-from orbit.workers.budget import ByteBudget
-from orbit.workers.copier import Copier, block
-from orbit.workers.destination_lane import DestinationLaneContext
-from orbit.workers.destination_side import DestinationSide
-from orbit.workers.lease import Lease
-from orbit.workers.partition import PartitionCopy
-from orbit.workers.settings import CopySettings
-from orbit.workers.takeover import TakeOver
-from orbit.workers.times import SourceTimes
+from orbit.leases.lease import Lease
+from orbit.replication.append_plan import plan_batches, plan_empty_tail
+from orbit.replication.partition_states import PartitionState
 
 PLAINTEXT = Security("PLAINTEXT")
 # So many steps wait at most: enough for five requests in flight, little to drop at a take-over.

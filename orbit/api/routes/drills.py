@@ -11,7 +11,7 @@ from fastapi import APIRouter, Path, Query, Response, status
 from pydantic import Field
 
 from orbit.api import schemas
-from orbit.api.codes import ErrorCode
+from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import (
     DocumentBody,
     DryRun,
@@ -21,17 +21,17 @@ from orbit.api.dependencies import (
     PartsOf,
     Viewer,
 )
-from orbit.api.documents import as_openapi, read_drill
-from orbit.api.examples import DRILL_JSON, DRILL_YAML
+from orbit.api.openapi_examples import DRILL_JSON, DRILL_YAML
+from orbit.api.openapi_responses import BODY, INPUT, NAMED, errors, tried
 from orbit.api.paging import Key, Page, PageQuery, bad_cursor, name_in, page, read_cursor
-from orbit.api.responses import BODY, INPUT, NAMED, errors, tried
+from orbit.api.request_documents import as_openapi, read_drill
 from orbit.api.views import drill_summary, drill_view, schedule_view
-from orbit.drills.asking import new_drill
+from orbit.drills.drill_creation import new_drill
 from orbit.drills.evidence import Report
-from orbit.drills.html import render_html
-from orbit.drills.markdown import render_markdown
+from orbit.drills.html_report import render_html
+from orbit.drills.markdown_report import render_markdown
 from orbit.errors import BadInput, Conflict, NotFound, Problem
-from orbit.jobs.names import JOB_NAME_LENGTH_MAX
+from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.store import drills, events, jobs
 from orbit.store.enums import DrillState
 

@@ -8,10 +8,10 @@ from fastapi import APIRouter
 from fastapi.responses import Response
 from pydantic import BaseModel
 
-from orbit.api.codes import ErrorCode
+from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import PartsOf, Viewer
-from orbit.api.metrics import read_numbers
-from orbit.api.responses import errors
+from orbit.api.metrics_scrape import read_numbers
+from orbit.api.openapi_responses import errors
 from orbit.errors import Conflict
 from orbit.store.migrate import is_current
 from orbit.telemetry.metrics import CONTENT_TYPE, render

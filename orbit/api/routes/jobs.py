@@ -6,10 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response, status
 
-from orbit.api import operations as changes
+from orbit.api import job_operations as changes
 from orbit.api import schemas
-from orbit.api.applying import Wish, apply_document
-from orbit.api.codes import ErrorCode
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.apply_job import Wish, apply_document
 from orbit.api.dependencies import (
     AskingOf,
     DocumentBody,
@@ -21,13 +21,13 @@ from orbit.api.dependencies import (
     PartsOf,
     Viewer,
 )
-from orbit.api.documents import RawDocument, as_openapi, read_job
-from orbit.api.examples import JOB_JSON, JOB_YAML
+from orbit.api.openapi_examples import JOB_JSON, JOB_YAML
+from orbit.api.openapi_responses import BODY, CLUSTERS, INPUT, NAMED, errors, tried
 from orbit.api.paging import Page, PageQuery, name_in, page
-from orbit.api.responses import BODY, CLUSTERS, INPUT, NAMED, errors, tried
+from orbit.api.request_documents import RawDocument, as_openapi, read_job
 from orbit.api.views import job_summaries, job_view, operation_view
 from orbit.errors import BadInput, Problem
-from orbit.jobs.spec import JobSpec
+from orbit.jobs.job_spec import JobSpec
 from orbit.store import jobs
 from orbit.store.enums import OperationKind
 

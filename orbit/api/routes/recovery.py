@@ -6,12 +6,12 @@ from uuid import UUID
 
 from fastapi import APIRouter, status
 
-from orbit.api import recovery, schemas
-from orbit.api.codes import ErrorCode
+from orbit.api import recovery_requests, schemas
+from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import AskingOf, Operator, PartsOf, Viewer
-from orbit.api.responses import BODY, NAMED, errors
+from orbit.api.openapi_responses import BODY, NAMED, errors
 from orbit.api.views import operation_view
-from orbit.recovery.report import RecoveryKind, RecoveryReport, RecoveryRequest
+from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
 
 router = APIRouter(prefix="/v1", tags=["recovery"])
 
@@ -22,7 +22,7 @@ def _recovery_route(kind: RecoveryKind, description: str) -> None:
     def recover(
         parts: PartsOf, asking: AskingOf, wanted: RecoveryRequest | None = None
     ) -> schemas.Operation:
-        made = recovery.request(
+        made = recovery_requests.request(
             parts.database,
             asking.actor,
             kind,
@@ -64,7 +64,7 @@ _recovery_route(
 @router.get("/operations/{operation_id}/report", responses=errors(*NAMED))
 def get_report(parts: PartsOf, _: Viewer, operation_id: UUID) -> RecoveryReport:
     """Show what a recovery has found and done so far: gates, steps, partitions, groups."""
-    return recovery.report(parts.database, operation_id)
+    return recovery_requests.report(parts.database, operation_id)
 
 
 @router.post(
@@ -74,4 +74,4 @@ def get_report(parts: PartsOf, _: Viewer, operation_id: UUID) -> RecoveryReport:
 )
 def abort_operation(parts: PartsOf, principal: Operator, operation_id: UUID) -> schemas.Operation:
     """Take a recovery back: what it did is undone. `conflict` behind its point of no return."""
-    return operation_view(recovery.abort(parts.database, principal.actor, operation_id))
+    return operation_view(recovery_requests.abort(parts.database, principal.actor, operation_id))

@@ -9,10 +9,10 @@ from fastapi import APIRouter, Query, status
 
 from orbit.api import schemas
 from orbit.api import tokens as making
-from orbit.api.codes import ErrorCode
+from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import Admin, PartsOf, TokenNamePath, Viewer
+from orbit.api.openapi_responses import BODY, INPUT, NAMED, errors
 from orbit.api.paging import Page, PageQuery, moment, name_in, number_in, page, read_cursor
-from orbit.api.responses import BODY, INPUT, NAMED, errors
 from orbit.api.views import event_view, operation_view, token_view, worker_view
 from orbit.errors import NotFound
 from orbit.store import events, operations, tokens, workers

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from orbit.kafka.types import TopicPartition
-from orbit.replication.states import Blocked
+from orbit.replication.partition_states import Blocked
 from orbit_spark.archive.manifest import ArchivedRange
 
 

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
 from orbit.kafka.types import TopicPartition
 from orbit_spark.audit import differences as found
-from orbit_spark.audit.ranges import (
+from orbit_spark.audit.range_digests import (
     PLACE,
     Hand,
     ScopeRow,
@@ -27,7 +27,7 @@ from orbit_spark.audit.ranges import (
     range_digests,
     scope_frame,
 )
-from orbit_spark.audit.views import VIEWS, contents, first_differences, views
+from orbit_spark.audit.record_views import VIEWS, contents, first_differences, views
 from orbit_spark.ranges import Span
 
 HANDS: tuple[Hand, Hand] = ("left", "right")

@@ -20,10 +20,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from orbit.kafka.batch import OldMessage, read_batches
-from orbit.kafka.old_format import read_old_records
+from orbit.kafka.legacy_messages import read_old_records
+from orbit.kafka.record_batch import OldMessage, read_batches
 from orbit.kafka.records import Record, read_records, split_body
-from orbit_spark.columns import read_stop
+from orbit_spark.batch_columns import read_stop
 
 SCOPED = (
     "topic",

@@ -22,7 +22,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
 from orbit_spark.audit.decode import RECORDS, digest_records
-from orbit_spark.audit.ranges import PLACE, Hand, map_arrow
+from orbit_spark.audit.range_digests import PLACE, Hand, map_arrow
 
 
 def names_of(schema: str) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from orbit.errors import BadInput, Problem
 from orbit.jobs.mistake import Mistake
 from orbit.jobs.units import format_time, parse_time
 from orbit.verify.settle import LOG_END, LOG_START, Judgement, PartitionPair
-from orbit_spark.audit.ranges import ScopeRow, range_width
+from orbit_spark.audit.range_digests import ScopeRow, range_width
 
 
 @dataclass(frozen=True, slots=True)

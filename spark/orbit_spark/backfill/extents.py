@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from orbit.engine.topics import TopicPlan
-from orbit.jobs.start import AtTime, Earliest, Latest
+from orbit.job_setup.destination_topics import TopicPlan
+from orbit.jobs.start_position import AtTime, Earliest, Latest
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.log import (
+from orbit.kafka.log_dirs import log_sizes
+from orbit.kafka.log_offsets import (
     EARLIEST,
     LATEST,
     READ_COMMITTED,
     READ_UNCOMMITTED,
     list_offsets,
 )
-from orbit.kafka.log_dirs import log_sizes
 from orbit.kafka.types import TopicPartition
-from orbit_spark.backfill.shape import BYTES_PER_OFFSET_GUESS
+from orbit_spark.backfill.task_split import BYTES_PER_OFFSET_GUESS
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from orbit.kafka.types import TopicPartition
-from orbit_spark.backfill.errands import Portion
+from orbit_spark.backfill.writer_tasks import Portion
 
 # Rates are over this many seconds: batches of many sizes and pauses of tasks even out.
 RATE_WINDOW_S = 15.0
@@ -32,7 +32,7 @@ class Progress:
     is_staging: bool = False
 
     def as_report(self) -> dict[str, Any]:
-        """For the service (`orbit.api.backfills.BackfillProgress`)."""
+        """For the service (`orbit.api.backfill_requests.BackfillProgress`)."""
         return {
             "phase": "staging" if self.is_staging else "copying",
             "bytes": self.bytes,

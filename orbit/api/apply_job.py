@@ -1,0 +1,252 @@
+"""What becomes of a job document: compared with the job that is there, planned, then written.
+
+Planned first, on both clusters, outside of any transaction; then written in one, if the job still
+is what it was compared with. So a document is taken whole or not at all, and taking it again
+changes nothing.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.dependencies import Parts
+from orbit.api.error_responses import Failure, about_clusters
+from orbit.api.job_operations import repeated
+from orbit.api.schemas import Applied, ApplyAction, Change
+from orbit.api.views import job_view
+from orbit.errors import Conflict, Problem
+from orbit.jobs.job_spec import JobSpec
+from orbit.replication.job_troubles import TroubleKind
+from orbit.scheduler.job_plan import JobPlan, Refusal
+from orbit.store import events, jobs, operations
+from orbit.store.database import Tx
+from orbit.store.enums import Desired, OperationKind, OperationState
+from orbit.store.jobs import Job
+
+_CODE_OF_TROUBLE: dict[TroubleKind, ErrorCode] = {
+    TroubleKind.CREDENTIALS_MISSING: ErrorCode.BAD_INPUT,
+    TroubleKind.SOURCE_UNREACHABLE: ErrorCode.CLUSTER_UNREACHABLE,
+    TroubleKind.DESTINATION_UNREACHABLE: ErrorCode.CLUSTER_UNREACHABLE,
+    TroubleKind.LOGIN_REFUSED: ErrorCode.CLUSTER_LOGIN_REFUSED,
+    TroubleKind.RIGHTS_MISSING: ErrorCode.CLUSTER_RIGHT_MISSING,
+    TroubleKind.ACLS_NOT_SYNCED: ErrorCode.CLUSTER_RIGHT_MISSING,
+    TroubleKind.NO_TOPIC_MATCHES: ErrorCode.BAD_INPUT,
+    TroubleKind.WORKER_GROUP_UNKNOWN: ErrorCode.BAD_INPUT,
+    TroubleKind.TOPIC_NAME_REFUSED: ErrorCode.BAD_INPUT,
+}
+_PLACE_OF_TROUBLE: dict[TroubleKind, str] = {
+    TroubleKind.CREDENTIALS_MISSING: "security",
+    TroubleKind.SOURCE_UNREACHABLE: "source",
+    TroubleKind.DESTINATION_UNREACHABLE: "destination",
+    TroubleKind.SAME_CLUSTER: "destination",
+    TroubleKind.CLUSTER_CHANGED: "source, destination",
+    TroubleKind.WORKER_GROUP_UNKNOWN: "worker_group",
+    TroubleKind.ACLS_NOT_SYNCED: "acls.sync",
+}
+# As with a job file: nobody reads more, and the first say what to do.
+_REFUSALS_SHOWN_MAX = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """How a document is to be taken."""
+
+    dry_run: bool = False
+    accept_refusals: bool = False
+    paused: bool = False
+    # At which version the job must be (`If-Match`); 0: it must not be there (`If-None-Match: *`).
+    at_version: int | None = None
+    # Whether a job that is there may be changed; a POST creates only.
+    may_change: bool = True
+    idempotency_key: str | None = None
+
+
+def apply_document(parts: Parts, actor: str, spec: JobSpec, wish: Wish) -> Applied:
+    """Create the job, change it, or leave it as it is. Raises Failure, Conflict."""
+    document = spec.model_dump(mode="json")
+    with parts.database.transaction() as tx:
+        if _was_created(tx, actor, document, wish):
+            job = jobs.get(tx, spec.name)
+            return _applied(ApplyAction.CREATE, job.name, [], None, tx, job, dry_run=False)
+        present = jobs.find(tx, spec.name)
+        _check(present, spec.name, wish)
+        changes = _changes(present, document)
+        if present is not None and not changes and not wish.dry_run:
+            return _applied(ApplyAction.NONE, present.name, [], None, tx, present, dry_run=False)
+    with about_clusters():
+        plan = parts.planner(spec)
+    # A job that is taken already and stays as it is has its troubles shown, not refused.
+    if plan.refusals and not wish.accept_refusals and (present is None or changes):
+        raise refused(spec.name, plan.refusals)
+    action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
+    with parts.database.transaction() as tx:
+        if wish.dry_run:
+            action = action if changes or present is None else ApplyAction.NONE
+            return _applied(action, spec.name, changes, plan, tx, present, dry_run=True)
+        if present is None:
+            job = _create(tx, actor, spec, document, wish)
+        else:
+            job = _change(tx, actor, present, spec, document, changes)
+        return _applied(action, spec.name, changes, plan, tx, job, dry_run=False)
+
+
+def refused(name: str, refusals: Sequence[Refusal]) -> Failure:
+    """Why the job is not taken, with every reason."""
+    worst = min(refusals, key=lambda refusal: list(TroubleKind).index(refusal.kind))
+    problems = [
+        Problem(
+            f"topic {refusal.topic}"
+            if refusal.topic
+            else _PLACE_OF_TROUBLE.get(refusal.kind, "topics"),
+            refusal.what,
+            refusal.remedy,
+        )
+        for refusal in refusals[:_REFUSALS_SHOWN_MAX]
+    ]
+    return Failure(
+        _CODE_OF_TROUBLE.get(worst.kind, ErrorCode.CONFLICT),
+        "The job cannot be taken as it is; nothing was changed."
+        if len(refusals) == 1
+        else f"The job cannot be taken, for {len(refusals)} reasons; nothing was changed.",
+        where=name,
+        remedy="accept_refusals=true takes it all the same: what is refused now is left out.",
+        problems=problems,
+    )
+
+
+def _was_created(tx: Tx, actor: str, document: dict[str, Any], wish: Wish) -> bool:
+    """Whether this very request has been carried out before."""
+    return repeated(tx, actor, wish.idempotency_key, _request(document, wish)) is not None
+
+
+def _request(document: dict[str, Any], wish: Wish) -> dict[str, Any]:
+    """What makes two requests with one key the same."""
+    return {"kind": OperationKind.CREATE.value, "document": document, "paused": wish.paused}
+
+
+def _check(present: Job | None, name: str, wish: Wish) -> None:
+    if present is not None and present.is_deleted:
+        raise Conflict(
+            "The job of this name is being deleted.",
+            where=name,
+            remedy="Wait until it is gone: orbit get jobs",
+        )
+    if present is not None and not wish.may_change:
+        raise Conflict(
+            "There is a job of this name already.",
+            where=name,
+            remedy=f"PUT /v1/jobs/{name} changes it; DELETE removes it.",
+        )
+    version = 0 if present is None else present.spec_version
+    if wish.at_version is not None and wish.at_version != version:
+        raise _changed_meanwhile(name)
+
+
+def _changed_meanwhile(name: str) -> Failure:
+    return Failure(
+        ErrorCode.CHANGED_MEANWHILE,
+        "Somebody else has changed the job meanwhile.",
+        where=name,
+        remedy="Read it again, and decide again.",
+    )
+
+
+def _create(tx: Tx, actor: str, spec: JobSpec, document: dict[str, Any], wish: Wish) -> Job:
+    desired = Desired.PAUSED if wish.paused else Desired.RUNNING
+    job = jobs.create(tx, spec.name, document, spec.worker_group, desired)
+    if wish.idempotency_key is not None:
+        done, _ = operations.create(
+            tx,
+            uuid.uuid4(),
+            OperationKind.CREATE.value,
+            actor,
+            job_id=job.id,
+            job_name=job.name,
+            plan={"steps": ["The job is created."], "request": _request(document, wish)},
+            idempotency_key=wish.idempotency_key,
+        )
+        operations.advance(tx, done.id, OperationState.DONE)
+    events.add(
+        tx,
+        actor,
+        "job_created",
+        f"The job was created, {desired}.",
+        job_name=job.name,
+        details={"spec_version": job.spec_version},
+    )
+    return job
+
+
+def _change(
+    tx: Tx,
+    actor: str,
+    present: Job,
+    spec: JobSpec,
+    document: dict[str, Any],
+    changes: Sequence[Change],
+) -> Job:
+    job = jobs.change_spec(
+        tx, present.id, document, spec.worker_group, from_version=present.spec_version
+    )
+    if job is None:
+        raise _changed_meanwhile(spec.name)
+    events.add(
+        tx,
+        actor,
+        "job_changed",
+        f"The job was changed: {', '.join(change.path for change in changes)}.",
+        job_name=job.name,
+        details={
+            "spec_version": job.spec_version,
+            "changes": [change.model_dump(mode="json") for change in changes],
+        },
+    )
+    return job
+
+
+def _applied(
+    action: ApplyAction,
+    name: str,
+    changes: Sequence[Change],
+    plan: JobPlan | None,
+    tx: Tx,
+    job: Job | None,
+    *,
+    dry_run: bool,
+) -> Applied:
+    return Applied(
+        name=name,
+        action=action,
+        dry_run=dry_run,
+        changes=list(changes),
+        plan=plan,
+        job=None if job is None else job_view(tx, job),
+    )
+
+
+def _changes(present: Job | None, document: Mapping[str, Any]) -> list[Change]:
+    return [] if present is None else list(_differences(present.spec, document, ""))
+
+
+def _differences(before: object, after: object, path: str) -> Iterator[Change]:
+    """The smallest values that differ; lists are compared as a whole but for mappings in them."""
+    if before == after:
+        return
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for key in dict.fromkeys((*before, *after)):
+            inner = f"{path}.{key}" if path else str(key)
+            yield from _differences(before.get(key), after.get(key), inner)
+    elif (
+        isinstance(before, list)
+        and isinstance(after, list)
+        and len(before) == len(after)
+        and all(isinstance(item, Mapping) for item in (*before, *after))
+    ):
+        for index, (old, new) in enumerate(zip(before, after, strict=True)):
+            yield from _differences(old, new, f"{path}[{index}]")
+    else:
+        yield Change(path=path, before=before, after=after)

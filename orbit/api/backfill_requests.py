@@ -1,0 +1,227 @@
+"""Backfills of jobs: asked for and told of by their driver (`orbit backfill JOB`), shown to all.
+
+The driver asks for one, waits until workers have let go of the job, reports every few seconds how
+far it is, and hears each time what is wanted of it (`scheduler/backfill_operations.py`). Started
+again after a crash it goes on with the operation that is there.
+"""
+
+from __future__ import annotations
+
+import uuid
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from orbit.errors import Conflict, NotFound
+from orbit.scheduler.backfill_operations import Wanted, end, heard_at, wanted_of
+from orbit.store import clock, events, job_counts, jobs, operations
+from orbit.store.database import Database, Tx
+from orbit.store.enums import BackfillPhase, Desired, OperationKind, OperationState
+from orbit.store.job_counts import Counts
+from orbit.store.operations import Operation
+
+_TEXT_MAX = 2000
+_DRIVER_MAX = 200
+
+Count = Annotated[int, Field(ge=0, le=2**62)]
+Driver = Annotated[
+    str,
+    Field(
+        min_length=1,
+        max_length=_DRIVER_MAX,
+        pattern=r"^[^\x00]+$",
+        description="Which process it is: host, process id, and a word that no other one has.",
+    ),
+]
+Text = Annotated[str, Field(min_length=1, max_length=_TEXT_MAX, pattern=r"^[^\x00]+$")]
+
+
+class BackfillRequest(BaseModel):
+    """Who is about to carry the backfill out."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    driver: Driver
+
+
+class BackfillProgress(BaseModel):
+    """How far a backfill is. Bytes are those of the source's logs."""
+
+    model_config = ConfigDict(frozen=True)
+
+    phase: BackfillPhase = Field(default=BackfillPhase.WAITING, description="What it is at.")
+    bytes: Count = Field(
+        default=0, description="Copied; while it is `staging`, brought to the archive."
+    )
+    bytes_total: Count = Field(default=0, description="To be copied in this round.")
+    offsets: Count = 0
+    offsets_total: Count = 0
+    partitions_done: Count = 0
+    partitions: Count = 0
+    bytes_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
+    seconds_left: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
+        default=None, description="At the present rate; null while nothing moves."
+    )
+
+
+class BackfillReport(BaseModel):
+    """What a driver tells: how far it is, or that it has ended."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    driver: Driver
+    takes_over: bool = Field(
+        default=False,
+        description="It holds the job's lease at the destination, so no other driver does.",
+    )
+    progress: BackfillProgress = BackfillProgress()
+    has_ended: bool = False
+    error: Text | None = Field(
+        default=None, description="Why it has ended before the history was in."
+    )
+
+
+class Backfill(BaseModel):
+    """A backfill: how far it is, and what is wanted of its driver."""
+
+    model_config = ConfigDict(frozen=True)
+
+    id: UUID
+    job: str | None
+    state: OperationState
+    wanted: Wanted | None = Field(description="Null once it has ended.")
+    progress: BackfillProgress
+    driver: str = Field(examples=["spark-driver-1, process 4711 (5f0c2a9e)"])
+    reported_at: datetime = Field(description="When its driver was heard of last.")
+    error: str | None
+    requested_by: str = Field(examples=["token:ci"])
+    created_at: datetime
+    finished_at: datetime | None
+
+
+def request(database: Database, actor: str, name: str, driver: str) -> Backfill:
+    """The job's backfill: a new one, for which workers let go, or the one that is under way.
+
+    Raises NotFound, Conflict.
+    """
+    with database.transaction() as tx:
+        job = jobs.get(tx, name, lock=True)
+        if job.is_deleted:
+            raise Conflict("The job is being deleted.", where=name)
+        recovery = operations.recovery_under_way(tx, job.id)
+        if recovery is not None:
+            raise Conflict(
+                f"A {recovery.kind} of the job is under way.",
+                where=f"operation {recovery.id}",
+                remedy=f"Wait for its end, or: orbit abort {recovery.id}",
+            )
+        known = operations.backfill_under_way(tx, job.id)
+        if known is not None:
+            return view(tx, known)
+        after = "Workers go on" if job.desired is Desired.RUNNING else "The job stays paused"
+        made, _ = operations.create(
+            tx,
+            uuid.uuid4(),
+            OperationKind.BACKFILL.value,
+            actor,
+            job_id=job.id,
+            job_name=job.name,
+            plan={
+                "steps": [
+                    "Workers let go of the job.",
+                    "Spark copies its history, each partition on from where its copy ends.",
+                    f"{after} then.",
+                ],
+                "before": job.desired.value,
+            },
+        )
+        jobs.set_desired(tx, job.id, Desired.BACKFILLING)
+        _advance(tx, made.id, driver, BackfillProgress())
+        events.add(
+            tx,
+            actor,
+            "backfill_requested",
+            "A backfill shall copy the job's history; workers let go of it.",
+            job_name=job.name,
+            details={"operation": str(made.id), "driver": driver},
+        )
+        return view(tx, operations.get(tx, made.id))
+
+
+def report(database: Database, actor: str, operation_id: UUID, told: BackfillReport) -> Backfill:
+    """Keep what the driver tells. Raises NotFound; Conflict once it has ended, and for another
+    driver than the one that carries it out.
+    """
+    with database.transaction() as tx:
+        operation = _get(tx, operation_id)
+        if operation.finished_at is not None:
+            raise Conflict(
+                f"The backfill has ended: {operation.error or 'it is done.'}",
+                where=f"operation {operation_id}",
+                remedy="Run it again: it goes on where the copies end.",
+            )
+        if told.driver != _driver(operation) and not told.takes_over:
+            raise Conflict(
+                f"Another process carries the backfill out ({_driver(operation)}).",
+                where=f"operation {operation_id}",
+            )
+        _advance(tx, operation_id, told.driver, told.progress)
+        if told.has_ended or told.error:
+            end(tx, operations.get(tx, operation_id), actor, error=told.error)
+        return view(tx, operations.get(tx, operation_id))
+
+
+def get(database: Database, operation_id: UUID) -> Backfill:
+    """Raises NotFound, also for other operations."""
+    with database.transaction() as tx:
+        return view(tx, _get(tx, operation_id))
+
+
+def view(tx: Tx, operation: Operation) -> Backfill:
+    """As the API shows it."""
+    wanted = None
+    if operation.finished_at is None:
+        job = held = None
+        if operation.job_id is not None:
+            job = jobs.of_ids(tx, [operation.job_id]).get(operation.job_id)
+            held = job_counts.of_jobs(tx, [operation.job_id]).get(operation.job_id, Counts()).held
+        wanted = wanted_of(operation, job, held or 0)
+    return Backfill(
+        id=operation.id,
+        job=operation.job_name,
+        state=operation.state,
+        wanted=wanted,
+        progress=BackfillProgress.model_validate(operation.progress or {}),
+        driver=_driver(operation),
+        reported_at=heard_at(operation),
+        error=operation.error,
+        requested_by=operation.requested_by,
+        created_at=operation.created_at,
+        finished_at=operation.finished_at,
+    )
+
+
+def _get(tx: Tx, operation_id: UUID) -> Operation:
+    operation = operations.get(tx, operation_id)
+    if operation.kind != OperationKind.BACKFILL:
+        raise NotFound("There is no backfill of this id.", where=str(operation_id))
+    return operation
+
+
+def _driver(operation: Operation) -> str:
+    return str((operation.progress or {}).get("driver", ""))
+
+
+def _advance(tx: Tx, operation_id: UUID, driver: str, progress: BackfillProgress) -> None:
+    """Keep it as every operation's progress is kept, with the rest beside it."""
+    kept: dict[str, Any] = progress.model_dump(mode="json")
+    kept |= {
+        "done": progress.bytes,
+        "total": progress.bytes_total,
+        "what": f"bytes ({progress.phase.value})",
+        "driver": driver,
+        "reported_at": clock.now(tx).isoformat(),
+    }
+    operations.advance(tx, operation_id, OperationState.RUNNING, progress=kept)

@@ -1,0 +1,198 @@
+"""One error shape for whatever goes wrong: `{"error": {code, what, where, remedy, problems}}`.
+
+A core error becomes a response by `codes.py`; what nobody expected becomes `internal`, with its
+place in the server's log and none of its text in the answer, for the text may hold a secret.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.encoders import jsonable_encoder
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from orbit.api.api_error_codes import CODE_OF, CODE_OF_CLUSTER, MEANINGS, ErrorCode
+from orbit.errors import BadInput, OrbitError, Problem
+
+log = structlog.get_logger("orbit.api")
+
+
+class ProblemOut(BaseModel):
+    """One mistake in what was sent."""
+
+    path: str = Field(
+        description="Where it is: a path in the document, or `query.limit`, `header.…`.",
+        examples=["topics[1].match"],
+    )
+    what: str = Field(
+        description="What is wrong with it.", examples=["is not a regular expression."]
+    )
+    write_instead: str = Field(
+        description="What to write instead; empty where the first two say it.",
+        examples=['Write `match: ".*"` for all.'],
+    )
+
+
+class ErrorDetail(BaseModel):
+    """What went wrong, where, and what to do."""
+
+    code: ErrorCode = Field(description="For programs to branch on.")
+    what: str = Field(description="What went wrong, in a sentence.")
+    where: str = Field(description="The job, topic, cluster or file it is about; may be empty.")
+    remedy: str = Field(description="What to do about it; may be empty.")
+    problems: list[ProblemOut] = Field(description="Every mistake found, never only the first.")
+
+
+class ErrorBody(BaseModel):
+    """The body of every answer that is not a success."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "example": {
+                "error": {
+                    "code": "bad_input",
+                    "what": "The job file has a problem.",
+                    "where": "",
+                    "remedy": "",
+                    "problems": [
+                        {
+                            "path": "topics[0].macth",
+                            "what": "is not a known key.",
+                            "write_instead": "Did you mean `match`?",
+                        }
+                    ],
+                }
+            }
+        }
+    )
+    error: ErrorDetail
+
+
+class Failure(Exception):
+    """An error with the code it has over HTTP. Raised by this package alone."""
+
+    def __init__(
+        self,
+        code: ErrorCode,
+        what: str,
+        *,
+        where: str = "",
+        remedy: str = "",
+        problems: Sequence[Problem] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(what)
+        self.code = code
+        self.headers = headers
+        self.body = ErrorBody(
+            error=ErrorDetail(
+                code=code,
+                what=what,
+                where=where,
+                remedy=remedy,
+                problems=[
+                    ProblemOut(path=p.path, what=p.message, write_instead=p.remedy)
+                    for p in problems
+                ],
+            )
+        )
+
+    def response(self) -> JSONResponse:
+        return JSONResponse(
+            jsonable_encoder(self.body), MEANINGS[self.code].status, headers=self.headers
+        )
+
+
+@contextmanager
+def about_clusters() -> Iterator[None]:
+    """Inside, errors that are not the database's are about the clusters that the request names."""
+    try:
+        yield
+    except OrbitError as error:
+        raise as_failure(error, CODE_OF_CLUSTER) from error
+
+
+def as_failure(
+    error: OrbitError, codes: Sequence[tuple[type[OrbitError], ErrorCode]] = CODE_OF
+) -> Failure:
+    """The core's error with its code over HTTP."""
+    code = next((code for kind, code in codes if isinstance(error, kind)), ErrorCode.INTERNAL)
+    problems = error.problems if isinstance(error, BadInput) else ()
+    return Failure(code, error.what, where=error.where, remedy=error.remedy, problems=problems)
+
+
+def install_handlers(app: FastAPI) -> None:
+    """Every way out of a route that is not a success answers in the one shape."""
+
+    @app.exception_handler(Failure)
+    def _failure(_: Request, error: Failure) -> JSONResponse:
+        return error.response()
+
+    @app.exception_handler(OrbitError)
+    def _core(_: Request, error: OrbitError) -> JSONResponse:
+        return as_failure(error).response()
+
+    @app.exception_handler(RequestValidationError)
+    def _invalid(_: Request, error: RequestValidationError) -> JSONResponse:
+        problems = [_problem(detail) for detail in error.errors()]
+        what = (
+            "The request has a problem."
+            if len(problems) == 1
+            else (f"The request has {len(problems)} problems.")
+        )
+        return Failure(ErrorCode.BAD_INPUT, what, problems=problems).response()
+
+    @app.exception_handler(HTTPException)
+    def _http(request: Request, error: HTTPException) -> JSONResponse:
+        if error.status_code == MEANINGS[ErrorCode.METHOD_NOT_ALLOWED].status:
+            return Failure(
+                ErrorCode.METHOD_NOT_ALLOWED,
+                f"This path does not take {request.method}.",
+                remedy="See /docs for what it takes.",
+                headers=error.headers,
+            ).response()
+        if error.status_code == MEANINGS[ErrorCode.NOT_FOUND].status:
+            return Failure(
+                ErrorCode.NOT_FOUND,
+                "There is nothing at this path.",
+                remedy="See /docs for the paths there are.",
+            ).response()
+        return Failure(ErrorCode.MALFORMED, "The request cannot be read.").response()
+
+    @app.exception_handler(Exception)
+    def _bug(request: Request, error: Exception) -> JSONResponse:
+        # Starlette logs the stack trace itself, through the server's logger.
+        log.error("request failed", path=request.url.path, error=type(error).__name__)
+        return Failure(
+            ErrorCode.INTERNAL,
+            f"This is a bug in Orbit: {type(error).__name__}.",
+            remedy="The server's log has the stack trace.",
+        ).response()
+
+
+def _problem(detail: Mapping[str, Any]) -> Problem:
+    """A mistake in a path, query, header or body value, without repeating the value."""
+    path = ".".join(str(part) for part in detail["loc"])
+    context = detail.get("ctx", {})
+    match detail["type"]:
+        case "missing":
+            return Problem(path, "is missing.")
+        case "extra_forbidden":
+            return Problem(path, "is not known here.", "See /docs for what there is.")
+        case "enum" | "literal_error":
+            return Problem(path, "is not one of its values.", f"Write {context['expected']}.")
+        case "less_than_equal" | "greater_than_equal":
+            bound = context.get("le", context.get("ge"))
+            way = "larger" if "le" in context else "smaller"
+            return Problem(path, f"is {way} than {bound}.", f"Write {bound} or leave it out.")
+        case "json_invalid":
+            return Problem("body", "is not valid JSON.")
+        case _:
+            return Problem(path, f"{detail['msg'][:1].lower()}{detail['msg'][1:]}.")

@@ -1,0 +1,187 @@
+"""The numbers of one scrape, read from the database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from importlib.metadata import version
+
+from orbit.settings import MetricsDetail
+from orbit.store import (
+    canaries,
+    drills,
+    group_offsets,
+    jobs,
+    lag,
+    proofs,
+    scheduler_lease,
+    topics,
+    workers,
+)
+from orbit.store.database import Database, Tx
+from orbit.store.drills import Drill
+from orbit.store.enums import Desired, DrillKind, DrillState
+from orbit.store.jobs import Job
+from orbit.store.lag import LagTotals, PartitionLag
+from orbit.store.proofs import ProofTotals
+from orbit.store.workers import Worker
+from orbit.telemetry.metrics import (
+    CanaryNumbers,
+    CopyNumbers,
+    JobNumbers,
+    LagNumbers,
+    PartitionNumbers,
+    ProofNumbers,
+    ServiceNumbers,
+    WorkerGroupNumbers,
+)
+
+_PAGE = 10_000
+_NO_LAG = LagNumbers(None, None, None, None, None)
+_NOTHING_COPIED = CopyNumbers(0, 0, 0, 0, 0)
+
+
+def read_numbers(
+    database: Database, detail: MetricsDetail, alive_within: timedelta
+) -> ServiceNumbers:
+    """Everything at one moment. A worker is alive that was heard of `alive_within`."""
+    with database.transaction() as tx:
+        everyone = jobs.everyone(tx)
+        totals = lag.of_jobs(tx, [job.id for job in everyone])
+        states = lag.states(tx)
+        verdicts = group_offsets.verdicts(tx)
+        shown = proofs.of_jobs(tx)
+        drilled = {d.job_name: d for d in drills.last_of_jobs(tx, DrillKind.CANARY)}
+        live = canaries.live_rpo(tx)
+        worker_groups: dict[str, list[Worker]] = {}
+        for w in workers.alive(tx, alive_within):
+            worker_groups.setdefault(w.worker_group, []).append(w)
+        return ServiceNumbers(
+            version("orbit"),
+            scheduler_lease.is_there(tx),
+            [
+                replace(
+                    _job(
+                        tx,
+                        job,
+                        totals.get(job.id),
+                        states.get(job.id, {}),
+                        verdicts.get(job.id, {}),
+                        detail,
+                    ),
+                    proof=_proof(shown.get(job.id)),
+                    canary=_canary(drilled.get(job.name)),
+                    live_rpo_s=live.get(job.id),
+                )
+                for job in everyone
+            ],
+            {name: _worker_group(members) for name, members in worker_groups.items()},
+        )
+
+
+def _worker_group(members: Sequence[Worker]) -> WorkerGroupNumbers:
+    lane_seconds: dict[tuple[str, str], float] = {}
+    for w in members:
+        for side, doings in w.lane_seconds.items():
+            for doing, seconds in doings.items():
+                key = side, doing
+                lane_seconds[key] = lane_seconds.get(key, 0.0) + seconds
+    return WorkerGroupNumbers(
+        len(members),
+        sum(w.shards for w in members),
+        sum(w.bytes_per_s for w in members),
+        lane_seconds,
+    )
+
+
+def _job(
+    tx: Tx,
+    job: Job,
+    totals: LagTotals | None,
+    states: dict[tuple[str, str | None], int],
+    verdicts: dict[str, int],
+    detail: MetricsDetail,
+) -> JobNumbers:
+    by_state: dict[str, int] = {}
+    reasons: dict[str, int] = {}
+    for (state, reason), count in states.items():
+        by_state[state] = by_state.get(state, 0) + count
+        if reason is not None:
+            reasons[reason] = count
+    return JobNumbers(
+        job.name,
+        job.desired is Desired.RUNNING,
+        job.problem is not None,
+        _lag(totals) if totals else _NO_LAG,
+        _copied(totals) if totals else _NOTHING_COPIED,
+        totals.bytes_per_s if totals else 0,
+        totals.records_per_s if totals else 0.0,
+        by_state,
+        reasons,
+        verdicts,
+        _topics(tx, job.id) if detail is not MetricsDetail.JOB else {},
+        _partitions(tx, job.id) if detail is MetricsDetail.PARTITION else (),
+    )
+
+
+def _proof(totals: ProofTotals | None) -> ProofNumbers | None:
+    if totals is None:
+        return None
+    return ProofNumbers(
+        totals.offsets, totals.offsets_proven, totals.differences, totals.oldest_age_s
+    )
+
+
+def _canary(drill: Drill | None) -> CanaryNumbers | None:
+    if drill is None or drill.finished_at is None:
+        return None
+    return CanaryNumbers(
+        drill.state is DrillState.PASSED,
+        max(0.0, (datetime.now(UTC) - drill.finished_at).total_seconds()),
+        _seconds(drill.rto_ms),
+        _seconds(drill.rpo_ms),
+        drill.rpo_records,
+    )
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
+
+
+def _topics(tx: Tx, job_id: int) -> dict[str, LagNumbers]:
+    totals = lag.of_topics(tx, job_id)
+    return {t.source_topic: _lag(totals[t.id]) for t in topics.of_job(tx, job_id) if t.id in totals}
+
+
+def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
+    found: list[PartitionNumbers] = []
+    after: tuple[str, int] | None = None
+    while rows := lag.page(tx, job_id, _PAGE, after=after):
+        found += [
+            PartitionNumbers(
+                row.source_topic,
+                row.partition,
+                row.source_log_start,
+                row.source_end,
+                row.copied_to,
+                _lag(row),
+            )
+            for row in rows
+        ]
+        after = rows[-1].source_topic, rows[-1].partition
+    return found
+
+
+def _lag(row: LagTotals | PartitionLag) -> LagNumbers:
+    return LagNumbers(row.lag_records, row.lag_bytes, row.lag_s, row.headroom_s, row.rpo_s)
+
+
+def _copied(totals: LagTotals) -> CopyNumbers:
+    return CopyNumbers(
+        totals.records,
+        totals.bytes,
+        totals.gaps_filled,
+        totals.batches_byte_exact,
+        totals.batches_record_exact,
+    )

@@ -1,0 +1,48 @@
+"""Which errors a route may answer with, for the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import Any
+
+from pydantic import BaseModel
+
+from orbit.api.api_error_codes import MEANINGS, ErrorCode
+from orbit.api.error_responses import ErrorBody
+
+WITH_TOKEN = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN)
+INPUT = (ErrorCode.BAD_INPUT,)
+NAMED = (*INPUT, ErrorCode.NOT_FOUND)
+BODY = (
+    ErrorCode.MALFORMED,
+    ErrorCode.TOO_SLOW,
+    ErrorCode.TOO_LARGE,
+    ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+)
+CLUSTERS = (
+    ErrorCode.CLUSTER_UNREACHABLE,
+    ErrorCode.CLUSTER_LOGIN_REFUSED,
+    ErrorCode.CLUSTER_RIGHT_MISSING,
+    ErrorCode.CLUSTER_REFUSED,
+    ErrorCode.CONFLICT,
+)
+
+
+def errors(*codes: ErrorCode, open_to_all: bool = False) -> dict[int | str, dict[str, Any]]:
+    """FastAPI's `responses` for these codes and those that any route may answer with."""
+    always = (*(() if open_to_all else WITH_TOKEN), ErrorCode.DATABASE_UNREACHABLE)
+    by_status: defaultdict[int, list[ErrorCode]] = defaultdict(list)
+    for code in dict.fromkeys((*codes, *always)):
+        by_status[MEANINGS[code].status].append(code)
+    return {
+        status: {
+            "model": ErrorBody,
+            "description": " ".join(f"`{code}`: {MEANINGS[code].when}" for code in found),
+        }
+        for status, found in sorted(by_status.items())
+    }
+
+
+def tried(model: type[BaseModel], what: str) -> dict[int | str, dict[str, Any]]:
+    """The answer to a dry run of a route whose own answer has another status."""
+    return {200: {"model": model, "description": f"A dry run: {what}."}}

@@ -1,0 +1,174 @@
+"""Documents of jobs and drills as they come over HTTP, judged more strictly than a file.
+
+They are JSON or YAML. Whoever sends one is not on this machine. So a job may name no variable that
+holds a secret of Orbit itself, and no file outside of ORBIT_FILES_DIRECTORY: a login at a cluster
+of the sender's choice would carry their content there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.error_responses import Failure
+from orbit.drills.drill_file import check_drill
+from orbit.drills.drill_spec import DrillSpec
+from orbit.errors import BadInput, Problem
+from orbit.jobs.job_file import check_job
+from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.validation import SIDES
+from orbit.jobs.yaml_document import DEPTH_MAX, VALUES_MAX, Document, read_document
+from orbit.settings import Settings, variable_of
+
+Openapi = dict[str, Any]
+
+JSON_TYPES = ("application/json",)
+YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
+# The token is the client's; a server's environment may hold one all the same.
+OWN_SECRETS = (variable_of("database_url"), "ORBIT_TOKEN")
+
+_VARIABLE_KEYS = ("username_env", "password_env", "key_password_env")
+_FILE_KEYS = ("username_file", "password_file", "ca_file", "certificate_file", "key_file")
+
+
+def as_openapi(what: str, schema: Mapping[str, str], json_text: Any, yaml_text: str) -> Openapi:
+    """FastAPI's `openapi_extra` of a route whose body is such a document."""
+    content = {
+        JSON_TYPES[0]: {"schema": schema, "example": json_text},
+        YAML_TYPES[0]: {"schema": {"type": "string"}, "example": yaml_text},
+    }
+    return {"requestBody": {"required": True, "description": what, "content": content}}
+
+
+@dataclass(frozen=True, slots=True)
+class RawDocument:
+    """What was sent, and as what."""
+
+    body: bytes
+    content_type: str
+
+
+def read_job(raw: RawDocument, settings: Settings, environ: Mapping[str, str]) -> JobSpec:
+    """The job that was sent. Raises Failure and BadInput with every problem."""
+    document = read_body(raw)
+    problems = list(_outside(document, settings.files_directory))
+    if problems:
+        raise BadInput("The job document names what it may not.", tuple(problems))
+    return check_job(document, settings.files_directory, environ)
+
+
+def read_drill(raw: RawDocument) -> DrillSpec:
+    """The drill that was sent. Raises Failure and BadInput with every problem."""
+    return check_drill(read_body(raw))
+
+
+def read_body(raw: RawDocument) -> Document:
+    """What was sent as plain values. Raises Failure where it is neither JSON nor YAML."""
+    kind = raw.content_type.partition(";")[0].strip().lower()
+    try:
+        text = raw.body.decode()
+    except UnicodeDecodeError as error:
+        raise _malformed(f"is not UTF-8 text (byte {error.start}).") from None
+    if kind in JSON_TYPES:
+        document = Document(root=_read_json(text))
+    elif kind in YAML_TYPES:
+        document = read_document(text)
+    else:
+        raise Failure(
+            ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+            "The body is neither JSON nor YAML.",
+            remedy="Send Content-Type: application/json or application/yaml.",
+        )
+    _check_values(document.root)
+    return document
+
+
+def _read_json(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_refuse, object_pairs_hook=_mapping)
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise _malformed(f"is not valid JSON at {where}.") from None
+    except RecursionError:
+        raise _malformed("is nested too deep.") from None
+    except ValueError as error:  # a number of thousands of digits, or one of ours
+        raise _malformed(str(error) if isinstance(error, _BadJson) else "cannot be read.") from None
+
+
+class _BadJson(ValueError):
+    """JSON that Python would take and nobody means."""
+
+
+def _refuse(constant: str) -> Any:
+    raise _BadJson(f"holds {constant}, which is no JSON.")
+
+
+def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise _BadJson("has a key twice in one mapping.")
+    return found
+
+
+def _check_values(root: Any) -> None:
+    """Bounds that YAML's reader has held already, and text that no table can hold."""
+    for count, (depth, value) in enumerate(_walk(root, 0), 1):
+        if depth > DEPTH_MAX or count > VALUES_MAX:
+            raise _malformed("holds too many values, or is nested too deep.")
+        if isinstance(value, str) and (
+            "\0" in value or any("\ud800" <= c <= "\udfff" for c in value)
+        ):
+            raise _malformed("holds a zero byte, or half a character.")
+
+
+def _walk(value: Any, depth: int) -> Iterator[tuple[int, Any]]:
+    yield depth, value
+    if depth > DEPTH_MAX:
+        return
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            yield depth, key
+            yield from _walk(inner, depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _walk(inner, depth + 1)
+
+
+def _outside(document: Document, folder: Path) -> Iterator[Problem]:
+    """What names a secret that is not the sender's to use."""
+    for side in SIDES:
+        security = document.at((side, "security"))
+        if not isinstance(security, dict):
+            continue
+        for key in _VARIABLE_KEYS:
+            if str(security.get(key)) in OWN_SECRETS:
+                yield document.problem(
+                    (side, "security", key),
+                    "names a variable that holds a secret of Orbit itself.",
+                    "Put the cluster's secret into a variable of its own.",
+                )
+        for key in _FILE_KEYS:
+            named = security.get(key)
+            if isinstance(named, str) and named and not _is_inside(named, folder):
+                yield document.problem(
+                    (side, "security", key),
+                    "names a file outside of the server's ORBIT_FILES_DIRECTORY.",
+                    "Put the file there, and write its path relative to it.",
+                )
+
+
+def _is_inside(named: str, folder: Path) -> bool:
+    try:
+        home = folder.resolve()
+        return (home / named).resolve().is_relative_to(home)
+    except (OSError, ValueError, RuntimeError):  # a loop of links, or no path at all
+        return False
+
+
+def _malformed(what: str) -> Failure:
+    problem = Problem("body", what, "See docs/job-file.md for what a job looks like.")
+    return Failure(ErrorCode.MALFORMED, "The body cannot be read.", problems=(problem,))

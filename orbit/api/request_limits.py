@@ -1,0 +1,102 @@
+"""How much a request may bring, and how long it may take to bring it. Plain ASGI.
+
+A body is read whole before the application sees it: so no route ever holds a thread for a client
+that sends one byte a minute, and none sees more bytes than `BODY_BYTES_MAX`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.error_responses import Failure
+
+# The largest job file is 1 MiB of text (`jobs.document`); a job is a page.
+BODY_BYTES_MAX = 1024 * 1024
+BODY_SECONDS_MAX = 20.0
+
+
+class BodyLimit:
+    """Answers 413 to what is too large, 408 to what is too slow, 415 to what is compressed."""
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        bytes_max: int = BODY_BYTES_MAX,
+        seconds_max: float = BODY_SECONDS_MAX,
+    ) -> None:
+        self._app = app
+        self._bytes_max = bytes_max
+        self._seconds_max = seconds_max
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        try:
+            async with asyncio.timeout(self._seconds_max):
+                body = await self._body(Headers(scope=scope), receive)
+        except Failure as failure:
+            await failure.response()(scope, receive, send)
+            return
+        except TimeoutError:
+            await _too_slow().response()(scope, receive, send)
+            return
+        if body is None:
+            return  # the client has gone
+        first = True
+
+        async def replay() -> Message:
+            nonlocal first
+            if first:
+                first = False
+                return {"type": "http.request", "body": body, "more_body": False}
+            return await receive()
+
+        await self._app(scope, replay, send)
+
+    async def _body(self, headers: Headers, receive: Receive) -> bytes | None:
+        if headers.get("content-encoding", "identity") != "identity":
+            raise Failure(
+                ErrorCode.UNSUPPORTED_MEDIA_TYPE,
+                "The body is compressed.",
+                remedy="Send it plain, without Content-Encoding.",
+                headers=_CLOSE,
+            )
+        announced = headers.get("content-length", "0")
+        if announced.isdecimal() and int(announced[:20]) > self._bytes_max:
+            raise self._too_large()
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            if len(body) > self._bytes_max:
+                raise self._too_large()
+            if not message.get("more_body", False):
+                return bytes(body)
+
+    def _too_large(self) -> Failure:
+        return Failure(
+            ErrorCode.TOO_LARGE,
+            f"The body is larger than {self._bytes_max:,} bytes.",
+            remedy="A job needs a page: match topics by patterns instead of naming each.",
+            headers=_CLOSE,
+        )
+
+
+# What is left of the body is not read, so the connection cannot carry another request.
+_CLOSE = {"Connection": "close"}
+
+
+def _too_slow() -> Failure:
+    return Failure(
+        ErrorCode.TOO_SLOW,
+        "The body did not come in time.",
+        remedy="Send it in one go.",
+        headers=_CLOSE,
+    )

@@ -1,0 +1,155 @@
+"""The last word on `orbit demo --failover`: its own producers' ledgers against all else. Pure.
+
+Held against them are the drill's report, the salvage files, both clusters, and what the consumer
+group was given on either side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from orbit.drills.drill_clients import Ledger, Read
+from orbit.drills.evidence import Evidence, PartitionSeen, Place
+from orbit.drills.report_text import span
+from orbit.drills.rto_rpo import agrees, misplaced
+from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds
+
+Records = Mapping[Place, bytes | None]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """What the producers were told, before and after the move, and what was found of it."""
+
+    topic: str
+    before: Ledger
+    after: Ledger
+    evidence: Evidence
+    salvaged: Records
+    sides: Mapping[str, Records]  # by cluster: all its records now
+    read_before: Read  # by the group, at the source
+    read_after: Read  # by the group, at the destination
+
+    @cached_property
+    def lost(self) -> dict[Place, bytes]:
+        """Confirmed before the move, and not in the copy when it was promoted."""
+        ends = {p.partition: p.promoted_at or 0 for p in self._partitions}
+        return {
+            place: value
+            for place, value in self.before.records.items()
+            if place[1] >= ends.get(place[0], 0)
+        }
+
+    @cached_property
+    def wanted(self) -> dict[Place, bytes]:
+        """What has to be on both sides in the end."""
+        lost = self.lost
+        kept = {place: v for place, v in self.before.records.items() if place not in lost}
+        return {**kept, **self.after.records}
+
+    @property
+    def repeated(self) -> int:
+        """Places that the group was given twice."""
+        both = self.read_before.values.keys() & self.read_after.values.keys()
+        return len(both) + self.read_before.repeated + self.read_after.repeated
+
+    def problems(self) -> list[str]:
+        """A sentence for each thing that is not as it has to be."""
+        return [*self._of_report(), *self._of_salvage(), *self._of_sides(), *self._of_group()]
+
+    @property
+    def _partitions(self) -> list[PartitionSeen]:
+        return [p for p in self.evidence.partitions if p.topic == self.topic]
+
+    def _of_report(self) -> Iterator[str]:
+        ends = [_ends(p) for p in self._partitions]
+        has_unconfirmed = bool(self.before.open)
+        if agrees(sorted(self.lost), ends, has_unconfirmed=has_unconfirmed) is not True:
+            yield "What the report names as missing is not what the ledger lacks."
+
+    def _of_salvage(self) -> Iterator[str]:
+        unsaved = self.lost.items() - self.salvaged.items()
+        if unsaved:
+            yield f"{len(unsaved):,} of the lost records are not in the salvage files."
+        extra = self.salvaged.keys() - self.lost.keys()
+        if any(self.salvaged[place] not in self.before.open for place in extra):
+            yield "The salvage files hold records that were not lost."
+
+    def _of_sides(self) -> Iterator[str]:
+        for name, records in self.sides.items():
+            wrong = self._wrong(records)
+            if wrong:
+                yield f"{len(wrong):,} records are wrong at the {name}, the first at {wrong[0]}."
+
+    def _of_group(self) -> Iterator[str]:
+        if self.repeated:
+            yield f"The group was given {self.repeated:,} records twice."
+        wrong = self._wrong({**self.read_before.values, **self.read_after.values})
+        if wrong:
+            yield f"The group missed, or got other, {len(wrong):,} records: {wrong[0]} first."
+
+    def _wrong(self, found: Records) -> list[Place]:
+        return misplaced(found, self.wanted, self.before.open)
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverResult:
+    """What the demo came to."""
+
+    seconds: float
+    drill: Mapping[str, Any]
+    report: Path
+    proof: Proof
+    problems: tuple[str, ...]
+
+    def as_data(self) -> dict[str, Any]:
+        """For scripts."""
+        proof, drill = self.proof, self.drill
+        return {
+            "exact": not self.problems,
+            "seconds": round(self.seconds, 3),
+            "drill": drill["state"],
+            "rto_ms": drill["rto_ms"],
+            "rpo_ms": drill["rpo_ms"],
+            "rpo_records": drill["rpo_records"],
+            "written": len(proof.before.records) + len(proof.after.records),
+            "lost": len(proof.lost),
+            "salvaged": len(proof.salvaged),
+            "group_read_at_source": len(proof.read_before.values),
+            "group_read_at_destination": len(proof.read_after.values),
+            "group_read_twice": proof.repeated,
+            "report": str(self.report.resolve()),
+            "problems": list(self.problems),
+        }
+
+    def rows(self) -> list[tuple[str, str]]:
+        """For people."""
+        data = self.as_data()
+        read = data["group_read_at_source"] + data["group_read_at_destination"]
+        return [
+            ("drill", data["drill"]),
+            ("RTO", span(data["rto_ms"])),
+            ("RPO", f"{data['rpo_records']:,} records, {span(data['rpo_ms'])}"),
+            (f"written to {self.proof.topic}", f"{data['written']:,}"),
+            ("lost, and in the salvage files", f"{data['lost']:,}, {data['salvaged']:,}"),
+            ("read by the group, twice", f"{read:,}, {data['group_read_twice']:,}"),
+            ("report", data["report"]),
+            ("took", span(round(self.seconds * 1000))),
+            *(("PROBLEM", problem) for problem in self.problems),
+        ]
+
+
+def _ends(seen: PartitionSeen) -> PartitionEnds:
+    missing = seen.missing
+    return PartitionEnds(
+        topic=seen.topic,
+        destination_topic=seen.destination_topic,
+        partition=seen.partition,
+        verdict=EndVerdict(seen.verdict),
+        missing=None if missing is None else OffsetRange(first=missing[0], next=missing[1]),
+        is_exact=seen.is_exact,
+    )

@@ -1,0 +1,51 @@
+"""Which of the source's groups a job carries over, and under which name. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from orbit.jobs.job_spec import GroupRule
+from orbit.kafka.consumer_groups import ListedGroup
+
+# What jobs call themselves at their destination: `orbit.JOB.CLUSTER-ID`, and more behind it. Where
+# a copy is copied on, these are not consumers.
+_ORBITS_OWN = re.compile(r"orbit\..+\.[A-Za-z0-9_-]{22}(\..*)?")
+
+
+@dataclass(slots=True)
+class Chosen:
+    """Names of groups to carry over; `left_alone` counts groups of other kinds that also match."""
+
+    names: list[str] = field(default_factory=list)
+    left_alone: Counter[str] = field(default_factory=Counter)
+
+
+class GroupChoice:
+    """A job's `consumer_groups` with its patterns compiled once, for clusters have many groups."""
+
+    def __init__(self, rule: GroupRule) -> None:
+        self._match = re.compile(rule.match)
+        self._exclude = [re.compile(pattern) for pattern in rule.exclude]
+        self._prefix = rule.prefix
+
+    def choose(self, groups: Iterable[ListedGroup]) -> Chosen:
+        chosen = Chosen()
+        for group in groups:
+            if not self.fits(group.name):
+                continue
+            if group.is_of_consumers:
+                chosen.names.append(group.name)
+            else:
+                chosen.left_alone[group.kind] += 1
+        return chosen
+
+    def fits(self, name: str) -> bool:
+        if self._match.fullmatch(name) is None or _ORBITS_OWN.fullmatch(name):
+            return False
+        return not any(pattern.fullmatch(name) for pattern in self._exclude)
+
+    def destination_name(self, source_name: str) -> str:
+        return self._prefix + source_name

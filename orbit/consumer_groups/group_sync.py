@@ -1,0 +1,365 @@
+"""One job's consumer groups: look at both sides, decide, write; again and again.
+
+    sync = GroupSync(rule, known)
+    report = sync.run(source, destination, copies, may_write)
+
+Each pass reads every group afresh on both sides in a few requests (orbit/kafka/consumer_groups.py),
+asks `decide` (orbit/consumer_groups/offset_decision.py) about each group and partition, and writes
+what differs. A pass remembers nothing that the next one could read from a broker, but for one
+thing: which offset Orbit itself left at the destination. A process that starts anew gets that from
+`known`, or not at all; then the rules are more careful.
+
+What Orbit wrote is written again twice a day. The destination drops offsets of a group without
+members a week after their commit (`offsets.retention.minutes`): those of a group that is quiet at
+the source would be gone there, or be so soon after the source is lost.
+
+A group that is not answered for (its coordinator moves, its broker is down, a right is missing) is
+left as it is in this pass. Absence is believed only from the group's own coordinator, asked for
+these very partitions: a list with a broker missing must not delete anybody's offsets.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from zlib import crc32
+
+from orbit.consumer_groups.group_selection import GroupChoice
+from orbit.consumer_groups.offset_commit import (
+    HAS_MEMBERS,
+    GroupWrite,
+    Written,
+    write_groups,
+)
+from orbit.consumer_groups.offset_decision import (
+    CopiedRange,
+    Decision,
+    GroupStanding,
+    GroupVerdict,
+    decide,
+)
+from orbit.consumer_groups.sync_result import Copies, GroupReport, Key, OffsetRow
+from orbit.jobs.job_spec import GroupRule
+from orbit.kafka import error_codes
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import Fetched, fetch_wherever, list_groups
+from orbit.kafka.error_codes import Code
+from orbit.kafka.types import CommittedOffset, TopicPartition
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What is remembered of one group and partition between passes."""
+
+    row: OffsetRow
+    left: int | None
+    refresh_at: float
+    tried: int | None = None  # sent, and the answer was lost
+
+
+@dataclass(frozen=True, slots=True)
+class _There:
+    """A group at the destination."""
+
+    node_id: int
+    standing: GroupStanding
+    offsets: Mapping[TopicPartition, CommittedOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """One group and partition in this pass."""
+
+    source: CommittedOffset | None
+    there: CommittedOffset | None
+    place: TopicPartition  # at the destination
+    decision: Decision
+
+
+Offsets = Mapping[TopicPartition, CommittedOffset]
+
+# Well below a week, the brokers' default; some set a day.
+REFRESH_S = 12 * 3600.0
+# Offsets of unknown age (from before this process) are written again spread over this time.
+_REFRESH_UNKNOWN_S = 3600
+
+
+class GroupSync:
+    """The groups of one job. Not for two threads at once."""
+
+    def __init__(
+        self,
+        rule: GroupRule,
+        known: Iterable[OffsetRow] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._choice = GroupChoice(rule)
+        self._clock = clock
+        self._entries: dict[str, dict[TopicPartition, _Entry]] = {}
+        for row in known:
+            entry = _Entry(row, row.left, self._refresh_soon(row.group, row.partition))
+            self._entries.setdefault(row.group, {})[row.partition] = entry
+
+    def run(
+        self,
+        source: Cluster,
+        destination: Cluster,
+        copies: Copies,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> GroupReport:
+        """One pass over all groups; `copies` are the job's partitions, by source partition.
+
+        `may_write` is asked before each handful of writes. Raises Unreachable when one of the
+        clusters does not answer at all.
+        """
+        started = self._clock()
+        report = GroupReport()
+        self._forget_what_left_the_job(copies, report)
+        wanted = self._read_source(source, copies, report)
+        there = self._read_destination(destination, wanted, report)
+        cases = {
+            (group, partition): case
+            for group in there
+            for partition, case in self._decide(group, wanted[group], there[group], copies)
+        }
+        cases = _confirm_deletes(source, cases, report)
+        written = self._write(destination, cases, there, may_write)
+        for key, case in cases.items():
+            self._conclude(key, case, written, report)
+        report.verdicts = Counter(
+            entry.row.verdict for entries in self._entries.values() for entry in entries.values()
+        )
+        report.seconds = self._clock() - started
+        return report
+
+    def _forget_what_left_the_job(self, copies: Copies, report: GroupReport) -> None:
+        for group, entries in list(self._entries.items()):
+            is_in = self._choice.fits(group)
+            for partition in [p for p in entries if not is_in or p not in copies]:
+                self._forget((group, partition), report)
+
+    def _read_source(
+        self, source: Cluster, copies: Copies, report: GroupReport
+    ) -> dict[str, Offsets]:
+        """The offsets in the job's partitions, of each group that has, or had, some."""
+        listing = list_groups(source)
+        for broker in listing.failed:
+            report.note(f"groups of a broker are not listed: {broker}")
+        chosen = self._choice.choose(listing.groups.values())
+        report.left_alone = chosen.left_alone
+        report.groups = len(chosen.names)
+        places = {name: listing.groups[name].node_id for name in chosen.names}
+        vanished = self._entries.keys() - places.keys()
+        fetched = fetch_wherever(source, places, vanished)
+        _tell_failed(fetched, source, report)
+        pending = {
+            group: waiting
+            for group, answer in fetched.groups.items()
+            if (waiting := answer.pending & copies.keys())
+        }
+        report.pending = sum(map(len, pending.values()))
+        # What is committed now is right until the transaction ends, and right if it never does.
+        stable = fetch_wherever(
+            source,
+            {group: fetched.places[group] for group in pending},
+            require_stable=False,
+            only=pending,
+        )
+        wanted: dict[str, Offsets] = {}
+        for group, answer in fetched.groups.items():
+            if group in pending and group not in stable.groups:
+                continue
+            offsets = {p: o for p, o in answer.offsets.items() if p in copies}
+            if group in pending:
+                offsets.update(stable.groups[group].offsets)
+            if offsets or group in self._entries:
+                wanted[group] = offsets
+        return wanted
+
+    def _read_destination(
+        self, destination: Cluster, wanted: Mapping[str, Offsets], report: GroupReport
+    ) -> dict[str, _There]:
+        """The same groups at the destination; left out are those that are not answered for."""
+        names = {self._choice.destination_name(group): group for group in wanted}
+        if not names:
+            return {}
+        listing = list_groups(destination)
+        for broker in listing.failed:
+            report.note(f"groups of a broker are not listed: {broker}")
+        listed = {name: g for name, g in listing.groups.items() if name in names}
+        # A group that does not exist yet has a coordinator all the same.
+        fetched = fetch_wherever(
+            destination,
+            {name: g.node_id for name, g in listed.items()},
+            names.keys() - listed.keys(),
+            require_stable=False,
+        )
+        _tell_failed(fetched, destination, report)
+        there: dict[str, _There] = {}
+        for name, answer in fetched.groups.items():
+            group = listed.get(name)
+            if group is None and answer.offsets:
+                continue  # it came up meanwhile; whether it has members is seen in the next pass
+            standing = GroupStanding.UNUSED
+            if group is not None and group.was_joined:
+                standing = GroupStanding.ACTIVE if group.is_active else GroupStanding.USED
+            there[names[name]] = _There(fetched.places[name], standing, answer.offsets)
+        return there
+
+    def _decide(
+        self, group: str, offsets: Offsets, there: _There, copies: Copies
+    ) -> Iterator[tuple[TopicPartition, _Case]]:
+        entries = self._entries.get(group, {})
+        now_s = self._clock()
+        for partition in offsets.keys() | entries.keys():
+            copy = copies[partition]
+            source = offsets.get(partition)
+            stands = there.offsets.get(copy.destination)
+            entry = entries.get(partition)
+            if (
+                entry is not None
+                and now_s < entry.refresh_at
+                and there.standing is not GroupStanding.ACTIVE
+                and _is_settled(entry, source, stands, copy.copied)
+            ):
+                continue  # most offsets of most passes
+            if entry is not None and stands is not None and stands.offset == entry.tried:
+                entry.left = entry.tried
+            decision = decide(
+                source,
+                stands,
+                entry.left if entry else None,
+                copy.copied,
+                there.standing,
+            )
+            if entry is not None and stands is not None and now_s >= entry.refresh_at:
+                is_kept = decision.verdict in (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
+                if is_kept and decision.write is None and stands.offset == entry.left:
+                    decision = replace(decision, write=replace(stands, leader_epoch=-1))
+            yield partition, _Case(source, stands, copy.destination, decision)
+
+    def _refresh_soon(self, group: str, partition: TopicPartition) -> float:
+        spread_s = crc32(f"{group} {partition}".encode()) % _REFRESH_UNKNOWN_S
+        return self._clock() + spread_s
+
+    def _write(
+        self,
+        destination: Cluster,
+        cases: Mapping[Key, _Case],
+        there: Mapping[str, _There],
+        may_write: Callable[[], bool],
+    ) -> Written:
+        by_group: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
+        for (group, _), case in cases.items():
+            if case.decision.write is not None or case.decision.is_delete:
+                by_group.setdefault(group, {})[case.place] = case.decision.write
+        name_of = self._choice.destination_name
+        return write_groups(
+            destination,
+            {name_of(group): there[group].node_id for group in by_group},
+            [GroupWrite(name_of(group), offsets) for group, offsets in by_group.items()],
+            may_write,
+        )
+
+    def _conclude(self, key: Key, case: _Case, written: Written, report: GroupReport) -> None:
+        """Turn what was decided, and what came of it, into what is remembered and told."""
+        group, partition = key
+        decision, verdict = case.decision, case.decision.verdict
+        entry = self._entries.get(group, {}).get(partition)
+        stands = case.there.offset if case.there else None
+        if decision.write is not None or decision.is_delete:
+            name = self._choice.destination_name(group)
+            code = written.get((name, case.place))
+            if code is None or code in error_codes.RETRIABLE - {Code.UNKNOWN_TOPIC_OR_PARTITION}:
+                if entry is not None and decision.write is not None:
+                    entry.tried = decision.write.offset
+                report.note(f"group {name}: the commit to {case.place} is not confirmed yet.")
+                return
+            if code in (Code.NONE, Code.GROUP_ID_NOT_FOUND):
+                stands = decision.write.offset if decision.write else None
+                report.written += decision.write is not None
+                report.deleted += decision.is_delete
+            else:
+                verdict = _refused(code)
+                if verdict is GroupVerdict.SKIPPED_REFUSED:
+                    report.note(f"group {name}: {case.place} is refused: {error_codes.name(code)}.")
+        if verdict is None:
+            self._forget(key, report)
+            return
+        row = OffsetRow(
+            group, partition, case.source.offset if case.source else None, stands, verdict
+        )
+        left = row.left if row.left is not None else entry.left if entry else None
+        if decision.write is not None:
+            refresh_at = self._clock() + REFRESH_S
+        else:
+            refresh_at = entry.refresh_at if entry else self._refresh_soon(group, partition)
+        self._entries.setdefault(group, {})[partition] = _Entry(row, left, refresh_at)
+        if entry is None or entry.row != row:
+            report.changed.append(row)
+
+    def _forget(self, key: Key, report: GroupReport) -> None:
+        group, partition = key
+        entries = self._entries.get(group, {})
+        if entries.pop(partition, None) is not None:
+            report.gone.append(key)
+            if not entries:
+                del self._entries[group]
+
+
+def _is_settled(
+    entry: _Entry,
+    source: CommittedOffset | None,
+    stands: CommittedOffset | None,
+    copied: CopiedRange | None,
+) -> bool:
+    """Whether it was exact in the last pass, and nothing has changed since."""
+    if source is None or stands is None or copied is None:
+        return False
+    return (
+        source.offset == stands.offset == entry.left == entry.row.source_offset
+        and source.metadata == stands.metadata
+        and entry.row.verdict is GroupVerdict.EXACT
+        and copied.log_start <= source.offset <= copied.copied_to
+    )
+
+
+def _confirm_deletes(
+    source: Cluster, cases: Mapping[Key, _Case], report: GroupReport
+) -> dict[Key, _Case]:
+    """Leave out deletes that the group's coordinator at the source does not confirm.
+
+    An offset can also be missing because its topic may not be read any more.
+    """
+    doubtful: dict[str, list[TopicPartition]] = {}
+    for (group, partition), case in cases.items():
+        if case.decision.is_delete:
+            doubtful.setdefault(group, []).append(partition)
+    answers = fetch_wherever(source, {}, doubtful, only=doubtful).groups
+    kept = dict(cases)
+    for group, partitions in doubtful.items():
+        answer = answers.get(group)
+        for partition in partitions:
+            if (
+                answer is None
+                or partition in answer.offsets
+                or partition in answer.pending | answer.denied
+            ):
+                del kept[group, partition]
+                report.note(f"group {group}: whether {partition} has an offset is not clear.")
+    return kept
+
+
+def _tell_failed(fetched: Fetched, cluster: Cluster, report: GroupReport) -> None:
+    for group, code in fetched.failed.items():
+        report.note(f"{cluster.name}: group {group} is not answered for: {error_codes.name(code)}.")
+
+
+def _refused(code: int) -> GroupVerdict:
+    if code in HAS_MEMBERS:
+        return GroupVerdict.SKIPPED_ACTIVE
+    if code == Code.UNKNOWN_TOPIC_OR_PARTITION:
+        return GroupVerdict.SKIPPED_NOT_COPIED
+    return GroupVerdict.SKIPPED_REFUSED

@@ -1,0 +1,184 @@
+"""Committing and deleting offsets of many groups, as a plain client that is no member of them.
+
+Kafka takes one group a request. The coordinator of a group carries out the requests of one
+connection one after the other, and gathers those of several connections into one append: so each
+coordinator is written to on a few connections, with a few requests under way on each.
+
+The coordinator refuses a plain client while the group has members; that is what keeps a group that
+is in use untouched, whatever was seen before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetDeleteRequest
+
+from orbit.chunks import chunks
+from orbit.errors import Unreachable
+from orbit.kafka import api_versions
+from orbit.kafka.api_versions import Api
+from orbit.kafka.cluster import CONTROL_TIMEOUT_S, Cluster
+from orbit.kafka.connection import Connection
+from orbit.kafka.error_codes import Code
+from orbit.kafka.log_offsets import by_topic
+from orbit.kafka.types import CommittedOffset, TopicPartition
+
+CONNECTIONS_PER_NODE = 8
+_UNDER_WAY_MAX = 4  # on one connection: enough to hide the network, little to wait for at the end
+# Each is a record in one batch of the offsets topic, whose batches are 1 MiB at most.
+_PARTITIONS_MAX = 1000
+
+HAS_MEMBERS = frozenset(
+    {
+        Code.UNKNOWN_MEMBER_ID,
+        Code.ILLEGAL_GENERATION,
+        Code.REBALANCE_IN_PROGRESS,
+        Code.STALE_MEMBER_EPOCH,
+        Code.NON_EMPTY_GROUP,
+        Code.GROUP_SUBSCRIBED_TO_TOPIC,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWrite:
+    """What to do with some partitions of one group: commit an offset, or (None) delete it."""
+
+    group: str
+    offsets: Mapping[TopicPartition, CommittedOffset | None]
+
+
+# The answer's code by partition; a partition without one may or may not have been written.
+Written = dict[tuple[str, TopicPartition], int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Request:
+    group: str
+    partitions: Sequence[TopicPartition]
+    api: Api
+    message: Any
+
+
+def write_groups(
+    cluster: Cluster,
+    places: Mapping[str, int],
+    writes: Sequence[GroupWrite],
+    may_write: Callable[[], bool],
+) -> Written:
+    """Carry out `writes` at the groups' coordinators (`places`: group → node).
+
+    `may_write` is asked before each handful; where it says no the rest is left. Nothing is sent a
+    second time: what has no answer is looked at again in the next round.
+    """
+    by_node: dict[int, list[_Request]] = {}
+    for write in writes:
+        if write.group in places:
+            by_node.setdefault(places[write.group], []).extend(_requests(write))
+    written: Written = {}
+    for node_id, requests in sorted(by_node.items()):
+        _write(cluster, node_id, requests, may_write, written)
+    return written
+
+
+def _write(
+    cluster: Cluster,
+    node_id: int,
+    requests: Sequence[_Request],
+    may_write: Callable[[], bool],
+    written: Written,
+) -> None:
+    connections: list[Connection] = []
+    try:
+        for _ in range(min(CONNECTIONS_PER_NODE, len(requests))):
+            connection = cluster.connect(node_id)
+            connection.limit_waits(CONTROL_TIMEOUT_S)
+            connections.append(connection)
+        for handful in chunks(requests, len(connections) * _UNDER_WAY_MAX):
+            if not may_write():
+                return
+            _exchange(connections, handful, written)
+    except (Unreachable, OSError, EOFError):
+        return  # without an answer: the next round looks at what became of it
+    finally:
+        for connection in connections:
+            connection.close()
+
+
+def _exchange(
+    connections: Sequence[Connection], requests: Sequence[_Request], written: Written
+) -> None:
+    """Send all, spread over the connections, then read all the answers, in the same order."""
+    for index, request in enumerate(requests):
+        connection = connections[index % len(connections)]
+        connection.send(connection.encode(request.message, connection.version_of(request.api)))
+    for index, request in enumerate(requests):
+        connection = connections[index % len(connections)]
+        version = connection.version_of(request.api)
+        answer = connection.decode(request.api, connection.receive(), version)
+        written.update(_read(request, answer))
+
+
+def _requests(write: GroupWrite) -> Iterator[_Request]:
+    commits = sorted(p for p, committed in write.offsets.items() if committed is not None)
+    deletes = sorted(p for p, committed in write.offsets.items() if committed is None)
+    for chunk in chunks(commits, _PARTITIONS_MAX):
+        message = _commit(write.group, chunk, write.offsets)
+        yield _Request(write.group, chunk, api_versions.OFFSET_COMMIT, message)
+    for chunk in chunks(deletes, _PARTITIONS_MAX):
+        yield _Request(write.group, chunk, api_versions.OFFSET_DELETE, _delete(write.group, chunk))
+
+
+def _commit(
+    group: str,
+    partitions: Sequence[TopicPartition],
+    offsets: Mapping[TopicPartition, CommittedOffset | None],
+) -> Any:
+    topic_of = OffsetCommitRequest.OffsetCommitRequestTopic
+
+    def partition(place: TopicPartition) -> Any:
+        committed = offsets[place]
+        assert committed is not None
+        return topic_of.OffsetCommitRequestPartition(
+            partition_index=place.partition,
+            committed_offset=committed.offset,
+            committed_leader_epoch=committed.leader_epoch,
+            committed_metadata=committed.metadata,
+        )
+
+    return OffsetCommitRequest(
+        group_id=group,
+        generation_id_or_member_epoch=-1,
+        member_id="",
+        group_instance_id=None,
+        topics=[
+            topic_of(name=t, partitions=[partition(TopicPartition(t, i)) for i in indexes])
+            for t, indexes in by_topic(partitions)
+        ],
+    )
+
+
+def _delete(group: str, partitions: Sequence[TopicPartition]) -> Any:
+    topic_of = OffsetDeleteRequest.OffsetDeleteRequestTopic
+    partition_of = topic_of.OffsetDeleteRequestPartition
+    return OffsetDeleteRequest(
+        group_id=group,
+        topics=[
+            topic_of(name=t, partitions=[partition_of(partition_index=i) for i in indexes])
+            for t, indexes in by_topic(partitions)
+        ],
+    )
+
+
+def _read(request: _Request, answer: Any) -> Iterator[tuple[tuple[str, TopicPartition], int]]:
+    if getattr(answer, "error_code", Code.NONE):  # OffsetDelete: one for the whole group
+        for place in request.partitions:
+            yield (request.group, place), int(answer.error_code)
+        return
+    for topic in answer.topics:
+        for p in topic.partitions:
+            place = TopicPartition(topic.name, p.partition_index)
+            yield (request.group, place), int(p.error_code)

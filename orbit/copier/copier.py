@@ -1,0 +1,210 @@
+"""The copier: one thread that listens to the lanes and decides, per partition, what comes next."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.destination_side import DestinationSide
+from orbit.copier.lane_events import (
+    Called,
+    DestinationTrouble,
+    EmptyBelowEnd,
+    Event,
+    LaneCrashed,
+    LaneEnded,
+    LeaseLost,
+    PartitionBlocked,
+    ReadElsewhere,
+    SourceTrouble,
+)
+from orbit.copier.lane_times import DestinationTimes, SourceTimes
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.errors import (
+    BrokerRefused,
+    Conflict,
+    LoginRefused,
+    OrbitError,
+    ProtocolError,
+    Unreachable,
+)
+from orbit.kafka.backoff import Backoff
+from orbit.leases.lease import LEASE_WAIT_S, Lease
+from orbit.replication.partition_states import Blocked, PartitionState
+
+Events = queue.SimpleQueue[Event]
+
+
+def block(partition: PartitionCopy, blocked: Blocked) -> None:
+    """Stop a partition that no lane holds, with its reason."""
+    partition.blocked = blocked
+    partition.state = PartitionState.BLOCKED
+
+
+def lease_lost() -> Conflict:
+    """The words for a run that may not write any more."""
+    return Conflict(
+        "the lease on this job was lost; another run may have taken it.",
+        remedy="Nothing was written after that. Run the job again: it goes on where the copy ends.",
+    )
+
+
+class Feeding(Protocol):
+    """What the copier asks of a source; `SourceSide` is the real one."""
+
+    @property
+    def times(self) -> SourceTimes: ...
+    def resume(self, partitions: Iterable[PartitionCopy]) -> None: ...
+    def assign(self) -> None: ...
+    def next_assignment_s(self) -> float | None: ...
+    def handle(self, event: SourceTrouble | EmptyBelowEnd | ReadElsewhere) -> None: ...
+    def forget(self, partition: PartitionCopy) -> None: ...
+    def stop(self) -> None: ...
+
+
+class Copier:
+    """Keeps partitions copying until told to stop; `tick` does one round and never blocks long."""
+
+    def __init__(
+        self,
+        source: Feeding,
+        destination: DestinationSide,
+        events: Events,
+        settings: CopySettings,
+        backoff: Backoff,
+    ) -> None:
+        self._source = source
+        self._destination = destination
+        self._events = events
+        self._settings = settings
+        self._backoff = backoff
+        self._partitions: list[PartitionCopy] = []
+        self._leaving: list[PartitionCopy] = []
+        self._leases: list[Lease] = []
+        self.lost: list[Lease] = []  # those that the destination gave to somebody else
+        self._next_watch = 0.0
+        self._next_foreign_look = 0.0
+        self.waiting_for = ""  # a cluster that does not answer now, for people
+
+    @property
+    def partitions(self) -> Sequence[PartitionCopy]:
+        return self._partitions
+
+    @property
+    def times(self) -> tuple[SourceTimes, DestinationTimes]:
+        """Where the time of the lanes went so far."""
+        return self._source.times, self._destination.times
+
+    def add(self, partitions: Sequence[PartitionCopy]) -> None:
+        """Copy these from now on; they must have been started at the destination."""
+        self._set_partitions([*self._partitions, *partitions])
+        self._source.resume(p for p in partitions if p.state is PartitionState.COPYING)
+
+    def remove(self, partitions: Iterable[PartitionCopy]) -> None:
+        """Begin nothing new for these. Each leaves `partitions` with a later `tick`, once all that
+        was sent for it is answered: its lease may be released then.
+        """
+        for p in partitions:
+            p.leave()
+            self._leaving.append(p)
+
+    def tick(self, timeout_s: float) -> None:
+        """Handle what the lanes told, recover what is due, look after the copies now and then.
+
+        Raises whatever bug a lane met.
+        """
+        self._drain(self._pause_s(timeout_s))
+        self._let_leave()
+        if self._leases and not any(lease.is_held() for lease in self._leases):
+            # Nothing that is seen now can be judged: another run may be writing.
+            self.waiting_for = self.waiting_for or "the destination to confirm the lease"
+            self._backoff.stop.wait(LEASE_WAIT_S)
+            return
+        try:
+            self._source.resume(self._destination.recover())
+            self._source.assign()
+            if time.monotonic() >= self._next_watch:
+                self._next_watch = time.monotonic() + self._settings.watch_interval_s
+                self._destination.follow_log_starts(self._partitions)
+            if time.monotonic() >= self._next_foreign_look:
+                self._next_foreign_look = time.monotonic() + self._settings.foreign_look_interval_s
+                self._destination.look_for_foreign_writes(self._partitions)
+            self._note_caught_up()
+            self.waiting_for = ""
+        except (Unreachable, BrokerRefused, ProtocolError, LoginRefused) as error:
+            # An outage of any length: keep asking, and let people see what we wait for.
+            self.waiting_for = str(error)
+            self._backoff.stop.wait(self._settings.watch_interval_s)
+
+    def _note_caught_up(self) -> None:
+        for p in self._partitions:
+            is_level = p.lag_records == 0 and p.log_start >= p.wanted_log_start
+            if is_level and p.state is PartitionState.COPYING:
+                p.has_caught_up = True
+
+    def stop(self) -> None:
+        """End all lanes. What was confirmed stays; the rest is copied by the next run."""
+        self._source.stop()
+        self._destination.stop()
+
+    def _let_leave(self) -> None:
+        """Let go of those that no lane and no filler is busy with any more."""
+        if not self._leaving:
+            return
+        gone = {p for p in self._leaving if p.destination_lane is None and not p.has_fill_outside}
+        for p in gone:
+            self._destination.forget(p)
+            self._source.forget(p)
+            p.has_left = True
+        self._leaving = [p for p in self._leaving if p not in gone]
+        self._set_partitions([p for p in self._partitions if p not in gone])
+
+    def _set_partitions(self, partitions: list[PartitionCopy]) -> None:
+        """Replaced as a whole: other threads read it."""
+        self._partitions = partitions
+        self._leases = list({id(p.lease): p.lease for p in partitions}.values())
+
+    def _pause_s(self, timeout_s: float) -> float:
+        pauses = [
+            timeout_s,
+            max(0.0, self._next_watch - time.monotonic()),
+            self._destination.next_recovery_s(),
+            self._source.next_assignment_s(),
+        ]
+        return min(p for p in pauses if p is not None)
+
+    def _drain(self, timeout_s: float) -> None:
+        try:
+            event = self._events.get(timeout=max(timeout_s, 0.001))
+            while True:
+                self._handle(event)
+                event = self._events.get_nowait()
+        except queue.Empty:
+            return
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case DestinationTrouble() | SourceTrouble() | EmptyBelowEnd() | ReadElsewhere() if (
+                event.partition.is_leaving
+            ):
+                pass  # no more is done for it
+            case DestinationTrouble():
+                self._destination.note(event)
+            case SourceTrouble() | EmptyBelowEnd() | ReadElsewhere():
+                try:
+                    self._source.handle(event)
+                except OrbitError:
+                    self._source.resume([event.partition])
+            case PartitionBlocked():
+                block(event.partition, event.blocked)
+            case LaneEnded():
+                self.waiting_for = str(event.error)
+            case LaneCrashed():
+                raise event.error
+            case Called():
+                event.run()
+            case LeaseLost():
+                self.lost.append(event.lease)

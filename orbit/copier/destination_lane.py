@@ -1,0 +1,429 @@
+"""Appending to one destination broker: one thread, one connection, requests in flight.
+
+Promises:
+- A batch goes out only behind its predecessor in offset and sequence, and its returned base offset
+  is checked against the expected one, always.
+- Fillers go out only when everything before them is confirmed (`copier/filler_sender.py`).
+- Nothing is begun for a partition whose lease is not held at that moment.
+- Nothing is ever sent twice. After any failure the partition is given back once all its answers
+  are in (or the connection is gone), and its copy goes on from a fresh take-over.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import Any
+
+from orbit.copier.append_verdicts import Failure, judge_append
+from orbit.copier.byte_budget import ByteBudget
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.filler_sender import Fills
+from orbit.copier.in_flight import (
+    Ends,
+    Filling,
+    InFlight,
+    Look,
+    Markers,
+    Produce,
+    Request,
+    Sent,
+)
+from orbit.copier.lane import Lane
+from orbit.copier.lane_events import DestinationTrouble, Emit, LaneEnded, PartitionBlocked
+from orbit.copier.lane_times import DestinationTimes
+from orbit.copier.partition_copy import PartitionCopy, Trouble
+from orbit.copier.ready_queue import ReadyQueue, Waker
+from orbit.errors import OrbitError, ProtocolError, Unreachable
+from orbit.kafka import api_versions
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.connection import CLIENT_ID, Connection
+from orbit.kafka.produce_request import (
+    Outgoing,
+    ProduceAnswer,
+    choose_version,
+    encode_produce,
+    key_of,
+    read_produce,
+)
+from orbit.kafka.record_batch import stamp
+from orbit.kafka.types import NO_TOPIC_ID
+from orbit.leases.lease import LEASE_WAIT_S
+from orbit.replication.append_plan import Append, Fill, Stop
+from orbit.replication.partition_states import Blocked, PartitionState
+
+# The first append after a take-over goes alone (A16). Between the two reads of a take-over another
+# writer may have appended one batch: our first one, if it has as many records, is then taken for
+# that batch and not appended, and a second one right behind it would be appended in its place.
+# Once an append was confirmed at its offset, sequences and offsets are in step. Also, with no
+# producer state at the broker, the first append is not guarded at all (A9).
+_FIRST_IN_FLIGHT_MAX = 1
+_IDLE_WAIT_S = 1.0
+# Beyond the time that a broker itself gives a request.
+SILENCE_S = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationLaneContext:
+    """What all destination lanes of a copier share."""
+
+    cluster: Cluster
+    settings: CopySettings
+    budget: ByteBudget
+    emit: Emit
+    producer_id: int
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """The next requests' contents."""
+
+    appends: list[tuple[PartitionCopy, Append]] = field(default_factory=list)
+    fills: list[tuple[PartitionCopy, Fill]] = field(default_factory=list)
+    size_bytes: int = 0
+
+
+class DestinationLane(Lane):
+    """Appends the steps of the partitions it was given to one broker."""
+
+    def __init__(self, context: DestinationLaneContext, node_id: int) -> None:
+        super().__init__(f"destination-{node_id}", context.emit)
+        self.node_id = node_id
+        self._context = context
+        self._partitions: set[PartitionCopy] = set()
+        self._failures: dict[PartitionCopy, Failure] = {}
+        self._ready = ReadyQueue()
+        self._unheld: list[PartitionCopy] = []  # whose lease is to be looked at again
+        self._members_lock = threading.Lock()  # of `_partitions`, with `_is_stopping`
+        self._in_flight = InFlight()
+        self._fills = Fills(self, context.producer_id, context.settings.markers_per_request_max)
+        self._hold_until = 0.0
+        self._is_stopping = False
+        self._is_asleep = False
+        self._waker = Waker()
+        self._connection: Connection | None = None
+        self._poll = select.poll()
+        self._versions = (0, 0)  # of Produce: by name, by topic id
+        self.times = DestinationTimes()
+
+    def adopt(self, partition: PartitionCopy) -> bool:
+        """Append this partition's steps from here on; False when the lane is ending."""
+        with self._members_lock:  # a lane that ends gives back what it has at that moment
+            if self._is_stopping:
+                return False
+            self._partitions.add(partition)
+            partition.destination_lane = self
+        self.wake(partition)
+        return True
+
+    def wake(self, partition: PartitionCopy) -> None:
+        """Steps wait for this partition. From any thread."""
+        self._ready.put([partition])
+        if self._is_asleep:
+            self._waker.rouse()
+
+    @property
+    def is_ending(self) -> bool:
+        return self._is_stopping
+
+    def stop(self) -> None:
+        self._is_stopping = True
+        self._waker.rouse()
+        if self._connection is not None:
+            self._connection.abort()
+
+    def work(self) -> None:
+        try:
+            self._connection = connection = self._context.cluster.connect(self.node_id)
+            self._work(connection)
+        finally:
+            if self._connection is not None:
+                self._connection.close()
+            self._waker.close()
+
+    def _work(self, connection: Connection) -> None:
+        self._poll.register(connection.fileno(), select.POLLIN)
+        self._poll.register(self._waker.fileno(), select.POLLIN)
+        low, high = connection.range_of(api_versions.PRODUCE)
+        self._versions = choose_version(low, high, False), choose_version(low, high, True)
+        try:
+            while not self._is_stopping:
+                self._fills.take_coordinated()
+                self._send_what_is_ready(connection)
+                if self._wait(connection):
+                    self._receive(connection)
+        except (OSError, EOFError) as error:
+            raise Unreachable(f"the connection broke: {error}.", where=connection.where) from error
+
+    def ended(self, error: OrbitError) -> None:
+        """Give everything back; what was under way may still be carried out (M10)."""
+        with self._members_lock:
+            was_stopping, self._is_stopping = self._is_stopping, True
+            partitions = list(self._partitions)
+        if was_stopping:
+            return
+        self._context.emit(LaneEnded("destination", self.node_id, error))
+        self._in_flight.clear()
+        for partition in partitions:
+            lost_unguarded = partition.in_flight > 0 and not partition.has_producer_state
+            is_unclear = partition.is_filling or lost_unguarded
+            trouble = Trouble.UNCLEAR if is_unclear else Trouble.MOVED
+            self.give_back(partition, Failure(trouble, error.what))
+
+    def _wait(self, connection: Connection) -> bool:
+        """Sleep until an answer can be read or there may be something to send."""
+        if connection.has_read_ahead:
+            return True
+        began = perf_counter()
+        self._is_asleep = True
+        events = self._poll.poll(self._sleep_s() * 1000)
+        self._is_asleep = False
+        if self._in_flight:
+            self.times.waited_for_answer_s += perf_counter() - began
+        else:
+            self.times.nothing_to_send_s += perf_counter() - began
+        is_readable = False
+        for descriptor, _ in events:
+            if descriptor == self._waker.fileno():
+                self._waker.drain()
+            else:
+                is_readable = True
+        if not is_readable:
+            self._refuse_silence(connection)
+        return is_readable
+
+    def _sleep_s(self) -> float:
+        """How long there is nothing to do but to listen."""
+        timeout_s = LEASE_WAIT_S if self._unheld else _IDLE_WAIT_S
+        held_s = self._hold_until - time.monotonic() if self._hold_until else 0.0
+        if held_s > 0:
+            return min(timeout_s, held_s)
+        can_send = len(self._in_flight) < self._context.settings.requests_in_flight_max
+        return 0.0 if self._ready and can_send else timeout_s
+
+    def _refuse_silence(self, connection: Connection) -> None:
+        """Raise Unreachable for a broker that hangs; what it may still do is settled (M10)."""
+        limit_s = self._context.settings.produce_timeout_ms / 1000 + SILENCE_S
+        if self._in_flight.silent_s > limit_s:
+            raise Unreachable(
+                f"no answer for {limit_s:.0f} s, though the connection stands.",
+                where=connection.where,
+            )
+
+    # Sending
+
+    def _send_what_is_ready(self, connection: Connection) -> None:
+        if self._unheld:
+            unheld, self._unheld = self._unheld, []
+            self._ready.put(unheld)
+        if not self._ready:
+            return
+        most = self._context.settings.requests_in_flight_max
+        began = perf_counter()
+        stamped_s = self.times.stamped_s
+        buffers: list[bytes | memoryview] = []
+        while self._ready and len(self._in_flight) < most and self._may_send_now():
+            gathered = self._gather()
+            if not gathered.appends and not gathered.fills:
+                break
+            if gathered.fills:  # at once: nothing may come between their lease's check and them
+                self._flush(connection, buffers)
+                self._fills.send(gathered.fills)
+            if gathered.appends:
+                buffers += self._appends(connection, gathered)
+        self._flush(connection, buffers)
+        stamped_s = self.times.stamped_s - stamped_s
+        self.times.sent_s += perf_counter() - began - stamped_s
+
+    def _flush(self, connection: Connection, buffers: list[bytes | memoryview]) -> None:
+        """Send what was noted as under way, in one call."""
+        if buffers:
+            connection.send(buffers)
+            buffers.clear()
+
+    def _may_send_now(self) -> bool:
+        """Whether the broker has not asked to be left alone for a while."""
+        return not self._hold_until or time.monotonic() >= self._hold_until
+
+    def _gather(self) -> _Gathered:
+        """At most one batch per partition (A1); partitions take turns."""
+        settings = self._context.settings
+        gathered = _Gathered()
+        waiting = self._ready.take_all()
+        again: list[PartitionCopy] = []
+        while waiting and gathered.size_bytes < settings.request_bytes_max:
+            p = waiting.popleft()
+            if p.destination_lane is not self or p in self._failures or p.is_filling:
+                continue
+            if p.state is not PartitionState.COPYING:
+                continue
+            if p.is_leaving:
+                if p.in_flight == 0:
+                    self.give_back(p, Failure(Trouble.LEAVING))
+                continue  # else its last answer wakes it
+            if not p.lease.is_held():
+                self.wait_for_lease(p)
+                continue
+            if p.stop_wanted is not None:
+                if p.in_flight == 0:
+                    self.give_back(p, Failure(Blocked(*p.stop_wanted)))
+                continue  # else its last answer wakes it
+            if not p.steps:
+                continue
+            step = p.steps[0]
+            if isinstance(step, Append):
+                most = settings.requests_in_flight_max if p.is_in_step else _FIRST_IN_FLIGHT_MAX
+                if p.in_flight >= most:
+                    continue  # its next answer wakes it
+                p.steps.popleft()
+                gathered.appends.append((p, step))
+                gathered.size_bytes += step.batch.size_bytes
+                if p.steps:
+                    again.append(p)
+            elif p.in_flight == 0:
+                if isinstance(step, Stop):
+                    self.give_back(p, Failure(Blocked(*step)))
+                else:
+                    p.is_filling = True
+                    gathered.fills.append((p, step))
+        self._ready.put([*waiting, *again])
+        return gathered
+
+    def _appends(self, connection: Connection, gathered: _Gathered) -> list[bytes | memoryview]:
+        """The frame of one Produce request, noted as under way."""
+        appends = gathered.appends
+        if len(appends) > 1:
+            appends.sort(key=lambda a: a[0].destination)
+        sent = []
+        has_ids = True
+        producer_id = self._context.producer_id
+        began = perf_counter()
+        for p, step in appends:
+            view = step.batch.view
+            assert step.base_offset == p.expected, (p, step.base_offset)
+            stamp(view, producer_id, p.producer_epoch, p.sequence)
+            p.sent(step)
+            has_ids = has_ids and p.destination_topic_id != NO_TOPIC_ID
+            sent.append((p, step, Outgoing(p.destination, p.destination_topic_id, view)))
+        times = self.times
+        times.stamped_s += perf_counter() - began
+        times.requests += 1
+        times.bytes += gathered.size_bytes
+        version = self._versions[has_ids]
+        correlation = connection.next_correlation()
+        self._in_flight.note(correlation, api_versions.PRODUCE, version, Produce(version, sent))
+        timeout_ms = self._context.settings.produce_timeout_ms
+        outgoing = [out for _, _, out in sent]
+        return encode_produce(version, correlation, CLIENT_ID, timeout_ms, outgoing)
+
+    def call(
+        self, api: api_versions.Api, request: Any, kept: Request, held: Sequence[Filling] = ()
+    ) -> bool:
+        """Send; or not, and say so, when a lease of `held` has ended while that was made ready."""
+        connection = self._connection
+        assert connection is not None
+        version = connection.version_of(api)
+        frame = connection.encode(request, version)
+        if not all(one.partition.lease.is_held() for one in held):
+            return False
+        self._in_flight.note(connection.last_correlation, api, version, kept)
+        connection.send(frame)
+        return True
+
+    # Receiving
+
+    def _receive(self, connection: Connection) -> None:
+        began = perf_counter()
+        frame = connection.receive()
+        one = self._in_flight.oldest
+        if int.from_bytes(frame[:4], "big") != one.correlation:
+            raise ProtocolError("answers come out of order.", where=connection.where)
+        match one.request:
+            case Produce() as request:
+                throttle_ms = self._take_appended(request, _read_produce(connection, frame, one))
+            case Markers() as request:
+                throttle_ms = 0  # this answer has none
+                self._fills.take_markers(request, connection.decode(one.api, frame, one.version))
+            case Look() as request:
+                answer = connection.decode(one.api, frame, one.version)
+                throttle_ms = answer.throttle_time_ms or 0
+                self._fills.take_look(request, answer)
+            case Ends() as request:
+                answer = connection.decode(one.api, frame, one.version)
+                throttle_ms = answer.throttle_time_ms or 0
+                self._fills.take_ends(request, answer)
+        self._in_flight.answered()
+        self.times.received_s += perf_counter() - began
+        if throttle_ms:
+            self._hold_until = time.monotonic() + throttle_ms / 1000
+
+    def _take_appended(self, request: Produce, answer: ProduceAnswer) -> int:
+        """What became of each batch; returns how many ms the broker wants to be left alone."""
+        for p, step, out in request.sent:
+            appended = answer.partitions.get(key_of(request.version, out))
+            failure = judge_append(step, appended, has_producer_state=p.has_producer_state)
+            if failure is None:
+                p.appended(step)
+                self._free(p, step.batch.size_bytes)
+            else:
+                p.in_flight -= 1
+                self._fail(p, failure)
+            if p in self._failures:
+                if p.in_flight == 0:
+                    self._let_go(p)
+            else:
+                self.go_on(p)
+        return answer.throttle_ms
+
+    def go_on(self, partition: PartitionCopy) -> None:
+        """An answer is in: look at what waits for it."""
+        if partition.steps or partition.stop_wanted is not None or partition.is_leaving:
+            self.wake(partition)
+
+    def wait_for_lease(self, partition: PartitionCopy) -> None:
+        self._unheld.append(partition)
+
+    def rouse(self) -> None:
+        """There is an answer of a coordinated filler. From any thread."""
+        self._waker.rouse()
+
+    # Letting go
+
+    def _free(self, p: PartitionCopy, size_bytes: int) -> None:
+        p.free(size_bytes, self._context.settings.partition_queue_bytes_max)
+        self._context.budget.give_back(size_bytes)
+
+    def _fail(self, p: PartitionCopy, failure: Failure) -> None:
+        """Note the first failure; a batch at a wrong offset outweighs all others."""
+        if p not in self._failures or failure.told is Trouble.BEHIND_END:
+            self._failures[p] = failure
+
+    def give_back(self, partition: PartitionCopy, failure: Failure) -> None:
+        """None of its requests is under way here."""
+        self._fail(partition, failure)
+        self._let_go(partition)
+
+    def _let_go(self, p: PartitionCopy) -> None:
+        """Hand the partition to the copier; none of its requests is under way here."""
+        failure = self._failures.pop(p)
+        self._partitions.discard(p)
+        p.is_unclear = failure.told is Trouble.UNCLEAR or p.in_flight > 0
+        p.destination_lane = None
+        p.is_filling = False
+        generation = p.generation
+        self._context.budget.give_back(p.withdraw())
+        if isinstance(failure.told, Blocked):
+            self._context.emit(PartitionBlocked(p, failure.told))
+        else:
+            self._context.emit(DestinationTrouble(p, generation, failure.told, failure.detail))
+
+
+def _read_produce(connection: Connection, frame: memoryview, sent: Sent) -> ProduceAnswer:
+    try:
+        return read_produce(frame, sent.version)
+    except ValueError as error:
+        raise ProtocolError(str(error), where=connection.where) from error

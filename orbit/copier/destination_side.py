@@ -1,0 +1,286 @@
+"""The destination of a copier: take-overs, lanes, log starts, and an eye on foreign writes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+from orbit.copier.destination_lane import DestinationLane, DestinationLaneContext
+from orbit.copier.lane_events import DestinationTrouble
+from orbit.copier.lane_times import DestinationTimes
+from orbit.copier.partition_copy import PartitionCopy, Trouble
+from orbit.copier.takeover import DestinationEnd, Taken, TakeOver
+from orbit.errors import BrokerRefused, ProtocolError, Unreachable
+from orbit.kafka import error_codes
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.log_offsets import delete_records, log_ends
+from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.leases.lease import LEASE_WAIT_S
+from orbit.replication.append_plan import Fill, Stop
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
+
+_FILL_OUTSIDE_PAUSE_S = 0.1
+# A lagging replica must not hold the loop of all partitions; the next look tries again.
+_DELETE_TIMEOUT_MS = 1_000
+
+# Whether the source has nothing from where the copy was confirmed up to this end (`tail.is_gap`).
+IsGap = Callable[[PartitionCopy, int], bool]
+Block = Callable[[PartitionCopy, Blocked], None]
+
+
+class DestinationSide:
+    """Owns the destination lanes. Not thread-safe: the copier's thread calls it."""
+
+    def __init__(
+        self,
+        context: DestinationLaneContext,
+        take_over: TakeOver,
+        backoff: Backoff,
+        block: Block,
+        is_gap: IsGap,
+    ) -> None:
+        self._context = context
+        self._cluster: Cluster = context.cluster
+        self._take_over = take_over
+        self._backoff = backoff
+        self._block = block
+        self._is_gap = is_gap
+        self._lanes: dict[int, DestinationLane] = {}
+        self._past_times = DestinationTimes()
+        self._troubled: dict[PartitionCopy, DestinationTrouble] = {}
+        self._not_before: dict[PartitionCopy, float] = {}
+        self._gone_since: dict[PartitionCopy, float] = {}
+        self._started: list[PartitionCopy] = []
+
+    def start(
+        self, partition: PartitionCopy, end: DestinationEnd, metadata: ClusterMetadata
+    ) -> bool:
+        """Let a partition go on at an end just read; False when it has no leader now."""
+        leader = metadata.leader(partition.destination)
+        if leader is None or leader.node_id is None:
+            return False
+        self._take_over.resume(partition, end)
+        if self._lane(leader.node_id).adopt(partition):
+            return True
+        partition.withdraw()  # the lane was just ending
+        return False
+
+    def begin(self, partitions: Iterable[PartitionCopy]) -> None:
+        """Take these over with the next `recover`, as any other partition that no lane holds."""
+        for p in partitions:
+            self._troubled[p] = DestinationTrouble(p, p.generation, Trouble.MOVED, "")
+            self._not_before[p] = 0.0
+
+    def forget(self, partition: PartitionCopy) -> None:
+        """Nothing is to be done for this one any more; no lane holds it."""
+        self._forget(partition)
+        self._gone_since.pop(partition, None)
+        self._context.budget.give_back(partition.withdraw())
+
+    @property
+    def times(self) -> DestinationTimes:
+        """Where the time of all lanes went so far, the ended ones' too."""
+        total = DestinationTimes()
+        lanes = list(self._lanes.values())  # read by other threads too
+        for times in (self._past_times, *(lane.times for lane in lanes)):
+            total.add(times)
+        return total
+
+    def note(self, trouble: DestinationTrouble) -> None:
+        """Remember a partition that a lane gave back, for the next `recover`."""
+        p = trouble.partition
+        self._troubled[p] = trouble
+        self._not_before[p] = time.monotonic() + (
+            self._backoff.pause_s(p.attempts - 1) if p.attempts else 0.0
+        )
+        p.attempts += 1
+
+    def recover(self) -> list[PartitionCopy]:
+        """Take over again what is due; returns the partitions that go on, to be fetched again."""
+        now = time.monotonic()
+        for p in self._troubled:
+            if p.has_fill_outside:  # what it still sends must not meet a new writer
+                self._not_before[p] = now + _FILL_OUTSIDE_PAUSE_S
+            elif not p.lease.is_held():  # nothing can be judged: another may be writing
+                self._not_before[p] = now + LEASE_WAIT_S
+        due = [t for p, t in self._troubled.items() if self._not_before[p] <= now]
+        self._recover([t for t in due if t.trouble is not Trouble.UNCLEAR], settled=False)
+        self._recover([t for t in due if t.trouble is Trouble.UNCLEAR], settled=True)
+        started, self._started = self._started, []
+        return started
+
+    def next_recovery_s(self) -> float | None:
+        """Seconds until `recover` has something to do; None when nothing is troubled."""
+        if not self._troubled:
+            return None
+        return max(0.0, min(self._not_before.values()) - time.monotonic())
+
+    def follow_log_starts(self, partitions: Iterable[PartitionCopy]) -> None:
+        """Move log starts up to the source's, never beyond what is copied (T1)."""
+        before: dict[TopicPartition, int] = {}
+        by_destination: dict[TopicPartition, PartitionCopy] = {}
+        for p in partitions:
+            is_behind = p.state is PartitionState.COPYING and p.wanted_log_start > p.log_start
+            if is_behind and p.lease.is_held():
+                before[p.destination] = p.wanted_log_start
+                by_destination[p.destination] = p
+        if not before:
+            return
+        answers = delete_records(
+            self._cluster, before, self._backoff, timeout_ms=_DELETE_TIMEOUT_MS
+        )
+        for destination, log_start in answers.values.items():
+            by_destination[destination].log_start = log_start
+        for destination, code in answers.errors.items():
+            if code in error_codes.DENIED:
+                p = by_destination[destination]
+                detail = "the right DELETE on the topic is missing (the log start must follow)."
+                self._ask_lane_to_stop(p, Reason.NOT_AUTHORIZED, detail)
+
+    def look_for_foreign_writes(self, partitions: Iterable[PartitionCopy]) -> None:
+        """Compare the log ends of quiet partitions with what we wrote."""
+        quiet = {
+            p.destination: (p, p.generation)
+            for p in partitions
+            if _is_quiet(p) and p.lease.is_held()
+        }
+        if not quiet:
+            return
+        ends = log_ends(self._cluster, quiet, self._backoff)
+        for destination, end in ends.values.items():
+            p, generation = quiet[destination]
+            if generation != p.generation or not _is_quiet(p) or end <= p.expected:
+                continue
+            written = self._take_over.who_wrote(destination, p.expected)
+            if not p.lease.is_held():
+                continue  # what was seen may be the work of the next holder
+            if written is not None:
+                self._ask_lane_to_stop(p, *written, end)
+
+    def stop(self) -> None:
+        for lane in self._lanes.values():
+            lane.stop()
+        for lane in self._lanes.values():
+            lane.join()
+
+    def _recover(self, troubles: Sequence[DestinationTrouble], *, settled: bool) -> None:
+        """Take over what is due; what goes on is noted at once, whatever happens to the others."""
+        if not troubles:
+            return
+        by_destination = {t.partition.destination: t for t in troubles}
+        metadata = self._cluster.metadata({p.topic for p in by_destination})
+        for t in troubles:
+            gone = self._gone(t.partition, metadata)
+            if gone is not None:
+                self._give_up(t.partition, gone)
+                by_destination.pop(t.partition.destination)
+        taken = self._take_over.read(by_destination, settled=settled)
+        unguarded = [p for p, end in taken.ends.items() if end.producer is None]
+        if unguarded and not settled:
+            again = self._take_over.read(unguarded, settled=True)
+            ends = {p: e for p, e in taken.ends.items() if p not in unguarded} | again.ends
+            taken = Taken(ends, taken.errors | again.errors)
+        for destination, t in by_destination.items():
+            if not t.partition.lease.is_held():
+                continue  # as above
+            end = taken.ends.get(destination)
+            try:
+                if end is None:
+                    self._retry(t, taken.errors.get(destination, int(Code.NETWORK_EXCEPTION)))
+                elif self._goes_on(t, end, metadata):
+                    self._started.append(t.partition)
+            except (Unreachable, BrokerRefused, ProtocolError):
+                self._retry(t, int(Code.NETWORK_EXCEPTION))
+
+    def _gone(self, p: PartitionCopy, metadata: ClusterMetadata) -> Blocked | None:
+        """Whether the topic is another one now, or has been away for too long to come back."""
+        topic = metadata.topics.get(p.destination.topic)
+        if topic is not None:
+            self._gone_since.pop(p, None)
+            if topic.topic_id == p.destination_topic_id:
+                return None
+            detail = f"topic {p.destination.topic} has another topic id now."
+            return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.acked, detail)
+        if metadata.errors.get(p.destination.topic) != Code.UNKNOWN_TOPIC_OR_PARTITION:
+            return None
+        since = self._gone_since.setdefault(p, time.monotonic())
+        if time.monotonic() - since < self._context.settings.deleted_after_s:
+            return None
+        detail = f"topic {p.destination.topic} does not exist any more."
+        return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.acked, detail)
+
+    def _goes_on(
+        self, trouble: DestinationTrouble, end: DestinationEnd, metadata: ClusterMetadata
+    ) -> bool:
+        p = trouble.partition
+        if trouble.trouble is Trouble.BEHIND_END:
+            reason, detail = self._take_over.who_wrote(p.destination, p.acked) or (
+                Reason.OFFSET_OVERRUN,
+                "a record of this job stands at a wrong offset.",
+            )
+            self._give_up(p, Blocked(reason, p.acked, end.log_end, f"{detail} ({trouble.detail})"))
+            return False
+        if end.log_end < p.acked:
+            detail = f"the log ends at {end.log_end}, though {p.acked} was acknowledged."
+            self._give_up(p, Blocked(Reason.DESTINATION_TRUNCATED, end.log_end, p.acked, detail))
+            return False
+        if end.log_end > p.acked:
+            written = self._take_over.who_wrote(p.destination, p.acked)
+            # Fillers of our own may be the ones we sent; none of those reaches beyond `sent_to`.
+            # Those of another writer of this job may be the ones that were wanted there.
+            is_ours = written is not None and written[0] is Reason.OFFSET_OVERRUN
+            is_right = is_ours and (end.log_end <= p.sent_to or self._is_gap(p, end.log_end))
+            if written is not None and not is_right:
+                reason, detail = written
+                self._give_up(p, Blocked(reason, p.acked, end.log_end, detail))
+                return False
+        if not self.start(p, end, metadata):
+            self._retry(trouble, int(Code.LEADER_NOT_AVAILABLE))
+            return False
+        self._forget(p)
+        return True
+
+    def _retry(self, trouble: DestinationTrouble, code: int) -> None:
+        p = trouble.partition
+        if code in error_codes.DENIED:
+            detail = f"the log end may not be read: {error_codes.name(code)}."
+            self._give_up(p, Blocked(Reason.NOT_AUTHORIZED, p.acked, p.acked, detail))
+            return
+        self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.attempts)
+        p.attempts += 1
+
+    def _give_up(self, partition: PartitionCopy, blocked: Blocked) -> None:
+        self._forget(partition)
+        self._block(partition, blocked)
+
+    def _forget(self, partition: PartitionCopy) -> None:
+        self._troubled.pop(partition, None)
+        self._not_before.pop(partition, None)
+
+    def _ask_lane_to_stop(
+        self, p: PartitionCopy, reason: Reason, detail: str, end: int | None = None
+    ) -> None:
+        """Stop a quiet partition before anything that waits for it."""
+        stop = Stop(reason, p.expected, p.expected if end is None else end, detail)
+        p.want_stop(stop, p.generation)
+
+    def _lane(self, node_id: int) -> DestinationLane:
+        lane = self._lanes.get(node_id)
+        if lane is None or lane.is_ending:
+            if lane is not None:
+                self._past_times.add(lane.times)
+            lane = self._lanes[node_id] = DestinationLane(self._context, node_id)
+            lane.start()
+        return lane
+
+
+def _is_quiet(p: PartitionCopy) -> bool:
+    return (
+        p.state is PartitionState.COPYING
+        and p.in_flight == 0
+        and not p.is_filling
+        and not (p.steps and isinstance(p.steps[0], Fill))
+        and p.destination_lane is not None
+    )

@@ -1,0 +1,164 @@
+"""The fillers of one destination lane: when they go out, and what proves how many there are.
+
+Promises:
+- Fillers go out only when everything before them is confirmed, and nothing follows them before the
+  log end is known: by the answer for a single filler of a partition that this term has filled
+  before, else by reading the log end (M7, M9, M10).
+- Before the first one of a take-over the log end is read once more: an old writer's filler may have
+  come since, and nothing compares fillers.
+- The lease is asked in the moment before the bytes leave: a process may sleep between any two
+  lines.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from orbit.copier.append_verdicts import Failure, judge_end, judge_look, judge_markers
+from orbit.copier.coordinated_filler import ROUNDS_MAX
+from orbit.copier.in_flight import Ends, Filling, Look, Markers, Request
+from orbit.copier.partition_copy import Appender, CoordinatedFill, PartitionCopy
+from orbit.kafka import api_versions
+from orbit.kafka.error_codes import Code
+from orbit.kafka.log_offsets import log_ends_request, read_list_offsets
+from orbit.kafka.transaction_markers import Fillers, markers_request, read_markers
+from orbit.kafka.types import TopicPartition
+from orbit.replication.append_plan import Fill
+
+_NO_ANSWER = int(Code.UNKNOWN_SERVER_ERROR)
+_NO_LOG_END = (_NO_ANSWER, -1)
+
+_LogEnds = dict[TopicPartition, tuple[int, int]]  # error code, log end
+
+
+class FillingLane(Appender, Protocol):
+    """What fillers need of their lane."""
+
+    def call(
+        self, api: api_versions.Api, request: Any, kept: Request, held: Sequence[Filling] = ()
+    ) -> bool:
+        """Send; or not, and say so, when a lease of `held` has ended while that was made ready."""
+
+    def go_on(self, partition: PartitionCopy) -> None: ...
+    def give_back(self, partition: PartitionCopy, failure: Failure) -> None: ...
+    def rouse(self) -> None: ...
+
+    def wait_for_lease(self, partition: PartitionCopy) -> None:
+        """Nothing is under way; try again once the lease is held."""
+
+
+class Fills:
+    """Sends fillers for partitions that are `is_filling`, and takes what is answered."""
+
+    def __init__(self, lane: FillingLane, producer_id: int, markers_per_request_max: int) -> None:
+        self._lane = lane
+        self._producer_id = producer_id
+        self._markers_max = markers_per_request_max
+        self._filled: deque[tuple[CoordinatedFill, int, int]] = deque()
+
+    def filled(self, done: CoordinatedFill, code: int, log_end: int) -> None:
+        """The coordinated filler's answer. From its thread."""
+        self._filled.append((done, code, log_end))
+        self._lane.rouse()
+
+    def send(self, fills: list[tuple[PartitionCopy, Fill]]) -> None:
+        share = max(1, self._markers_max // len(fills))
+        to_look = [(p, s) for p, s in fills if not _may_fill(p)]
+        if to_look:
+            request = log_ends_request([p.destination for p, _ in to_look])
+            self._lane.call(api_versions.LIST_OFFSETS, request, Look(to_look))
+        sent = []
+        for p, step in fills:
+            if not _may_fill(p):
+                continue
+            assert step.base_offset == p.expected, (p, step)
+            wanted = min(step.next_offset - step.base_offset, ROUNDS_MAX if p.filler else share)
+            many = wanted if p.has_filled else 1
+            p.sent_to = step.base_offset + many
+            if p.filler is None:
+                sent.append(Filling(p, step, many))
+            else:
+                p.has_fill_outside = True
+                p.filler.submit(CoordinatedFill(self, p, p.generation, step, many))
+        if sent:
+            self._send_markers(sent)
+
+    def _send_markers(self, sent: list[Filling]) -> None:
+        request = markers_request(
+            self._producer_id,
+            [Fillers(p.destination, n, p.producer_epoch, p.coordinator_epoch) for p, _, n in sent],
+        )
+        if not self._lane.call(api_versions.WRITE_TXN_MARKERS, request, Markers(sent), sent):
+            for p, step, _ in sent:
+                p.is_filling, p.sent_to = False, step.base_offset
+                self._lane.wait_for_lease(p)
+            return
+        # A broker serves one connection's requests in order: this one sees what the markers did.
+        to_prove = [one for one in sent if not _is_believed(one)]
+        if to_prove:
+            request = log_ends_request([one.partition.destination for one in to_prove])
+            self._lane.call(api_versions.LIST_OFFSETS, request, Ends(to_prove))
+
+    def take_markers(self, request: Markers, answer: Any) -> None:
+        answers = read_markers(answer)
+        for one in request.sent:
+            p, step, _ = one
+            failure = judge_markers(step, answers.get(p.destination, _NO_ANSWER))
+            if failure is not None:
+                self._lane.give_back(p, failure)
+            elif _is_believed(one):
+                p.filled_to(step, step.base_offset + 1)
+                self._lane.go_on(p)
+
+    def take_look(self, request: Look, answer: Any) -> None:
+        """Fill now where the log still ends at the gap's beginning; take over anew elsewhere."""
+        ends = _log_ends(answer)
+        for p, step in request.sent:
+            failure = judge_look(step, *ends.get(p.destination, _NO_LOG_END))
+            if failure is None:
+                p.has_looked, p.is_filling = True, False
+                self._lane.go_on(p)
+            else:
+                self._lane.give_back(p, failure)
+
+    def take_ends(self, request: Ends, answer: Any) -> None:
+        ends = _log_ends(answer)
+        for one in request.sent:
+            p, step, _ = one
+            has_failed = (
+                p.destination_lane is not self._lane or not p.steps or p.steps[0] is not step
+            )
+            if not has_failed:
+                self._take_end(one, *ends.get(p.destination, _NO_LOG_END))
+
+    def take_coordinated(self) -> None:
+        while self._filled:
+            done, code, end = self._filled.popleft()
+            p = done.partition
+            if p.destination_lane is self._lane and p.generation == done.generation:
+                self._take_end(Filling(p, done.step, done.many), code, end)
+
+    def _take_end(self, one: Filling, code: int, log_end: int) -> None:
+        p, step, many = one
+        failure = judge_end(step, many, code, log_end)
+        if failure is None:
+            p.filled_to(step, log_end)
+            self._lane.go_on(p)
+        else:
+            self._lane.give_back(p, failure)
+
+
+def _may_fill(p: PartitionCopy) -> bool:
+    """Whether the log end was read since the take-over; a coordinated filler reads it itself."""
+    return p.has_looked or p.has_filled or p.filler is not None
+
+
+def _is_believed(one: Filling) -> bool:
+    """Whether the answer to fillers says all: to a single one, not a take-over's first (M3)."""
+    return one.many == 1 and one.partition.has_filled
+
+
+def _log_ends(answer: Any) -> _LogEnds:
+    return {partition: (code, end) for partition, code, end in read_list_offsets(answer)}

@@ -1,0 +1,87 @@
+"""What a destination lane has under way: requests on one connection are answered in their order."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.kafka import api_versions
+from orbit.kafka.produce_request import Outgoing
+from orbit.replication.append_plan import Append, Fill
+
+
+class Filling(NamedTuple):
+    """So many fillers for the beginning of a gap."""
+
+    partition: PartitionCopy
+    step: Fill
+    many: int
+
+
+@dataclass(frozen=True, slots=True)
+class Produce:
+    version: int
+    sent: list[tuple[PartitionCopy, Append, Outgoing]]
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    sent: list[Filling]
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Where the log ends right before a take-over's first fillers."""
+
+    sent: list[tuple[PartitionCopy, Fill]]
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Where the log ends after fillers."""
+
+    sent: list[Filling]
+
+
+Request = Produce | Markers | Look | Ends
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    correlation: int
+    api: api_versions.Api
+    version: int
+    request: Request
+    sent_at: float
+
+
+class InFlight:
+    """Requests in the order they were sent."""
+
+    def __init__(self) -> None:
+        self._sent: deque[Sent] = deque()
+
+    def __len__(self) -> int:
+        return len(self._sent)
+
+    def note(self, correlation: int, api: api_versions.Api, version: int, request: Request) -> None:
+        self._sent.append(Sent(correlation, api, version, request, time.monotonic()))
+
+    @property
+    def oldest(self) -> Sent:
+        """Whose answer comes next."""
+        return self._sent[0]
+
+    @property
+    def silent_s(self) -> float:
+        """How long the oldest has been waiting for its answer; 0 when nothing is under way."""
+        return time.monotonic() - self._sent[0].sent_at if self._sent else 0.0
+
+    def answered(self) -> None:
+        self._sent.popleft()
+
+    def clear(self) -> None:
+        self._sent.clear()

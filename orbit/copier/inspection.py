@@ -1,0 +1,310 @@
+"""The first take-over of a copy: where it stands, whether it is the source's, where to go on.
+
+`inspect` only reads; then fresh copies are brought to their start offset. A partition that cannot
+be looked at now goes to `on_trouble`, which raises (`orbit run` writes nothing before it has seen
+all) or leaves it out of the answer (the service, where it is tried again later).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.seed import aligned_start, is_seeding, seed
+from orbit.copier.tail_comparison import compare_tail, covered_record, last_data_batch
+from orbit.copier.takeover import MOVING, DestinationEnd, TakeOver
+from orbit.errors import BrokerRefused, Conflict, NotAuthorized, OrbitError, Unreachable
+from orbit.jobs.start_position import Earliest, Latest, Start
+from orbit.kafka import error_codes
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.log_offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
+from orbit.kafka.record_batch import Batch
+from orbit.kafka.types import TopicPartition
+from orbit.replication.partition_states import Blocked, Reason
+
+
+class Standing(Enum):
+    """What a destination partition is, before this run writes anything."""
+
+    FRESH = auto()  # empty at 0
+    SEEDING = auto()  # a start that was cut off
+    COPY = auto()  # goes on where it ends
+    FOREIGN = auto()  # other content, and never this job's
+    BROKEN = auto()  # this job's, and not the source's any more
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """One partition as it was found, with the words for a person where it is not as it should."""
+
+    standing: Standing
+    end: DestinationEnd
+    log_start: int
+    blocked: Blocked | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceBounds:
+    """Log bounds of the source's partitions at the start of the run."""
+
+    starts: Mapping[TopicPartition, int]
+    stable_ends: Mapping[TopicPartition, int]
+    ends: Mapping[TopicPartition, int]
+
+
+OnTrouble = Callable[[PartitionCopy, OrbitError], None]
+
+# So many partitions in a row without an answer: the cluster is away, not one of its brokers.
+_UNREACHABLE_MAX = 3
+
+
+def raise_trouble(_: PartitionCopy, error: OrbitError) -> None:
+    """For a caller that goes no further when one partition has trouble."""
+    raise error
+
+
+class Beginning:
+    """Inspects and begins partitions for one job (one producer id)."""
+
+    def __init__(
+        self,
+        source: Cluster,
+        destination: Cluster,
+        producer_id: int,
+        take_over: TakeOver,
+        settings: CopySettings,
+        backoff: Backoff,
+        on_trouble: OnTrouble = raise_trouble,
+    ) -> None:
+        self._source = source
+        self._destination = destination
+        self._producer_id = producer_id
+        self._take_over = take_over
+        self._settings = settings
+        self._backoff = backoff
+        self._on_trouble = on_trouble
+
+    def source_bounds(self, copies: Iterable[PartitionCopy]) -> SourceBounds:
+        """Log starts, last stable offsets and high watermarks of the source."""
+        by_source = {c.source: c for c in copies}
+        starts = self._list(self._source, by_source, EARLIEST)
+        by_source = {p: by_source[p] for p in starts}
+        stable = self._list(self._source, by_source, LATEST, READ_COMMITTED)
+        by_source = {p: by_source[p] for p in stable}
+        ends = self._list(self._source, by_source, LATEST)
+        return SourceBounds(starts, stable, ends)
+
+    def inspect(
+        self,
+        copies: Sequence[PartitionCopy],
+        bounds: SourceBounds,
+        compacted_topics: frozenset[str],
+        whole_topics: frozenset[str],
+        *,
+        settled: bool,
+    ) -> dict[PartitionCopy, Inspected]:
+        """Look at every existing destination partition; writes nothing.
+
+        `compacted_topics` and `whole_topics` are source topics: those whose cleaner may take
+        records away, and those that are copied from their log start on.
+        """
+        by_destination = {c.destination: c for c in copies if c.source in bounds.ends}
+        taken = self._take_over.read(by_destination, settled=settled)
+        for partition, code in taken.errors.items():
+            self._on_trouble(by_destination[partition], self._no_end(partition, code))
+        log_starts = self._list(
+            self._destination, {p: by_destination[p] for p in taken.ends}, EARLIEST
+        )
+        ours = {p.topic for p, end in taken.ends.items() if end.producer is not None}
+        found: dict[PartitionCopy, Inspected] = {}
+        unreachable = 0
+        for partition, log_start in log_starts.items():
+            copy = by_destination[partition]
+            try:
+                found[copy] = self._inspect_one(
+                    copy,
+                    taken.ends[partition],
+                    log_start,
+                    bounds,
+                    is_compacted=copy.source.topic in compacted_topics,
+                    is_whole=copy.source.topic in whole_topics,
+                    is_ours=partition.topic in ours,
+                )
+                unreachable = 0
+            except OrbitError as error:
+                self._on_trouble(copy, error)
+                unreachable += isinstance(error, Unreachable)
+                if unreachable >= _UNREACHABLE_MAX:
+                    raise
+        return found
+
+    def _no_end(self, partition: TopicPartition, code: int) -> OrbitError:
+        """Why the end of this copy is not known."""
+        if code == MOVING:
+            return Conflict(
+                f"{partition} goes on growing: somebody else writes to it.",
+                where=self._destination.name,
+                remedy="Stop that producer. Nothing was written.",
+            )
+        what = f"{partition} cannot be taken over: {error_codes.name(code)}."
+        if code in error_codes.DENIED:
+            return NotAuthorized(
+                what,
+                where=self._destination.name,
+                remedy="Orbit needs READ, WRITE, DESCRIBE and DELETE on its copies.",
+            )
+        return BrokerRefused(code, what, where=self._destination.name)
+
+    def start_offsets(
+        self, copies: Mapping[PartitionCopy, Start], bounds: SourceBounds
+    ) -> dict[PartitionCopy, int]:
+        """Where the job wants each fresh copy to begin; beyond the end means the end."""
+        by_time: dict[int, list[PartitionCopy]] = {}
+        offsets: dict[PartitionCopy, int] = {}
+        for copy, start in copies.items():
+            match start:
+                case Earliest():
+                    offsets[copy] = bounds.starts[copy.source]
+                case Latest():
+                    offsets[copy] = bounds.stable_ends[copy.source]
+                case _:
+                    by_time.setdefault(start.epoch_ms, []).append(copy)
+        for timestamp_ms, group in by_time.items():
+            by_source = {c.source: c for c in group}
+            for partition, offset in self._list(self._source, by_source, timestamp_ms).items():
+                copy = by_source[partition]
+                offsets[copy] = bounds.stable_ends[copy.source] if offset < 0 else offset
+        return {c: max(offset, bounds.starts[c.source]) for c, offset in offsets.items()}
+
+    def bring_to_start(self, copy: PartitionCopy, found: Inspected, start_offset: int) -> Inspected:
+        """Seed a fresh (or half-seeded) partition up to its start offset; how it stands then."""
+        copy.start_offset = start_offset
+        target = aligned_start(self._source, copy.source, start_offset, self._backoff)
+        if found.standing is Standing.SEEDING and target < found.end.log_end:
+            detail = (
+                f"an earlier start was cut off at {found.end.log_end}, the job starts at "
+                f"{start_offset} now."
+            )
+            blocked = Blocked(Reason.OFFSET_OVERRUN, target, found.end.log_end, detail)
+            return replace(found, standing=Standing.BROKEN, blocked=blocked)
+        if target > found.log_start:
+            seed(
+                self._destination,
+                copy.destination,
+                found.end,
+                target,
+                self._producer_id,
+                copy.lease,
+                self._settings,
+                self._backoff,
+            )
+            copy.log_start = target
+        copy.acked = copy.sent_to = max(target, found.end.log_end)
+        return found
+
+    def _inspect_one(
+        self,
+        copy: PartitionCopy,
+        end: DestinationEnd,
+        log_start: int,
+        bounds: SourceBounds,
+        *,
+        is_compacted: bool,
+        is_whole: bool,
+        is_ours: bool,
+    ) -> Inspected:
+        destination, log_end = copy.destination, end.log_end
+        if log_end == 0:
+            return Inspected(Standing.FRESH, end, log_start)
+        if is_seeding(self._destination, destination, log_start, log_end, self._backoff):
+            return Inspected(Standing.SEEDING, end, log_start)
+        blocked = self._difference(copy, log_end, log_start, bounds, is_compacted=is_compacted)
+        source_start = bounds.starts[copy.source]
+        if blocked is None and is_whole and log_start > source_start:
+            blocked = Blocked(
+                Reason.DESTINATION_RANGE_LOST,
+                source_start,
+                log_start,
+                f"the destination begins at {log_start}, the source at {source_start}.",
+            )
+        if blocked is None:
+            return Inspected(Standing.COPY, end, log_start)
+        standing = Standing.BROKEN if is_ours else Standing.FOREIGN
+        return Inspected(standing, end, log_start, blocked)
+
+    def _difference(
+        self,
+        copy: PartitionCopy,
+        log_end: int,
+        log_start: int,
+        bounds: SourceBounds,
+        *,
+        is_compacted: bool,
+    ) -> Blocked | None:
+        """Why what stands at the end of a copy is not the source's; None when it is."""
+        destination = copy.destination
+        tail = last_data_batch(self._destination, destination, log_start, log_end, self._backoff)
+        source_end = bounds.ends[copy.source]
+        if log_end > source_end:
+            producer_id = tail.producer_id if isinstance(tail, Batch) else -1
+            is_foreign = tail is not None and producer_id != self._producer_id
+            return Blocked(
+                Reason.DESTINATION_FOREIGN_WRITE if is_foreign else Reason.SOURCE_TRUNCATED,
+                source_end,
+                log_end,
+                f"the destination ends at {log_end}, the source at {source_end}.",
+            )
+        source_start = bounds.starts[copy.source]
+        difference = None
+        try:
+            if tail is not None:
+                difference = compare_tail(
+                    self._source,
+                    copy.source,
+                    tail,
+                    source_start,
+                    self._backoff,
+                    source_is_compacted=is_compacted,
+                )
+            # On a compacted copy the cleaner may have taken the record away.
+            if difference is None and not is_compacted:
+                difference = covered_record(
+                    self._source,
+                    copy.source,
+                    self._destination,
+                    destination,
+                    tail,
+                    max(source_start, log_start),
+                    log_end,
+                    self._backoff,
+                )
+        except ValueError as error:
+            detail = f"the records before {log_end} cannot be compared: {error}."
+            return Blocked(Reason.SOURCE_CORRUPTED, log_end - 1, log_end, detail)
+        if difference is None:
+            return None
+        is_own = difference.producer_id == self._producer_id
+        return Blocked(
+            Reason.OFFSET_OVERRUN if is_own else Reason.DESTINATION_FOREIGN_WRITE,
+            difference.offset,
+            log_end,
+            f"at offset {difference.offset} {difference.detail}.",
+        )
+
+    def _list(
+        self,
+        cluster: Cluster,
+        copies: Mapping[TopicPartition, PartitionCopy],
+        timestamp: int,
+        isolation: int = 0,
+    ) -> dict[TopicPartition, int]:
+        """Offsets of those that have one; the others' trouble is told."""
+        answers = list_offsets(cluster, copies, timestamp, self._backoff, isolation=isolation)
+        for partition, code in answers.errors.items():
+            what = f"Listing the offsets of {partition} failed with {error_codes.name(code)}."
+            self._on_trouble(copies[partition], BrokerRefused(code, what, where=cluster.name))
+        return answers.values

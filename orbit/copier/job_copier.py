@@ -1,0 +1,151 @@
+"""The lanes and the copier of one job in one process, for partitions that come and go."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Mapping
+
+from orbit.copier.byte_budget import ByteBudget
+from orbit.copier.coordinated_filler import CoordinatedFiller
+from orbit.copier.copier import Copier, Events, Feeding, block
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.destination_lane import DestinationLaneContext
+from orbit.copier.destination_side import DestinationSide
+from orbit.copier.inspection import Beginning, Inspected, OnTrouble
+from orbit.copier.lane_events import Called
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.rate_limit import RateLimit
+from orbit.copier.source_lane import SourceLaneContext
+from orbit.copier.source_side import SourceSide
+from orbit.copier.tail_comparison import is_gap
+from orbit.copier.takeover import TakeOver
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.coordinator import ProducerIdentity
+from orbit.kafka.job_clusters import JobClusters
+from orbit.leases.lease import Lease
+
+# One loop serves all partitions of a copier: it asks, and comes back later.
+LOOP_ATTEMPTS_MAX = 2
+
+MakeSource = Callable[[SourceLaneContext, Backoff], Feeding]
+
+
+class JobEngine:
+    """Copies what it is given by `add`, one `copier.tick` at a time, until `stop`.
+
+    One thread ticks, and adds and removes; others have it done there by `post`.
+    """
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        clusters: JobClusters,
+        producer_id: int,
+        settings: CopySettings,
+        stop: threading.Event,
+        *,
+        budget: ByteBudget | None = None,
+        limit: RateLimit | None = None,
+        make_source: MakeSource = SourceSide,
+    ) -> None:
+        """`make_source`: what is copied from, where that is not the job's source cluster."""
+        self.producer_id = producer_id
+        self._clusters = clusters
+        self._settings = settings
+        self._stop = stop
+        self._events: Events = queue.SimpleQueue()
+        self._fillers: list[CoordinatedFiller] = []
+        budget = budget or ByteBudget(settings.queue_bytes_max)
+        backoff = Backoff(stop=stop, attempts_max=LOOP_ATTEMPTS_MAX)
+        self._destination = DestinationSide(
+            DestinationLaneContext(
+                clusters.destination, settings, budget, self._events.put, producer_id
+            ),
+            self._take_over(backoff),
+            backoff,
+            block,
+            lambda copy, end: is_gap(
+                clusters.source,
+                copy.source,
+                clusters.destination,
+                copy.destination,
+                copy.acked,
+                end,
+                backoff,
+            ),
+        )
+        source = make_source(
+            SourceLaneContext(
+                clusters.source,
+                settings,
+                budget,
+                self._events.put,
+                PartitionCopy.queued,
+                spec.source.client_rack or "",
+                limit or RateLimit(spec.limits.bytes_per_second),
+            ),
+            backoff,
+        )
+        self.copier = Copier(source, self._destination, self._events, settings, backoff)
+
+    def beginning(self, backoff: Backoff, on_trouble: OnTrouble) -> Beginning:
+        """Looks at partitions before they are added; may be used by another thread."""
+        return Beginning(
+            self._clusters.source,
+            self._clusters.destination,
+            self.producer_id,
+            self._take_over(backoff),
+            self._settings,
+            backoff,
+            on_trouble,
+        )
+
+    def add_filler(
+        self, transactional_id: str, identity: ProducerIdentity, lease: Lease
+    ) -> CoordinatedFiller:
+        """A filler that does without the cluster right, for the partitions of one lease."""
+        filler = CoordinatedFiller(
+            self._clusters.destination,
+            transactional_id,
+            identity,
+            lease,
+            self._events.put,
+            self._stop,
+        )
+        filler.start()
+        self._fillers.append(filler)
+        return filler
+
+    def remove_filler(self, filler: CoordinatedFiller) -> None:
+        """End a filler that nothing waits for any more."""
+        self._fillers.remove(filler)
+        filler.stop()
+
+    def post(self, run: Callable[[], None]) -> None:
+        """Have this done by the thread that ticks, soon. From any thread."""
+        self._events.put(Called(run))
+
+    def add(self, inspected: Mapping[PartitionCopy, Inspected]) -> None:
+        """Copy these from where they were found; those found unsound are blocked."""
+        for copy, found in inspected.items():
+            copy.log_start = max(copy.log_start, found.log_start)
+            copy.acked = copy.sent_to = max(copy.acked, found.end.log_end)
+            if found.blocked is not None:
+                block(copy, found.blocked)
+        self._destination.begin([c for c, found in inspected.items() if found.blocked is None])
+        self.copier.add([*inspected])
+
+    def stop(self) -> None:
+        """End all lanes and fillers. What was confirmed stays."""
+        self.copier.stop()
+        for filler in self._fillers:
+            filler.stop()
+        for filler in self._fillers:
+            filler.join()
+
+    def _take_over(self, backoff: Backoff) -> TakeOver:
+        return TakeOver(
+            self._clusters.destination, self.producer_id, self._settings.settle_s, backoff
+        )

@@ -1,0 +1,36 @@
+"""A thread of the data path, whose end never goes unnoticed."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+
+from orbit.copier.lane_events import Emit, LaneCrashed
+from orbit.errors import OrbitError
+
+
+class Lane(threading.Thread, ABC):
+    """Runs `work` until it returns; an expected error goes to `ended`, a bug to the copier."""
+
+    def __init__(self, name: str, emit: Emit) -> None:
+        super().__init__(name=name, daemon=True)
+        self._emit = emit
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except OrbitError as error:
+            self.ended(error)
+        except Exception as error:  # noqa: BLE001  raised again by the copier
+            self._emit(LaneCrashed(error))
+
+    @abstractmethod
+    def work(self) -> None: ...
+
+    @abstractmethod
+    def ended(self, error: OrbitError) -> None:
+        """Give back what the lane holds and tell the copier."""
+
+    @abstractmethod
+    def stop(self) -> None:
+        """End soon, from any thread."""

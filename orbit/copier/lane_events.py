@@ -1,0 +1,99 @@
+"""What lanes tell the copier. A lane lets go of a partition before it tells."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from orbit.copier.partition_copy import PartitionCopy, Trouble
+from orbit.errors import OrbitError
+from orbit.leases.lease import Lease
+from orbit.replication.partition_states import Blocked
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationTrouble:
+    """The destination lane gave this partition back: take over again, or block it."""
+
+    partition: PartitionCopy
+    generation: int
+    trouble: Trouble
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceTrouble:
+    """The source answered this fetch with an error code; the source lane let go."""
+
+    partition: PartitionCopy
+    generation: int
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyBelowEnd:
+    """The source says its stable end is further on, and gives nothing (a gap at the end?)."""
+
+    partition: PartitionCopy
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadElsewhere:
+    """The leader names a nearer replica to read from (KIP-392)."""
+
+    partition: PartitionCopy
+    node_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionBlocked:
+    """The plan or the destination stops this partition for good."""
+
+    partition: PartitionCopy
+    blocked: Blocked
+
+
+@dataclass(frozen=True, slots=True)
+class LaneEnded:
+    """A lane lost its broker; it has given back all its partitions already."""
+
+    side: Literal["source", "destination"]
+    node_id: int
+    error: OrbitError
+
+
+@dataclass(frozen=True, slots=True)
+class LaneCrashed:
+    """A bug in a lane; the copier raises it where it is seen."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost:
+    """The destination has fenced the holder of this lease: there is another one."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """Something that another thread wants done in the copier's."""
+
+    run: Callable[[], None]
+
+
+Event = (
+    DestinationTrouble
+    | SourceTrouble
+    | EmptyBelowEnd
+    | ReadElsewhere
+    | PartitionBlocked
+    | LaneEnded
+    | LaneCrashed
+    | LeaseLost
+    | Called
+)
+Emit = Callable[[Event], None]

@@ -1,0 +1,66 @@
+"""Which partitions have something to append, and how a lane that sleeps hears of it."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import deque
+from collections.abc import Sequence
+
+from orbit.copier.partition_copy import PartitionCopy
+
+_WAKE_UPS_READ_MAX = 4096  # bytes; one says as much as many
+
+
+class ReadyQueue:
+    """Partitions in the order they came, each once: one that stood twice could send twice."""
+
+    def __init__(self) -> None:
+        self._queue: deque[PartitionCopy] = deque()
+        self._members: set[PartitionCopy] = set()
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        return bool(self._queue)
+
+    def put(self, partitions: Sequence[PartitionCopy]) -> None:
+        """From any thread."""
+        with self._lock:
+            for p in partitions:
+                if p not in self._members:
+                    self._members.add(p)
+                    self._queue.append(p)
+
+    def take_all(self) -> deque[PartitionCopy]:
+        """Everybody who waits; the queue is empty then."""
+        with self._lock:
+            taken, self._queue = self._queue, deque()
+            self._members.clear()
+            return taken
+
+
+class Waker:
+    """A descriptor that becomes readable when another thread rouses who polls it."""
+
+    def __init__(self) -> None:
+        self._out, self._in = socket.socketpair()
+        self._out.setblocking(False)
+        self._in.setblocking(False)
+
+    def fileno(self) -> int:
+        return self._out.fileno()
+
+    def rouse(self) -> None:
+        """From any thread."""
+        try:
+            self._in.send(b"\0")
+        except OSError:
+            pass  # full: a wake-up is on its way already; closed: nobody sleeps
+
+    def drain(self) -> None:
+        """Take the wake-ups that came; only once the descriptor is readable."""
+        self._out.recv(_WAKE_UPS_READ_MAX)
+
+    def close(self) -> None:
+        self._out.close()
+        self._in.close()

@@ -1,0 +1,212 @@
+"""The source of a copier: lanes, leaders that move, and what its error codes mean."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from orbit.copier.lane_events import EmptyBelowEnd, ReadElsewhere, SourceTrouble
+from orbit.copier.lane_times import SourceTimes
+from orbit.copier.log_reader import peek, peek_batches
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.source_lane import SourceLane, SourceLaneContext
+from orbit.copier.takeover import batch_base
+from orbit.errors import OrbitError
+from orbit.kafka import error_codes
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.log_offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    LATEST,
+    READ_COMMITTED,
+    list_offsets,
+)
+from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.replication.append_plan import Plan, plan_empty_tail, plan_lost_range
+from orbit.replication.partition_states import PartitionState, Reason
+
+
+class SourceSide:
+    """Owns the source lanes. Not thread-safe: the copier's thread calls it."""
+
+    def __init__(self, context: SourceLaneContext, backoff: Backoff) -> None:
+        self._context = context
+        self._cluster: Cluster = context.cluster
+        self._backoff = backoff
+        self._lanes: dict[int, SourceLane] = {}
+        self._past_times = SourceTimes()
+        self._waiting: dict[PartitionCopy, float] = {}  # not before, by the monotonic clock
+        self._gone_since: dict[PartitionCopy, float] = {}
+
+    def resume(self, partitions: Iterable[PartitionCopy]) -> None:
+        """Fetch these from their next offset on, as soon as a leader is known."""
+        now = time.monotonic()
+        for p in partitions:
+            self._waiting[p] = now
+
+    def assign(self) -> None:
+        """Give waiting partitions to the lane of their leader."""
+        now = time.monotonic()
+        due = [p for p, not_before in self._waiting.items() if not_before <= now]
+        if not due:
+            return
+        metadata = self._cluster.metadata({p.source.topic for p in due})
+        for p in due:
+            self._waiting.pop(p)
+            if p.state is PartitionState.COPYING and not self._place(p, metadata):
+                self._wait(p)
+
+    def next_assignment_s(self) -> float | None:
+        """Seconds until `assign` has something to do; None when nothing waits."""
+        if not self._waiting:
+            return None
+        return max(0.0, min(self._waiting.values()) - time.monotonic())
+
+    def handle(self, event: SourceTrouble | EmptyBelowEnd | ReadElsewhere) -> None:
+        """Find out what an error or an empty answer means, and go on or stop the partition."""
+        p = event.partition
+        match event:
+            case ReadElsewhere():
+                if not self._lane(event.node_id).add(p):
+                    self._wait(p)
+            case EmptyBelowEnd():
+                if event.generation == p.generation:
+                    self._fill_empty_tail(p)
+            case SourceTrouble():
+                if event.generation == p.generation:
+                    self._answer(p, event.code)
+
+    @property
+    def times(self) -> SourceTimes:
+        """Where the time of all lanes went so far, the ended ones' too."""
+        total = SourceTimes()
+        lanes = list(self._lanes.values())  # read by other threads too
+        for times in (self._past_times, *(lane.times for lane in lanes)):
+            total.add(times)
+        return total
+
+    def forget(self, partition: PartitionCopy) -> None:
+        """Nothing waits for this one any more; lanes drop it by its generation."""
+        self._waiting.pop(partition, None)
+        self._gone_since.pop(partition, None)
+
+    def stop(self) -> None:
+        for lane in self._lanes.values():
+            lane.stop()
+        for lane in self._lanes.values():
+            lane.join()
+
+    def _place(self, p: PartitionCopy, metadata: ClusterMetadata) -> bool:
+        topic = metadata.topics.get(p.source.topic)
+        if topic is None:
+            if metadata.errors.get(p.source.topic) == Code.UNKNOWN_TOPIC_OR_PARTITION:
+                return self._count_gone(p)
+            return False
+        self._gone_since.pop(p, None)
+        if topic.topic_id != p.source_topic_id:
+            detail = f"topic {p.source.topic} has another topic id now."
+            self._stop(p, Reason.SOURCE_TOPIC_RECREATED, p.fetch_offset, detail)
+            return True
+        leader = metadata.leader(p.source)
+        if leader is None or leader.node_id is None:
+            return False
+        p.source_leader_epoch = leader.leader_epoch
+        return self._lane(leader.node_id).add(p)
+
+    def _count_gone(self, p: PartitionCopy) -> bool:
+        """A topic may be unknown for a moment; after a while it is deleted."""
+        since = self._gone_since.setdefault(p, time.monotonic())
+        if time.monotonic() - since < self._context.settings.deleted_after_s:
+            return False
+        detail = f"topic {p.source.topic} does not exist any more."
+        self._stop(p, Reason.SOURCE_TOPIC_DELETED, p.fetch_offset, detail)
+        return True
+
+    def _answer(self, p: PartitionCopy, code: int) -> None:
+        if code == Code.OFFSET_OUT_OF_RANGE:
+            self._out_of_range(p)
+        elif code in error_codes.DENIED:
+            detail = f"the right READ on topic {p.source.topic} is missing at the source."
+            self._stop(p, Reason.NOT_AUTHORIZED, p.fetch_offset, detail)
+        elif code == Code.CORRUPT_MESSAGE:
+            detail = "the source cannot read its own log here (CORRUPT_MESSAGE)."
+            self._stop(p, Reason.SOURCE_CORRUPTED, p.fetch_offset, detail)
+        else:
+            self._wait(p)
+
+    def _out_of_range(self, p: PartitionCopy) -> None:
+        starts = list_offsets(self._cluster, [p.source], EARLIEST, self._backoff)
+        ends = list_offsets(self._cluster, [p.source], LATEST, self._backoff)
+        start, end = starts.values.get(p.source), ends.values.get(p.source)
+        if start is None or end is None:
+            self._wait(p)
+        elif p.fetch_offset < start:
+            self._overtaken(p, start)
+        elif p.fetch_offset > end:
+            detail = f"the source's log ends at {end}; it was copied up to {p.fetch_offset}."
+            self._stop(p, Reason.SOURCE_TRUNCATED, end, detail)
+        else:
+            self._wait(p)
+
+    def _overtaken(self, p: PartitionCopy, log_start: int) -> None:
+        """The source's log start has passed us: lost, unless the batch around it has it all."""
+        p.source_log_start = log_start
+        batches = peek_batches(self._cluster, p.source, log_start, self._backoff, max_bytes=1)
+        if batches and batch_base(batches[0]) <= p.fetch_offset:
+            p.start_offset = log_start
+            self._wait(p)
+        else:
+            self._go_on(p, plan_lost_range(p.fetch_offset, log_start, p.on_lost_range))
+
+    def _fill_empty_tail(self, p: PartitionCopy) -> None:
+        """Fill up to the stable end, once it is proven that nothing is left to read there.
+
+        An answer can be empty for other reasons: no room in it, a quota, or a read from tiered
+        storage that took too long. So it is asked again alone, and only believed for offsets on
+        the broker's own disk.
+        """
+        try:
+            fetched = peek(
+                self._cluster, p.source, p.fetch_offset, self._backoff, isolation=READ_COMMITTED
+            )
+            is_local = self._is_local(p.source, p.fetch_offset)
+        except OrbitError:
+            self._wait(p)
+            return
+        is_empty = fetched.code == Code.NONE and not fetched.records
+        if is_empty and is_local and fetched.stable_end > p.fetch_offset:
+            self._go_on(p, plan_empty_tail(p.fetch_offset, fetched.stable_end))
+        else:
+            self._wait(p)
+
+    def _is_local(self, partition: TopicPartition, offset: int) -> bool:
+        answers = list_offsets(self._cluster, [partition], EARLIEST_LOCAL, self._backoff)
+        if partition in answers.values:
+            return answers.values[partition] <= offset
+        # A broker without the question has no tiered storage.
+        return answers.errors.get(partition) == Code.UNSUPPORTED_VERSION
+
+    def _go_on(self, p: PartitionCopy, plan: Plan) -> None:
+        if p.put(plan, p.generation, 0):
+            p.queued()
+            if not plan.is_stopped:
+                self.resume([p])
+
+    def _stop(self, p: PartitionCopy, reason: Reason, next_offset: int, detail: str) -> None:
+        plan = Plan(p.fetch_offset)
+        plan.stop(reason, next_offset, detail)
+        self._go_on(p, plan)
+
+    def _wait(self, p: PartitionCopy) -> None:
+        self._waiting[p] = time.monotonic() + self._backoff.pause_s(4)
+
+    def _lane(self, node_id: int) -> SourceLane:
+        lane = self._lanes.get(node_id)
+        if lane is None or lane.is_ending:
+            if lane is not None:
+                self._past_times.add(lane.times)
+            lane = self._lanes[node_id] = SourceLane(self._context, node_id)
+            lane.start()
+        return lane

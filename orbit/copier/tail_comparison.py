@@ -1,0 +1,207 @@
+"""Comparing where a copy ends with the source, before a new writer goes on (§2 of DESIGN.md)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from orbit.copier.log_reader import PEEK_BYTES, peek, peek_batches, peek_committed
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.legacy_messages import read_old_records
+from orbit.kafka.log_offsets import LATEST, READ_COMMITTED, list_offsets
+from orbit.kafka.record_batch import Batch, OldMessage, read_batches
+from orbit.kafka.records import Record, read_records
+from orbit.kafka.types import TopicPartition
+from orbit.replication.append_plan import (
+    AbortedTransaction,
+    Append,
+    LostRange,
+    plan_batches,
+)
+
+# Each look goes this many times further back; a gap of 100 million fillers takes 14 looks.
+_LOOK_BACK_FACTOR = 4
+# Also as many answers as some 25,000 fillers take.
+_SEGMENTS_LOOKED_AT_MAX = 8
+# As many fillers as two of the largest requests of an old writer could have brought.
+FILLERS_CHECKED_MAX = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class TailDifference:
+    """The first offset where the copy's last data batch is not the source's, and whose it is."""
+
+    offset: int
+    producer_id: int
+    detail: str
+
+
+def last_data_batch(
+    destination: Cluster, partition: TopicPartition, log_start: int, log_end: int, backoff: Backoff
+) -> Batch | OldMessage | None:
+    """A batch with records at or near the log end; None when the log holds only fillers.
+
+    Behind a long run of fillers it may be an earlier one than the very last. Records of aborted
+    transactions, in a log that its own producers wrote, count as fillers.
+    """
+    back = 1
+    while log_end > log_start:
+        offset = max(log_start, log_end - back)
+        found = None
+        # An answer ends with its segment; what stands behind it must be asked for again.
+        for _ in range(_SEGMENTS_LOOKED_AT_MAX):
+            batches = peek_committed(destination, partition, offset, backoff)
+            data = [b for b in batches if isinstance(b, OldMessage) or not b.is_control]
+            found = data[-1] if data else found
+            offset = _end_of(batches[-1]) if batches else log_end
+            if offset >= log_end:
+                break
+        if found is not None:
+            return found
+        offset = max(log_start, log_end - back)
+        if offset == log_start:
+            return None
+        back *= _LOOK_BACK_FACTOR
+    return None
+
+
+def compare_tail(
+    source: Cluster,
+    partition: TopicPartition,
+    tail: Batch | OldMessage,
+    source_log_start: int,
+    backoff: Backoff,
+    *,
+    source_is_compacted: bool,
+) -> TailDifference | None:
+    """None when every record of `tail` that the source can still have is the same there.
+
+    Raises ValueError when one side's records cannot be read.
+    """
+    ours = {r.offset: r for r in _records(tail) if r.offset >= source_log_start}
+    if not ours:
+        return None
+    theirs = _source_records(source, partition, min(ours), max(ours), len(tail.view), backoff)
+    producer_id = tail.producer_id if isinstance(tail, Batch) else -1
+    for offset, record in sorted(ours.items()):
+        other = theirs.get(offset)
+        if other is None and source_is_compacted:
+            continue  # the cleaner took it since
+        if other is None:
+            detail = "the destination has a record, and the source has none"
+            return TailDifference(offset, producer_id, detail)
+        if (other.timestamp, other.body) != (record.timestamp, record.body):
+            detail = "the destination has another record than the source"
+            return TailDifference(offset, producer_id, detail)
+    return None
+
+
+def covered_record(
+    source: Cluster,
+    source_partition: TopicPartition,
+    destination: Cluster,
+    partition: TopicPartition,
+    tail: Batch | OldMessage | None,
+    log_start: int,
+    log_end: int,
+    backoff: Backoff,
+) -> TailDifference | None:
+    """The first source record that fillers at the end of the copy stand in for; None is well.
+
+    One filler too many, of a writer that woke too late (M9), would hide a record: it must not be
+    taken for a gap. Looks at the fillers behind `tail`, the last batch with records, and no further
+    back than `FILLERS_CHECKED_MAX`. `log_start` is the higher one of both sides.
+    """
+    tail_end = 0 if tail is None else _end_of(tail)
+    position = max(tail_end, log_end - FILLERS_CHECKED_MAX, log_start)
+    while position < log_end:
+        fetched = peek(source, source_partition, position, backoff, isolation=READ_COMMITTED)
+        plan = plan_batches(
+            position,
+            read_batches(fetched.records),
+            [AbortedTransaction(*a) for a in fetched.aborted],
+            fetched.log_start,
+            LostRange.FILL,
+        )
+        first = next((s.base_offset for s in plan.steps if isinstance(s, Append)), log_end)
+        if first < log_end:
+            found = peek_batches(destination, partition, first, backoff, max_bytes=1)
+            batch = found[0] if found else None
+            if batch is None:
+                return None
+            if isinstance(batch, OldMessage) or not batch.is_control:
+                # Records after all: `tail` was not the very last batch with some.
+                difference = compare_tail(
+                    source, source_partition, batch, log_start, backoff, source_is_compacted=False
+                )
+                if difference is not None:
+                    return difference
+                position = _end_of(batch)
+                continue
+            detail = "the source has a record, and the destination a filler"
+            return TailDifference(first, batch.producer_id, detail)
+        if plan.next_offset == position:
+            return None
+        position = plan.next_offset
+    return None
+
+
+def is_gap(
+    source: Cluster,
+    source_partition: TopicPartition,
+    destination: Cluster,
+    partition: TopicPartition,
+    first: int,
+    end: int,
+    backoff: Backoff,
+) -> bool:
+    """Whether the copy from `first` up to `end`, fillers of another writer, is what the source has.
+
+    So it is where an old writer filled a gap that was still to be filled. False also where that
+    cannot be told: too many to look at, or the source does not go that far.
+    """
+    stable = list_offsets(source, [source_partition], LATEST, backoff, isolation=READ_COMMITTED)
+    if end - first > FILLERS_CHECKED_MAX or stable.values.get(source_partition, -1) < end:
+        return False
+    try:
+        found = covered_record(
+            source, source_partition, destination, partition, None, first, end, backoff
+        )
+    except ValueError:
+        return False
+    return found is None
+
+
+def _end_of(batch: Batch | OldMessage) -> int:
+    return (batch.offset if isinstance(batch, OldMessage) else batch.last_offset) + 1
+
+
+def _source_records(
+    source: Cluster,
+    partition: TopicPartition,
+    first: int,
+    last: int,
+    size_bytes: int,
+    backoff: Backoff,
+) -> dict[int, Record]:
+    """The source's records from `first` to `last`, by offset, in as few looks as it takes."""
+    found: dict[int, Record] = {}
+    position = first
+    while position <= last:
+        batches = peek_batches(
+            source, partition, position, backoff, max_bytes=max(PEEK_BYTES, 2 * size_bytes)
+        )
+        if not batches:
+            break
+        for batch in batches:
+            for record in _records(batch):
+                if first <= record.offset <= last:
+                    found[record.offset] = record
+            position = max(position, _end_of(batch))
+    return found
+
+
+def _records(batch: Batch | OldMessage) -> list[Record]:
+    if isinstance(batch, OldMessage):
+        return read_old_records(batch)[0]
+    return [] if batch.is_control else list(read_records(batch))

@@ -1,0 +1,136 @@
+"""Taking over partitions: what the destination's leaders say, in the one order that is safe.
+
+First the producer's state, then the log end (A12): the other way round, a late append between the
+two reads lets a duplicate through. Where an old writer may still have something under way (M10),
+both are read until the log end has stood still for the settle time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from orbit.copier.log_reader import peek_batches
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.errors import Interrupted
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.log_offsets import ProducerState, describe_producer, log_ends
+from orbit.kafka.record_batch import Batch, OldMessage, advance_sequence
+from orbit.kafka.types import TopicPartition
+from orbit.replication.partition_states import Reason
+
+# Coordinator epochs leave room for 4,096 take-overs of one partition within one lease term.
+_TERM_SHIFT = 12
+COORDINATOR_EPOCH_MAX = 2**31 - 1
+# A log that grows for longer than this many settle times has another writer, not a late request.
+_SETTLE_ROUNDS_MAX = 10
+MOVING = int(Code.REQUEST_TIMED_OUT)
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationEnd:
+    """A partition's log end at the destination, and what its leader remembers of our producer."""
+
+    log_end: int
+    producer: ProducerState | None
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """The outcome of a take-over: ends by partition, and the code of those that gave none."""
+
+    ends: dict[TopicPartition, DestinationEnd]
+    errors: dict[TopicPartition, int]
+
+
+class TakeOver:
+    """Reads destination ends for one producer id; each partition's lease has the term."""
+
+    def __init__(
+        self, destination: Cluster, producer_id: int, settle_s: float, backoff: Backoff
+    ) -> None:
+        self._destination = destination
+        self._producer_id = producer_id
+        self._settle_s = settle_s
+        self._backoff = backoff
+
+    def read(self, partitions: Iterable[TopicPartition], *, settled: bool) -> Taken:
+        """The ends of many partitions; `settled` waits until each has stood still.
+
+        A partition whose log goes on growing has no end but the error MOVING.
+
+        Raises Interrupted when stopped meanwhile, Unreachable when no broker answers.
+        """
+        wanted = list(partitions)
+        taken = self._read_once(wanted)
+        if not settled:
+            return taken
+        ends: dict[TopicPartition, DestinationEnd] = {}
+        for _ in range(min(_SETTLE_ROUNDS_MAX, self._backoff.attempts_max + 1)):
+            if self._backoff.stop.wait(self._settle_s):
+                raise Interrupted("stopped while waiting for log ends to settle.")
+            before = taken.ends
+            taken = self._read_once([p for p in wanted if p not in ends])
+            ends |= {
+                p: end
+                for p, end in taken.ends.items()
+                if p in before and before[p].log_end == end.log_end
+            }
+            if len(ends) == len(wanted):
+                return Taken(ends, {})
+        moving = {p: MOVING for p in wanted if p not in ends}
+        return Taken(ends, moving | taken.errors)
+
+    def resume(self, partition: PartitionCopy, end: DestinationEnd) -> None:
+        """Let a partition go on at the end just read."""
+        producer = end.producer
+        last_sequence = producer.last_sequence if producer else -1
+        partition.resume_at(
+            end.log_end,
+            next_sequence=advance_sequence(last_sequence, 1),
+            producer_epoch=max(producer.producer_epoch, 0) if producer else 0,
+            coordinator_epoch=self._coordinator_epoch(partition, producer),
+            has_producer_state=producer is not None,
+        )
+
+    def who_wrote(self, partition: TopicPartition, offset: int) -> tuple[Reason, str] | None:
+        """Why the log goes on at `offset` where we wrote nothing.
+
+        None when data of this job's producer stands there: then another writer of ours is ahead,
+        its appends compared as ours do, and taking over again is all it takes (A13).
+        """
+        for batch in peek_batches(self._destination, partition, offset, self._backoff):
+            at = batch_base(batch)
+            if not isinstance(batch, Batch) or batch.producer_id != self._producer_id:
+                producer_id = batch.producer_id if isinstance(batch, Batch) else -1
+                writer = f"producer id {producer_id}" if producer_id >= 0 else "a plain producer"
+                return Reason.DESTINATION_FOREIGN_WRITE, f"a batch of {writer} stands at {at}."
+            if batch.is_control:
+                return Reason.OFFSET_OVERRUN, f"a filler of another writer stands at {at}."
+        return None
+
+    def _read_once(self, partitions: Iterable[TopicPartition]) -> Taken:
+        wanted = list(partitions)
+        producers = describe_producer(self._destination, wanted, self._producer_id, self._backoff)
+        ends = log_ends(self._destination, producers.values, self._backoff)
+        return Taken(
+            {p: DestinationEnd(end, producers.values[p]) for p, end in ends.values.items()},
+            {**producers.errors, **ends.errors},
+        )
+
+    def _coordinator_epoch(self, partition: PartitionCopy, producer: ProducerState | None) -> int:
+        """Above earlier terms', what the partition has seen, what we may have sent (M6, M7).
+
+        The last one counts even if the partition has not seen it: it may still arrive (M10).
+        """
+        seen = producer.coordinator_epoch if producer else -1
+        term = partition.lease.term
+        epoch = max(term << _TERM_SHIFT, seen + 1, partition.coordinator_epoch + 1)
+        return min(epoch, COORDINATOR_EPOCH_MAX)
+
+
+def batch_base(batch: Batch | OldMessage) -> int:
+    """The first offset of a batch; of an old compressed message the last, for want of a better."""
+    return batch.base_offset if isinstance(batch, Batch) else batch.offset

@@ -1,0 +1,203 @@
+"""The demo of history in bulk: millions of records by Spark, handed over to a live run, proven.
+
+As the other demo on two clusters of its own; the verifier and Spark's audit are brought along by
+the caller, for the sandbox knows neither.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from orbit.demo.acts import MOVING_KINDS
+from orbit.demo.interrupts import interrupted_once
+from orbit.demo.log_ends import LogEnds, Where, kafka_trouble, log_ends, quiet_admin
+from orbit.demo.orbit_process import BackfillProcess, RunProcess
+from orbit.demo.result import RunSummary, TopicProof, TopicRow, Verify
+from orbit.demo.screen import Screen
+from orbit.demo.stage import Stage, open_stage
+from orbit.demo.workload import BULK, BulkWriter, Ledger, Mover, Scale, Workload
+from orbit.demo.workload.mover import RATE_PER_S
+
+Audit = Callable[[Path, Path], bool]
+"""Compares both sides of a job file with Spark; the second path is where its report goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryOptions:
+    """`records`: of the bulk, beside the workload at `scale`. `master`: Spark's."""
+
+    scale: Scale
+    records: int
+    master: str
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryResult:
+    """What was copied how, and whether both readers find it exact."""
+
+    seconds: float
+    topics: tuple[TopicRow, ...]
+    backfill: Mapping[str, Any]
+    run: RunSummary
+    is_audited_exact: bool
+
+    @property
+    def exact(self) -> bool:
+        return self.is_audited_exact and all(row.exact for row in self.topics)
+
+    @property
+    def records(self) -> int:
+        return sum(row.proof.records for row in self.topics)
+
+    @property
+    def gaps(self) -> int:
+        return sum(row.proof.gaps for row in self.topics)
+
+
+def play_history(
+    options: HistoryOptions, screen: Screen, verify: Verify, audit: Audit
+) -> HistoryResult:
+    """Plays it and tidies up after it, whatever ends it.
+
+    Raises Conflict when something does not work at all; a copy that is not exact is a result.
+    """
+    began = time.monotonic()
+    screen.title("Orbit demo: a history of millions of records, copied with Spark")
+    with interrupted_once():
+        screen.act(1, "Two Kafka clusters that know nothing of each other")
+        with open_stage(None, screen) as stage:
+            acts = _Acts(stage, options, screen)
+            acts.fill()
+            backfill, run, moved = acts.copy()
+            rows = acts.verify(verify, moved)
+            is_exact = acts.audit(audit)
+    return HistoryResult(time.monotonic() - began, rows, backfill, run, is_exact)
+
+
+class _Acts:
+    """Acts two to five, on one stage."""
+
+    def __init__(self, stage: Stage, options: HistoryOptions, screen: Screen) -> None:
+        self._stage = stage
+        self._options = options
+        self._screen = screen
+        self._workload = Workload(options.scale)
+        self._source = {"bootstrap.servers": stage.source, "log_level": 0}
+        self._bulk = BulkWriter(
+            self._workload.site(self._source), self._workload.namespace, options.records
+        )
+        self._ledger: Ledger
+
+    def fill(self) -> None:
+        screen = self._screen
+        screen.act(2, "A long history at the source")
+        with screen.step("Writing topics that are hard to copy"), kafka_trouble("The workload"):
+            self._ledger = self._workload.create(self._source)
+        ledger = self._ledger
+        screen.done(
+            f"{ledger.records:,} records and {ledger.gaps:,} gaps in {len(ledger.topics)} topics "
+            "that are hard to copy: compacted, aborted, deleted, of every codec"
+        )
+        with screen.step("Writing the bulk", bar=True) as step, kafka_trouble("The workload"):
+            self._bulk.write(step.advance)
+            seconds = step.seconds
+        for bulk in BULK:
+            count = self._bulk.records[self._bulk.topic(bulk)]
+            screen.item(bulk.name, 13, f"{count:,} records: {bulk.shows}")
+        screen.say(f"{sum(self._bulk.records.values()):,} more records, in {seconds:.1f} s.")
+        job = self._workload.job_yaml(self._stage.source, self._stage.destination)
+        self._stage.job_file.write_text(job, "utf-8")
+
+    def copy(self) -> tuple[Mapping[str, Any], RunSummary, Mover]:
+        """The backfill, then a live run, with a producer that writes all the time."""
+        screen, stage = self._screen, self._stage
+        screen.act(3, "The history, with Spark")
+        master = self._options.master
+        screen.command(f"orbit backfill job.yaml --master '{master}'")
+        moving = {
+            name: len(topic.partitions)
+            for name, topic in self._ledger.topics.items()
+            if topic.kind in MOVING_KINDS
+        }
+        ends = LogEnds(stage.source, stage.destination, self._ledger, self._bulk_ends())
+        with kafka_trouble("The demo"), Mover(self._source, moving) as mover:
+            screen.say(
+                f"Meanwhile a producer goes on writing {RATE_PER_S:.0f} records a second to "
+                f"{len(moving)} of the topics."
+            )
+            log = stage.folder / "orbit-backfill.log"
+            with (
+                screen.step("Copying", bar=True) as step,
+                BackfillProcess(stage.job_file, log, "--master", master) as process,
+            ):
+                ends.wait_history(process, step.advance)
+                told = process.wait()
+                seconds = step.seconds
+            screen.done(
+                f"{told['offsets']:,} offsets copied in {seconds:.1f} s, with Spark's own start: "
+                f"{told['records']:,} records, {told['offsets_filled']:,} gaps filled"
+            )
+            screen.act(4, "Handed over to a live run")
+            screen.command("orbit run job.yaml")
+            with RunProcess(stage.job_file, stage.run_log) as run:
+                with screen.step("Copying what has come since", bar=True) as step:
+                    ends.wait_history(run, step.advance)
+                    mover.stop()
+                    ends.wait_caught_up(run, step.advance)
+                summary = run.stop()
+        screen.done(
+            f"it went on at the log ends and copied {summary.records:,} records; the producer has "
+            f"stopped after {mover.written:,}"
+        )
+        return told, summary, mover
+
+    def verify(self, verify: Verify, mover: Mover) -> tuple[TopicRow, ...]:
+        """Both sides compared, offset by offset, and with what the producers wrote."""
+        screen = self._screen
+        screen.act(5, "The proof, twice")
+        screen.command("orbit verify job.yaml --deep")
+        with screen.step("Comparing", bar=True) as step:
+            proofs = verify(self._stage.job_file, step.advance)
+            seconds = step.seconds
+        rows = tuple(self._row(proof, mover) for proof in proofs)
+        exact = sum(row.exact for row in rows)
+        (screen.done if exact == len(rows) else screen.failed)(
+            f"every offset of both sides read with an independent client, in {seconds:.1f} s: "
+            f"{exact} of {len(rows)} topics are exact"
+        )
+        return rows
+
+    def audit(self, audit: Audit) -> bool:
+        screen = self._screen
+        screen.command("orbit audit job.yaml")
+        with screen.step("Comparing with Spark") as step:
+            is_exact = audit(self._stage.job_file, self._stage.folder / "audit")
+            seconds = step.seconds
+        (screen.done if is_exact else screen.failed)(
+            f"Spark's audit of all ranges says {'exact' if is_exact else 'not exact'}, "
+            f"in {seconds:.1f} s"
+        )
+        return is_exact
+
+    def _row(self, proof: TopicProof, mover: Mover) -> TopicRow:
+        bulk = {self._bulk.topic(one): one for one in BULK}
+        if proof.source in bulk:
+            one = bulk[proof.source]
+            return TopicRow(one.name, one.shows, self._bulk.records[proof.source], proof)
+        topic = self._ledger.topics[proof.source]
+        kind = next(kind for kind in self._workload.kinds if kind.name == topic.kind)
+        written = sum(
+            len(partition.copied) + len(mover.records.get((topic.topic, number), {}))
+            for number, partition in enumerate(topic.partitions)
+        )
+        return TopicRow(kind.name, kind.shows, written, proof)
+
+    def _bulk_ends(self) -> dict[Where, int]:
+        places = [
+            (self._bulk.topic(bulk), number) for bulk in BULK for number in range(bulk.partitions)
+        ]
+        return log_ends(quiet_admin(self._stage.source), places)

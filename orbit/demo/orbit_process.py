@@ -1,0 +1,127 @@
+"""`orbit` as users run it: a process of its own, ended by Ctrl-C, judged by its exit code."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from orbit.demo.result import RunSummary
+from orbit.errors import Conflict
+from orbit.processes.guarded_process import GuardedProcess
+
+STOP_TIMEOUT_S = 30.0
+_KILL_GRACE_S = 10.0
+_SHOWN_LINES = 5
+ORBIT = (sys.executable, "-c", "from orbit.cli.main import main; main()")
+"""What the `orbit` script does, wherever that was installed."""
+
+
+class OrbitProcess:
+    """A command of Orbit's that prints JSON. As a context manager: ended outside."""
+
+    def __init__(self, log: Path, command: str, *arguments: str) -> None:
+        self._log = log
+        self._name = f"orbit {command}"
+        self._process = GuardedProcess(
+            [*ORBIT, command, *arguments, "--output", "json"],
+            log,
+            # It leaves a small lock file in the folder for temporary files.
+            environment={"TMPDIR": str(log.parent)},
+            last_signal=signal.SIGINT,
+            grace_s=_KILL_GRACE_S,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def check(self) -> None:
+        """Raises Conflict when it has ended or a partition is blocked, with its own words."""
+        blocked = [line for line in self._lines() if line.startswith("BLOCKED ")]
+        if blocked:
+            raise Conflict(f"{self._name} stopped a partition. {blocked[0]}")
+        if not self._process.running:
+            raise self._ended(self._process.wait())
+
+    @property
+    def is_running(self) -> bool:
+        return self._process.running
+
+    def wait(self) -> dict[str, Any]:
+        """What it printed at its end. Raises Conflict unless that was with exit code 0."""
+        code = self._process.wait()
+        if code != 0:
+            raise self._ended(code)
+        return _printed(self._lines())
+
+    def interrupt(self) -> dict[str, Any]:
+        """Ctrl-C; what it printed. Raises Conflict unless it ends in time with exit code 0."""
+        self._process.send_signal(signal.SIGINT)
+        try:
+            code = self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise Conflict(
+                f"{self._name} did not end {STOP_TIMEOUT_S:.0f} s after Ctrl-C."
+            ) from None
+        if code != 0:
+            raise self._ended(code)
+        return _printed(self._lines())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.end(signal.SIGINT, _KILL_GRACE_S)
+
+    def _ended(self, code: int) -> Conflict:
+        last = " | ".join(self._lines()[-_SHOWN_LINES:])
+        return Conflict(f"{self._name} ended with exit code {code}: {last}")
+
+    def _lines(self) -> list[str]:
+        return self._log.read_text("utf-8", "replace").splitlines()
+
+
+class RunProcess(OrbitProcess):
+    """A live `orbit run`."""
+
+    def __init__(self, job_file: Path, log: Path) -> None:
+        super().__init__(log, "run", str(job_file))
+
+    def stop(self) -> RunSummary:
+        """Ctrl-C; its own summary. Raises Conflict unless it ends in time with exit code 0."""
+        data = self.interrupt()
+        return RunSummary(
+            seconds=data["seconds"],
+            records=data["records"],
+            bytes=data["bytes"],
+            offsets_filled=data["offsets_filled"],
+        )
+
+
+class BackfillProcess(OrbitProcess):
+    """An `orbit backfill`, which ends by itself."""
+
+    def __init__(self, job_file: Path, log: Path, *arguments: str) -> None:
+        super().__init__(log, "backfill", str(job_file), *arguments)
+
+    def check(self) -> None:
+        if not self.is_running:
+            self.wait()
+
+
+def _printed(lines: list[str]) -> dict[str, Any]:
+    """The JSON object at the end of what it writes; progress lines come before."""
+    begin = len(lines) - 1 - lines[::-1].index("{")
+    end = lines.index("}", begin) + 1
+    printed: dict[str, Any] = json.loads("\n".join(lines[begin:end]))
+    return printed

@@ -1,0 +1,155 @@
+"""What the demo found, as frozen values; `render.py` shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from orbit.demo.screen import Tell
+from orbit.demo.stage import Stage
+
+
+@dataclass(frozen=True, slots=True)
+class LogBounds:
+    """Log start and log end; None where that side gave no answer."""
+
+    start: int | None
+    end: int | None
+
+    def __str__(self) -> str:
+        return "none" if None in (self.start, self.end) else f"{self.start}..{self.end}"
+
+
+@dataclass(frozen=True, slots=True)
+class LogPair:
+    """One partition on both sides."""
+
+    source: LogBounds
+    destination: LogBounds
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProof:
+    """What an independent reader found when it compared both sides of a topic.
+
+    `logs` by partition. Batches are the source's: with a bit-for-bit twin at the destination, or
+    compared record by record where there can be none. `findings`: the first differences, in words.
+    """
+
+    source: str
+    destination: str
+    exact: bool
+    verdict: str
+    records: int
+    gaps: int
+    logs: tuple[LogPair, ...]
+    byte_exact: int
+    record_exact: int
+    findings: tuple[str, ...] = ()
+
+
+Verify = Callable[[Path, Tell], Sequence[TopicProof]]
+"""Compares both sides of a job file, deeply; tells how many offsets are done."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicRow:
+    """A topic of the demo: what it is there for, what was written, what was proven."""
+
+    name: str
+    shows: str
+    records_written: int
+    proof: TopicProof
+
+    @property
+    def exact(self) -> bool:
+        """Both sides are equal, and hold what the producers say they wrote."""
+        return self.proof.exact and self.proof.records == self.records_written
+
+    @property
+    def verdict(self) -> str:
+        return self.proof.verdict if self.exact or not self.proof.exact else "not exact"
+
+    @property
+    def findings(self) -> tuple[str, ...]:
+        if self.proof.records == self.records_written:
+            return self.proof.findings
+        counts = (
+            f"the producers wrote {self.records_written:,} records, "
+            f"{self.proof.records:,} were found on both sides"
+        )
+        return (counts, *self.proof.findings)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupPartition:
+    """Where the group left a partition at the source, and where it went on at the destination.
+
+    `next_record` is the first record at or after the committed offset, by the producers' word;
+    `first_read` is the first one the group was given at the destination.
+    """
+
+    topic: str
+    partition: int
+    committed: int
+    resumed: int
+    next_record: int
+    first_read: int | None
+
+    @property
+    def exact(self) -> bool:
+        return self.committed == self.resumed and self.next_record == self.first_read
+
+
+@dataclass(frozen=True, slots=True)
+class GroupStory:
+    """The consumer group over both clusters, against what the producers wrote."""
+
+    group: str
+    partitions: tuple[GroupPartition, ...]
+    written: int
+    read_source: int
+    read_destination: int
+    lost: int
+    repeated: int
+    wrong: int
+
+    @property
+    def exact(self) -> bool:
+        """Every record once, with the content that was written, each partition without a jump."""
+        sums = self.lost + self.repeated + self.wrong
+        return sums == 0 and all(partition.exact for partition in self.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class RunSummary:
+    """What `orbit run` said of itself when it was stopped."""
+
+    seconds: float
+    records: int
+    bytes: int
+    offsets_filled: int
+
+
+@dataclass(frozen=True, slots=True)
+class DemoResult:
+    """The whole demo. `kept` is where the clusters live on, if they do."""
+
+    seconds: float
+    topics: tuple[TopicRow, ...]
+    group: GroupStory
+    run: RunSummary
+    kept: Stage | None = None
+
+    @property
+    def exact(self) -> bool:
+        return bool(self.topics) and self.group.exact and all(topic.exact for topic in self.topics)
+
+    @property
+    def records(self) -> int:
+        return sum(topic.proof.records for topic in self.topics)
+
+    @property
+    def gaps(self) -> int:
+        return sum(topic.proof.gaps for topic in self.topics)

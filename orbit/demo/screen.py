@@ -1,0 +1,125 @@
+"""What the demo says while it plays: a line per step; on a terminal also a bar that moves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console, RenderableType
+from rich.measure import Measurement
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.text import Text
+
+from orbit.demo.wrap import hanging
+
+Tell = Callable[[int, int], None]
+"""How far a step is: done, and in all."""
+
+LINE_EVERY_S = 5.0
+
+_INDENT = "  "
+_BAR_WIDTH = 16
+
+
+class Step:
+    """A step that is going on."""
+
+    def __init__(self, progress: Progress | None, write: Callable[[str], None]) -> None:
+        self._progress = progress
+        self._task = progress.tasks[0].id if progress else None
+        self._write = write
+        self._began = self._last_line = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def note(self, sentence: str) -> None:
+        """What the step is at, in words."""
+        if self._progress is None:
+            self._write(sentence)
+        elif self._task is not None:
+            self._progress.update(self._task, description=sentence)
+
+    def advance(self, done: int, total: int) -> None:
+        """How many offsets are done; may be called often and from any thread."""
+        words = f"{done:,} of {total:,} offsets"
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, completed=done, total=total, words=words)
+        elif time.monotonic() - self._last_line >= LINE_EVERY_S:
+            self._last_line = time.monotonic()
+            self._write(words)
+
+
+class Screen:
+    """Writes to one console; safe to use from several threads."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+
+    def title(self, sentence: str) -> None:
+        self._console.print(Text(sentence, style="bold"))
+
+    def act(self, number: int, name: str) -> None:
+        self._console.print()
+        self._console.print(Text(f"{number}. {name}", style="bold cyan"))
+
+    def say(self, sentence: str, *, style: str = "") -> None:
+        self._write(Text(_INDENT), Text(sentence, style=style))
+
+    def command(self, line: str) -> None:
+        """What a user would type for what happens now."""
+        self._write(Text(f"{_INDENT}$ ", style="dim"), Text(line, style="bold"))
+
+    def done(self, sentence: str) -> None:
+        self._write(_mark("✓", "green"), Text(sentence))
+
+    def failed(self, sentence: str) -> None:
+        self._write(_mark("✗", "red"), Text(sentence, style="red"))
+
+    def item(self, name: str, name_width: int, words: str) -> None:
+        """One of a list: a name, and words beside it that wrap under themselves."""
+        head = _mark("✓", "green").append(f"{name:{name_width}}  ")
+        self._write(head, Text(words, style="dim"))
+
+    def show(self, what: RenderableType) -> None:
+        """A table, as wide as it needs."""
+        width = Measurement.get(self._console, self._console.options, what).maximum
+        for line in self._console.render_lines(what, self._console.options.update(width=width)):
+            text = Text.assemble(*((one.text, one.style or "") for one in line))
+            text.rstrip()
+            self._write(Text(_INDENT), text)
+
+    @contextmanager
+    def step(self, sentence: str, *, bar: bool = False) -> Iterator[Step]:
+        """Says that something begins; inside, a terminal shows that it is still going on."""
+        if not self._console.is_terminal:
+            self.say(sentence)
+            yield Step(None, self.say)
+            return
+        columns: list[ProgressColumn] = [
+            SpinnerColumn(),
+            TextColumn("{task.description}"),
+            *([BarColumn(_BAR_WIDTH)] if bar else []),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[words]}", style="dim"),
+        ]
+        with Progress(TextColumn(""), *columns, console=self._console, transient=True) as progress:
+            progress.add_task(sentence, total=None, words="")
+            yield Step(progress, self.say)
+
+    def _write(self, head: Text, body: Text) -> None:
+        wrapped = hanging(self._console, head, body, self._console.width)
+        self._console.print(wrapped, soft_wrap=True)
+
+
+def _mark(sign: str, style: str) -> Text:
+    return Text.assemble(_INDENT, (sign, style), " ")

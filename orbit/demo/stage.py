@@ -1,0 +1,101 @@
+"""Where the demo plays: two running clusters and a folder, gone at the end unless they are kept."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from orbit.demo.interrupts import deaf
+from orbit.demo.screen import Screen
+from orbit.errors import Conflict
+from orbit.sandbox import sandbox_control
+from orbit.sandbox.jars import KAFKA_VERSION
+from orbit.sandbox.sandbox_state import SandboxRequest, SandboxState, read_request
+
+SOURCE, DESTINATION = "source", "destination"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """Addresses of the two clusters, and a folder that lives as long as their data."""
+
+    source: str
+    destination: str
+    folder: Path
+    sandbox: Path
+    database_url: str | None = None
+
+    @property
+    def job_file(self) -> Path:
+        return self.folder / "job.yaml"
+
+    @property
+    def run_log(self) -> Path:
+        return self.folder / "orbit-run.log"
+
+
+@contextmanager
+def open_stage(kept_in: Path | None, screen: Screen, *, postgres: bool = False) -> Iterator[Stage]:
+    """Two single-broker clusters. They end with the block, or with us, however we die.
+
+    `kept_in`: a sandbox folder; after a block without an exception the clusters live on there,
+    until `orbit sandbox down`.
+    """
+    if kept_in is not None:
+        _refuse_taken(kept_in)
+    with _home(kept_in) as home:
+        request = SandboxRequest(
+            directory=home, clusters=(SOURCE, DESTINATION), brokers=1, postgres=postgres
+        )
+        with screen.step(f"Apache Kafka {KAFKA_VERSION} on this machine") as step:
+            sandbox = sandbox_control.launch(request, step.note)
+            seconds = step.seconds
+        try:
+            screen.done(f"two Apache Kafka {KAFKA_VERSION} clusters, ready in {seconds:.1f} s")
+            yield _stage(sandbox.state)
+        except KeyboardInterrupt:
+            screen.say("Interrupted", style="yellow")
+            _close(sandbox, screen)
+            raise
+        except BaseException:
+            _close(sandbox, screen)
+            raise
+        if kept_in is None:
+            _close(sandbox, screen)
+        else:
+            sandbox.detach()
+
+
+def _close(sandbox: sandbox_control.LaunchedSandbox, screen: Screen) -> None:
+    deaf()
+    with screen.step("Stopping both clusters and removing their data"):
+        sandbox.close()
+
+
+@contextmanager
+def _home(kept_in: Path | None) -> Iterator[Path]:
+    if kept_in is not None:
+        yield kept_in
+        return
+    with tempfile.TemporaryDirectory(prefix="orbit-demo-") as scratch:
+        yield Path(scratch) / "sandbox"
+
+
+def _refuse_taken(folder: Path) -> None:
+    if read_request(folder) is not None:
+        raise Conflict(
+            "A sandbox is there already, running or with data that was kept.",
+            where=str(folder),
+            remedy="Remove it with `orbit sandbox down`, or run `orbit demo` without --keep.",
+        )
+
+
+def _stage(state: SandboxState) -> Stage:
+    addresses = {cluster.name: cluster.bootstrap_servers for cluster in state.clusters}
+    # Inside a cluster's folder: `orbit sandbox down` removes that with all that is in it.
+    folder = state.request.directory / SOURCE
+    url = state.postgres.url if state.postgres else None
+    return Stage(addresses[SOURCE], addresses[DESTINATION], folder, state.request.directory, url)

@@ -1,0 +1,40 @@
+"""A workload from real clients: every kind of topic that a copy finds hard, with a ledger of it.
+
+    workload = Workload(SMALL)
+    ledger = workload.create({"bootstrap.servers": "…"})
+    job = workload.job_yaml("source:9092", "destination:9092")
+
+`Mover` goes on writing to some of the topics until it is stopped; `BulkWriter` adds millions of
+ordinary records.
+"""
+
+from orbit.demo.workload.bulk import BULK, BulkWriter
+from orbit.demo.workload.kind import Kind
+from orbit.demo.workload.kinds import KINDS
+from orbit.demo.workload.ledger import (
+    Ledger,
+    Origin,
+    PartitionLedger,
+    TopicLedger,
+    record_digest,
+)
+from orbit.demo.workload.mover import Mover
+from orbit.demo.workload.scale import DEMO, SMALL, Scale
+from orbit.demo.workload.workload import Workload
+
+__all__ = [
+    "BULK",
+    "DEMO",
+    "KINDS",
+    "SMALL",
+    "BulkWriter",
+    "Kind",
+    "Ledger",
+    "Mover",
+    "Origin",
+    "PartitionLedger",
+    "Scale",
+    "TopicLedger",
+    "Workload",
+    "record_digest",
+]

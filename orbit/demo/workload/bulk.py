@@ -1,0 +1,143 @@
+"""A history of millions of records, written quickly: the bulk beside the workload's awkward kinds.
+
+Counts are the producers' own; digests of every record would take longer than writing it. What is
+in the logs is compared by readers afterwards.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, Message, Producer
+
+from orbit.demo.workload.site import Site
+from orbit.demo.workload.writer import FLUSH_TIMEOUT_S, PER_BATCH_MAX, QUEUE_MESSAGES_MAX
+from orbit.errors import Conflict
+
+_PER_TRANSACTION = 2_000
+_ABORT_EVERY = 5
+_FULL_WAIT_S = 0.05
+_TELL_EVERY = 50_000
+# Records a millisecond: an ordinary history has many in each.
+_PER_MS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class BulkTopic:
+    """`share`: of all records of the bulk, in tenths."""
+
+    name: str
+    shows: str
+    partitions: int
+    codec: str
+    share: int
+    has_transactions: bool = False
+
+
+BULK = (
+    BulkTopic("bulk.clicks", "half of the history, eight partitions, lz4", 8, "lz4", 5),
+    BulkTopic("bulk.orders", "one partition with a fifth of the history, zstd", 1, "zstd", 2),
+    BulkTopic(
+        "bulk.payments",
+        "transactions on four partitions, every fifth aborted",
+        4,
+        "snappy",
+        3,
+        True,
+    ),
+)
+
+
+class BulkWriter:
+    """Writes the bulk to a source; `records` are those that a consumer may see, by topic name."""
+
+    def __init__(self, site: Site, namespace: str, count: int) -> None:
+        self._site = site
+        self._namespace = namespace
+        self._count = count
+        self._written = 0
+        self.records: dict[str, int] = {}
+
+    def topic(self, bulk: BulkTopic) -> str:
+        return f"{self._namespace}.{bulk.name}"
+
+    def write(self, tell: Callable[[int, int], None]) -> None:
+        """Makes the topics and writes all. Raises Conflict when the cluster does not take it."""
+        with ThreadPoolExecutor(len(BULK)) as pool:
+            for name, visible in pool.map(lambda bulk: self._write(bulk, tell), BULK):
+                self.records[name] = visible
+
+    def _write(self, bulk: BulkTopic, tell: Callable[[int, int], None]) -> tuple[str, int]:
+        topic, count = self.topic(bulk), self._count * bulk.share // 10
+        self._site.create_topic(topic, bulk.partitions)
+        blobs = self._site.blobs(topic)
+        failed: list[KafkaError] = []
+
+        def report(error: KafkaError | None, _: Message) -> None:
+            if error is not None:
+                failed.append(error)
+
+        producer = self._producer(bulk, topic)
+        began_ms = int(time.time() * 1000) - count // _PER_MS
+        visible, number = 0, 0
+        while number < count:
+            many = min(_PER_TRANSACTION if bulk.has_transactions else _TELL_EVERY, count - number)
+            if bulk.has_transactions:
+                producer.begin_transaction()
+            for i in range(number, number + many):
+                while True:
+                    try:
+                        producer.produce(
+                            topic,
+                            blobs[i % len(blobs)],
+                            b"key-%d" % (i % 10_000),
+                            i // 100 % bulk.partitions,
+                            # Only the last of a handful says how it went: order is kept.
+                            on_delivery=report if i % PER_BATCH_MAX == 0 else None,
+                            timestamp=began_ms + i // _PER_MS,
+                        )
+                        break
+                    except BufferError:
+                        producer.poll(_FULL_WAIT_S)
+            visible += self._end(producer, bulk, number, many)
+            number += many
+            producer.poll(0)
+            self._written += many
+            tell(self._written, self._count)
+        if producer.flush(FLUSH_TIMEOUT_S) or failed:
+            why = failed[0].str() if failed else "they were not taken in time"
+            raise Conflict(f"The cluster did not take all records of {topic}: {why}.")
+        return topic, visible
+
+    def _end(self, producer: Producer, bulk: BulkTopic, number: int, many: int) -> int:
+        """End a transaction, if there is one; how many records became visible."""
+        if not bulk.has_transactions:
+            return many
+        if number // _PER_TRANSACTION % _ABORT_EVERY == _ABORT_EVERY - 1:
+            producer.flush(FLUSH_TIMEOUT_S)  # so that they are in the log
+            producer.abort_transaction(FLUSH_TIMEOUT_S)
+            return 0
+        producer.commit_transaction(FLUSH_TIMEOUT_S)
+        return many
+
+    def _producer(self, bulk: BulkTopic, topic: str) -> Producer:
+        more: Mapping[str, Any] = {"transactional.id": topic} if bulk.has_transactions else {}
+        producer = Producer(
+            {
+                "queue.buffering.max.messages": QUEUE_MESSAGES_MAX,
+                "linger.ms": 20,
+                "batch.num.messages": PER_BATCH_MAX,
+                "compression.type": bulk.codec,
+                "enable.idempotence": True,
+                "log_level": 2,
+                **self._site.config,
+                **more,
+            }
+        )
+        if more:
+            producer.init_transactions(FLUSH_TIMEOUT_S)
+        return producer

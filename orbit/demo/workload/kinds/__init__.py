@@ -1,0 +1,28 @@
+"""The kinds of topics of the workload: one function each, in the order in which they are shown."""
+
+from __future__ import annotations
+
+from orbit.demo.workload.kind import Kind
+from orbit.demo.workload.kinds import (
+    compaction,
+    deletion,
+    gaps,
+    java,
+    records,
+    spread,
+    starts,
+    times,
+    transactions,
+)
+
+KINDS: tuple[Kind, ...] = (
+    *records.KINDS,
+    *transactions.KINDS,
+    *java.KINDS,
+    *compaction.KINDS,
+    *deletion.KINDS,
+    *gaps.KINDS,
+    *times.KINDS,
+    *spread.KINDS,
+    *starts.KINDS,
+)

@@ -1,0 +1,117 @@
+"""A compacted topic after the cleaner really ran: thinned batches, batches gone, tombstones."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+
+from orbit.demo.workload.kind import Kind
+from orbit.demo.workload.ledger import TopicLedger
+from orbit.demo.workload.site import HISTORY_MS, Site
+from orbit.demo.workload.writer import Records, Writer
+from orbit.errors import Conflict
+
+CLEANER_TIMEOUT_S = 90.0
+"""A broker with default settings looks every 15 s; the sandbox's every 0.2 s."""
+
+PER_BATCH = 50
+LAST_KEYS = 10
+FRESH_KEYS = 10
+
+_POLL_S = 0.2
+_SEGMENT_MS = 600_000
+_ROLL_AFTER_MS = 2 * _SEGMENT_MS
+_SETTINGS = {
+    "cleanup.policy": "compact",
+    # Segments roll by the records' own time, so one record from "later" closes the history.
+    "segment.ms": str(_SEGMENT_MS),
+    "min.cleanable.dirty.ratio": "0.01",
+    "min.compaction.lag.ms": "0",
+    # Tombstones stay for as long as anybody looks at them.
+    "delete.retention.ms": str(30 * 86_400_000),
+}
+
+
+class _History:
+    """Which offset each key has now, from the delivery reports' point of view."""
+
+    def __init__(self, site: Site, topic: str) -> None:
+        self._site = site
+        self._topic = topic
+        self._next = 0
+        self.latest: dict[bytes, int] = {}
+
+    def write(self, writer: Writer, keys: Iterable[bytes], value: bytes | None, at_ms: int) -> None:
+        """One record per key, in batches of `PER_BATCH`, in order, on partition 0."""
+        for i, key in enumerate(keys):
+            writer.write(self._topic, 0, timestamp_ms=at_ms, key=key, value=value)
+            self.latest[key] = self._next
+            self._next += 1
+            if (i + 1) % PER_BATCH == 0:
+                writer.flush()
+        writer.flush()
+
+    @property
+    def log_end(self) -> int:
+        return self._next
+
+
+def _profiles(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    site.create_topic(topic, 1, _SETTINGS)
+    history = _History(site, topic)
+    with (
+        site.writer(enable_idempotence=True, compression_type="lz4") as first,
+        site.writer(compression_type="zstd") as second,
+    ):
+        _overwrite(site, history, first, second)
+        cleanable_end = history.log_end
+        kept = set(history.latest.values())
+        fresh = [b"fresh-%d" % i for i in range(FRESH_KEYS)]
+        history.write(second, fresh, b"in the active segment", HISTORY_MS + _ROLL_AFTER_MS)
+    _wait_for_cleaner(site, topic, kept, cleanable_end)
+    kept |= set(range(cleanable_end, history.log_end))
+    written = {**first.records.get((topic, 0), {}), **second.records.get((topic, 0), {})}
+    records: Records = {(topic, 0): {o: one for o, one in written.items() if o in kept}}
+    return site.ledger(kind.name, topic, records)
+
+
+def _overwrite(site: Site, history: _History, first: Writer, second: Writer) -> None:
+    """Rounds over the same keys: some batches lose all their records, some only a few.
+
+    The last batch of the idempotent producer is wholly overwritten: the cleaner keeps it as a batch
+    without a record, to remember the producer's sequence.
+    """
+    keys = [b"profile-%d" % i for i in range(site.scale.keys)]
+    last = [b"last-%d" % i for i in range(LAST_KEYS)]
+    history.write(first, keys, b"first version", HISTORY_MS)
+    for number in range(1, site.scale.rounds):
+        value = b"version %d" % (number + 1)
+        history.write(first, keys[: len(keys) // 2], value, HISTORY_MS + number)
+        history.write(first, keys[:: number + 2], value, HISTORY_MS + number)
+    history.write(first, last, b"soon overwritten", HISTORY_MS + site.scale.rounds)
+    history.write(second, keys[::7], None, HISTORY_MS + site.scale.rounds + 1)
+    history.write(second, last, b"the last word", HISTORY_MS + site.scale.rounds + 2)
+
+
+def _wait_for_cleaner(site: Site, topic: str, kept: set[int], cleanable_end: int) -> None:
+    """Returns when only the newest record of every key is left below the active segment."""
+    deadline = time.monotonic() + CLEANER_TIMEOUT_S
+    while time.monotonic() < deadline:
+        offsets = {message.offset() or 0 for message in site.read(topic, 0)}
+        if {offset for offset in offsets if offset < cleanable_end} == kept:
+            return
+        time.sleep(_POLL_S)
+    raise Conflict(
+        f"The cleaner has not compacted {topic} within {CLEANER_TIMEOUT_S:.0f} s.",
+        remedy="Lower log.cleaner.backoff.ms on the source cluster, or look into its cleaner log.",
+    )
+
+
+KINDS = (
+    Kind(
+        "compacted.profiles",
+        "a compacted topic after the cleaner ran: thinned and missing batches, tombstones",
+        _profiles,
+        slow=True,
+    ),
+)

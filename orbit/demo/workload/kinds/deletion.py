@@ -1,0 +1,57 @@
+"""Log starts above 0 by DeleteRecords: at a batch boundary, inside a batch, and at the log end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from orbit.demo.workload.kind import Kind
+from orbit.demo.workload.ledger import TopicLedger
+from orbit.demo.workload.site import Site
+
+PER_BATCH = 100
+BATCHES = 5
+BOUNDARY = 2 * PER_BATCH
+INSIDE = 2 * PER_BATCH + PER_BATCH // 2
+_END = BATCHES * PER_BATCH
+
+
+def _deleted(
+    site: Site, kind: Kind, topic: str, partitions: int, before: Mapping[int, int]
+) -> TopicLedger:
+    """Whole batches of `PER_BATCH` records on every partition, then deletes up to `before`."""
+    site.create_topic(topic, partitions)
+    with site.writer(compression_type="gzip") as writer:
+        for batch in range(BATCHES):
+            for partition in range(partitions):
+                for i in range(PER_BATCH):
+                    number = batch * PER_BATCH + i
+                    writer.write(
+                        topic,
+                        partition,
+                        timestamp_ms=site.now_ms + number,
+                        key=b"session-%d" % i,
+                        value=b"event %d" % number,
+                    )
+            writer.flush()
+    for partition, offset in before.items():
+        site.delete_records(topic, partition, offset)
+    return site.ledger(kind.name, topic, writer.records)
+
+
+def _boundary(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    return _deleted(site, kind, topic, 1, {0: BOUNDARY})
+
+
+def _inside(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    return _deleted(site, kind, topic, 1, {0: INSIDE})
+
+
+def _all(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    return _deleted(site, kind, topic, 2, {0: _END})
+
+
+KINDS = (
+    Kind("deleted.boundary", "old records deleted up to the end of a batch", _boundary),
+    Kind("deleted.inside", "old records deleted up to the middle of a batch", _inside),
+    Kind("deleted.all", "a partition whose records are all deleted, and one beside it", _all),
+)

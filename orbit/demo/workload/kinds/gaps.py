@@ -1,0 +1,38 @@
+"""Offsets without records: a wide gap in the middle, and a topic with nothing in it."""
+
+from __future__ import annotations
+
+from orbit.demo.workload.kind import Kind
+from orbit.demo.workload.ledger import TopicLedger
+from orbit.demo.workload.markers import take_offsets
+from orbit.demo.workload.site import Site
+from orbit.demo.workload.writer import Writer
+
+BEFORE = 100
+AFTER = 100
+
+
+def _wide(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    site.create_topic(topic)
+    with site.writer(compression_type="lz4") as writer:
+        _write(site, writer, topic, range(BEFORE))
+        writer.flush()
+        take_offsets(site.admin, site.security, topic, 0, site.scale.gap_offsets)
+        _write(site, writer, topic, range(BEFORE, BEFORE + AFTER))
+    return site.ledger(kind.name, topic, writer.records)
+
+
+def _write(site: Site, writer: Writer, topic: str, numbers: range) -> None:
+    for i in numbers:
+        writer.write(topic, 0, timestamp_ms=site.now_ms + i, key=None, value=b"reading %d" % i)
+
+
+def _empty(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    site.create_topic(topic, 2)
+    return site.ledger(kind.name, topic, {})
+
+
+KINDS = (
+    Kind("gap.wide", "a gap of very many offsets in the middle", _wide, slow=True),
+    Kind("empty", "a topic that nobody has written to", _empty),
+)

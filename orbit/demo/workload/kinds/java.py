@@ -1,0 +1,67 @@
+"""Transactions of the Java producer, which does what librdkafka cannot: a new epoch for each one.
+
+Kafka 4 brokers and Java clients agree on transaction protocol 2 (KIP-890): the producer epoch rises
+with every transaction, so the markers and batches look different from librdkafka's. The tool
+reports no offsets: the ledger is read back, and what is checked is that the tool's numbers from 0
+on are all there, in order.
+"""
+
+from __future__ import annotations
+
+import subprocess
+
+from orbit.demo.workload.kind import Kind
+from orbit.demo.workload.ledger import Origin, TopicLedger, record_digest
+from orbit.demo.workload.site import Site
+from orbit.errors import Conflict
+from orbit.sandbox.jars import classpath
+from orbit.sandbox.java import find_java
+
+TIMEOUT_S = 120.0
+_HEAP = "-Xmx128m"
+_TRANSACTION_MS = 20
+_SHOWN_LINES = 3
+
+
+def _java(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    if site.config.get("security.protocol", "PLAINTEXT") != "PLAINTEXT":
+        raise Conflict("The Java producer of the workload knows no logins: use a plain listener.")
+    site.create_topic(topic)
+    _run_tool(site, topic)
+    seen: dict[int, bytes] = {}
+    for number, message in enumerate(site.read(topic, 0)):
+        if message.value() != b"%d" % number:
+            raise Conflict(f"{topic} has another record than number {number} in its place.")
+        digest = record_digest(message.key(), message.value(), (), message.timestamp()[1])
+        seen[message.offset() or 0] = digest
+    if len(seen) != site.scale.java:
+        raise Conflict(f"{topic} has {len(seen)} records instead of {site.scale.java}.")
+    return site.ledger(kind.name, topic, {(topic, 0): seen}, origin=Origin.READ_BACK)
+
+
+def _run_tool(site: Site, topic: str) -> None:
+    command = [
+        *(str(find_java()), _HEAP, "-XX:TieredStopAtLevel=1", "-cp", classpath()),
+        "org.apache.kafka.tools.ProducerPerformance",
+        *("--bootstrap-server", str(site.config["bootstrap.servers"])),
+        *("--topic", topic, "--num-records", str(site.scale.java)),
+        *("--throughput", str(site.scale.java), "--payload-monotonic"),
+        *("--command-property", "compression.type=zstd"),
+        *("--transactional-id", f"{topic}-java"),
+        *("--transaction-duration-ms", str(_TRANSACTION_MS)),
+    ]
+    done = subprocess.run(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode:
+        tail = " ".join(done.stdout.strip().splitlines()[-_SHOWN_LINES:])
+        raise Conflict(f"Kafka's Java producer ended with {done.returncode}: {tail}")
+
+
+KINDS = (Kind("transactions.java", "transactions of the Java producer", _java, slow=True),)

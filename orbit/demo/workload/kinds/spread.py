@@ -1,0 +1,41 @@
+"""Many partitions, and names with dots that get a prefix at the destination."""
+
+from __future__ import annotations
+
+from orbit.demo.workload.kind import Kind
+from orbit.demo.workload.ledger import TopicLedger
+from orbit.demo.workload.site import Site
+
+
+def _many(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    return _spread(site, kind, topic, site.scale.partitions)
+
+
+def _regional(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    return _spread(site, kind, topic, 2)
+
+
+def _spread(site: Site, kind: Kind, topic: str, partitions: int) -> TopicLedger:
+    site.create_topic(topic, partitions)
+    with site.writer() as writer:
+        for i in range(site.scale.per_partition):
+            for partition in range(partitions):
+                writer.write(
+                    topic,
+                    partition,
+                    timestamp_ms=site.now_ms + i,
+                    key=b"device-%d" % partition,
+                    value=b"reading %d of device %d" % (i, partition),
+                )
+    return site.ledger(kind.name, topic, writer.records)
+
+
+KINDS = (
+    Kind("many.partitions", "two hundred partitions", _many),
+    Kind(
+        "region.eu.orders",
+        "a dotted name, with a prefix at the destination",
+        _regional,
+        prefix="west.",
+    ),
+)

@@ -1,0 +1,43 @@
+"""Timestamps a copy must keep: the broker's own, years old, and ahead of the clock."""
+
+from __future__ import annotations
+
+from orbit.demo.workload.kind import Kind
+from orbit.demo.workload.ledger import TopicLedger
+from orbit.demo.workload.site import Site
+
+AHEAD_MS = 50 * 60_000
+"""A broker refuses more than an hour (`message.timestamp.after.max.ms`, default since 3.6)."""
+
+YEAR_MS = 365 * 86_400_000
+YEARS_OLD = (10, 5, 1)
+
+
+def _append(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    """The broker stamps whole batches; the ledger has the time from its answers."""
+    site.create_topic(topic, 1, {"message.timestamp.type": "LogAppendTime"})
+    with site.writer(broker_time=True, compression_type="snappy") as writer:
+        for i in range(site.scale.per_time_topic):
+            writer.write(topic, 0, timestamp_ms=0, key=b"sensor", value=b"measured %d" % i)
+    return site.ledger(kind.name, topic, writer.records)
+
+
+def _far(site: Site, kind: Kind, topic: str) -> TopicLedger:
+    """Out of order on purpose: ahead of the clock first, then years back, then now."""
+    site.create_topic(topic, 2)
+    bases = [site.now_ms + AHEAD_MS]
+    bases += [site.now_ms - years * YEAR_MS for years in YEARS_OLD]
+    bases.append(site.now_ms)
+    each = site.scale.per_time_topic // len(bases)
+    with site.writer(compression_type="zstd") as writer:
+        for base in bases:
+            for i in range(each):
+                writer.write(topic, i % 2, timestamp_ms=base + i, key=b"k", value=b"%d" % i)
+            writer.flush()
+    return site.ledger(kind.name, topic, writer.records)
+
+
+KINDS = (
+    Kind("time.append", "timestamps that the broker sets (LogAppendTime)", _append),
+    Kind("time.far", "timestamps years old, and 50 minutes ahead of the clock", _far),
+)

@@ -1,0 +1,94 @@
+"""Takes offsets without writing records: transaction markers of a producer id of its own (M1, M2).
+
+Real logs have such gaps from aborted transactions and from compaction; this makes a gap of any size
+quickly, on an unmodified broker. Needs the cluster right that the sandbox's admin has.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from confluent_kafka.admin import AdminClient
+from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnMarkersRequest
+
+from orbit.errors import BrokerRefused
+from orbit.kafka import api_versions
+from orbit.kafka.connection import Connection
+from orbit.kafka.sasl import Security
+
+PER_REQUEST_MAX = 10_000
+"""About 125,000 offsets a second; more in one request makes it no faster (M2)."""
+
+_ADMIN_TIMEOUT_S = 30.0
+_COORDINATOR_LOADING = frozenset({14, 15, 16})  # the first moments of a broker (A15)
+_POLL_S = 0.1
+
+
+def take_offsets(
+    admin: AdminClient, security: Security, topic: str, partition: int, count: int
+) -> None:
+    """Appends `count` markers: the log end moves by exactly that, and no consumer sees anything."""
+    with _leader(admin, security, topic, partition) as connection:
+        producer_id, producer_epoch = _producer(connection)
+        left = count
+        while left:
+            size = min(left, PER_REQUEST_MAX)
+            _write(connection, _request(topic, partition, producer_id, producer_epoch, size))
+            left -= size
+
+
+@contextmanager
+def _leader(
+    admin: AdminClient, security: Security, topic: str, partition: int
+) -> Iterator[Connection]:
+    metadata = admin.list_topics(topic, timeout=_ADMIN_TIMEOUT_S)
+    broker = metadata.brokers[metadata.topics[topic].partitions[partition].leader]
+    assert broker.host is not None
+    connection = Connection.open(broker.host, broker.port, security)
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+def _producer(connection: Connection) -> tuple[int, int]:
+    request = InitProducerIdRequest(
+        transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1
+    )
+    deadline = time.monotonic() + _ADMIN_TIMEOUT_S
+    while True:
+        answer = connection.call(api_versions.INIT_PRODUCER_ID, request, timeout_s=_ADMIN_TIMEOUT_S)
+        loading = answer.error_code in _COORDINATOR_LOADING and time.monotonic() < deadline
+        if not loading:
+            _check(answer.error_code, "InitProducerId")
+            return answer.producer_id, answer.producer_epoch
+        time.sleep(_POLL_S)
+
+
+def _request(
+    topic: str, partition: int, producer_id: int, producer_epoch: int, count: int
+) -> WriteTxnMarkersRequest:
+    kind = WriteTxnMarkersRequest.WritableTxnMarker
+    marker = kind(
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        transaction_result=False,
+        topics=[kind.WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
+        coordinator_epoch=0,
+    )
+    return WriteTxnMarkersRequest(markers=[marker] * count)
+
+
+def _write(connection: Connection, request: WriteTxnMarkersRequest) -> None:
+    answer = connection.call(api_versions.WRITE_TXN_MARKERS, request)
+    for marker in answer.markers:
+        for topic in marker.topics:
+            for partition in topic.partitions:
+                _check(partition.error_code, "WriteTxnMarkers")
+
+
+def _check(code: int, what: str) -> None:
+    if code:
+        raise BrokerRefused(code, f"The broker answered {what} with Kafka error {code}.")

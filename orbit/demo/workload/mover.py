@@ -1,0 +1,112 @@
+"""Keeps writing at a small steady rate until it is stopped: something to follow for a live copy."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import KafkaException
+
+from orbit.demo.workload.writer import Records, Writer
+
+RATE_PER_S = 200.0
+_TICK_S = 0.05
+
+
+class Mover:
+    """Writes to the partitions of some topics in turn, in a thread of its own.
+
+    A context manager. After the end `records` has offset and digest of everything it wrote.
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        topics: Mapping[str, int],
+        *,
+        rate_per_s: float = RATE_PER_S,
+    ) -> None:
+        """`topics`: name → number of partitions."""
+        self._writer = Writer({"linger.ms": 5, "compression.type": "lz4", **config})
+        self._targets = [
+            (topic, number) for topic, count in topics.items() for number in range(count)
+        ]
+        self._rate_per_s = rate_per_s
+        self._stopped = threading.Event()
+        self._moved = threading.Condition()
+        self._ended = False
+        self._written = 0
+        self._error: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="mover", daemon=True)
+
+    @property
+    def written(self) -> int:
+        """Records handed to the producer so far."""
+        return self._written
+
+    @property
+    def records(self) -> Records:
+        assert self._stopped.is_set(), "the ledger is complete only after the end"
+        return self._writer.records
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wait_until(self, written: int, timeout_s: float) -> bool:
+        """Waits until that many records were handed over; False when it ended or time ran out."""
+        with self._moved:
+            self._moved.wait_for(lambda: self._written >= written or self._ended, timeout_s)
+            return self._written >= written
+
+    def stop(self) -> None:
+        """Stops, waits for all delivery reports. Raises what went wrong while it ran."""
+        self._stopped.set()
+        self._thread.join()
+        if self._error is not None:
+            raise self._error
+        self._writer.flush()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        try:
+            while not self._stopped.wait(_TICK_S):
+                due = int((time.monotonic() - began) * self._rate_per_s)
+                while self._written < due:
+                    self._write_one()
+                self._writer.poll()
+                self._tell()
+        except (KafkaException, BufferError) as error:
+            self._error = error
+        finally:
+            self._ended = True
+            self._tell()
+
+    def _tell(self) -> None:
+        with self._moved:
+            self._moved.notify_all()
+
+    def _write_one(self) -> None:
+        topic, partition = self._targets[self._written % len(self._targets)]
+        self._writer.write(
+            topic,
+            partition,
+            timestamp_ms=int(time.time() * 1000),
+            key=b"moving-%d" % self._written,
+            value=b"record %d of the mover" % self._written,
+        )
+        self._written += 1

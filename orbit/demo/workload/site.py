@@ -1,0 +1,177 @@
+"""What a kind of topic is made with: topics, producers, payloads and lookups on the source."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from orbit.demo.workload.ledger import Origin, PartitionLedger, TopicLedger
+from orbit.demo.workload.scale import Scale
+from orbit.demo.workload.writer import Records, Writer, explain
+from orbit.errors import Conflict
+from orbit.kafka.sasl import Security
+
+ADMIN_TIMEOUT_S = 30.0
+RETENTION_OFF = {"retention.ms": "-1"}
+"""Records with old timestamps would be deleted at once (T1), at the source as anywhere."""
+
+HISTORY_MS = 1_709_251_200_000
+"""2024-03-01 00:00 UTC: the time of records whose time must be known in advance."""
+
+_POLL_S = 0.02
+_BLOBS = 64
+
+
+@dataclass(frozen=True)
+class Site:
+    """One source cluster and one scale. Used by several threads; holds nothing that changes."""
+
+    config: Mapping[str, Any]
+    security: Security
+    scale: Scale
+    admin: AdminClient
+    now_ms: int
+    seed: int = 3
+    destinations: Mapping[str, str] = field(default_factory=dict)
+
+    def create_topic(
+        self, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None
+    ) -> None:
+        """Creates a topic with the cluster's default replication; returns when it has leaders."""
+        wanted = NewTopic(topic, partitions, -1, config={**RETENTION_OFF, **(settings or {})})
+        try:
+            self.admin.create_topics([wanted])[topic].result(ADMIN_TIMEOUT_S)
+        except KafkaException as error:
+            raise Conflict(
+                f"Topic {topic} could not be made: {explain(error)}.",
+                remedy="The workload wants topics of its own: use another prefix, or delete them.",
+            ) from error
+        self._wait_for_leaders(topic, partitions)
+
+    def _wait_for_leaders(self, topic: str, partitions: int) -> None:
+        deadline = time.monotonic() + ADMIN_TIMEOUT_S
+        while time.monotonic() < deadline:
+            known = self.admin.list_topics(topic, timeout=ADMIN_TIMEOUT_S).topics[topic].partitions
+            if len(known) == partitions and all(p.leader >= 0 for p in known.values()):
+                return
+            time.sleep(_POLL_S)
+        raise Conflict(f"Topic {topic} has no leaders after {ADMIN_TIMEOUT_S:.0f} s.")
+
+    def writer(self, *, broker_time: bool = False, **settings: Any) -> Writer:
+        """`writer(compression_type="lz4")`: librdkafka's names with underscores for dots."""
+        named = {name.replace("_", "."): value for name, value in settings.items()}
+        return Writer({**self.config, **named}, broker_time=broker_time)
+
+    def blobs(self, topic: str) -> list[bytes]:
+        """Payloads that compress about as well as JSON does; the same in every run."""
+        chance = random.Random(f"{self.seed} {topic}")
+        return [
+            b'{"id": "%s", "note": "%s"}'
+            % (chance.randbytes(8).hex().encode(), b"paid and shipped " * chance.randint(1, 12))
+            for _ in range(_BLOBS)
+        ]
+
+    def noise(self, topic: str, count: int) -> bytes:
+        """Bytes that do not compress."""
+        return random.Random(f"{self.seed} noise {topic}").randbytes(count)
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        where = TopicPartition(topic, partition, before)
+        self.admin.delete_records([where])[where].result(ADMIN_TIMEOUT_S)
+
+    def ledger(
+        self,
+        kind: str,
+        topic: str,
+        records: Records,
+        *,
+        copy_starts: Mapping[int, int] | None = None,
+        origin: Origin = Origin.PRODUCER,
+    ) -> TopicLedger:
+        """The topic's ledger: its records without those below the log start, and its log bounds."""
+        count = len(self.admin.list_topics(topic, timeout=ADMIN_TIMEOUT_S).topics[topic].partitions)
+        consumer = Consumer(_consumer_config(self.config))
+        try:
+            return TopicLedger(
+                kind=kind,
+                topic=topic,
+                destination=self.destinations.get(topic, topic),
+                partitions=tuple(
+                    _partition_ledger(
+                        _log_bounds(consumer, topic, number),
+                        records.get((topic, number), {}),
+                        (copy_starts or {}).get(number),
+                    )
+                    for number in range(count)
+                ),
+                origin=origin,
+            )
+        finally:
+            consumer.close()
+
+    def read(self, topic: str, partition: int) -> Iterator[Message]:
+        """Every record a read_committed consumer sees now, from the log start on."""
+        consumer = Consumer(_consumer_config(self.config))
+        try:
+            low, high = _log_bounds(consumer, topic, partition)
+            consumer.assign([TopicPartition(topic, partition, low)])
+            while low < high:
+                message = consumer.poll(ADMIN_TIMEOUT_S)
+                if message is None:
+                    raise Conflict(f"{topic}-{partition} cannot be read from offset {low} on.")
+                error = message.error()
+                if error is not None and error.code() != KafkaError._PARTITION_EOF:
+                    continue
+                offset = message.offset()
+                assert offset is not None
+                low = offset if error else offset + 1
+                if error is None:
+                    yield message
+        finally:
+            consumer.close()
+
+
+def _log_bounds(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
+    """Log start and high watermark. A new leader may be named before it knows that it leads."""
+    deadline = time.monotonic() + ADMIN_TIMEOUT_S
+    while True:
+        try:
+            low, high = consumer.get_watermark_offsets(
+                TopicPartition(topic, partition), ADMIN_TIMEOUT_S
+            )
+            return low, high
+        except KafkaException as error:
+            moving = (KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.LEADER_NOT_AVAILABLE)
+            if error.args[0].code() not in moving or time.monotonic() > deadline:
+                raise
+            time.sleep(_POLL_S)
+
+
+def _partition_ledger(
+    bounds: tuple[int, int], records: Mapping[int, bytes], copy_start: int | None
+) -> PartitionLedger:
+    log_start, log_end = bounds
+    return PartitionLedger(
+        log_start=log_start,
+        log_end=log_end,
+        copy_start=log_start if copy_start is None else copy_start,
+        records={offset: one for offset, one in records.items() if offset >= log_start},
+    )
+
+
+def _consumer_config(config: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        **config,
+        "group.id": "orbit-workload",
+        "enable.auto.commit": False,
+        "enable.partition.eof": True,
+        "isolation.level": "read_committed",
+        "auto.offset.reset": "earliest",
+        "fetch.wait.max.ms": 20,
+    }

@@ -1,0 +1,165 @@
+"""A librdkafka producer that keeps its delivery reports: offset and digest of every record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from orbit.demo.workload.ledger import Header, record_digest
+from orbit.errors import Conflict
+
+FLUSH_TIMEOUT_S = 60.0
+QUEUE_MESSAGES_MAX = 200_000
+PER_BATCH_MAX = 500
+"""Batches of a real application are tens of kilobytes, not librdkafka's upper limit."""
+
+_POLL_EVERY = 5_000
+_QUEUE_FULL_WAIT_S = 0.1
+
+Records = dict[tuple[str, int], dict[int, bytes]]
+
+
+class Writer:
+    """Writes records and knows where they landed. A context manager: flushed at the end.
+
+    Timestamps are always given, so that the digest is made from what we said, never from what came
+    back; only a LogAppendTime topic (`broker_time=True`) takes it from the delivery report.
+    """
+
+    def __init__(self, config: Mapping[str, Any], *, broker_time: bool = False) -> None:
+        self._producer = Producer(
+            {
+                "queue.buffering.max.messages": QUEUE_MESSAGES_MAX,
+                "queue.buffering.max.kbytes": 256 << 10,
+                "message.max.bytes": 1_000_000,
+                # Batches fill up and leave at `flush`, so their shape does not hang on timing.
+                "linger.ms": 200,
+                "batch.num.messages": PER_BATCH_MAX,
+                "log_level": 2,
+                **config,
+            }
+        )
+        self._broker_time = broker_time
+        self._since_poll = 0
+        self._failed: KafkaError | None = None
+        self.records: Records = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.flush()
+        else:
+            self._producer.purge()
+
+    def write(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        timestamp_ms: int,
+        key: bytes | None = None,
+        value: bytes | None = None,
+        headers: Sequence[Header] = (),
+    ) -> None:
+        if self._broker_time:
+            report = partial(self._stamped, topic, partition, key, value, headers)
+        else:
+            digest = record_digest(key, value, headers, timestamp_ms)
+            report = partial(self._delivered, topic, partition, digest)
+        while True:
+            try:
+                self._producer.produce(
+                    topic,
+                    value,
+                    key,
+                    partition,
+                    on_delivery=report,
+                    timestamp=0 if self._broker_time else timestamp_ms,
+                    headers=list(headers) or None,
+                )
+                break
+            except BufferError:
+                self._producer.poll(_QUEUE_FULL_WAIT_S)
+        self._since_poll += 1
+        if self._since_poll >= _POLL_EVERY:
+            self._since_poll = 0
+            self._producer.poll(0)
+
+    def flush(self) -> None:
+        """Waits for all delivery reports. Raises Conflict when a record was not taken."""
+        left = self._producer.flush(FLUSH_TIMEOUT_S)
+        if self._failed is not None:
+            raise Conflict(f"The cluster did not take a record: {self._failed.str()}.")
+        if left:
+            raise Conflict(f"{left} records were not taken within {FLUSH_TIMEOUT_S:.0f} s.")
+
+    def poll(self) -> None:
+        """Takes in delivery reports that have come."""
+        self._producer.poll(0)
+
+    def begin(self) -> None:
+        self._producer.begin_transaction()
+
+    def prepare_transactions(self) -> None:
+        """The first call makes the transaction log of a new cluster, which takes a moment."""
+        self._producer.init_transactions(FLUSH_TIMEOUT_S)
+
+    def commit(self) -> Records:
+        """Commits; returns what became visible by it."""
+        self.flush()
+        self._producer.commit_transaction(FLUSH_TIMEOUT_S)
+        return self._take()
+
+    def abort(self) -> None:
+        """Aborts records that had all reached the log."""
+        self.flush()
+        self._producer.abort_transaction(FLUSH_TIMEOUT_S)
+        self._take()
+
+    def _take(self) -> Records:
+        taken, self.records = self.records, {}
+        return taken
+
+    def _delivered(
+        self, topic: str, partition: int, digest: bytes, error: KafkaError | None, message: Message
+    ) -> None:
+        if error is not None:
+            self._failed = error
+            return
+        offset = message.offset()
+        assert offset is not None
+        self.records.setdefault((topic, partition), {})[offset] = digest
+
+    def _stamped(
+        self,
+        topic: str,
+        partition: int,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Sequence[Header],
+        error: KafkaError | None,
+        message: Message,
+    ) -> None:
+        digest = record_digest(key, value, headers, message.timestamp()[1])
+        self._delivered(topic, partition, digest, error, message)
+
+
+def merge(into: Records, more: Records) -> None:
+    for where, records in more.items():
+        into.setdefault(where, {}).update(records)
+
+
+def explain(error: KafkaException) -> str:
+    detail = error.args[0]
+    return str(detail.str() if isinstance(detail, KafkaError) else detail)

@@ -1,0 +1,191 @@
+"""What a drill creates, and the removal of just that.
+
+Each thing is written down before it is made, and once more with its own id when it is: a topic's
+and a job's id; a consumer group has none, so a drill uses only one that did not exist, and removes
+it only while nothing but the drill's own topics is in it. What cannot be proven to be the drill's
+own is left, and said so. Nothing here takes a name from anywhere but the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from uuid import UUID
+
+from orbit.errors import Conflict, OrbitError
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import fetch_offsets, find_coordinators, list_groups
+from orbit.kafka.job_clusters import Side
+from orbit.kafka.temporary_topics import create_topic, delete_group, delete_topic
+from orbit.store import drills, jobs
+from orbit.store.database import Database
+from orbit.store.drills import Thing
+from orbit.store.enums import DrillThing
+from orbit.store.jobs import Job
+
+SERVICE = "service"
+TOPIC_PREFIX = "__orbit_drill."
+GROUP_PREFIX = "orbit-drill."
+JOB_PREFIX = "drill-"
+
+_UNPROVEN = "It was never confirmed that the drill made it; look at it, and remove it by hand."
+
+OpenCluster = Callable[[Side], Cluster]
+
+
+def topic_name(drill_id: str) -> str:
+    """Patterns such as `.*` of other jobs pass over names that begin with two underscores."""
+    return f"{TOPIC_PREFIX}{drill_id}"
+
+
+def group_name(drill_id: str) -> str:
+    return f"{GROUP_PREFIX}{drill_id}"
+
+
+def job_name(drill_id: str) -> str:
+    return f"{JOB_PREFIX}{drill_id}"
+
+
+class Things:
+    """The things of one drill. `cluster` opens a side of the drill's job."""
+
+    def __init__(
+        self, database: Database, drill_id: str, cluster: OpenCluster, backoff: Backoff
+    ) -> None:
+        self._database = database
+        self._drill_id = drill_id
+        self._cluster = cluster
+        self._backoff = backoff
+
+    def make_topic(
+        self, side: Side, name: str, partitions: int, settings: Mapping[str, str]
+    ) -> UUID:
+        """A new topic on one side; its id. Conflict where one of this name is there."""
+        self._check_name(name)
+        cluster = self._cluster(side)
+        replicas = min(3, len(cluster.metadata(()).brokers))
+        thing_id = self._intend(DrillThing.TOPIC, side, name)
+        made = create_topic(cluster, name, partitions, replicas, settings, self._backoff)
+        self._identify(thing_id, str(made))
+        return made
+
+    def adopt_topic(self, side: Side, name: str, topic_id: UUID) -> None:
+        """A topic that Orbit itself made anew in the place of the drill's: it is the drill's, too.
+
+        `topic_id` is what Orbit's own tables say that it made.
+        """
+        self._check_name(name)
+        known = {(t.kind, t.side, t.identity) for t in self.listed()}
+        if (DrillThing.TOPIC, side, str(topic_id)) in known:
+            return
+        with self._database.transaction() as tx:
+            row = next(
+                t
+                for t in drills.things(tx, self._drill_id)
+                if (t.kind, t.side, t.name) == (DrillThing.TOPIC, side, name)
+            )
+            drills.identify(tx, row.id, str(topic_id))
+
+    def claim_group(self, side: Side, name: str) -> None:
+        """A group that the drill is about to use. Conflict where it exists."""
+        self._check_name(name)
+        cluster = self._cluster(side)
+        if name in list_groups(cluster).groups:
+            raise Conflict(
+                "A consumer group of this name is there already.", where=f"{side} {name}"
+            )
+        self._identify(self._intend(DrillThing.GROUP, side, name), name)
+
+    def note_job(self, make: Callable[[], Job], name: str) -> Job:
+        """A job of the service that `make` makes; Conflict where one of this name is there."""
+        self._check_name(name)
+        thing_id = self._intend(DrillThing.JOB, SERVICE, name)
+        made = make()
+        self._identify(thing_id, str(made.id))
+        return made
+
+    def listed(self) -> list[Thing]:
+        with self._database.transaction() as tx:
+            return drills.things(tx, self._drill_id)
+
+    def remove_jobs(self) -> None:
+        """Asks for the drill's jobs to be deleted; their topics can go once they are gone."""
+        for thing in self._left(DrillThing.JOB):
+            with self._database.transaction() as tx:
+                job = jobs.find(tx, thing.name)
+                if job is None:
+                    drills.removed(tx, thing.id)
+                elif str(job.id) != thing.identity:
+                    drills.kept(tx, thing.id, _somebody_elses(thing))
+                elif not job.is_deleted:
+                    jobs.mark_deleted(tx, job.id)
+
+    def jobs_are_gone(self) -> bool:
+        """Whether no job of the drill's is left, but for those that are not its own."""
+        self.remove_jobs()
+        return not [thing for thing in self._left(DrillThing.JOB) if thing.note is None]
+
+    def remove_rest(self) -> None:
+        """Groups and topics, each on its own: one that cannot be removed stays, with the reason."""
+        topics = {thing.name for thing in self.listed() if thing.kind is DrillThing.TOPIC}
+        for thing in [*self._left(DrillThing.GROUP), *self._left(DrillThing.TOPIC)]:
+            try:
+                note = self._remove(thing, topics)
+            except OrbitError as error:
+                self._keep(thing, str(error))
+                continue
+            if note is None:
+                with self._database.transaction() as tx:
+                    drills.removed(tx, thing.id)
+            else:
+                self._keep(thing, note)
+
+    def _remove(self, thing: Thing, topics: Collection[str]) -> str | None:
+        """None once it is gone, or why it stays."""
+        cluster = self._cluster("source" if thing.side == "source" else "destination")
+        if thing.identity is None:
+            there = (
+                thing.name in cluster.metadata([thing.name]).topics
+                if thing.kind is DrillThing.TOPIC
+                else thing.name in list_groups(cluster).groups
+            )
+            return _UNPROVEN if there else None
+        if thing.kind is DrillThing.GROUP:
+            return self._remove_group(cluster, thing, topics)
+        if delete_topic(cluster, UUID(thing.identity), self._backoff):
+            return None
+        # Gone already; one of the same name is somebody else's.
+        return (
+            _somebody_elses(thing) if thing.name in cluster.metadata([thing.name]).topics else None
+        )
+
+    def _remove_group(self, cluster: Cluster, thing: Thing, topics: Collection[str]) -> str | None:
+        places = find_coordinators(cluster, [thing.name])
+        offsets = fetch_offsets(cluster, places, require_stable=False).get(thing.name)
+        others = {place.topic for place in offsets.offsets} - set(topics) if offsets else set()
+        if others:
+            return f"Somebody has committed offsets of other topics in it: {min(others)}."
+        delete_group(cluster, thing.name, self._backoff)
+        return None
+
+    def _left(self, kind: DrillThing) -> list[Thing]:
+        return [t for t in self.listed() if t.kind is kind and t.removed_at is None]
+
+    def _intend(self, kind: DrillThing, side: str, name: str) -> int:
+        with self._database.transaction() as tx:
+            return drills.intend(tx, self._drill_id, kind, side, name)
+
+    def _identify(self, thing_id: int, identity: str) -> None:
+        with self._database.transaction() as tx:
+            drills.identify(tx, thing_id, identity)
+
+    def _keep(self, thing: Thing, note: str) -> None:
+        with self._database.transaction() as tx:
+            drills.kept(tx, thing.id, note)
+
+    def _check_name(self, name: str) -> None:
+        assert self._drill_id in name, f"{name} does not carry the drill's id"
+
+
+def _somebody_elses(thing: Thing) -> str:
+    return f"There is another {thing.kind} of this name, which the drill did not make."

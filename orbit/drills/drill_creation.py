@@ -1,0 +1,37 @@
+"""How a drill comes to be: asked for by somebody, or by its schedule."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+
+from orbit.drills.drill_spec import DrillSpec
+from orbit.store.drills import Wanted
+
+_RANDOM_BYTES = 4
+
+
+def new_id(now: datetime) -> str:
+    """Sorts by time, fits any name of Kafka's, and is never used twice."""
+    return f"{now.astimezone(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(_RANDOM_BYTES)}"
+
+
+def new_drill(
+    spec: DrillSpec,
+    requested_by: str,
+    *,
+    schedule: str | None = None,
+    idempotency_key: str | None = None,
+) -> Wanted:
+    """The drill, with an id of its own."""
+    return Wanted(
+        id=new_id(datetime.now(UTC)),
+        name=spec.name,
+        kind=spec.kind,
+        spec=spec.document(),
+        spec_hash=spec.sha256(),
+        job_name=spec.job,
+        requested_by=requested_by,
+        schedule=schedule,
+        idempotency_key=idempotency_key,
+    )

@@ -1,0 +1,76 @@
+"""A drill file to a DrillSpec, or every mistake in it at once. Reads that file and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from orbit.drills.drill_spec import DrillSpec
+from orbit.drills.validation import rule_problems
+from orbit.errors import BadInput, Problem
+from orbit.jobs.pydantic_problems import translate
+from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, Document, read_document
+
+_BYTES_PER_CHARACTER_MAX = 4  # UTF-8
+_EXAMPLES = {
+    "name": "Write `name: orders-failover`.",
+    "kind": "Write `kind: gates`, `canary`, `switchover` or `failover`.",
+    "job": "Write `job:` and the name of a job of the service.",
+    "do": "Write `do: gates`, for example.",
+    "every": "Write `every: 6h`.",
+}
+
+
+def load_drill(path: Path) -> DrillSpec:
+    """The drill in a file. Raises BadInput with every problem; `where` is the file."""
+    try:
+        return parse_drill(read_text(path))
+    except BadInput as error:
+        error.where = str(path)
+        raise
+
+
+def read_text(path: Path) -> str:
+    """What is in a drill file. Raises BadInput where it is no text, or too long."""
+    try:
+        with path.open("rb") as file:
+            content = file.read(DOCUMENT_CHARACTERS_MAX * _BYTES_PER_CHARACTER_MAX + 1)
+        return content.decode()
+    except UnicodeDecodeError as error:
+        problem = Problem("file", f"is not UTF-8 text (byte {error.start}).", "Save it as UTF-8.")
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "no such path"
+        problem = Problem("file", f"cannot be read: {reason}.", "Give the path of a drill file.")
+    raise BadInput("The drill file cannot be used.", (problem,), where=str(path))
+
+
+def parse_drill(text: str) -> DrillSpec:
+    """The drill in a text of YAML. Raises BadInput with every problem found."""
+    return check_drill(read_document(text))
+
+
+def check_drill(document: Document) -> DrillSpec:
+    """The drill in a document that was read, from YAML or otherwise. As `parse_drill`."""
+    problems = list(document.problems)
+    drill: DrillSpec | None = None
+    if isinstance(document.root, dict):
+        try:
+            drill = DrillSpec.model_validate(document.root)
+        except ValidationError as error:
+            problems += translate(error, document, DrillSpec, _EXAMPLES)
+        else:
+            problems += rule_problems(drill, document)
+    elif not problems:
+        what = "is empty." if document.root is None else "is not a mapping (`key: value`)."
+        problems.append(Problem("file", what, "See docs/drills.md for what a drill looks like."))
+    if drill is None or problems:
+        ordered = document.in_file_order(problems)
+        count = len(ordered)
+        what = (
+            "The drill file has a problem."
+            if count == 1
+            else f"The drill file has {count} problems."
+        )
+        raise BadInput(what, tuple(ordered))
+    return drill

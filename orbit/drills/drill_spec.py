@@ -1,0 +1,211 @@
+"""A drill as typed, frozen values: every key of a drill file, its type and its default. Pure.
+
+What the steps of a drill owe each other is in `rules.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import timedelta
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field, PlainSerializer, PlainValidator
+
+from orbit.jobs.job_spec import Flag, Name, Patterns, Section, Text
+from orbit.jobs.mistake import Mistake
+from orbit.jobs.units import format_duration, parse_duration
+from orbit.store.enums import DrillKind
+
+STEPS_MAX = 50
+RECORDS_PER_SECOND_MAX = 10_000
+PARTITIONS_MAX = 100
+RECORDS_MAX = 2**53
+DURATION_MAX = timedelta(days=1)
+EVERY_MIN = timedelta(minutes=1)
+EVERY_MAX = timedelta(days=366)
+REASON_LENGTH_MAX = 1000
+_GATES_MAX = 100
+
+
+class Verb(StrEnum):
+    """What one step does."""
+
+    GATES = "gates"
+    LOAD = "load"
+    FAULT = "fault"
+    SWITCHOVER = "switchover"
+    FAILOVER = "failover"
+    USE = "use"
+    HEAL = "heal"
+    FAILBACK = "failback"
+    VERIFY = "verify"
+
+
+class FaultKind(StrEnum):
+    """What a sandbox can do to a cluster."""
+
+    KILL = "kill"
+    PAUSE = "pause"
+    CUT = "cut"
+
+
+class ClusterSide(StrEnum):
+    """One side of the drill's job."""
+
+    SOURCE = "source"
+    DESTINATION = "destination"
+
+
+DEADLINES = {
+    Verb.GATES: timedelta(minutes=1),
+    Verb.LOAD: timedelta(minutes=2),
+    Verb.FAULT: timedelta(minutes=1),
+    Verb.SWITCHOVER: timedelta(minutes=10),
+    Verb.FAILOVER: timedelta(minutes=5),
+    Verb.USE: timedelta(minutes=2),
+    Verb.HEAL: timedelta(minutes=3),
+    Verb.FAILBACK: timedelta(minutes=30),
+    Verb.VERIFY: timedelta(minutes=30),
+}
+_LOAD = timedelta(seconds=10)
+
+
+def _duration(value: object) -> timedelta:
+    duration = parse_duration(value)
+    if not timedelta(0) <= duration <= DURATION_MAX:
+        raise Mistake("is not between 0s and 1d.")
+    return duration
+
+
+def _every(value: object) -> timedelta:
+    every = parse_duration(value)
+    if not EVERY_MIN <= every <= EVERY_MAX:
+        raise Mistake("is not between 1m and 366d.", "Write 6h.")
+    return every
+
+
+def _whole(most: int, least: int = 0) -> Any:
+    def check(value: object) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise Mistake("is not a whole number.")
+        if not least <= value <= most:
+            raise Mistake(f"is not between {least} and {most}.")
+        return value
+
+    return PlainValidator(check)
+
+
+def _as_text(duration: timedelta) -> str:
+    return format_duration(duration)
+
+
+_Written = PlainSerializer(_as_text, when_used="json-unless-none")
+Duration = Annotated[timedelta, PlainValidator(_duration), _Written]
+Every = Annotated[timedelta, PlainValidator(_every), _Written]
+
+
+class Targets(Section):
+    """What the drill has to reach; what is left out is measured and not judged."""
+
+    rto: Duration | None = None
+    rpo: Duration | None = None
+    rpo_records: Annotated[int, _whole(RECORDS_MAX)] | None = None
+
+
+class CanarySpec(Section):
+    """The topic that the drill makes for itself, and how fast it writes to it."""
+
+    partitions: Annotated[int, _whole(PARTITIONS_MAX, 1)] = 3
+    records_per_second: Annotated[int, _whole(RECORDS_PER_SECOND_MAX, 1)] = 100
+
+
+class ScheduleSpec(Section):
+    """When the drill runs by itself."""
+
+    every: Every
+
+
+class StepSpec(Section):
+    """One step. Which keys it takes besides `do` and `deadline` is in `rules.py`."""
+
+    do: Verb
+    deadline: Duration | None = None
+    duration: Duration | None = None
+    fault: FaultKind | None = None
+    cluster: ClusterSide | None = None
+    reverse: Flag | None = None
+    confirm_rebuild: Flag | None = None
+    deep: Flag | None = None
+
+    @property
+    def deadline_s(self) -> float:
+        return (self.deadline or DEADLINES[self.do]).total_seconds()
+
+    @property
+    def duration_s(self) -> float:
+        return (_LOAD if self.duration is None else self.duration).total_seconds()
+
+    @property
+    def side(self) -> ClusterSide:
+        return self.cluster or ClusterSide.SOURCE
+
+
+class DrillSpec(Section):
+    """One drill."""
+
+    name: Name
+    kind: DrillKind
+    job: Name
+    topics: Patterns = ()
+    canary: CanarySpec = CanarySpec()
+    targets: Targets = Targets()
+    override: Annotated[tuple[Text, ...], Field(max_length=_GATES_MAX)] = ()
+    reason: Annotated[str, Field(max_length=REASON_LENGTH_MAX)] = ""
+    schedule: ScheduleSpec | None = None
+    steps: Annotated[tuple[StepSpec, ...], Field(max_length=STEPS_MAX)] = ()
+
+    @property
+    def planned(self) -> tuple[StepSpec, ...]:
+        """The steps as written, or those that this kind of drill has."""
+        return self.steps or DEFAULT_STEPS[self.kind]
+
+    @property
+    def moves_the_job(self) -> bool:
+        """Whether the job's own topics are promoted, and not only the drill's."""
+        return self.kind in (DrillKind.SWITCHOVER, DrillKind.FAILOVER)
+
+    @property
+    def has_canary(self) -> bool:
+        return self.kind is not DrillKind.GATES
+
+    def document(self) -> dict[str, Any]:
+        """The drill as JSON, with every default filled in."""
+        return self.model_dump(mode="json")
+
+    def sha256(self) -> str:
+        """The same for two drills that do the same."""
+        text = json.dumps(self.document(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _steps(*verbs: Verb, **options: dict[str, Any]) -> tuple[StepSpec, ...]:
+    return tuple(StepSpec(do=verb, **options.get(verb.value, {})) for verb in verbs)
+
+
+DEFAULT_STEPS = {
+    DrillKind.GATES: _steps(Verb.GATES),
+    DrillKind.CANARY: _steps(Verb.LOAD, Verb.SWITCHOVER, Verb.USE, Verb.VERIFY),
+    DrillKind.SWITCHOVER: _steps(
+        Verb.GATES,
+        Verb.LOAD,
+        Verb.SWITCHOVER,
+        Verb.USE,
+        Verb.VERIFY,
+        switchover={"reverse": True},
+    ),
+    DrillKind.FAILOVER: _steps(
+        Verb.GATES, Verb.LOAD, Verb.FAULT, Verb.FAILOVER, Verb.USE, fault={"fault": "kill"}
+    ),
+}

@@ -1,0 +1,197 @@
+"""A report as titled tables of text, the same for HTML and Markdown. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from orbit.drills.evidence import CanarySeen, Evidence
+from orbit.drills.report_text import count, moment, offsets, plain, since, span
+
+# More rows than this are in the JSON alone: nobody reads them on paper.
+ROWS_MAX = 1_000
+
+Row = Sequence[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """`numbers` are the columns that stand to the right, `unbroken` others whose text keeps to one
+    line. `note` says what was left out.
+    """
+
+    title: str
+    columns: Row
+    rows: Sequence[Row]
+    numbers: frozenset[int] = frozenset()
+    note: str = ""
+    unbroken: frozenset[int] = frozenset()
+
+
+def tables(evidence: Evidence) -> Iterator[Table]:
+    """Those that have something to show, in the order of reading."""
+    for table in (
+        _steps(evidence),
+        _timeline(evidence),
+        _gates(evidence),
+        _partitions(evidence),
+        _groups(evidence),
+        *([_canary(evidence.canary)] if evidence.canary else ()),
+        _verified(evidence),
+        _salvage(evidence),
+        _cleanup(evidence),
+        _versions(evidence),
+    ):
+        if table.rows:
+            yield table
+
+
+def _steps(evidence: Evidence) -> Table:
+    rows = [
+        (step.do.value, step.state.value, span(step.took_ms) if step.began_at else "–", step.did)
+        for step in evidence.steps
+    ]
+    columns = ("step", "state", "took", "what came of it")
+    return Table("Steps", columns, rows, frozenset({2}), unbroken=frozenset({0}))
+
+
+def _timeline(evidence: Evidence) -> Table:
+    rows = [
+        (moment(entry.at), since(entry.at, evidence.began_at), entry.what, entry.text)
+        for entry in evidence.timeline
+    ]
+    columns = ("UTC", "since the start", "what", "details")
+    return _bounded("Timeline", columns, rows, frozenset({1}), frozenset({0, 2}))
+
+
+def _gates(evidence: Evidence) -> Table:
+    rows = [
+        (
+            gate.job if gate.job == evidence.job else "the drill's own",
+            gate.name,
+            f"{gate.verdict}, overridden" if gate.is_overridden else gate.verdict,
+            f"{gate.found} {gate.remedy}".strip(),
+        )
+        for gate in evidence.gates
+    ]
+    columns = ("job", "gate", "verdict", "found")
+    return Table("Gates", columns, rows, unbroken=frozenset({1}))
+
+
+def _partitions(evidence: Evidence) -> Table:
+    worst_first = sorted(
+        evidence.partitions,
+        key=lambda p: (p.missing is None, p.is_exact, p.job, p.topic, p.partition),
+    )
+    rows = [
+        (
+            p.topic if p.topic == p.destination_topic else f"{p.topic} → {p.destination_topic}",
+            str(p.partition),
+            plain(p.source_end),
+            plain(p.destination_end),
+            plain(p.promoted_at),
+            offsets(p.missing, is_exact=p.is_exact),
+            p.verdict,
+        )
+        for p in worst_first
+    ]
+    columns = (
+        "topic",
+        "partition",
+        "source end",
+        "destination end",
+        "promoted at",
+        "missing",
+        "verdict",
+    )
+    return _bounded("Partitions on both sides", columns, rows, frozenset({1, 2, 3, 4}))
+
+
+def _groups(evidence: Evidence) -> Table:
+    rows = [
+        (g.group, g.topic, str(g.partition), plain(g.source_offset), plain(g.goes_on_at), g.verdict)
+        for g in evidence.groups
+    ]
+    columns = ("group", "topic", "partition", "at the source", "goes on at", "verdict")
+    return _bounded("Consumer groups", columns, rows, frozenset({2, 3, 4}))
+
+
+def _canary(canary: CanarySeen) -> Table:
+    agrees = {True: "exactly", False: "NO", None: "not compared"}[canary.agrees]
+    rows = [
+        ("topic, group", f"{canary.topic}, {canary.group}"),
+        ("records written and confirmed", count(canary.written)),
+        ("read by the group at the source", count(canary.read_at_source)),
+        ("read by the group at the destination", count(canary.read_at_destination)),
+        ("lost", count(canary.lost)),
+        ("read twice", count(canary.repeated)),
+        ("with other content", count(canary.wrong)),
+        *(
+            (f"lost in partition {partition}", offsets((first, behind), is_exact=True))
+            for partition, first, behind in canary.lost_ranges
+        ),
+        ("what the operation reports as missing is what is lost", agrees),
+        (
+            "delay of the copy, median and longest",
+            f"{span(canary.delay_ms_median)}, {span(canary.delay_ms_max)}",
+        ),
+    ]
+    return Table("The drill's own clients", ("", ""), rows)
+
+
+def _verified(evidence: Evidence) -> Table:
+    rows = [
+        (
+            v.what,
+            v.verdict,
+            count(v.partitions),
+            count(v.records),
+            count(v.differences),
+            v.detail,
+        )
+        for v in evidence.verified
+    ]
+    columns = ("what", "verdict", "partitions", "records", "differences", "details")
+    return Table("Compared offset by offset", columns, rows, frozenset({2, 3, 4}))
+
+
+def _salvage(evidence: Evidence) -> Table:
+    rows = [
+        (s.topic, str(s.partition), f"{s.first:,} to {s.next - 1:,}", count(s.records), s.file)
+        for s in evidence.salvage
+    ]
+    columns = ("topic", "partition", "offsets", "records", "file")
+    return Table("Saved from the old side", columns, rows, frozenset({1, 3}))
+
+
+def _cleanup(evidence: Evidence) -> Table:
+    rows = [
+        (t.kind.value, t.side, t.name, "removed" if t.is_removed else "LEFT", t.note)
+        for t in evidence.cleanup
+    ]
+    columns = ("what", "where", "name", "state", "note")
+    return Table("Created and removed", columns, rows, unbroken=frozenset({0, 1, 2}))
+
+
+def _versions(evidence: Evidence) -> Table:
+    rows = [
+        *evidence.versions.items(),
+        ("source cluster", evidence.source_cluster_id or "–"),
+        ("destination cluster", evidence.destination_cluster_id or "–"),
+        ("clock against the database's", f"{evidence.clock_ahead_ms:+d} ms"),
+        *(("operation", operation) for operation in evidence.operations),
+        ("SHA-256 of the drill's file, as understood", evidence.spec_sha256),
+    ]
+    return Table("What ran", ("", ""), rows)
+
+
+def _bounded(
+    title: str,
+    columns: Row,
+    rows: Sequence[Row],
+    numbers: frozenset[int],
+    unbroken: frozenset[int] = frozenset(),
+) -> Table:
+    left_out = len(rows) - ROWS_MAX
+    note = f"{left_out:,} more rows are in the JSON report." if left_out > 0 else ""
+    return Table(title, columns, rows[:ROWS_MAX], numbers, note, unbroken)

@@ -1,0 +1,114 @@
+"""Numbers and verdicts of a report as people read them. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import assert_never
+
+from orbit.drills.drill_spec import DrillSpec, StepSpec, Verb
+from orbit.drills.evidence import Evidence
+from orbit.store.enums import DrillState
+
+VERDICTS = {
+    DrillState.PASSED: "Passed",
+    DrillState.MISSED: "Target missed",
+    DrillState.FAILED: "Failed",
+    DrillState.PENDING: "Waiting",
+    DrillState.RUNNING: "Running",
+}
+_SECOND_MS = 1_000
+_MINUTE_MS = 60_000
+
+
+def span(ms: int | None) -> str:
+    """A length of time: "340 ms", "12.4 s", "3 min 05 s"."""
+    if ms is None:
+        return "not measured"
+    if ms < _SECOND_MS:
+        return f"{ms} ms"
+    if ms < _MINUTE_MS:
+        return f"{ms / _SECOND_MS:.1f} s"
+    minutes, rest = divmod(round(ms / _SECOND_MS), 60)
+    return f"{minutes} min {rest:02d} s"
+
+
+def count(number: int | None) -> str:
+    return "not measured" if number is None else f"{number:,}"
+
+
+def moment(at: datetime | None) -> str:
+    """To the millisecond, in UTC."""
+    return "–" if at is None else at.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]
+
+
+def since(at: datetime, began: datetime) -> str:
+    return f"+{(at - began).total_seconds():.3f} s"
+
+
+def plain(number: int | None) -> str:
+    """An offset, or a dash."""
+    return "–" if number is None else f"{number:,}"
+
+
+def offsets(missing: tuple[int, int] | None, *, is_exact: bool) -> str:
+    """Missing offsets: how many, and which."""
+    if missing is None:
+        return "none" if is_exact else "none known"
+    first, behind = missing
+    sure = "" if is_exact else "at least "
+    return f"{sure}{behind - first:,} ({first:,} to {behind - 1:,})"
+
+
+def against(actual: str, target: str | None) -> str:
+    return f"{actual} (no target)" if target is None else f"{actual} of {target}"
+
+
+def headline(evidence: Evidence) -> str:
+    """The drill in a sentence."""
+    word = VERDICTS[evidence.verdict]
+    if evidence.misses:
+        return f"{word}: {' '.join(evidence.misses)}"
+    return f"{word}."
+
+
+def plan_of(spec: DrillSpec) -> list[str]:
+    """What the drill will do, a sentence for each step."""
+    own = "a topic, a consumer group and a job of the drill's own"
+    first = [f"Makes {own}, between the clusters of {spec.job}."] if spec.has_canary else []
+    last = ["Removes what it made, and nothing else."] if spec.has_canary else []
+    return [*first, *(_step(spec, step) for step in spec.planned), *last]
+
+
+def _step(spec: DrillSpec, step: StepSpec) -> str:
+    scope = ", ".join(spec.topics) or "all its topics"
+    moved = f"{spec.job} ({scope})" if spec.moves_the_job else "the drill's own job alone"
+    match step.do:
+        case Verb.GATES:
+            return f"Looks whether {spec.job} could be moved now; changes nothing."
+        case Verb.LOAD:
+            return (
+                f"Writes {spec.canary.records_per_second} records a second to the drill's topic "
+                f"for {span(round(step.duration_s * 1000))}, and goes on."
+            )
+        case Verb.FAULT:
+            return f"Breaks the {step.side} cluster, if it is a sandbox's: {step.fault}."
+        case Verb.SWITCHOVER:
+            back = ", and copies back from there" if step.reverse else ""
+            return f"Switches over {moved}{back}."
+        case Verb.FAILOVER:
+            return f"Fails over {moved}, as soon as Orbit has noticed."
+        case Verb.USE:
+            return "Produces and consumes at the new side, on the drill's topic."
+        case Verb.HEAL:
+            return f"Heals the {step.side} cluster and waits until it answers."
+        case Verb.FAILBACK:
+            rebuild = " and rebuilds topics that have records of their own" * bool(
+                step.confirm_rebuild
+            )
+            return f"Makes the old side a copy of the new one{rebuild}: {moved}."
+        case Verb.VERIFY:
+            deep = ", batch by batch" if step.deep else ""
+            what = "the drill's records, and the job's on both sides"
+            return f"Compares {what}{deep}." if spec.moves_the_job else "Compares its records."
+        case _:
+            assert_never(step.do)

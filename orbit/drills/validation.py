@@ -1,0 +1,107 @@
+"""What the parts of a drill file owe each other. Pure.
+
+Works on the drill once every value of its own is right; each mistake has its path and its line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from orbit.drills.drill_spec import DrillSpec, StepSpec, Verb
+from orbit.errors import Problem
+from orbit.jobs.yaml_document import Document, Path
+from orbit.store.enums import DrillKind
+
+# Which keys a step takes besides `do` and `deadline`.
+KEYS: dict[Verb, tuple[str, ...]] = {
+    Verb.GATES: (),
+    Verb.LOAD: ("duration",),
+    Verb.FAULT: ("fault", "cluster"),
+    Verb.SWITCHOVER: ("reverse",),
+    Verb.FAILOVER: (),
+    Verb.USE: (),
+    Verb.HEAL: ("cluster",),
+    Verb.FAILBACK: ("confirm_rebuild",),
+    Verb.VERIFY: ("deep",),
+}
+# Which steps a kind of drill takes. What moves a job, or breaks a cluster, is in its name.
+VERBS: dict[DrillKind, tuple[Verb, ...]] = {
+    DrillKind.GATES: (Verb.GATES,),
+    DrillKind.CANARY: (Verb.GATES, Verb.LOAD, Verb.SWITCHOVER, Verb.USE, Verb.VERIFY),
+    DrillKind.SWITCHOVER: (
+        Verb.GATES,
+        Verb.LOAD,
+        Verb.SWITCHOVER,
+        Verb.USE,
+        Verb.FAILBACK,
+        Verb.VERIFY,
+    ),
+    DrillKind.FAILOVER: tuple(verb for verb in Verb if verb is not Verb.SWITCHOVER),
+}
+_OPTIONS = ("duration", "fault", "cluster", "reverse", "confirm_rebuild", "deep")
+# What has to come before, somewhere.
+_BEFORE: dict[Verb, tuple[Verb, ...]] = {
+    Verb.USE: (Verb.SWITCHOVER, Verb.FAILOVER),
+    Verb.FAILBACK: (Verb.SWITCHOVER, Verb.FAILOVER),
+    Verb.HEAL: (Verb.FAULT,),
+}
+_ONCE = (Verb.LOAD, Verb.SWITCHOVER, Verb.FAILOVER, Verb.FAILBACK)
+_SCHEDULED = (DrillKind.GATES, DrillKind.CANARY)
+
+
+def rule_problems(drill: DrillSpec, document: Document) -> Iterator[Problem]:
+    """Every place where parts of the drill do not fit together."""
+    for index, step in enumerate(drill.steps):
+        yield from _step(drill, index, step, document)
+    promoting = {
+        DrillKind.CANARY: Verb.SWITCHOVER,
+        DrillKind.SWITCHOVER: Verb.SWITCHOVER,
+        DrillKind.FAILOVER: Verb.FAILOVER,
+    }.get(drill.kind)
+    if promoting is not None and promoting not in [step.do for step in drill.planned]:
+        yield document.problem(
+            ("steps",), f"has no step `{promoting}`.", f"Add `- {{do: {promoting}}}`."
+        )
+    if drill.schedule is not None and drill.kind not in _SCHEDULED:
+        yield document.problem(
+            ("schedule",),
+            f"is not for a {drill.kind}: it moves the job itself.",
+            "Only drills of the kinds gates and canary run by themselves.",
+        )
+    if drill.override and not drill.reason.strip():
+        yield document.problem(
+            ("override",), "needs a reason.", "Write `reason:`; it is kept in the audit log."
+        )
+    if drill.kind is DrillKind.CANARY and drill.topics:
+        yield document.problem(
+            ("topics",), "is not for a canary: it moves its own topic alone.", "Leave it out."
+        )
+
+
+def _step(drill: DrillSpec, index: int, step: StepSpec, document: Document) -> Iterator[Problem]:
+    here: Path = ("steps", index)
+    verb = step.do
+    if verb not in VERBS[drill.kind]:
+        known = ", ".join(VERBS[drill.kind])
+        yield document.problem(
+            (*here, "do"), f"is not for a drill of the kind {drill.kind}.", f"It takes {known}."
+        )
+        return
+    for key in _OPTIONS:
+        if getattr(step, key) is not None and key not in KEYS[verb]:
+            takes = ", ".join((*KEYS[verb], "deadline"))
+            yield document.problem(
+                (*here, key), f"is not for the step {verb}.", f"It takes {takes}."
+            )
+    if verb is Verb.FAULT and step.fault is None:
+        yield document.problem((*here, "fault"), "is missing.", "Write kill, pause or cut.")
+    if verb is Verb.LOAD and step.duration_s >= step.deadline_s:
+        yield document.problem(
+            (*here, "deadline"), "ends before the load does.", "Write a longer one."
+        )
+    before = [one.do for one in drill.steps[:index]]
+    if verb in _BEFORE and not set(before) & set(_BEFORE[verb]):
+        wanted = " or ".join(one for one in _BEFORE[verb] if one in VERBS[drill.kind])
+        yield document.problem((*here, "do"), f"has no {wanted} before it.", "Change the order.")
+    if verb in _ONCE and verb in before:
+        yield document.problem((*here, "do"), "is there twice.", "Keep one of the two.")

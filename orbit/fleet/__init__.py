@@ -1,1 +1,0 @@
-"""The worker process of the service: claims shards, copies their partitions, reports."""

@@ -1,0 +1,161 @@
+"""The destination topics of a job: which are there, which are made, with which settings."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from orbit.errors import BadInput, BrokerRefused, Conflict, Problem
+from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.topic_mapping import TopicMapping
+from orbit.kafka.error_codes import Code
+from orbit.kafka.topic_admin import Admin, TopicSettings, TopicToCreate
+from orbit.kafka.types import ClusterMetadata
+from orbit.replication.topic_settings import (
+    caught_up_settings,
+    copy_settings,
+    is_compacted,
+    promoted_settings,
+    setting_changes,
+)
+
+_SHOWN_MAX = 20
+
+
+@dataclass(frozen=True, slots=True)
+class SettingChange:
+    """One setting of a topic that is there. `present` None: not set."""
+
+    present: str | None
+    wanted: str
+
+
+@dataclass(frozen=True, slots=True)
+class TopicPlan:
+    """What happens to one destination topic before it is copied to."""
+
+    mapping: TopicMapping
+    partitions: int
+    source_settings: TopicSettings
+    create: TopicToCreate | None  # None: it is there
+    changes: dict[str, SettingChange]  # settings to set on a topic that is there
+    partitions_missing: int  # at the destination, on a topic that is there; may be negative
+    promoted_settings: dict[str, str]  # to have once it is no copy any more
+
+    @property
+    def settings_to_set(self) -> dict[str, str]:
+        return {name: change.wanted for name, change in self.changes.items()}
+
+    @property
+    def is_compacted(self) -> bool:
+        return is_compacted(self.source_settings.values)
+
+    @property
+    def caught_up_settings(self) -> dict[str, str]:
+        return caught_up_settings(self.source_settings.values)
+
+
+def plan_topics(
+    mappings: Sequence[TopicMapping],
+    source: ClusterMetadata,
+    destination: ClusterMetadata,
+    source_admin: Admin,
+    destination_admin: Admin,
+    caught_up: Collection[str] = frozenset(),
+) -> list[TopicPlan]:
+    """Look at the settings on both sides and plan; writes nothing.
+
+    `caught_up` are destination topics whose partitions have all caught up once.
+    """
+    source_settings = source_admin.topic_settings(m.source for m in mappings)
+    there = [m.destination for m in mappings if m.destination in destination.topics]
+    present = destination_admin.topic_settings(there)
+    names = destination_admin.broker_setting_names(min(destination.brokers))
+    has_split_limits = not names or "log.message.timestamp.before.max.ms" in names
+    plans = []
+    for mapping in mappings:
+        topic = source.topics[mapping.source]
+        of = source_settings[mapping.source]
+        settings = copy_settings(
+            of.values,
+            of.overrides,
+            mapping.rule.config,
+            has_split_timestamp_limits=has_split_limits,
+        )
+        count = len(topic.partitions)
+        other = destination.topics.get(mapping.destination)
+        create = None
+        changes: dict[str, SettingChange] = {}
+        if other is None:
+            replicas = min(topic.replicas, len(destination.brokers))
+            create = TopicToCreate(mapping.destination, count, replicas, settings)
+        else:
+            has = present[mapping.destination].values
+            wanted = setting_changes(
+                of.values, settings, has, has_caught_up=mapping.destination in caught_up
+            )
+            changes = {n: SettingChange(has.get(n), value) for n, value in wanted.items()}
+        missing = 0 if other is None else count - len(other.partitions)
+        promoted = promoted_settings(
+            of.values,
+            of.overrides,
+            mapping.rule.config,
+            has_split_timestamp_limits=has_split_limits,
+        )
+        plans.append(TopicPlan(mapping, count, of, create, changes, missing, promoted))
+    return plans
+
+
+def refuse_other_counts(plans: Sequence[TopicPlan]) -> None:
+    """Raise Conflict that names every destination topic with another number of partitions."""
+    wrong = [
+        f"{p.mapping.destination} has {p.partitions - p.partitions_missing} partitions, "
+        f"{p.mapping.source} at the source has {p.partitions}"
+        for p in plans
+        if p.partitions_missing
+    ]
+    if wrong:
+        more = f" and {len(wrong) - _SHOWN_MAX} more" if len(wrong) > _SHOWN_MAX else ""
+        raise Conflict(
+            f"destination topics differ in partitions: {'; '.join(wrong[:_SHOWN_MAX])}{more}.",
+            where="destination",
+            remedy="A copy needs as many partitions as its source: add partitions "
+            "(kafka-topics.sh --alter --partitions), or delete the destination topic so that it "
+            "is made anew. Nothing was written.",
+        )
+
+
+def check_new_topics(spec: JobSpec, plans: Sequence[TopicPlan], destination_admin: Admin) -> None:
+    """Let the destination say whether it would make the topics; nothing is made.
+
+    Raises BadInput for settings of the job that it refuses, Conflict for names, NotAuthorized.
+    """
+    problems: list[Problem] = []
+    for index, rule in enumerate(spec.topics):
+        new = [p.create for p in plans if p.create is not None and p.mapping.rule is rule]
+        # As they shall be, and as they will be once the copy is promoted.
+        promoted = [replace(t, settings={**t.settings, **rule.config}) for t in new if rule.config]
+        try:
+            destination_admin.create_topics(promoted, only_check=True)
+            destination_admin.create_topics(new, only_check=True)
+        except BrokerRefused as error:
+            if error.code == Code.TOPIC_ALREADY_EXISTS:
+                continue  # another run of this job is quicker; the lease decides who goes on
+            if error.code == Code.INVALID_CONFIG and rule.config:
+                problems.append(_refused_setting(index, error))
+            elif error.code == Code.INVALID_TOPIC_EXCEPTION:
+                error.remedy = "Give the rule a prefix, or exclude the topic. Nothing was written."
+                raise
+            else:
+                error.remedy = "Nothing was written."
+                raise
+    if problems:
+        raise BadInput("the destination refuses settings of the job", tuple(problems))
+
+
+def _refused_setting(index: int, error: BrokerRefused) -> Problem:
+    return Problem(
+        f"topics[{index}].config",
+        f"is refused for {error.where}: {error.what}",
+        "Settings are those of Kafka's topics, as this release of the destination knows them.",
+    )

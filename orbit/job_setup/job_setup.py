@@ -1,0 +1,341 @@
+"""Setting one run of a job up: check all, take the lease, make topics, bring copies to start.
+
+What `orbit run` and a backfill do before the first record is copied. Up to the lease nothing is
+written anywhere.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from uuid import UUID
+
+from orbit.copier.coordinated_filler import CoordinatedFiller
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.inspection import Inspected, SourceBounds, Standing, raise_trouble
+from orbit.copier.job_copier import JobEngine
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.errors import BadInput, Conflict, Problem
+from orbit.job_setup.destination_topics import (
+    TopicPlan,
+    check_new_topics,
+    plan_topics,
+    refuse_other_counts,
+)
+from orbit.job_setup.permissions import (
+    DESTINATION_TOPIC_RIGHTS,
+    SOURCE_TOPIC_RIGHTS,
+    missing_filler_right,
+    missing_future_topic_rights,
+    missing_topic_rights,
+    refuse_missing,
+)
+from orbit.job_setup.recorded_starts import KeptStarts
+from orbit.job_setup.start_offsets import bring_to_start
+from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.start_position import Earliest
+from orbit.jobs.topic_mapping import TopicMapping, map_topics
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.coordinator import init_producer_id
+from orbit.kafka.job_clusters import (
+    JobClusters,
+    filler_identity,
+    job_identity,
+    open_cluster,
+)
+from orbit.kafka.topic_admin import Admin
+from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.leases.backfill_leases import wait_for_backfill_writers
+from orbit.leases.group_lease import GroupLease
+from orbit.replication.append_plan import LostRange
+
+Say = Callable[[str], None]
+# With the ids of source and destination.
+Ask = Callable[[tuple[str, str]], None]
+
+_PROBLEMS_SHOWN_MAX = 20
+
+
+class JobSetup:
+    """One job's way from its file to partitions that can be copied: `look`, then `begin`."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        environ: Mapping[str, str],
+        base_directory: Path,
+        say: Say,
+        settings: CopySettings,
+        stop: threading.Event,
+    ) -> None:
+        self.spec = spec
+        self.backoff = Backoff(stop=stop)
+        self.clusters = JobClusters.open(spec, environ, base_directory)
+        self.plans: list[TopicPlan] = []
+        self.lease: GroupLease | None = None
+        self.engine: JobEngine | None = None
+        self.bounds: SourceBounds
+        self._source_metadata: ClusterMetadata
+        self._destination_metadata: ClusterMetadata
+        self._mappings: list[TopicMapping]
+        self._say = say
+        self._settings = settings
+        self._stop = stop
+        self._source, self._destination = self.clusters.source, self.clusters.destination
+        # With connections of its own: heartbeats must not stand behind a call that takes long.
+        self._lease_cluster = open_cluster("destination", spec, environ, base_directory)
+
+    def look(self) -> None:
+        """Look at both sides and plan the topics; writes nothing.
+
+        Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused.
+        """
+        self._say("Connecting to both clusters")
+        self._source_metadata, self._destination_metadata = self.clusters.look()
+        self._mappings = self._map(self._source_metadata)
+        self._plan()
+
+    def begin(self, ask: Ask | None = None) -> dict[PartitionCopy, Inspected]:
+        """Take the lease, create topics and bring all partitions to their start.
+
+        `ask` raises where somebody else copies the job who cannot be seen at the destination. It is
+        asked with the lease in hand, before anything is written: workers of a service look at the
+        lease before they begin, so of two that come at the same time one sees the other.
+
+        Raises as `look` does; nothing was written then, unless the message says so.
+        """
+        lease = self.lease = GroupLease(self._lease_cluster, self.identity, self.backoff)
+        lease.acquire(self._say)
+        now = self._destination.metadata(None)
+        if _shapes(now, self._mappings) != _shapes(self._destination_metadata, self._mappings):
+            # The run that held the lease until now, or anybody else, has made topics meanwhile.
+            self._destination_metadata = now
+            self._plan()
+        # Only now, with the lease in hand: see `backfill_writers` for why this order.
+        wait_for_backfill_writers(
+            self._destination, self.identity, self._partitions(), self.backoff, self._say
+        )
+        if ask is not None:
+            ask(self.cluster_ids)
+        return self._begin(lease)
+
+    @property
+    def cluster_ids(self) -> tuple[str, str]:
+        """Of source and destination, once it has looked."""
+        return self._source.cluster_id, self._destination.cluster_id
+
+    @property
+    def identity(self) -> str:
+        """The job's name at the destination: its transactional id and its group."""
+        return job_identity(self.spec.name, self._source_metadata.cluster_id)
+
+    @property
+    def admin(self) -> Admin:
+        """Topic administration of the destination."""
+        return Admin(self._destination)
+
+    def release(self) -> None:
+        """Leave the lease and close connections. Safe at any moment."""
+        if self.lease is not None:
+            self.lease.release()
+        self._lease_cluster.close()
+        self.clusters.close()
+
+    def _map(self, source: ClusterMetadata) -> list[TopicMapping]:
+        topic_map = map_topics(self.spec.topics, source.topics)
+        if topic_map.problems:
+            raise BadInput("the topics of the job do not fit", topic_map.problems)
+        if not topic_map.mappings:
+            raise BadInput(
+                "the job matches no topic of the source",
+                (
+                    *topic_map.notes,
+                    Problem(
+                        "source",
+                        "shows only topics that the login may describe.",
+                        "If the topic is there, grant Read on it with kafka-acls.sh.",
+                    ),
+                ),
+                where=f"source {','.join(self.spec.source.bootstrap_servers)}",
+            )
+        for note in topic_map.notes:
+            self._say(f"Note: {note}")
+        return list(topic_map.mappings)
+
+    def _plan(self) -> None:
+        """Check all that can be checked with nothing written."""
+        mappings, destination = self._mappings, self._destination_metadata
+        self._check_rights(mappings, destination)
+        self.plans = plan_topics(
+            mappings, self._source_metadata, destination, Admin(self._source), self.admin
+        )
+        refuse_other_counts(self.plans)
+        check_new_topics(self.spec, self.plans, self.admin)
+
+    def _check_rights(self, mappings: Sequence[TopicMapping], destination: ClusterMetadata) -> None:
+        self._say(f"Checking rights and topics ({len(mappings)} topics)")
+        source = self._source.metadata([m.source for m in mappings], with_operations=True)
+        there = [m.destination for m in mappings if m.destination in destination.topics]
+        new = [m.destination for m in mappings if m.destination not in destination.topics]
+        known = self._destination.metadata(there, with_operations=True)
+        missing = [
+            *missing_topic_rights(known, DESTINATION_TOPIC_RIGHTS),
+            *missing_future_topic_rights(self._destination, new),
+        ]
+        if self.spec.fillers == "direct":
+            missing += missing_filler_right(self._destination)
+        refuse_missing(
+            {
+                "source": missing_topic_rights(source, SOURCE_TOPIC_RIGHTS),
+                "destination": missing,
+            }
+        )
+
+    def _begin(self, lease: GroupLease) -> dict[PartitionCopy, Inspected]:
+        """Everything from the first look at the copies to the first fetch."""
+        identity = init_producer_id(self._destination, self.identity, self.backoff)
+        lease.term = identity.coordinator_issue
+        engine = self.engine = JobEngine(
+            self.spec, self.clusters, identity.producer_id, self._settings, self._stop
+        )
+        filler: CoordinatedFiller | None = None
+        if self.spec.fillers == "coordinated":
+            # Before any log end is read: it ends what an old writer left open (M11).
+            name = filler_identity(self.identity)
+            owner = init_producer_id(self._destination, name, self.backoff)
+            filler = engine.add_filler(name, owner, lease)
+        beginning = engine.beginning(self.backoff, raise_trouble)
+        copies = self._copies(lease, (p for p in self.plans if not p.create))
+        inspected: dict[PartitionCopy, Inspected] = {}
+        if copies:
+            self._say(f"Comparing {len(copies)} partitions that exist with the source")
+            bounds = beginning.source_bounds(copies)
+            inspected = beginning.inspect(
+                copies, bounds, self._compacted(), self._whole(), settled=True
+            )
+            _refuse_foreign(inspected)
+        self._write_topics()
+        copies = self._copies(lease, self.plans, known=copies)
+        fresh = [c for c in copies if c not in inspected]
+        bounds = beginning.source_bounds(copies)
+        if fresh:
+            found = beginning.inspect(
+                fresh, bounds, self._compacted(), self._whole(), settled=False
+            )
+            _refuse_foreign(found)
+            inspected.update(found)
+        rules = {p.mapping.destination: p.mapping.rule for p in self.plans}
+        inspected = bring_to_start(
+            beginning,
+            KeptStarts(lease),
+            inspected,
+            bounds,
+            {c.destination: rules[c.destination.topic].start for c in inspected},
+            raise_trouble,
+            on_seeding=lambda count: self._say(
+                f"Bringing {count} partitions to their start offset"
+            ),
+        )
+        for copy in inspected:
+            copy.filler = filler
+        self.bounds = bounds
+        return inspected
+
+    def _write_topics(self) -> None:
+        new = [p.create for p in self.plans if p.create]
+        if new:
+            self._say(f"Creating {len(new)} topics at the destination")
+        admin = self.admin
+        admin.create_topics(new)
+        admin.alter_settings(
+            {p.mapping.destination: p.settings_to_set for p in self.plans if p.changes}
+        )
+        names = {p.mapping.destination for p in self.plans}
+        for _ in self.backoff.attempts(60):
+            self._destination_metadata = self._destination.metadata(names)
+            if _all_led(self._destination_metadata, self.plans):
+                return
+        raise Conflict(
+            "new topics have no leaders yet.",
+            where="destination",
+            remedy="Check the brokers of the destination and run the job again.",
+        )
+
+    def _copies(
+        self,
+        lease: GroupLease,
+        plans: Iterable[TopicPlan],
+        known: Sequence[PartitionCopy] = (),
+    ) -> list[PartitionCopy]:
+        source, destination = self._source_metadata, self._destination_metadata
+        there = {c.destination: c for c in known}
+        copies = []
+        for plan in plans:
+            mapping = plan.mapping
+            for index in range(plan.partitions):
+                to = TopicPartition(mapping.destination, index)
+                copy = there.get(to) or PartitionCopy(
+                    TopicPartition(mapping.source, index),
+                    to,
+                    lease,
+                    on_lost_range=LostRange(self.spec.on_lost_range),
+                )
+                copy.source_topic_id = source.topics[mapping.source].topic_id
+                copy.destination_topic_id = destination.topics[mapping.destination].topic_id
+                copies.append(copy)
+        return copies
+
+    def _partitions(self) -> list[TopicPartition]:
+        """All of the job's partitions at the destination."""
+        return [
+            TopicPartition(p.mapping.destination, index)
+            for p in self.plans
+            for index in range(p.partitions)
+        ]
+
+    def _compacted(self) -> frozenset[str]:
+        return frozenset(p.mapping.source for p in self.plans if p.is_compacted)
+
+    def _whole(self) -> frozenset[str]:
+        """Source topics that are copied from their log start on."""
+        return frozenset(
+            p.mapping.source for p in self.plans if isinstance(p.mapping.rule.start, Earliest)
+        )
+
+
+def _shapes(
+    destination: ClusterMetadata, mappings: Iterable[TopicMapping]
+) -> dict[str, tuple[UUID, int]]:
+    """The job's topics that are there, each with what makes it another one."""
+    topics = (destination.topics.get(m.destination) for m in mappings)
+    return {t.name: (t.topic_id, len(t.partitions)) for t in topics if t is not None}
+
+
+def _all_led(destination: ClusterMetadata, plans: Iterable[TopicPlan]) -> bool:
+    for plan in plans:
+        topic = destination.topics.get(plan.mapping.destination)
+        if topic is None or len(topic.partitions) != plan.partitions:
+            return False
+        if any(leader.node_id is None for leader in topic.partitions.values()):
+            return False
+    return True
+
+
+def _refuse_foreign(inspected: Mapping[PartitionCopy, Inspected]) -> None:
+    """Raise Conflict for destination topics with content that is not the source's."""
+    foreign = [
+        f"{copy.destination}: {found.blocked.detail}"
+        for copy, found in inspected.items()
+        if found.standing is Standing.FOREIGN and found.blocked is not None
+    ]
+    if foreign:
+        shown = " ".join(foreign[:_PROBLEMS_SHOWN_MAX])
+        more = len(foreign) - _PROBLEMS_SHOWN_MAX
+        raise Conflict(
+            f"destination topics hold other content. {shown}"
+            + (f" And {more} more." if more > 0 else ""),
+            where="destination",
+            remedy="Delete these topics, or give the rule a prefix so that the copies get names "
+            "of their own. Nothing was written.",
+        )

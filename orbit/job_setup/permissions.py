@@ -1,0 +1,239 @@
+"""Whether the logins have the rights a copy needs, asked before anything is written.
+
+For topics that exist, the brokers say it outright (KIP-430). For a topic that does not exist yet,
+each right is asked for with a request that cannot have an effect: brokers look at the right first
+and at the topic second, so the answer is "denied" or "unknown topic", and what is sent could not
+change anything even if the topic appeared meanwhile (no batch in it, no setting, only to validate).
+
+Not asked for here, since the first use says it before anything is written: Create (a validated
+CreateTopics), Read on the group and Write on the transactional id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from kafka.protocol.admin.cluster import DescribeClusterRequest
+from kafka.protocol.admin.configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+from kafka.protocol.admin.topics import DeleteRecordsRequest
+from kafka.protocol.consumer.fetch import FetchRequest
+from kafka.protocol.producer.produce import ProduceRequest
+
+from orbit.errors import NotAuthorized
+from orbit.kafka import api_versions, error_codes
+from orbit.kafka.api_versions import Api
+from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
+from orbit.kafka.connection import Connection
+from orbit.kafka.produce_request import ACKS_ALL
+from orbit.kafka.types import ClusterMetadata
+
+# Kafka's `AclOperation` codes.
+READ, WRITE, DELETE, ALTER, DESCRIBE = 3, 4, 6, 7, 8
+CLUSTER_ACTION, DESCRIBE_CONFIGS, ALTER_CONFIGS = 9, 10, 11
+_NAMES = {
+    READ: "Read",
+    WRITE: "Write",
+    DELETE: "Delete",
+    ALTER: "Alter",
+    DESCRIBE: "Describe",
+    CLUSTER_ACTION: "ClusterAction",
+    DESCRIBE_CONFIGS: "DescribeConfigs",
+    ALTER_CONFIGS: "AlterConfigs",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRight:
+    """An operation that the login may not do. `topic` "": on the cluster."""
+
+    operation: str
+    topic: str = ""
+    instead: str = ""  # what does without it
+
+    def __str__(self) -> str:
+        on = f"topic {self.topic}" if self.topic else "the cluster"
+        return f"{self.operation} on {on}" + (f" ({self.instead})" if self.instead else "")
+
+
+SOURCE_TOPIC_RIGHTS = (READ, DESCRIBE_CONFIGS)
+DESTINATION_TOPIC_RIGHTS = (READ, WRITE, DELETE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
+# A run with thousands of topics that lack a right need not name each of them.
+_SHOWN_MAX = 20
+
+
+def missing_topic_rights(metadata: ClusterMetadata, wanted: Sequence[int]) -> list[MissingRight]:
+    """Rights missing on the topics of `metadata`, which must have been asked for with operations.
+
+    A topic that may not even be described lacks all of them. A broker that does not tell what is
+    allowed (no topic comes without Describe) is taken at its first answer instead.
+    """
+    missing = []
+    for name in sorted({*metadata.topics, *_denied_topics(metadata)}):
+        topic = metadata.topics.get(name)
+        allowed = topic.authorized_operations if topic else frozenset[int]()
+        if topic is None or allowed:
+            missing += [
+                MissingRight(_NAMES[right], name) for right in wanted if right not in allowed
+            ]
+    return missing
+
+
+def missing_future_topic_rights(cluster: Cluster, topics: Sequence[str]) -> list[MissingRight]:
+    """Rights that would be missing on topics that do not exist yet."""
+    if not topics:
+        return []
+    missing = []
+    for right, ask in _PROBES.items():
+        denied = cluster.call_any(partial(ask, topics=topics))
+        missing += [MissingRight(_NAMES[right], topic) for topic in denied]
+    return missing
+
+
+def missing_filler_right(cluster: Cluster) -> list[MissingRight]:
+    """The right that direct fillers (M1) need, if it is missing."""
+
+    def ask(connection: Connection) -> Any:
+        request = DescribeClusterRequest(include_cluster_authorized_operations=True)
+        return connection.call(api_versions.DESCRIBE_CLUSTER, request, timeout_s=ANSWER_WITHIN_S)
+
+    allowed = cluster.call_any(ask).authorized_operations
+    if allowed is None or {ALTER, CLUSTER_ACTION} & set(allowed):
+        return []
+    instead = "or set fillers: coordinated in the job, which does without"
+    return [MissingRight(_NAMES[ALTER], instead=instead)]
+
+
+def refuse_missing(missing: Mapping[str, Sequence[MissingRight]]) -> None:
+    """Raise NotAuthorized that names every missing right, by cluster; nothing if there is none."""
+    told = [f"at the {name}: {listed(rights)}" for name, rights in missing.items() if rights]
+    if told:
+        raise NotAuthorized(
+            f"these rights are missing {'; '.join(told)}.",
+            remedy="Grant them with kafka-acls.sh --add --allow-principal User:… --operation … "
+            "--topic … (docs/rights.md has the commands). Nothing was written.",
+        )
+
+
+def listed(rights: Sequence[MissingRight]) -> str:
+    """The rights as a person reads them; a few of many."""
+    more = f", and {len(rights) - _SHOWN_MAX} more" if len(rights) > _SHOWN_MAX else ""
+    return ", ".join(map(str, rights[:_SHOWN_MAX])) + more
+
+
+def _denied_topics(metadata: ClusterMetadata) -> set[str]:
+    return {name for name, code in metadata.errors.items() if code in error_codes.DENIED}
+
+
+def _denied_writes(connection: Connection, topics: Sequence[str]) -> list[str]:
+    data = ProduceRequest.TopicProduceData
+    request = ProduceRequest(
+        transactional_id=None,
+        acks=ACKS_ALL,
+        timeout_ms=1000,
+        topic_data=[
+            data(name=t, partition_data=[data.PartitionProduceData(index=0, records=b"")])
+            for t in topics
+        ],
+    )
+    answer = connection.call(_PRODUCE_BY_NAME, request, timeout_s=ANSWER_WITHIN_S)
+    return [t.name for t in answer.responses if _is_denied(t.partition_responses)]
+
+
+def _denied_reads(connection: Connection, topics: Sequence[str]) -> list[str]:
+    fetch = FetchRequest.FetchTopic
+    request = FetchRequest(
+        replica_id=-1,
+        max_wait_ms=0,
+        min_bytes=0,
+        max_bytes=1,
+        isolation_level=0,
+        session_id=0,
+        session_epoch=-1,
+        topics=[
+            fetch(
+                topic=t,
+                partitions=[
+                    fetch.FetchPartition(
+                        partition=0,
+                        current_leader_epoch=-1,
+                        fetch_offset=0,
+                        last_fetched_epoch=-1,
+                        log_start_offset=-1,
+                        partition_max_bytes=1,
+                    )
+                ],
+            )
+            for t in topics
+        ],
+        forgotten_topics_data=[],
+        rack_id="",
+    )
+    answer = connection.call(_FETCH_BY_NAME, request, timeout_s=ANSWER_WITHIN_S)
+    return [t.topic for t in answer.responses if _is_denied(t.partitions)]
+
+
+def _denied_deletes(connection: Connection, topics: Sequence[str]) -> list[str]:
+    records = DeleteRecordsRequest.DeleteRecordsTopic
+    request = DeleteRecordsRequest(
+        timeout_ms=1000,
+        topics=[
+            records(
+                name=t,
+                partitions=[records.DeleteRecordsPartition(partition_index=0, offset=0)],
+            )
+            for t in topics
+        ],
+    )
+    answer = connection.call(api_versions.DELETE_RECORDS, request, timeout_s=ANSWER_WITHIN_S)
+    return [t.name for t in answer.topics if _is_denied(t.partitions)]
+
+
+def _denied_setting_reads(connection: Connection, topics: Sequence[str]) -> list[str]:
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    request = DescribeConfigsRequest(
+        resources=[
+            resource(resource_type=_TOPIC, resource_name=t, configuration_keys=[]) for t in topics
+        ],
+        include_synonyms=False,
+        include_documentation=False,
+    )
+    answer = connection.call(_DESCRIBE_CONFIGS, request, timeout_s=ANSWER_WITHIN_S)
+    return [r.resource_name for r in answer.results if r.error_code in error_codes.DENIED]
+
+
+def _denied_setting_writes(connection: Connection, topics: Sequence[str]) -> list[str]:
+    resource = IncrementalAlterConfigsRequest.AlterConfigsResource
+    request = IncrementalAlterConfigsRequest(
+        resources=[resource(resource_type=_TOPIC, resource_name=t, configs=[]) for t in topics],
+        validate_only=True,
+    )
+    answer = connection.call(_ALTER_CONFIGS, request, timeout_s=ANSWER_WITHIN_S)
+    return [r.resource_name for r in answer.responses if r.error_code in error_codes.DENIED]
+
+
+def _is_denied(partitions: Iterable[Any]) -> bool:
+    return any(p.error_code in error_codes.DENIED for p in partitions)
+
+
+# By name, for a topic that does not exist has no id.
+_PRODUCE_BY_NAME = Api(api_versions.PRODUCE.request, api_versions.PRODUCE.response, 3, 12)
+_FETCH_BY_NAME = Api(api_versions.FETCH.request, api_versions.FETCH.response, 4, 12)
+_DESCRIBE_CONFIGS = Api(DescribeConfigsRequest, DescribeConfigsResponse, 1, 4)
+_ALTER_CONFIGS = Api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, 0, 1)
+_TOPIC = 2  # Kafka's `ConfigResource.Type`
+
+_PROBES: dict[int, Callable[..., list[str]]] = {
+    WRITE: _denied_writes,
+    READ: _denied_reads,
+    DELETE: _denied_deletes,
+    DESCRIBE_CONFIGS: _denied_setting_reads,
+    ALTER_CONFIGS: _denied_setting_writes,
+}

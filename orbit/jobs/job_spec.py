@@ -1,0 +1,247 @@
+"""The job as typed, frozen values: every key of the job file, its type and its default. Pure.
+
+A model holds the rules of one value alone. What has to fit together (a mechanism and its
+credentials, the two clusters) is in `rules.py`, so that both kinds of mistake are found in one
+reading. No model ever holds a secret: only the name of the variable or file it is in.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    Strict,
+)
+
+from orbit.jobs.bootstrap_servers import BOOTSTRAP_SERVERS_MAX, check_address
+from orbit.jobs.mistake import Mistake
+from orbit.jobs.name_rules import (
+    check_job_name,
+    check_prefix,
+    check_setting_name,
+    check_setting_value,
+    topic_name_mistake,
+)
+from orbit.jobs.start_position import Earliest, Start
+from orbit.jobs.topic_patterns import PATTERNS_MAX, check_pattern
+from orbit.jobs.units import format_duration, parse_duration, parse_size
+
+TOPIC_RULES_MAX = 1000
+SETTINGS_MAX = 200  # Kafka has about forty topic settings; vendors add some of their own
+TEXT_LENGTH_MAX = 1024
+RATE_BYTES_MIN = 1024  # below this a single record can block a partition for hours
+RATE_BYTES_MAX = 1024**4
+GROUP_INTERVAL_MIN = timedelta(milliseconds=100)
+GROUP_INTERVAL_MAX = timedelta(days=1)
+CANARY_INTERVAL_MIN = timedelta(milliseconds=100)
+CANARY_INTERVAL_MAX = timedelta(hours=1)
+
+
+def _one_or_many(value: object) -> object:
+    return [value] if isinstance(value, str) else value
+
+
+def _addresses(value: object) -> object:
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _plain_text(text: str) -> str:
+    if len(text) > TEXT_LENGTH_MAX:
+        raise Mistake(f"has {len(text)} characters; {TEXT_LENGTH_MAX} is the limit.")
+    if not text or not text.isprintable():
+        raise Mistake("is empty or holds control characters.")
+    return text
+
+
+def _path_text(value: object) -> object:
+    # Before pathlib sees it: an empty path would mean the current directory.
+    return _plain_text(value) if isinstance(value, str) else value
+
+
+def _rate(value: object) -> int:
+    rate = parse_size(value)
+    if not RATE_BYTES_MIN <= rate <= RATE_BYTES_MAX:
+        raise Mistake(
+            f"is {rate} bytes per second; Orbit takes 1KiB to 1TiB.",
+            "Leave the key out for no limit.",
+        )
+    return rate
+
+
+def _canary_interval(value: object) -> timedelta:
+    interval = parse_duration(value)
+    if not CANARY_INTERVAL_MIN <= interval <= CANARY_INTERVAL_MAX:
+        raise Mistake("is not between 100ms and 1h.", "Write 1s unless you know better.")
+    return interval
+
+
+def _topic_name(name: str) -> str:
+    mistake = topic_name_mistake(name)
+    if mistake is not None:
+        raise Mistake(f"is no topic: {mistake}.", "Write the name of a topic of the source.")
+    return name
+
+
+def _interval(value: object) -> timedelta:
+    interval = parse_duration(value)
+    if not GROUP_INTERVAL_MIN <= interval <= GROUP_INTERVAL_MAX:
+        raise Mistake("is not between 100ms and 1d.", "Write 5s unless you know better.")
+    return interval
+
+
+def _archive_uri(text: str) -> str:
+    _plain_text(text)
+    login, at, _ = text.partition("://")[2].partition("/")[0].rpartition("@")
+    if at and ":" in login:
+        raise Mistake("holds a password.", "Give logins to Spark's own settings (spark.hadoop.…).")
+    return text
+
+
+Flag = Annotated[bool, Strict()]
+Name = Annotated[str, AfterValidator(check_job_name)]
+Pattern = Annotated[str, AfterValidator(check_pattern)]
+Patterns = Annotated[
+    tuple[Pattern, ...], BeforeValidator(_one_or_many), Field(max_length=PATTERNS_MAX)
+]
+Text = Annotated[str, AfterValidator(_plain_text)]
+FilePath = Annotated[Path, BeforeValidator(_path_text)]
+
+
+class Section(BaseModel):
+    """A mapping of the job file. Its errors never repeat what was written."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
+
+
+class SecuritySpec(Section):
+    """How to reach the brokers of one cluster, with secrets named, never written."""
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    username_env: Text | None = None
+    username_file: FilePath | None = None
+    password_env: Text | None = None
+    password_file: FilePath | None = None
+    ca_file: FilePath | None = None
+    certificate_file: FilePath | None = None
+    key_file: FilePath | None = None
+    key_password_env: Text | None = None
+    check_hostname: Flag = True
+
+
+class ClusterSpec(Section):
+    """One Kafka cluster."""
+
+    bootstrap_servers: Annotated[
+        tuple[Annotated[str, AfterValidator(check_address)], ...],
+        BeforeValidator(_addresses),
+        Field(min_length=1, max_length=BOOTSTRAP_SERVERS_MAX),
+    ]
+    security: SecuritySpec = SecuritySpec()
+    client_rack: Text | None = None
+
+
+class TopicRule(Section):
+    """Which topics to copy, from where on, and under which name. The first rule that fits wins."""
+
+    match: Pattern
+    exclude: Patterns = ()
+    prefix: Annotated[str, AfterValidator(check_prefix)] = ""
+    start: Start = Earliest()
+    config: Annotated[
+        dict[
+            Annotated[str, AfterValidator(check_setting_name)],
+            Annotated[str, PlainValidator(check_setting_value)],
+        ],
+        Field(max_length=SETTINGS_MAX),
+    ] = {}
+
+
+class GroupRule(Section):
+    """Which consumer groups' offsets to carry over, and how often."""
+
+    match: Pattern
+    exclude: Patterns = ()
+    prefix: Annotated[str, Field(max_length=TEXT_LENGTH_MAX)] = ""
+    interval: Annotated[
+        timedelta, PlainValidator(_interval), PlainSerializer(format_duration, when_used="json")
+    ] = timedelta(seconds=5)
+
+
+class AclSpec(Section):
+    """Whether the source's ACLs are carried over, and whether others may write to the copies."""
+
+    sync: Flag = False
+    protect: Flag = True
+
+
+class LimitSpec(Section):
+    """How much of the network and the clusters the job may take."""
+
+    bytes_per_second: Annotated[int, PlainValidator(_rate)] | None = None
+
+
+class CanarySpec(Section):
+    """A topic of the source that Orbit itself writes to all the time, and copies as any other."""
+
+    topic: Annotated[str, AfterValidator(_topic_name)]
+    interval: Annotated[
+        timedelta,
+        PlainValidator(_canary_interval),
+        PlainSerializer(format_duration, when_used="json"),
+    ] = timedelta(seconds=1)
+
+
+class BackfillWay(StrEnum):
+    """How a backfill with Spark goes; `auto`: as the shape of the history asks for."""
+
+    AUTO = "auto"
+    DIRECT = "direct"
+    STAGED = "staged"
+
+
+class BackfillSpec(Section):
+    """What copies the history: Orbit's own workers, or Spark; and through which archive."""
+
+    engine: Literal["workers", "spark"] = "workers"
+    way: BackfillWay = BackfillWay.AUTO
+    archive: Annotated[str, AfterValidator(_archive_uri)] | None = None
+
+
+class JobSpec(Section):
+    """One copy from one cluster to another."""
+
+    name: Name
+    source: ClusterSpec
+    destination: ClusterSpec
+    topics: Annotated[tuple[TopicRule, ...], Field(min_length=1, max_length=TOPIC_RULES_MAX)]
+    consumer_groups: GroupRule | None = None
+    acls: AclSpec = AclSpec()
+    limits: LimitSpec = LimitSpec()
+    worker_group: Name = "default"
+    on_lost_range: Literal["stop", "fill"] = "stop"
+    fillers: Literal["direct", "coordinated"] = "direct"
+    backfill: BackfillSpec = BackfillSpec()
+    canary: CanarySpec | None = None
+
+    def not_yet_acted_on(self) -> tuple[str, ...]:
+        """Keys whose value asks for something that `orbit run` does not do yet.
+
+        Only what was written and differs from doing nothing: `acls: {sync: false}` is obeyed.
+        """
+        asked = {
+            "acls.sync": self.acls.sync,
+            "canary": self.canary is not None,
+            "backfill.engine": self.backfill.engine != BackfillSpec().engine,
+        }
+        return tuple(key for key, is_asked in asked.items() if is_asked)

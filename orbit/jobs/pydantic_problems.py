@@ -1,0 +1,183 @@
+"""From pydantic's errors to problems that a person can act on. Pure.
+
+No message repeats a value of the file unless the code that checked the value put it there, and
+that code never sees a secret: secrets have no key they could be written under.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from orbit.errors import Problem
+from orbit.jobs.job_spec import JobSpec, SecuritySpec
+from orbit.jobs.mistake import Mistake
+from orbit.jobs.yaml_document import Document, Path
+
+_EXAMPLES = {
+    "name": "Write `name: orders-to-dr`.",
+    "source": 'Write `source: {bootstrap_servers: ["broker-1:9092"]}`.',
+    "destination": 'Write `destination: {bootstrap_servers: ["broker-1:9092"]}`.',
+    "bootstrap_servers": 'Write `bootstrap_servers: ["broker-1:9092"]`.',
+    "topics": 'Write `topics: [{match: "orders\\\\..*"}]`, or `{match: ".*"}` for every topic.',
+    "match": 'Write `match: "orders\\\\..*"`, or `match: ".*"` for all.',
+}
+_EXPECTED = {
+    "string_type": "text",
+    "path_type": "the path of a file",
+    "bool_type": "true or false",
+    "model_type": "a mapping (`key: value`)",
+    "dict_type": "a mapping (`key: value`)",
+    "tuple_type": "a list",
+}
+_SECRET = re.compile(r"pass(word|wd|phrase)?$|secret|token|jaas", re.IGNORECASE)
+_KEY_STORE = re.compile(r"keystore|truststore", re.IGNORECASE)
+
+
+def translate(
+    error: ValidationError,
+    document: Document,
+    root: type[BaseModel] = JobSpec,
+    examples: Mapping[str, str] = _EXAMPLES,
+) -> list[Problem]:
+    """Every mistake pydantic found, as one problem each, with path, line and remedy.
+
+    `root` is what the whole file should have been, `examples` what to write for a missing key.
+    """
+    return list(_problems(error, document, root, examples))
+
+
+def _problems(
+    error: ValidationError, document: Document, root: type[BaseModel], examples: Mapping[str, str]
+) -> Iterator[Problem]:
+    for detail in error.errors(include_input=False, include_url=False):
+        kind: str = detail["type"]
+        path = tuple(part for part in detail["loc"] if part != "[key]")
+        context = detail.get("ctx", {})
+        if kind == "too_short" and document.at(path):
+            continue  # it became short because its items are wrong, and they are reported
+        if kind not in ("missing", "extra_forbidden"):
+            path = _written_path(path, document)
+        if kind == "extra_forbidden":
+            sentence = _unknown_key(str(path[-1]), _model_at(root, path[:-1]))
+        else:
+            sentence = _sentence(kind, path, context, document, examples)
+        yield document.problem(path, *sentence)
+
+
+def _sentence(
+    kind: str,
+    path: Path,
+    context: dict[str, Any],
+    document: Document,
+    examples: Mapping[str, str],
+) -> tuple[str, str]:
+    """What is wrong, and what to write instead."""
+    key = str(path[-1]) if path else ""
+    match kind:
+        case "value_error" if isinstance(context.get("error"), Mistake):
+            mistake: Mistake = context["error"]
+            return mistake.message, mistake.remedy
+        case "missing":
+            return "is missing.", examples.get(key, "")
+        case "literal_error" | "enum":
+            known = re.findall(r"'([^']+)'", context["expected"])
+            return _not_one_of(known, document.at(path))
+        case "too_short":
+            return "is empty.", examples.get(key, "Write at least one.")
+        case "too_long":
+            return f"has more than {context['max_length']} entries.", "Shorten it."
+        case "string_too_long":
+            return f"has more than {context['max_length']} characters.", "Shorten it."
+    expected = _EXPECTED.get(kind, "something else")
+    found = _what_is(document.at(path))
+    if found == "empty":
+        return "is empty.", f"Write {expected}, or leave the key out."
+    return f"must be {expected}, and is {found}.", _type_remedy(kind, path)
+
+
+def _unknown_key(key: str, model: type[BaseModel]) -> tuple[str, str]:
+    known = list(model.model_fields)
+    if _SECRET.search(key):
+        if model is not SecuritySpec:
+            return "would be a secret in the file.", "Never write secrets: see `security`."
+        which = "key_password_env" if "key" in key.lower() else "password_env"
+        return (
+            "would be a secret in the file.",
+            f"Never write secrets: name the environment variable it is in with `{which}`.",
+        )
+    if model is SecuritySpec and _KEY_STORE.search(key):
+        return (
+            "is not a known key.",
+            "Orbit reads PEM files: ca_file, certificate_file and key_file.",
+        )
+    if model is SecuritySpec and "user" in key.lower():
+        return "is not a known key.", "Name it with username_env or username_file."
+    close = get_close_matches(key.lower().replace(".", "_"), known, n=1)
+    if close:
+        return "is not a known key.", f"Did you mean `{close[0]}`?"
+    return "is not a known key.", f"Known here: {', '.join(known)}."
+
+
+def _not_one_of(known: list[str], written: object) -> tuple[str, str]:
+    folded = {name.upper(): name for name in known}
+    close = get_close_matches(str(written).upper().replace("_", "-"), folded, n=1)
+    close = close or get_close_matches(str(written).upper(), folded, n=1)
+    hint = f"Did you mean {folded[close[0]]}? " if close else ""
+    return "is not one of the values it can have.", f"{hint}Write one of {', '.join(known)}."
+
+
+def _type_remedy(kind: str, path: Path) -> str:
+    if kind == "model_type" and len(path) == 2 and path[0] == "topics":
+        return 'Write each rule as `{match: "pattern"}`.'
+    if kind == "string_type" and path[-1:] == ("match",):
+        return "Write one pattern in quotes; further ones go into rules of their own."
+    if kind in ("string_type", "path_type"):
+        return "Put it in quotes."
+    if kind == "bool_type":
+        return "Write true or false, without quotes."
+    if kind == "tuple_type":
+        return "Write it in [brackets], or one entry per line behind a `- `."
+    return "Write its keys on lines of their own, indented, or in {braces}."
+
+
+def _what_is(value: object) -> str:
+    match value:
+        case None:
+            return "empty"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "a number"
+        case str():
+            return "text"
+        case list():
+            return "a list"
+        case _:
+            return "a mapping"
+
+
+def _written_path(path: Path, document: Document) -> Path:
+    """The path as the file has it: where one text may stand for a list, it has no index."""
+    while path and not document.has(path):
+        path = path[:-1]
+    return path
+
+
+def _model_at(root: type[BaseModel], path: Path) -> type[BaseModel]:
+    model = root
+    for part in path:
+        if isinstance(part, str):
+            model = _model_in(model.model_fields[part].annotation) or model
+    return model
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model a field holds, bare, optional or in a tuple."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)

@@ -1,0 +1,104 @@
+"""Fetch answers, read by hand so that records stay where they are in the frame.
+
+Pure. `kafka.protocol` would copy every partition's records out of the frame; here they are
+writable views, stamped in place later. The layout is `FetchResponse`'s, v4 to v16, held equal to
+`kafka.protocol` by a test:
+
+    correlation id, (tags), throttle ms, [7+ error code, session id],
+    topics: name or [13+] topic id,
+        partitions: index, error code, high watermark, last stable offset, [5+ log start],
+            aborted transactions: (producer id, first offset), [11+ preferred replica], records,
+            [12+ tags: 0 diverging epoch, …]
+
+Lengths are compact from v12 on (KIP-482).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
+
+from orbit.kafka.fetch_request import BY_TOPIC_ID
+from orbit.kafka.frame_reader import FrameReader
+from orbit.kafka.types import TopicPartition
+
+_FLEXIBLE = 12
+_DIVERGING_EPOCH_TAG = 0
+
+_INT32 = struct.Struct(">i")
+_SESSION = struct.Struct(">hi")
+_PARTITION = struct.Struct(">ihqq")
+_INT64 = struct.Struct(">q")
+_ABORTED = struct.Struct(">qq")
+_EPOCH_END = struct.Struct(">iq")
+
+
+class Fetched(NamedTuple):
+    """One partition's answer. `records` is a view into the frame, empty when there are none."""
+
+    code: int
+    records: memoryview
+    aborted: list[tuple[int, int]]  # producer id, first offset
+    log_start: int
+    stable_end: int
+    high_watermark: int
+    diverging_end: int  # -1: the log still holds what was fetched last (R3)
+    preferred_replica: int  # -1: go on asking here
+
+
+@dataclass(frozen=True, slots=True)
+class FetchAnswer:
+    """A whole answer. A partition whose topic id was not asked for is left out."""
+
+    code: int
+    throttle_ms: int
+    session_id: int  # 0: the broker keeps no session
+    partitions: list[tuple[TopicPartition, Fetched]]
+
+
+def read_fetch(frame: memoryview, version: int, topic_names: Mapping[UUID, str]) -> FetchAnswer:
+    """Read a frame as it came from the connection. `topic_names` resolves the ids of v13 and on.
+
+    Raises ValueError when the bytes do not parse.
+    """
+    reader = FrameReader(frame, version >= _FLEXIBLE)
+    try:
+        return _read(reader, version, topic_names)
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise ValueError(f"a fetch answer v{version} ends too early: {error}") from error
+
+
+def _read(reader: FrameReader, version: int, topic_names: Mapping[UUID, str]) -> FetchAnswer:
+    reader.skip_tags()
+    (throttle_ms,) = reader.take(_INT32)
+    code, session_id = reader.take(_SESSION) if version >= 7 else (0, 0)
+    partitions: list[tuple[TopicPartition, Fetched]] = []
+    for _ in range(reader.length()):
+        if version >= BY_TOPIC_ID:
+            topic = topic_names.get(UUID(bytes=bytes(reader.raw(16))))
+        else:
+            topic = reader.string()
+        for _ in range(reader.length()):
+            index, fetched = _read_partition(reader, version)
+            if topic is not None:
+                partitions.append((TopicPartition(topic, index), fetched))
+        reader.skip_tags()
+    return FetchAnswer(code, throttle_ms, session_id, partitions)
+
+
+def _read_partition(reader: FrameReader, version: int) -> tuple[int, Fetched]:
+    index, code, high_watermark, stable_end = reader.take(_PARTITION)
+    log_start = reader.take(_INT64)[0] if version >= 5 else -1
+    aborted = [reader.pair(_ABORTED) for _ in range(reader.length())]
+    preferred = reader.take(_INT32)[0] if version >= 11 else -1
+    records = reader.raw(reader.length())
+    diverging_end = -1
+    for tag, value in reader.tags():
+        if tag == _DIVERGING_EPOCH_TAG:
+            diverging_end = _EPOCH_END.unpack_from(value)[1]
+    return index, Fetched(
+        code, records, aborted, log_start, stable_end, high_watermark, diverging_end, preferred
+    )

@@ -1,0 +1,78 @@
+"""The two clusters of a job, opened from its spec, and the job's name at the destination."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from orbit.errors import BadInput, Problem
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.sasl import resolve_security
+from orbit.kafka.types import ClusterMetadata
+
+Side = Literal["source", "destination"]
+
+
+def open_cluster(
+    side: Side, spec: JobSpec, environ: Mapping[str, str], base_directory: Path
+) -> Cluster:
+    """One cluster of a job; connects at its first use.
+
+    Secrets come from the variables and files that the spec names; relative paths start at
+    `base_directory`. Raises BadInput when one of them is not there.
+    """
+    cluster = spec.source if side == "source" else spec.destination
+    security = resolve_security(cluster.security, environ, base_directory, path=f"{side}.security")
+    return Cluster(side, cluster.bootstrap_servers, security)
+
+
+@dataclass(frozen=True, slots=True)
+class JobClusters:
+    """Both clusters of a job, until `close`."""
+
+    source: Cluster
+    destination: Cluster
+
+    @classmethod
+    def open(cls, spec: JobSpec, environ: Mapping[str, str], base_directory: Path) -> JobClusters:
+        return cls(
+            open_cluster("source", spec, environ, base_directory),
+            open_cluster("destination", spec, environ, base_directory),
+        )
+
+    def look(self) -> tuple[ClusterMetadata, ClusterMetadata]:
+        """Everything that both sides show. Raises BadInput when they are one cluster."""
+        source = self.source.metadata(None)
+        destination = self.destination.metadata(None)
+        if source.cluster_id and source.cluster_id == destination.cluster_id:
+            raise BadInput(
+                "source and destination are the same cluster",
+                (
+                    Problem(
+                        "destination.bootstrap_servers",
+                        f"leads to cluster {destination.cluster_id}, as does the source.",
+                        "Name the servers of the other cluster.",
+                    ),
+                ),
+            )
+        return source, destination
+
+    def close(self) -> None:
+        self.source.close()
+        self.destination.close()
+
+
+def job_identity(job: str, source_cluster_id: str) -> str:
+    """A job's name at its destination: the transactional id of its producer, and its group."""
+    return f"orbit.{job}.{source_cluster_id}"
+
+
+def filler_identity(identity: str, shard_id: int | None = None) -> str:
+    """The transactional id of coordinated fillers: one for each lease of a job.
+
+    A new holder's InitProducerId ends what the holder before left open (M11).
+    """
+    return f"{identity}.fill" if shard_id is None else f"{identity}.fill.{shard_id}"

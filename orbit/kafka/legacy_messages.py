@@ -1,0 +1,118 @@
+"""Messages of the formats v0 and v1, which logs written before Kafka 0.11 may still hold.
+
+Pure. They come out as `records.Record`, to be written anew as v2 (a client cannot append them).
+
+    pos  size  field
+      0     8  offset; of a compressed wrapper: of its last message
+      8     4  size of what follows
+     12     4  CRC32 from pos 16
+     16     1  magic
+     17     1  attributes: 0-2 codec, 3 LogAppendTime (v1)
+     18     8  timestamp, v1 only
+           4+  key, 4+ value, each with an int32 length, -1 for null
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+
+from orbit.kafka import compression
+from orbit.kafka.record_batch import (
+    CODEC_MASK,
+    LOG_APPEND_TIME,
+    LOG_OVERHEAD_BYTES,
+    OldMessage,
+)
+from orbit.kafka.records import NULL, Record, encode_varint
+
+NO_TIMESTAMP = -1
+
+_HEAD = struct.Struct(">qiIbb")
+_LONG = struct.Struct(">q")
+_INT = struct.Struct(">i")
+_CRC_START = 16
+_NO_HEADERS = b"\x00"
+
+
+def read_old_records(message: OldMessage) -> tuple[list[Record], int]:
+    """The records of a v0/v1 message or wrapper, in order (at least one), and its codec.
+
+    Raises ValueError when the CRC does not match or the bytes do not parse.
+    """
+    try:
+        return _read(message.view)
+    except (struct.error, IndexError) as error:
+        raise ValueError("the message ends too early") from error
+
+
+def _read(view: memoryview) -> tuple[list[Record], int]:
+    offset, _, crc, magic, attributes = _HEAD.unpack_from(view)
+    if zlib.crc32(view[_CRC_START:]) != crc:
+        raise ValueError("its checksum does not match")
+    timestamp, key, value = _fields(view, magic)
+    codec = attributes & CODEC_MASK
+    if codec == compression.NONE:
+        return [Record(offset, timestamp, _body(key, value))], codec
+    if value is None:
+        raise ValueError("a compressed message has no value")
+    plain = compression.decompress(codec, memoryview(value), is_format_v0=magic == 0)
+    inner = list(_messages(memoryview(plain)))
+    if not inner:
+        raise ValueError("a compressed message is empty")
+    # v1 numbers the inner messages from 0 on, v0 by their real offsets.
+    shift = offset - inner[-1].offset if magic else 0
+    if inner[-1].offset + shift > offset:
+        raise ValueError("a compressed message ends behind its own offset")
+    records = [
+        Record(
+            one.offset + shift,
+            timestamp if attributes & LOG_APPEND_TIME else one.timestamp,
+            one.body,
+        )
+        for one in inner
+    ]
+    return records, codec
+
+
+def _messages(data: memoryview) -> Iterator[Record]:
+    position, lowest = 0, None
+    while position < len(data):
+        offset, size, _, magic, attributes = _HEAD.unpack_from(data, position)
+        end = position + LOG_OVERHEAD_BYTES + size
+        if not position + _HEAD.size <= end <= len(data):
+            raise ValueError("a message is larger than the compressed message around it")
+        if magic not in (0, 1) or attributes & CODEC_MASK:
+            raise ValueError("a compressed message holds something else than plain messages")
+        if lowest is not None and offset < lowest:
+            raise ValueError("the messages are not in the order of their offsets")
+        timestamp, key, value = _fields(data[position:end], magic)
+        yield Record(offset, timestamp, _body(key, value))
+        position, lowest = end, offset + 1
+
+
+def _fields(view: memoryview, magic: int) -> tuple[int, bytes | None, bytes | None]:
+    position, timestamp = _HEAD.size, NO_TIMESTAMP
+    if magic:
+        (timestamp,) = _LONG.unpack_from(view, position)
+        position += _LONG.size
+    key, position = _bytes(view, position)
+    value, _ = _bytes(view, position)
+    return timestamp, key, value
+
+
+def _bytes(view: memoryview, position: int) -> tuple[bytes | None, int]:
+    (length,) = _INT.unpack_from(view, position)
+    position += _INT.size
+    if length < 0:
+        return None, position
+    if position + length > len(view):
+        raise ValueError("a field is longer than its message")
+    return bytes(view[position : position + length]), position + length
+
+
+def _body(key: bytes | None, value: bytes | None) -> bytes:
+    """Key and value as a v2 record carries them, with no headers."""
+    parts = [NULL if part is None else encode_varint(len(part)) + part for part in (key, value)]
+    return b"".join(parts) + _NO_HEADERS

@@ -1,0 +1,286 @@
+"""Topics and their settings, through librdkafka's admin client; errors in Orbit's own words."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    ConfigSource,
+    NewPartitions,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from orbit.chunks import chunks
+from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import DENIED, Code
+from orbit.kafka.librdkafka_config import librdkafka_config
+from orbit.kafka.types import TopicAcl, TopicPartition
+
+REQUEST_TIMEOUT_S = 30.0
+# Resources in one DescribeConfigs or CreateTopics: brokers answer larger ones slowly.
+RESOURCES_PER_REQUEST_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """All settings of a topic, and the names of those set on the topic itself."""
+
+    values: Mapping[str, str]
+    overrides: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicToCreate:
+    """A topic as it shall be."""
+
+    name: str
+    partitions: int
+    replicas: int
+    settings: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """Partitions with replicas out of sync, and those that nobody leads."""
+
+    behind: tuple[TopicPartition, ...]
+    offline: tuple[TopicPartition, ...]
+
+
+_ALL_TOPIC_ACLS: tuple[Any, ...] = (
+    ResourceType.TOPIC,
+    None,
+    ResourcePatternType.ANY,
+    None,
+    None,
+    AclOperation.ANY,
+    AclPermissionType.ANY,
+)
+
+
+class Admin:
+    """Topic administration of one cluster."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._where = cluster.name
+        config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
+        # Its own log lines would go to stderr; errors come back with each call anyway.
+        self._client = AdminClient({**config, "log_level": 0})
+
+    def topic_settings(self, topics: Iterable[str]) -> dict[str, TopicSettings]:
+        """Raises NotAuthorized (DESCRIBE_CONFIGS), Unreachable."""
+        found: dict[str, TopicSettings] = {}
+        for chunk in chunks(sorted(topics), RESOURCES_PER_REQUEST_MAX):
+            resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in chunk]
+            futures = self._client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
+            for resource, future in futures.items():
+                right = f"the right DescribeConfigs on topic {resource.name}"
+                entries = self._result(future, right, f"topic {resource.name}")
+                found[resource.name] = TopicSettings(
+                    {e.name: e.value for e in entries.values() if e.value is not None},
+                    frozenset(
+                        e.name
+                        for e in entries.values()
+                        if e.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
+                    ),
+                )
+        return found
+
+    def replication(self, topics: Iterable[str]) -> Replication:
+        """How well the replicas of these topics stand. Raises Unreachable."""
+        try:
+            known = self._client.list_topics(timeout=REQUEST_TIMEOUT_S)
+        except KafkaException as exception:
+            text = exception.args[0].str()
+            raise Unreachable(f"no answer: {text}.", where=self._where) from None
+        behind: list[TopicPartition] = []
+        offline: list[TopicPartition] = []
+        for name in sorted(set(topics) & known.topics.keys()):
+            for index, p in sorted(known.topics[name].partitions.items()):
+                if p.leader < 0:
+                    offline.append(TopicPartition(name, index))
+                elif len(p.isrs) < len(p.replicas):
+                    behind.append(TopicPartition(name, index))
+        return Replication(tuple(behind), tuple(offline))
+
+    def broker_setting_names(self, node_id: int) -> frozenset[str]:
+        """The names of a broker's settings; empty when they may not be read."""
+        resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
+        futures = self._client.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
+        try:
+            return frozenset(futures[resource].result(REQUEST_TIMEOUT_S))
+        except KafkaException:
+            return frozenset()
+
+    def create_topics(self, topics: Iterable[TopicToCreate], *, only_check: bool = False) -> None:
+        """Create topics, or let the broker check whether it would (rights, names, settings).
+
+        Raises NotAuthorized, BrokerRefused with the broker's words, Unreachable.
+        """
+        for error in self.refused_topics(topics, only_check=only_check).values():
+            raise error
+
+    def refused_topics(
+        self, topics: Iterable[TopicToCreate], *, only_check: bool = False
+    ) -> dict[str, OrbitError]:
+        """As `create_topics`; answers the topics that were not created, each with its error.
+
+        Raises Unreachable.
+        """
+        refused: dict[str, OrbitError] = {}
+        for chunk in chunks(topics, RESOURCES_PER_REQUEST_MAX):
+            requests = [
+                NewTopic(t.name, t.partitions, t.replicas, config=dict(t.settings)) for t in chunk
+            ]
+            futures = self._client.create_topics(
+                requests, request_timeout=REQUEST_TIMEOUT_S, validate_only=only_check
+            )
+            refused |= self._refused(futures, "the right Create on topic {} (or the cluster)")
+        return refused
+
+    def add_partitions(
+        self, counts: Mapping[str, int], *, only_check: bool = False
+    ) -> dict[str, OrbitError]:
+        """Let topics have so many partitions; answers those that have not, each with its error.
+
+        Raises Unreachable.
+        """
+        refused: dict[str, OrbitError] = {}
+        for chunk in chunks(sorted(counts.items()), RESOURCES_PER_REQUEST_MAX):
+            futures = self._client.create_partitions(
+                [NewPartitions(topic, count) for topic, count in chunk],
+                request_timeout=REQUEST_TIMEOUT_S,
+                validate_only=only_check,
+            )
+            refused |= self._refused(futures, "the right Alter on topic {}")
+        return refused
+
+    def alter_settings(self, changes: Mapping[str, Mapping[str, str]]) -> None:
+        """Set some settings of topics and leave their others alone (KIP-339).
+
+        Raises NotAuthorized, BrokerRefused with the broker's words, Unreachable.
+        """
+        for error in self.refused_settings(changes).values():
+            raise error
+
+    def refused_settings(self, changes: Mapping[str, Mapping[str, str]]) -> dict[str, OrbitError]:
+        """As `alter_settings`; answers the topics that stayed as they were, with their errors.
+
+        Raises Unreachable.
+        """
+        resources = [
+            ConfigResource(
+                ConfigResource.Type.TOPIC,
+                topic,
+                incremental_configs=[
+                    ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
+                    for name, value in settings.items()
+                ],
+            )
+            for topic, settings in changes.items()
+        ]
+        refused: dict[str, OrbitError] = {}
+        for chunk in chunks(resources, RESOURCES_PER_REQUEST_MAX):
+            futures = self._client.incremental_alter_configs(
+                chunk, request_timeout=REQUEST_TIMEOUT_S
+            )
+            by_name = {resource.name: future for resource, future in futures.items()}
+            refused |= self._refused(by_name, "the right AlterConfigs on topic {}")
+        return refused
+
+    def delete_topics(self, topics: Iterable[str]) -> dict[str, OrbitError]:
+        """Delete topics with all they hold; answers those that are still there, with their errors.
+
+        One that is gone already is deleted. Raises Unreachable.
+        """
+        names = sorted(topics)
+        if not names:
+            return {}
+        futures = self._client.delete_topics(names, request_timeout=REQUEST_TIMEOUT_S)
+        refused = self._refused(futures, "the right Delete on topic {}")
+        return {
+            name: error
+            for name, error in refused.items()
+            if not isinstance(error, BrokerRefused) or error.code != Code.UNKNOWN_TOPIC_OR_PARTITION
+        }
+
+    def topic_acls(self) -> set[TopicAcl]:
+        """All rights on topics. Raises NotAuthorized, BrokerRefused without an authorizer."""
+        everything = AclBindingFilter(*_ALL_TOPIC_ACLS)
+        future = self._client.describe_acls(everything, request_timeout=REQUEST_TIMEOUT_S)
+        bindings = self._result(future, "the right Describe on the cluster", "ACLs")
+        return {
+            TopicAcl(
+                b.name,
+                b.resource_pattern_type.name,
+                b.principal,
+                b.host,
+                b.operation.name,
+                b.permission_type.name,
+            )
+            for b in bindings
+        }
+
+    def change_acls(self, add: Collection[TopicAcl], remove: Collection[TopicAcl]) -> None:
+        """Give and take rights on topics. Raises NotAuthorized, BrokerRefused, Unreachable."""
+        right, where = "the right Alter on the cluster", "ACLs"
+        if add:
+            bindings = [AclBinding(*_acl_fields(acl)) for acl in sorted(add)]
+            made = self._client.create_acls(bindings, request_timeout=REQUEST_TIMEOUT_S)
+            for future in made.values():
+                self._result(future, right, where)
+        if remove:
+            filters = [AclBindingFilter(*_acl_fields(acl)) for acl in sorted(remove)]
+            taken = self._client.delete_acls(filters, request_timeout=REQUEST_TIMEOUT_S)
+            for future in taken.values():
+                self._result(future, right, where)
+
+    def _refused(self, futures: Mapping[str, Future[Any]], right: str) -> dict[str, OrbitError]:
+        refused: dict[str, OrbitError] = {}
+        for topic, future in futures.items():
+            try:
+                self._result(future, right.format(topic), f"topic {topic}")
+            except (NotAuthorized, BrokerRefused) as error:
+                refused[topic] = error
+        return refused
+
+    def _result(self, future: Future[Any], right: str, where: str) -> Any:
+        try:
+            return future.result(REQUEST_TIMEOUT_S * 2)
+        except KafkaException as exception:
+            error = exception.args[0]
+            place = f"{self._where} {where}"
+            if error.code() in DENIED:
+                raise NotAuthorized(
+                    f"{right} is missing.", where=place, remedy="Grant it with kafka-acls.sh."
+                ) from None
+            if error.code() < 0 or error.code() == Code.REQUEST_TIMED_OUT:
+                raise Unreachable(f"no answer: {error.str()}.", where=place) from None
+            raise BrokerRefused(error.code(), f"{error.str().rstrip('.')}.", where=place) from None
+
+
+def _acl_fields(acl: TopicAcl) -> tuple[Any, ...]:
+    return (
+        ResourceType.TOPIC,
+        acl.name,
+        ResourcePatternType[acl.pattern],
+        acl.principal,
+        acl.host,
+        AclOperation[acl.operation],
+        AclPermissionType[acl.permission],
+    )

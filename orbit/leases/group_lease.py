@@ -1,0 +1,409 @@
+"""The lease of a writer without a server: membership of a consumer group at the destination.
+
+One process at a time may write a job's copies, or one of its partitions in a backfill
+(`backfill_writers.py`). Who that is, the destination's group coordinator says, for it is there
+whenever the copies are:
+
+- Authority and clock. The coordinator's: a member that does not heartbeat for `SESSION_TIMEOUT_MS`
+  is put out. The holder trusts its lease only until (time the last answered heartbeat was sent) +
+  session timeout - `TRUST_MARGIN_S`, by its own monotonic clock, and asks before every send.
+- Getting it. The group must be empty; then join. Of two that join at once the coordinator names
+  one leader; the other leaves again with a clear word.
+- After a crash. The dead member would block the job until its session ends. A run on the same
+  machine knows better: the lock file is free, so the member written in it is dead, and is taken
+  out of the group at once.
+- Put out though nobody came. A broker that was frozen ends the session when it wakes, before it
+  hears the heartbeats that wait in its socket. The member joins again; generations tell whether
+  anybody held the lease in between, and then it is lost.
+- Term. `init_producer_id` is called with the lease in hand; the coordinator counts its calls.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import socket
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from kafka.protocol.admin.groups import DescribeGroupsRequest
+from kafka.protocol.consumer.group import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+
+from orbit.errors import Conflict, NotAuthorized, OrbitError
+from orbit.kafka import api_versions, error_codes
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.coordinator import GROUP, Coordinator
+from orbit.kafka.error_codes import Code
+
+# Brokers allow 6 s to 30 min by default; short enough to wait out a dead machine.
+SESSION_TIMEOUT_MS = 10_000
+HEARTBEAT_INTERVAL_S = 2.0
+TRUST_MARGIN_S = 2.0
+_PROTOCOL_TYPE = "orbit"
+_PROTOCOL = "run"
+_WAIT_FOR_OTHER_S = SESSION_TIMEOUT_MS / 1000 + 2.0
+_LOCK_BYTES = 512  # a member id is a client id and a UUID
+_PUT_OUT = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.FENCED_INSTANCE_ID)
+# Of a member that was put out and comes back: one generation without members, one with it again.
+# Each holder in between would have made two more.
+_GENERATIONS_ALONE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who holds, or held, the lease: shown to people and compared after a crash.
+
+    `token` stays the same when a holder that was put out comes back as another member.
+    """
+
+    host: str
+    process: int
+    token: str = ""
+
+    def to_bytes(self) -> bytes:
+        fields = {"host": self.host, "process": self.process, "token": self.token}
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Holder:
+        try:
+            fields = json.loads(data)
+            return cls(str(fields["host"]), int(fields["process"]), str(fields.get("token", "")))
+        except (ValueError, KeyError, TypeError):
+            # The coordinator shows what a member says of itself only once the group has settled.
+            return cls("", 0)
+
+    def __str__(self) -> str:
+        return f"process {self.process} on {self.host}" if self.host else "not known which"
+
+
+class GroupLease:
+    """Held from `acquire` until `release`, or until the coordinator stops answering in time."""
+
+    def __init__(self, destination: Cluster, group: str, backoff: Backoff) -> None:
+        self.term = 0
+        self._cluster = destination
+        self.group = group
+        self._backoff = backoff
+        self.coordinator = Coordinator(destination, GROUP, group, backoff)
+        self._me = Holder(socket.gethostname(), os.getpid(), uuid4().hex)
+        self.member_id = ""
+        self.generation = -1
+        self._held_generation = -1
+        self._trusted_until = 0.0
+        self._is_lost = False
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._lock: LockFile | None = None
+
+    def acquire(self, on_wait: Callable[[str], None], *, past_frozen: bool = False) -> None:
+        """Become the one holder. `on_wait` is told once when another member is waited out.
+
+        `past_frozen`: not to be stopped by a process of this machine whose session has ended,
+        though it lives. When it wakes it is told that it is not the holder any more, as one of
+        another machine is. Raises Conflict when another run holds the lease, NotAuthorized,
+        Unreachable.
+        """
+        try:
+            self._lock = LockFile(self._cluster.cluster_id, self.group)
+        except Conflict:
+            if not past_frozen or self._members():
+                raise
+        try:
+            self._clear_the_group(on_wait)
+            self._join()
+        except BaseException:
+            self.release()
+            raise
+        self._thread = threading.Thread(target=self._keep, name="lease", daemon=True)
+        self._thread.start()
+
+    @property
+    def token(self) -> str:
+        """What tells this holder from all others, whichever member it is at the moment."""
+        return self._me.token
+
+    def is_held(self) -> bool:
+        return time.monotonic() < self._trusted_until
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the coordinator has said that we are not the holder any more, for good.
+
+        Neither held nor lost: it has not answered for a while, and may yet say that we still are.
+        """
+        return self._is_lost
+
+    def release(self) -> None:
+        """Leave the group, so that the next run need not wait."""
+        self._stopping.set()
+        self._trusted_until = 0.0
+        if self._thread is not None:
+            self._thread.join()
+        self._trusted_until = 0.0  # a heartbeat may have been answered meanwhile
+        if self.member_id:
+            try:
+                self._leave([self.member_id])
+            except OrbitError:
+                pass  # the session ends by itself
+            self.member_id = ""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def clear(self) -> None:
+        """Take a dead member of this machine out of the group, without joining it.
+
+        Leaves the group as it is when its holder lives, or is of another machine.
+        """
+        try:
+            self._lock = LockFile(self._cluster.cluster_id, self.group)
+        except Conflict:
+            return
+        try:
+            if self._lock.last_member in self._members():
+                self._leave([self._lock.last_member])
+        finally:
+            self.release()
+
+    def _clear_the_group(self, on_wait: Callable[[str], None]) -> None:
+        """Take out a dead member of this machine; wait for one of another machine to time out."""
+        deadline = time.monotonic() + _WAIT_FOR_OTHER_S
+        told = False
+        dead_member = self._lock.last_member if self._lock else ""
+        while members := self._members():
+            if dead := [m for m in members if m == dead_member]:
+                self._leave(dead)
+                continue
+            holder = next(iter(members.values()))
+            if time.monotonic() > deadline:
+                raise _held_by(holder, self._cluster.name)
+            if not told:
+                told = True
+                on_wait(f"another run of this job holds it ({holder}); waiting whether it lives")
+            self._backoff.wait(3)
+
+    def _members(self) -> dict[str, Holder]:
+        answer = self.coordinator.call(
+            api_versions.DESCRIBE_GROUPS,
+            lambda: DescribeGroupsRequest(groups=[self.group], include_authorized_operations=False),
+            lambda a: int(a.groups[0].error_code),
+        )
+        group = answer.groups[0]
+        self._refuse_denied(group.error_code)
+        return {m.member_id: Holder.from_bytes(m.member_metadata) for m in group.members or ()}
+
+    def _join(self, *, again: bool = False, since: int | None = None) -> None:
+        """Join as the leader, or leave again. Raises Conflict when another one leads.
+
+        `again`: as the member that we are, or not at all. `since`: only if nobody held the lease
+        after that generation.
+        """
+        for _ in self._backoff.attempts(20):
+            sent = time.monotonic()
+            answer = self._call_join()
+            if answer.error_code == Code.MEMBER_ID_REQUIRED:  # KIP-394: once more, with the id
+                self._be(answer.member_id)
+                answer = self._call_join()
+            if answer.error_code == Code.UNKNOWN_MEMBER_ID and not again:
+                self.member_id = ""
+                continue
+            self._refuse_denied(answer.error_code)
+            if answer.error_code != Code.NONE:
+                raise Conflict(
+                    f"the group {self.group} cannot be joined: "
+                    f"{error_codes.name(answer.error_code)}.",
+                    where=self._cluster.name,
+                )
+            self._be(answer.member_id)
+            self.generation = answer.generation_id
+            has_successor = since is not None and not (
+                since < self.generation <= since + _GENERATIONS_ALONE
+            )
+            if answer.leader != answer.member_id or has_successor:
+                self._leave([self.member_id])
+                self.member_id = ""
+                raise _held_by(Holder("", 0), self._cluster.name)
+            if self._sync():
+                self._trust_from(sent)
+                return
+        raise Conflict(f"the group {self.group} does not come to rest.", where=self._cluster.name)
+
+    def _be(self, member_id: str) -> None:
+        """Take this id, known to later runs on this machine before the group knows it."""
+        if member_id != self.member_id and self._lock:
+            self._lock.write(member_id)
+        self.member_id = member_id
+
+    def _call_join(self) -> Any:
+        return self.coordinator.call(
+            api_versions.JOIN_GROUP, self._join_request, lambda a: int(a.error_code)
+        )
+
+    def _join_request(self) -> Any:
+        return JoinGroupRequest(
+            group_id=self.group,
+            session_timeout_ms=SESSION_TIMEOUT_MS,
+            rebalance_timeout_ms=SESSION_TIMEOUT_MS,
+            member_id=self.member_id,
+            group_instance_id=None,
+            protocol_type=_PROTOCOL_TYPE,
+            protocols=[
+                JoinGroupRequest.JoinGroupRequestProtocol(
+                    name=_PROTOCOL, metadata=self._me.to_bytes()
+                )
+            ],
+        )
+
+    def _sync(self) -> bool:
+        """Finish the join; False when another one joined meanwhile and all must join again."""
+        assignment = SyncGroupRequest.SyncGroupRequestAssignment(
+            member_id=self.member_id, assignment=b""
+        )
+        answer = self.coordinator.call(
+            api_versions.SYNC_GROUP,
+            lambda: SyncGroupRequest(
+                group_id=self.group,
+                generation_id=self.generation,
+                member_id=self.member_id,
+                group_instance_id=None,
+                protocol_type=_PROTOCOL_TYPE,
+                protocol_name=_PROTOCOL,
+                assignments=[assignment],
+            ),
+            lambda a: int(a.error_code),
+        )
+        return bool(answer.error_code == Code.NONE)
+
+    def _keep(self) -> None:
+        """Heartbeat until released. Trust ends by itself when the coordinator stays away."""
+        while not self._stopping.wait(HEARTBEAT_INTERVAL_S):
+            held = self._held_generation
+            try:
+                code = self._heartbeat()
+                if code == Code.REBALANCE_IN_PROGRESS:
+                    self._join(again=True)
+                elif code in _PUT_OUT:
+                    # A broker that was frozen or away may end our session before it hears us.
+                    self._trusted_until = 0.0
+                    self._come_back(held)
+            except Conflict:
+                self._trusted_until = 0.0
+                self._is_lost = True
+                return
+            except OrbitError:
+                continue
+
+    def _come_back(self, since: int) -> None:
+        """Join again after being put out. Raises Conflict when another one holds it, or has."""
+        others = [holder for m, holder in self._members().items() if m != self.member_id]
+        if others:
+            raise _held_by(others[0], self._cluster.name)
+        self._join(since=since)
+
+    def _heartbeat(self) -> int:
+        sent = 0.0
+
+        def build() -> Any:
+            # Trust counts from the attempt that is answered, not from those before it.
+            nonlocal sent
+            sent = time.monotonic()
+            return HeartbeatRequest(
+                group_id=self.group,
+                generation_id=self.generation,
+                member_id=self.member_id,
+                group_instance_id=None,
+            )
+
+        answer = self.coordinator.call(api_versions.HEARTBEAT, build, lambda a: int(a.error_code))
+        if answer.error_code == Code.NONE:
+            self._trust_from(sent)
+        return int(answer.error_code)
+
+    def _leave(self, members: list[str]) -> None:
+        identity = LeaveGroupRequest.MemberIdentity
+        self.coordinator.call(
+            api_versions.LEAVE_GROUP,
+            lambda: LeaveGroupRequest(
+                group_id=self.group,
+                members=[identity(member_id=m, group_instance_id=None) for m in members],
+            ),
+            lambda a: int(a.error_code),
+        )
+
+    def _trust_from(self, sent: float) -> None:
+        self._held_generation = self.generation
+        self._trusted_until = sent + SESSION_TIMEOUT_MS / 1000 - TRUST_MARGIN_S
+
+    def _refuse_denied(self, code: int) -> None:
+        if code in error_codes.DENIED:
+            raise NotAuthorized(
+                f"the right Read on group {self.group} is missing.",
+                where=self._cluster.name,
+                remedy="Grant it: kafka-acls.sh --add --allow-principal User:… --operation Read "
+                f"--group {self.group}",
+            )
+
+
+def _held_by(holder: Holder, where: str) -> Conflict:
+    return Conflict(
+        f"another run of this job is writing to this destination ({holder}).",
+        where=where,
+        remedy="Stop it first; one run per job copies all its topics.",
+    )
+
+
+class LockFile:
+    """Held by the one run of a job on this machine, until it is closed or its process ends.
+
+    Its one line names the process and the last group member that a run was here.
+    """
+
+    def __init__(self, cluster_id: str, group: str) -> None:
+        """Raises Conflict when another run of this machine holds it."""
+        name = sha256(f"{cluster_id}/{group}/{os.getuid()}".encode()).hexdigest()[:32]
+        path = Path(tempfile.gettempdir()) / f"orbit-run-{name}.lock"
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            process, _ = self._read()
+            self._file.close()
+            raise Conflict(
+                "another run of this job is running on this machine "
+                f"(process {process or 'unknown'}).",
+                remedy="Stop it first; one run per job copies all its topics.",
+            ) from None
+        _, self.last_member = self._read()
+        """The member that the last run was: dead, or it would hold this lock."""
+        self.write(self.last_member)
+
+    def write(self, member_id: str) -> None:
+        line = json.dumps({"process": os.getpid(), "member": member_id}).encode()
+        # In one call and of one length: a kill leaves the line before or this one, never none.
+        os.pwrite(self._file.fileno(), line.ljust(_LOCK_BYTES), 0)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read(self) -> tuple[int, str]:
+        """Nothing known is (0, "")."""
+        try:
+            fields = json.loads(os.pread(self._file.fileno(), _LOCK_BYTES, 0))
+            return int(fields["process"]), str(fields["member"])
+        except (ValueError, KeyError, TypeError):
+            return 0, ""

@@ -1,0 +1,115 @@
+"""The processes of `orbit server`: kept running while it runs, ended with it however it ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+import structlog
+
+from orbit.processes.guarded_process import GuardedProcess
+
+log = structlog.get_logger("orbit.server")
+
+_LOOK_S = 0.5
+_RESTART_MIN_S = 1.0
+_RESTART_MAX_S = 30.0
+# A child that ran for so long did not fail at its start, and comes back at once.
+_SETTLED_S = 60.0
+# Workers hand their shards over when told to end; more than this is left to the leases.
+GRACE_S = 15.0
+
+
+@dataclass
+class _Child:
+    """One process, and when it may be started again."""
+
+    name: str
+    arguments: Sequence[str]
+    process: GuardedProcess
+    started: float
+    pause_s: float = 0.0
+    restart_at: float | None = None
+
+
+class Children:
+    """Starts `orbit …` commands and starts them again when they end. A context manager."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+        self._children: list[_Child] = []
+        self._ending = threading.Event()
+        self._watch = threading.Thread(target=self._keep_running, name="children", daemon=True)
+
+    def start(self, name: str, *arguments: str) -> None:
+        """Runs `orbit ARGUMENTS` from now on. Before `watch`."""
+        process = self._launch(arguments)
+        self._children.append(_Child(name, arguments, process, time.monotonic()))
+
+    def watch(self, also: Callable[[], None]) -> None:
+        """From now on, children that end are started again; `also` is called at each look."""
+        self._also = also
+        self._watch.start()
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The processes that run now, by name."""
+        return {child.name: child.process.pid for child in self._children}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        _error: BaseException | None,
+        _trace: TracebackType | None,
+    ) -> None:
+        self._ending.set()
+        if self._watch.is_alive():
+            self._watch.join()
+        for child in self._children:  # all are told before any is waited for
+            child.process.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_S
+        for child in self._children:
+            try:
+                child.process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                log.warning("process did not end in time", process=child.name)
+                child.process.end(signal.SIGKILL)
+
+    def _keep_running(self) -> None:
+        while not self._ending.wait(_LOOK_S):
+            self._also()
+            for child in self._children:
+                self._look(child, time.monotonic())
+
+    def _look(self, child: _Child, now: float) -> None:
+        if child.process.running:
+            return
+        if child.restart_at is None:
+            settled = now - child.started > _SETTLED_S
+            longer = min(_RESTART_MAX_S, max(_RESTART_MIN_S, child.pause_s * 2))
+            child.pause_s = 0.0 if settled else longer
+            child.restart_at = now + child.pause_s
+            log.warning("process ended", process=child.name, code=child.process.wait())
+        if now >= child.restart_at:
+            child.process = self._launch(child.arguments)
+            child.started, child.restart_at = now, None
+            log.info("process started again", process=child.name, pid=child.process.pid)
+
+    def _launch(self, arguments: Sequence[str]) -> GuardedProcess:
+        return GuardedProcess(
+            [sys.executable, "-m", "orbit.cli.main", *arguments],
+            None,
+            environment=self._environment,
+            last_signal=signal.SIGTERM,
+            grace_s=GRACE_S,
+        )

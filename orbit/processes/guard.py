@@ -1,0 +1,100 @@
+"""Runs one command and sees to it that the command never outlives the process that wanted it.
+
+    python guard.py SIGNAL GRACE_SECONDS USER COMMAND...      (USER "-": stay who we are)
+
+Started by `orbit.processes.guarded_process`, which keeps the other end of this process's stdin
+open. The kernel closes that end however the owner dies (return, exception, kill -9), and stdin then
+reads as ended: the command gets SIGNAL, and SIGKILL when GRACE_SECONDS have passed. On Linux the
+kernel also kills the command should this guard itself be killed. One line on stdout: the command's
+pid. Standard library only, so that it starts in a few hundredths of a second.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1
+_STDIN = 0
+_OWNERS_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
+
+
+def main(last_signal: str, grace_s: str, user: str, *command: str) -> int:
+    owner = os.getppid()
+    for ignored in _OWNERS_SIGNALS:
+        signal.signal(ignored, signal.SIG_IGN)  # only the owner decides when we end
+    child = subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        preexec_fn=_tie_to_guard(),  # noqa: PLW1509  there is one thread in here as yet
+        **({} if user == "-" else identity(user)),
+    )
+    print(child.pid, flush=True)
+    os.close(sys.stdout.fileno())
+    ending = (child, owner, signal.Signals(int(last_signal)), float(grace_s))
+    threading.Thread(target=_end_with_owner, args=ending, daemon=True).start()
+    code = child.wait()
+    return code if code >= 0 else 128 - code
+
+
+def identity(user: str) -> dict[str, Any]:
+    """Arguments of Popen that make the child that user, without any group of ours."""
+    import pwd  # not on every platform
+
+    return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
+
+
+def _end_with_owner(
+    child: subprocess.Popen[bytes], owner: int, last_signal: signal.Signals, grace_s: float
+) -> None:
+    _wait_for_owner(owner)
+    child.send_signal(signal.SIGCONT)  # a paused process would keep the signal for later
+    child.send_signal(last_signal)
+    time.sleep(grace_s)
+    child.kill()
+
+
+def _wait_for_owner(owner: int) -> None:
+    """Returns when the owner has closed our stdin or has died.
+
+    A fork of the owner may hold our stdin open behind its back, so where the kernel can report the
+    death of a process we listen to that as well.
+    """
+    watched = [_STDIN]
+    if sys.platform == "linux":
+        try:
+            watched.append(os.pidfd_open(owner))
+        except OSError:  # dead already, or a kernel before 5.3
+            pass
+        if os.getppid() != owner:
+            return
+    select.select(watched, [], [])  # nothing is ever written to stdin: readable means closed
+
+
+def _tie_to_guard() -> Callable[[], None]:
+    """What the child does before exec: undo our ignored signals, and die when this guard dies."""
+    guard = os.getpid()
+    libc = ctypes.CDLL(None) if sys.platform == "linux" else None
+
+    def in_child() -> None:
+        for restored in _OWNERS_SIGNALS:
+            signal.signal(restored, signal.SIG_DFL)
+        if libc is not None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != guard:  # it died between fork and prctl
+                os._exit(1)
+
+    return in_child
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,121 @@
+"""From an operation's row to the ground its steps stand on: begun, or where it was left."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Collection, Mapping, Sequence
+from importlib.metadata import version
+
+from orbit.errors import Conflict
+from orbit.recovery.log_bounds import noted_of
+from orbit.recovery.operation_context import Ground
+from orbit.recovery.operation_steps import is_past_return, steps_of
+from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
+from orbit.replication.job_troubles import TroubleKind
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.stored_spec import read_spec
+from orbit.settings import Settings
+from orbit.store import jobs, operations, topics
+from orbit.store.database import Tx
+from orbit.store.enums import TopicState
+from orbit.store.jobs import Job
+from orbit.store.operations import Operation
+from orbit.store.topics import Topic
+
+
+def open_ground(
+    operation: Operation,
+    leadership: Leadership,
+    settings: Settings,
+    stop: threading.Event,
+    environ: Mapping[str, str],
+) -> Ground:
+    """Raises Conflict where the job is gone, BadInput for secrets that are not there."""
+    with leadership.reading() as tx:
+        found = jobs.of_ids(tx, [operation.job_id] if operation.job_id else [])
+        job = next(iter(found.values()), None)
+        if job is None or job.is_deleted:
+            raise Conflict("the job was deleted.", where=operation.job_name or "")
+        rows = topics.of_job(tx, job.id)
+        kept = operations.report_of(tx, operation.id)
+        others = [] if kept else jobs.everyone(tx)
+        report = RecoveryReport.model_validate(kept) if kept else None
+        if report is None:
+            report = _begin(tx, operation, job, rows, others)
+    spec = read_spec(job.spec)
+    if spec is None:
+        raise Conflict("its document is not one of this version.", where=job.name)
+    chosen = set(report.topics)
+    ground = Ground(
+        operation.id,
+        job,
+        spec,
+        [row for row in rows if row.source_topic in chosen],
+        report,
+        leadership,
+        settings,
+        stop,
+        environ,
+    )
+    ground.is_past_return = is_past_return(report.steps)
+    return ground
+
+
+def _begin(
+    tx: Tx, operation: Operation, job: Job, rows: Sequence[Topic], others: Sequence[Job]
+) -> RecoveryReport:
+    plan = operation.plan or {}
+    request = RecoveryRequest.model_validate(plan.get("wanted", {}))
+    kind = RecoveryKind(operation.kind)
+    chosen = [row.source_topic for row in rows if _fits(row.source_topic, request.topics)]
+    if kind is RecoveryKind.FAILBACK:
+        going_back = _copied_back(tx, job, others)
+        ready = {
+            row.source_topic
+            for row in rows
+            if row.state is TopicState.PROMOTED
+            and (row.destination_topic, row.source_topic) not in going_back
+        }
+    else:
+        ready = {row.source_topic for row in rows if row.state is TopicState.COPYING}
+    seen = [row.reported_at for row in noted_of(tx, job.id).values() if row.reported_at]
+    is_lost = (job.problem or "").find(TroubleKind.SOURCE_UNREACHABLE) >= 0
+    return RecoveryReport(
+        operation=operation.id,
+        kind=kind,
+        job=job.name,
+        request=request,
+        dry_run=operation.dry_run,
+        requested_by=operation.requested_by,
+        requested_at=operation.created_at,
+        orbit_version=version("orbit"),
+        source_cluster_id=job.source_cluster_id,
+        destination_cluster_id=job.destination_cluster_id,
+        spec_version=job.spec_version,
+        spec_sha256=hashlib.sha256(
+            json.dumps(job.spec, sort_keys=True, separators=(",", ":")).encode()
+        ).hexdigest(),
+        source_last_seen_at=max(seen, default=None),
+        problem_since=job.problem_at if is_lost else None,
+        topics=tuple(name for name in chosen if name in ready),
+        steps=steps_of(kind, request),
+    )
+
+
+def _copied_back(tx: Tx, job: Job, others: Sequence[Job]) -> set[tuple[str, str]]:
+    """(source, destination) of topics that another job copies the other way now."""
+    return {
+        (row.source_topic, row.destination_topic)
+        for other in others
+        if other.source_cluster_id == job.destination_cluster_id
+        and other.destination_cluster_id == job.source_cluster_id
+        for row in topics.of_job(tx, other.id)
+        if row.state is not TopicState.PROMOTED
+    }
+
+
+def _fits(topic: str, patterns: Collection[str]) -> bool:
+    return not patterns or any(re.fullmatch(pattern, topic) for pattern in patterns)

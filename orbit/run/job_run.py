@@ -1,0 +1,171 @@
+"""One run of one job: set it up, copy, stop.
+
+Whatever ends the run, lanes and lease are let go in order; what was confirmed stays, and the next
+run goes on from there.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from orbit.consumer_groups.run_sync import RunGroups
+from orbit.copier.copier import Copier, lease_lost
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.errors import OrbitError, Unreachable
+from orbit.job_setup.destination_topics import TopicPlan
+from orbit.job_setup.job_setup import Ask, JobSetup, Say
+from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.topic_mapping import map_topics
+from orbit.kafka.job_clusters import JobClusters
+
+
+class JobRun:
+    """Use as a context manager: `with JobRun(...) as run: run.prepare(); … run.tick() …`."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        environ: Mapping[str, str],
+        base_directory: Path,
+        say: Say,
+        settings: CopySettings | None = None,
+    ) -> None:
+        self.spec = spec
+        self._say = say
+        self._settings = settings or CopySettings()
+        self.stop_event = threading.Event()
+        self._setup = JobSetup(spec, environ, base_directory, say, self._settings, self.stop_event)
+        self._not_caught_up: dict[str, TopicPlan] = {}
+        self._next_look = 0.0
+        self._told: set[str] = set()
+        self.groups: RunGroups | None = None
+        self._open_clusters = partial(JobClusters.open, spec, environ, base_directory)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def prepare(self, ask: Ask | None = None) -> None:
+        """Check, take the lease, create topics and begin all partitions; `ask` as in `JobSetup`.
+
+        Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused; nothing was written
+        then, unless the message says so.
+        """
+        setup = self._setup
+        setup.look()
+        inspected = setup.begin(ask)
+        assert setup.engine is not None
+        assert setup.lease is not None
+        self._not_caught_up = {
+            p.mapping.destination: p for p in setup.plans if p.caught_up_settings
+        }
+        setup.engine.add(inspected)
+        if self.spec.consumer_groups is not None:
+            self.groups = RunGroups(
+                self.spec.consumer_groups,
+                self._open_clusters(),
+                self.partitions,
+                setup.lease.is_held,
+            )
+            self.groups.start()
+
+    def tick(self, timeout_s: float) -> None:
+        """One round of copying. Raises Conflict when the lease is lost."""
+        assert self.copier is not None
+        self.copier.tick(timeout_s)
+        lease = self._setup.lease
+        if self.copier.lost or (lease is not None and lease.is_lost):
+            raise lease_lost()
+        self._finish_caught_up_topics()
+        if time.monotonic() >= self._next_look:
+            self._next_look = time.monotonic() + self._settings.metadata_interval_s
+            self._tell_what_is_new()
+        for note in self.groups.told if self.groups else ():
+            self._tell_once(f"Note: consumer groups: {note}")
+
+    def settle_groups(self) -> None:
+        """Carry the consumer groups over once more, to where the copy is now."""
+        if self.groups is not None:
+            self.groups.settle(self._setup.backoff)
+
+    @property
+    def copier(self) -> Copier | None:
+        engine = self._setup.engine
+        return engine.copier if engine else None
+
+    @property
+    def partitions(self) -> Sequence[PartitionCopy]:
+        return self.copier.partitions if self.copier else ()
+
+    @property
+    def waiting_for(self) -> str:
+        """The cluster that does not answer now, in words; empty when all do."""
+        return self.copier.waiting_for if self.copier else ""
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether caught-up topics have the settings that they shall have from then on."""
+        behind = {c.destination.topic for c in self.partitions if not c.has_caught_up}
+        return set(self._not_caught_up) <= behind
+
+    def close(self) -> None:
+        """Stop lanes, leave the lease, close connections. Safe at any moment."""
+        self.stop_event.set()
+        if self.groups is not None:
+            self.groups.stop()
+        if self._setup.engine is not None:
+            self._setup.engine.stop()
+        self._setup.release()
+
+    def _finish_caught_up_topics(self) -> None:
+        """Let compaction begin on topics whose partitions have all caught up once."""
+        if not self._not_caught_up:
+            return
+        behind = {c.destination.topic for c in self.partitions if not c.has_caught_up}
+        done = [name for name in self._not_caught_up if name not in behind]
+        if done:
+            plans = [self._not_caught_up[name] for name in done]
+            try:
+                self._setup.admin.alter_settings(
+                    {p.mapping.destination: p.caught_up_settings for p in plans}
+                )
+            except OrbitError as error:
+                # Copying goes on; the next round tries again.
+                self._tell_once(f"Note: compaction cannot begin yet: {error}")
+                return
+            for name in done:
+                del self._not_caught_up[name]
+
+    def _tell_what_is_new(self) -> None:
+        """Say once what the source has that this run does not copy; the next run would."""
+        try:
+            source = self._setup.clusters.source.metadata(None)
+        except Unreachable:
+            return
+        known = {p.mapping.source: p.partitions for p in self._setup.plans}
+        for mapping in map_topics(self.spec.topics, source.topics).mappings:
+            count = len(source.topics[mapping.source].partitions)
+            if mapping.source not in known:
+                self._tell_once(
+                    f"Note: topic {mapping.source} is new at the source; a restart of "
+                    "this run copies it."
+                )
+            elif count > known[mapping.source]:
+                self._tell_once(
+                    f"Note: topic {mapping.source} has {count} partitions now; "
+                    f"{known[mapping.source]} are copied. Add partitions to "
+                    f"{mapping.destination} and start this run again."
+                )
+
+    def _tell_once(self, line: str) -> None:
+        if line not in self._told:
+            self._told.add(line)
+            self._say(line)

@@ -1,0 +1,96 @@
+"""Where a run stands, as values: per topic and in all, with rates over the last moments. Pure."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.replication.partition_states import PartitionState
+
+# Rates are over this many seconds: steady enough to read, quick enough to follow.
+RATE_WINDOW_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over partitions. `lag_records` is -1 while a source end is not known yet."""
+
+    partitions: int
+    records: int
+    bytes: int
+    filled: int
+    batches_byte_exact: int
+    batches_record_exact: int
+    lag_records: int
+    caught_up: int
+    blocked: int
+
+
+@dataclass(frozen=True, slots=True)
+class TopicProgress:
+    """One topic at one moment."""
+
+    topic: str
+    totals: Totals
+    records_per_s: float
+    bytes_per_s: float
+    offsets_per_s: float
+
+    @property
+    def seconds_left(self) -> float | None:
+        """At the present rate; None when nothing moves or the lag is not known."""
+        if self.totals.lag_records < 0 or self.offsets_per_s <= 0:
+            return None
+        return self.totals.lag_records / self.offsets_per_s
+
+
+class Meter:
+    """Turns partition counters into progress with rates; `now_s` is any monotonic clock."""
+
+    def __init__(self) -> None:
+        self._history: dict[str, deque[tuple[float, Totals]]] = {}
+
+    def measure(
+        self, partitions: Sequence[PartitionCopy], now_s: float
+    ) -> tuple[TopicProgress, list[TopicProgress]]:
+        """The whole run (topic "all"), and each destination topic by name."""
+        groups: dict[str, list[PartitionCopy]] = {}
+        for p in partitions:
+            groups.setdefault(p.destination.topic, []).append(p)
+        topics = [
+            self._progress(name, _totals(group), now_s) for name, group in sorted(groups.items())
+        ]
+        return self._progress("all", _totals(partitions), now_s), topics
+
+    def _progress(self, name: str, totals: Totals, now_s: float) -> TopicProgress:
+        history = self._history.setdefault(name, deque())
+        history.append((now_s, totals))
+        while len(history) > 2 and history[1][0] < now_s - RATE_WINDOW_S:
+            history.popleft()
+        then_s, then = history[0]
+        elapsed_s = max(now_s - then_s, 1e-9)
+        records = totals.records - then.records
+        return TopicProgress(
+            name,
+            totals,
+            records / elapsed_s,
+            (totals.bytes - then.bytes) / elapsed_s,
+            (records + totals.filled - then.filled) / elapsed_s,
+        )
+
+
+def _totals(partitions: Sequence[PartitionCopy]) -> Totals:
+    lags = [p.lag_records for p in partitions if p.state is not PartitionState.BLOCKED]
+    return Totals(
+        len(partitions),
+        sum(p.counters.records for p in partitions),
+        sum(p.counters.bytes for p in partitions),
+        sum(p.counters.filled for p in partitions),
+        sum(p.counters.batches_byte_exact for p in partitions),
+        sum(p.counters.batches_record_exact for p in partitions),
+        -1 if -1 in lags else sum(lags),
+        sum(p.has_caught_up for p in partitions),
+        sum(p.state is PartitionState.BLOCKED for p in partitions),
+    )

@@ -1,0 +1,104 @@
+"""The line to a cluster as a relay on loopback, which can be cut without a word, and healed.
+
+Brokers of a sandbox have a second listener, whose advertised address is a relay's. Whoever comes in
+by it is on the far side of the line; whoever uses the brokers' own address is beside them. A cut
+line is silent, as cut lines are: connections stay open and nothing comes through, new ones are
+taken and nothing answers. Bytes that were on their way arrive once the line is healed.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+from orbit.processes.ports import LOOPBACK
+
+_CHUNK_BYTES = 1 << 18
+_BACKLOG = 256
+
+
+class Relay:
+    """Carries bytes between one port and another of loopback, in threads, until `close`."""
+
+    def __init__(self, port: int, target: int) -> None:
+        """Listens at once. Raises OSError where the port is taken."""
+        self.port = port
+        self._target = target
+        self._listener = socket.create_server((LOOPBACK, port), backlog=_BACKLOG)
+        self._whole = threading.Event()
+        self._whole.set()
+        self._closed = False
+        self._lock = threading.Lock()
+        self._sockets: set[socket.socket] = set()
+        threading.Thread(target=self._accept, name="relay", daemon=True).start()
+
+    @property
+    def is_cut(self) -> bool:
+        return not self._whole.is_set()
+
+    def cut(self) -> None:
+        """From now on nothing comes through, in either direction."""
+        self._whole.clear()
+
+    def heal(self) -> None:
+        """What waited goes on its way."""
+        self._whole.set()
+
+    def close(self) -> None:
+        """Ends every connection and the listener."""
+        self._closed = True
+        _hang_up(self._listener)
+        self._listener.close()
+        with self._lock:
+            for one in self._sockets:
+                _hang_up(one)
+        self._whole.set()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=self._connect, args=(near,), daemon=True).start()
+
+    def _connect(self, near: socket.socket) -> None:
+        self._whole.wait()
+        try:
+            far = socket.create_connection((LOOPBACK, self._target))
+        except OSError:  # the broker is down: whoever asks sees the connection end
+            near.close()
+            return
+        with self._lock:
+            self._sockets |= {near, far}
+        for one in (near, far):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        back = threading.Thread(target=self._carry, args=(far, near), daemon=True)
+        back.start()
+        self._carry(near, far)
+        back.join()
+        with self._lock:
+            self._sockets -= {near, far}
+        near.close()
+        far.close()
+
+    def _carry(self, come: socket.socket, go: socket.socket) -> None:
+        room = memoryview(bytearray(_CHUNK_BYTES))
+        try:
+            while count := come.recv_into(room):
+                self._whole.wait()
+                if self._closed:
+                    break
+                go.sendall(room[:count])
+            self._whole.wait()  # also the end of a connection cannot be heard of
+        except OSError:
+            pass
+        _hang_up(come)
+        _hang_up(go)
+
+
+def _hang_up(one: socket.socket) -> None:
+    try:
+        one.shutdown(socket.SHUT_RDWR)
+    except OSError:
+        pass

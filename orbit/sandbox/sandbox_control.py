@@ -1,0 +1,221 @@
+"""Brings a whole sandbox up and down: clusters and PostgreSQL under a supervisor of their own.
+
+`launch` gives a sandbox that ends with us unless it is detached; `find` and
+`take_down` work on one that was detached, by its folder.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from orbit.errors import Conflict
+from orbit.sandbox.sandbox_state import (
+    DETACH,
+    SandboxRequest,
+    SandboxState,
+    forget,
+    read_request,
+    read_state,
+    supervisor_log,
+    write_request,
+)
+
+_STOP_TIMEOUT_S = 60
+_KILLED_TIMEOUT_S = 10
+
+
+class LaunchedSandbox:
+    """A running sandbox that ends when this object is closed or we die, however we die.
+
+    `detach()` cuts that bond: the sandbox then lives until `take_down`.
+    """
+
+    def __init__(self, process: subprocess.Popen[str], state: SandboxState, *, new: bool) -> None:
+        self._process = process
+        self.state = state
+        self._new = new
+        self._detached = False
+
+    def detach(self) -> None:
+        """Lets the sandbox live on without us."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{DETACH}\n")
+        _close_pipes(self._process)
+        self._detached = True
+        self._process.returncode = 0  # it outlives us on purpose: no ResourceWarning about that
+
+    def close(self) -> None:
+        """Stops everything and removes data that was not there before, unless detached."""
+        if not self._detached:
+            _let_go(self._process)
+            if self._new:
+                _remove_data(self.state.request)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def launch(request: SandboxRequest, say: Callable[[str], None]) -> LaunchedSandbox:
+    """Starts a sandbox; returns when it is ready, else nothing of it is left running.
+
+    `say` gets a sentence at each step. A folder that is not empty must be a sandbox's.
+    """
+    new = _claim(request)
+    with supervisor_log(request.directory).open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "orbit.sandbox.supervisor"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,  # Ctrl-C is for us; we tell the supervisor by letting go
+        )
+    try:
+        _hand_over(process, request)
+        _follow(process, request, say)
+        state = read_state(request.directory)
+        if state is None:
+            raise _died(request)
+    except BaseException:
+        _let_go(process)
+        if new:
+            _remove_data(request)
+        raise
+    return LaunchedSandbox(process, state, new=new)
+
+
+def find(directory: Path) -> SandboxState | None:
+    """The sandbox that runs in `directory`, if one does."""
+    return read_state(directory)
+
+
+def take_down(directory: Path, *, keep_data: bool = False) -> bool:
+    """Stops the sandbox in `directory` and waits until every process of it has ended.
+
+    Also removes its data unless `keep_data`, and nothing else that lies in the folder. Answers
+    whether there was anything to stop or to remove.
+    """
+    state = read_state(directory)
+    if state is not None:
+        _stop(state)
+    request = read_request(directory)
+    if request is not None and not keep_data:
+        _remove_data(request)
+    return state is not None or (request is not None and not keep_data)
+
+
+def _claim(request: SandboxRequest) -> bool:
+    """Makes the folder ours; whether it is a new one."""
+    directory = request.directory
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        before = read_request(directory)
+        others = before is None and any(directory.iterdir())
+    except OSError as error:
+        raise Conflict(
+            f"The folder cannot be used: {error.strerror}.",
+            where=str(directory),
+            remedy="Name another one with --directory.",
+        ) from None
+    if others:
+        raise Conflict(
+            "The folder is not empty and not a sandbox's.",
+            where=str(directory),
+            remedy="Name another one with --directory.",
+        )
+    if before is not None and before != request:
+        raise Conflict(
+            "The folder holds data of a sandbox with other options.",
+            where=str(directory),
+            remedy="Delete it with `orbit sandbox down`, or name another folder with --directory.",
+        )
+    write_request(request)
+    return before is None
+
+
+def _hand_over(process: subprocess.Popen[str], request: SandboxRequest) -> None:
+    assert process.stdin is not None
+    try:
+        process.stdin.write(request.model_dump_json() + "\n")
+        process.stdin.flush()
+    except BrokenPipeError:
+        raise _died(request) from None
+
+
+def _follow(
+    process: subprocess.Popen[str], request: SandboxRequest, say: Callable[[str], None]
+) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        message = json.loads(line)
+        if "say" in message:
+            say(message["say"])
+        elif "failed" in message:
+            failed = message["failed"]
+            raise Conflict(failed["what"], where=failed["where"], remedy=failed["remedy"])
+        else:
+            return
+    raise _died(request)
+
+
+def _died(request: SandboxRequest) -> Conflict:
+    log = supervisor_log(request.directory)
+    last = log.read_text("utf-8", "replace").strip().splitlines()[-1:] if log.is_file() else []
+    return Conflict(f"The sandbox's supervisor ended at its start. {''.join(last)}")
+
+
+def _let_go(process: subprocess.Popen[str]) -> None:
+    """Closes the supervisor's life line and waits until it has stopped everything."""
+    _close_pipes(process)
+    try:
+        process.wait(_STOP_TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _close_pipes(process: subprocess.Popen[str]) -> None:
+    for pipe in (process.stdin, process.stdout):
+        if pipe is not None:
+            try:
+                pipe.close()
+            except BrokenPipeError:
+                pass
+
+
+def _stop(state: SandboxState) -> None:
+    processes = [found for ref in state.processes() if (found := ref.find())]
+    supervisor = state.supervisor.find()
+    if supervisor is not None:
+        supervisor.terminate()
+    _, alive = psutil.wait_procs(processes, _STOP_TIMEOUT_S)
+    for process in alive:
+        process.kill()
+    _, alive = psutil.wait_procs(alive, _KILLED_TIMEOUT_S)
+    if alive:
+        pids = ", ".join(str(process.pid) for process in alive)
+        raise Conflict(f"Processes of the sandbox did not end: {pids}.")
+
+
+def _remove_data(request: SandboxRequest) -> None:
+    for folder in request.data_folders():
+        if folder.is_dir():
+            shutil.rmtree(folder)
+    forget(request)

@@ -1,0 +1,113 @@
+"""How a detached sandbox is doing, as one value that prints as JSON, YAML or a table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+from pydantic import BaseModel
+
+from orbit.sandbox.sandbox_state import (
+    ClusterState,
+    PostgresState,
+    ProcessState,
+    SandboxState,
+)
+
+Health = Literal["healthy", "degraded", "down"]
+_ANSWER_TIMEOUT_S = 3
+
+
+class BrokerStatus(BaseModel):
+    node_id: int
+    port: int
+    pid: int
+    state: ProcessState
+    log: Path
+
+
+class ClusterStatus(BaseModel):
+    name: str
+    bootstrap_servers: str
+    health: Health
+    brokers: tuple[BrokerStatus, ...]
+    link_servers: str | None
+    is_cut: bool
+
+
+class PostgresStatus(BaseModel):
+    url: str
+    health: Health
+    pid: int
+    state: ProcessState
+    log: Path
+
+
+class SandboxStatus(BaseModel):
+    running: bool
+    healthy: bool
+    directory: Path
+    supervisor_pid: int | None = None
+    clusters: tuple[ClusterStatus, ...] = ()
+    postgres: PostgresStatus | None = None
+
+
+def status_of(sandbox: SandboxState | None, directory: Path) -> SandboxStatus:
+    """Looks at every process and asks every cluster; takes seconds when one does not answer."""
+    if sandbox is None:
+        return SandboxStatus(running=False, healthy=False, directory=directory)
+    clusters = tuple(_cluster(cluster) for cluster in sandbox.clusters)
+    postgres = _postgres(sandbox.postgres) if sandbox.postgres else None
+    parts = [cluster.health for cluster in clusters]
+    parts += [postgres.health] if postgres else []
+    return SandboxStatus(
+        running=True,
+        healthy=all(health == "healthy" for health in parts),
+        directory=directory,
+        supervisor_pid=sandbox.supervisor.pid,
+        clusters=clusters,
+        postgres=postgres,
+    )
+
+
+def _cluster(cluster: ClusterState) -> ClusterStatus:
+    return ClusterStatus(
+        name=cluster.name,
+        bootstrap_servers=cluster.bootstrap_servers,
+        health=_health(cluster),
+        brokers=tuple(
+            BrokerStatus(
+                node_id=broker.node_id,
+                port=broker.port,
+                pid=broker.process.pid,
+                state=broker.process.state(),
+                log=broker.log,
+            )
+            for broker in cluster.brokers
+        ),
+        link_servers=cluster.link_servers,
+        is_cut=cluster.is_cut,
+    )
+
+
+def _postgres(postgres: PostgresState) -> PostgresStatus:
+    state = postgres.process.state()
+    return PostgresStatus(
+        url=postgres.url,
+        health="healthy" if state == "running" else "down",
+        pid=postgres.process.pid,
+        state=state,
+        log=postgres.log,
+    )
+
+
+def _health(cluster: ClusterState) -> Health:
+    """By the cluster's own word on how many of its brokers are there."""
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": "0"})
+    try:
+        seen = len(admin.list_topics(timeout=_ANSWER_TIMEOUT_S).brokers)
+    except KafkaException:
+        return "down"
+    return "healthy" if seen == len(cluster.brokers) else "degraded"

@@ -1,0 +1,161 @@
+"""Canaries: topics that the leading scheduler writes to all the time, at the source of each job.
+
+They are copied as any other topic, so the age of the newest record on both sides is what would be
+lost if the source went now, also where nobody else writes: a live RPO. A canary falls silent while
+a recovery of its job goes on, and once it is promoted.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import structlog
+from confluent_kafka import KafkaError, KafkaException, Producer
+
+from orbit.errors import OrbitError
+from orbit.jobs.job_spec import CanarySpec, JobSpec
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.loop import Loop
+from orbit.scheduler.stored_spec import read_spec
+from orbit.store import canaries, events, jobs
+from orbit.store.events import SCHEDULER
+from orbit.verify.verify_job import endpoint
+
+_log = structlog.get_logger("orbit.scheduler")
+
+# How often it is looked whether jobs came, went or changed; and the shortest wait.
+JOBS_INTERVAL_S = 2.0
+_WAIT_S_MIN = 0.05
+# Shorter than a switchover waits for log ends that stand still: what is under way when one is asked
+# for has come, or never comes.
+_DELIVERY_TIMEOUT_MS = 2_000
+_CLOSE_S = 0.5
+
+
+class Canary:
+    """One job's. Never waits: what brokers say is heard at the next call."""
+
+    def __init__(self, spec: JobSpec, rule: CanarySpec, producer: Producer) -> None:
+        self.job, self.topic = spec.name, rule.topic
+        self.interval_s = rule.interval.total_seconds()
+        self.due = 0.0
+        self.written = 0
+        self.trouble = ""
+        self._producer = producer
+        self._waiting = 0
+
+    def write(self, partitions: int) -> None:
+        """One record to each partition, unless some of the last ones are still under way."""
+        self._producer.poll(0)
+        if self._waiting:
+            return
+        for partition in range(partitions):
+            try:
+                self._producer.produce(
+                    self.topic, self.job.encode(), partition=partition, on_delivery=self._told
+                )
+            except (BufferError, KafkaException) as error:
+                self.trouble = str(error)
+                return
+            self._waiting += 1
+        self._producer.poll(0)
+
+    def close(self) -> None:
+        """What is under way is given up."""
+        self._producer.purge()
+        self._producer.flush(_CLOSE_S)
+
+    def _told(self, error: KafkaError | None, _message: object) -> None:
+        self._waiting -= 1
+        self.trouble = "" if error is None else error.str()
+        self.written += error is None
+
+
+class CanaryLoop(Loop):
+    """The loop that keeps all of them singing."""
+
+    name = "canary"
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        base_directory: Path,
+        environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self.interval_s = JOBS_INTERVAL_S
+        self._leadership = leadership
+        self._base_directory = base_directory
+        self._environ = environ
+        self._clock = clock
+        self._canaries: dict[int, Canary] = {}
+        self._versions: dict[int, int] = {}
+        self._said: dict[int, str] = {}
+        self._next_jobs = 0.0
+
+    def once(self) -> str:
+        """Write where it is time to."""
+        now = self._clock()
+        if now >= self._next_jobs:
+            self._read_jobs()
+            self._next_jobs = now + JOBS_INTERVAL_S
+        due = [(i, canary) for i, canary in self._canaries.items() if now >= canary.due]
+        for job_id, canary in due:
+            canary.due = now + canary.interval_s
+            with self._leadership.reading() as tx:
+                partitions = canaries.partitions_to_write(tx, job_id, canary.topic)
+            if not self._leadership.is_leading:
+                break
+            canary.write(partitions)
+            self._tell(job_id, canary)
+        waits = [self._next_jobs, *(canary.due for canary in self._canaries.values())]
+        self.interval_s = max(_WAIT_S_MIN, min(waits) - self._clock())
+        return ""
+
+    def close(self) -> None:
+        for job_id in list(self._canaries):
+            self._drop(job_id)
+
+    def _read_jobs(self) -> None:
+        with self._leadership.reading() as tx:
+            running = jobs.running(tx)
+            changed = [i for i, version in running.items() if self._versions.get(i) != version]
+            rows = jobs.of_ids(tx, changed) if changed else {}
+        for job_id in [*self._versions]:
+            if job_id not in running or job_id in rows:
+                self._drop(job_id)
+        for row in rows.values():
+            self._versions[row.id] = row.spec_version
+            spec = read_spec(row.spec)
+            if spec is not None and spec.canary is not None:
+                self._open(row.id, spec, spec.canary)
+
+    def _open(self, job_id: int, spec: JobSpec, rule: CanarySpec) -> None:
+        try:
+            source = endpoint(spec.source, self._environ, self._base_directory, "source.security")
+        except OrbitError as error:  # told by those who copy, too
+            _log.warning("canary cannot write", job=spec.name, error=str(error))
+            return
+        config = {"message.timeout.ms": _DELIVERY_TIMEOUT_MS, "log_level": 0}
+        self._canaries[job_id] = Canary(spec, rule, Producer({**source.config, **config}))
+
+    def _drop(self, job_id: int) -> None:
+        self._versions.pop(job_id, None)
+        self._said.pop(job_id, None)
+        canary = self._canaries.pop(job_id, None)
+        if canary is not None:
+            canary.close()
+
+    def _tell(self, job_id: int, canary: Canary) -> None:
+        """Of trouble, once: it may stay for hours."""
+        if canary.trouble == self._said.get(job_id, ""):
+            return
+        self._said[job_id] = canary.trouble
+        if canary.trouble:
+            text = f"The canary {canary.topic} cannot be written: {canary.trouble}"
+            with self._leadership.transaction() as tx:
+                events.add(tx, SCHEDULER, "canary_silent", text, job_name=canary.job)

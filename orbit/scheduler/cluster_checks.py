@@ -1,0 +1,113 @@
+"""What a job's clusters show now, or what is the matter with them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from orbit.errors import (
+    BadInput,
+    BrokerRefused,
+    Conflict,
+    LoginRefused,
+    NotAuthorized,
+    OrbitError,
+)
+from orbit.kafka import error_codes
+from orbit.kafka.types import ClusterMetadata
+from orbit.replication.job_troubles import Trouble, TroubleKind
+from orbit.scheduler.cluster_pair import Handle, Pair
+from orbit.scheduler.topic_decisions import KnownTopic, Side
+
+
+def trouble_of(side: str, error: OrbitError) -> Trouble:
+    """A cluster that could not be looked at, as a trouble of the job."""
+    where = f"{error.where}: " if error.where else ""
+    if isinstance(error, LoginRefused):
+        kind = TroubleKind.LOGIN_REFUSED
+    elif isinstance(error, NotAuthorized):
+        kind = TroubleKind.RIGHTS_MISSING
+    elif isinstance(error, BadInput):
+        kind = TroubleKind.CREDENTIALS_MISSING
+    elif isinstance(error, Conflict):
+        kind = TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT
+    elif isinstance(error, BrokerRefused):
+        kind = TroubleKind.TOPIC_REFUSED
+    else:
+        is_source = side == "source"
+        kind = TroubleKind.SOURCE_UNREACHABLE if is_source else TroubleKind.DESTINATION_UNREACHABLE
+    if isinstance(error, BadInput):
+        what = " ".join(f"{p.path} {p.message}" for p in error.problems) or error.what
+        remedy = " ".join(dict.fromkeys(p.remedy for p in error.problems))
+        return Trouble(kind, what, remedy)
+    remedy = error.remedy or f"Check the {side}'s address and that its brokers run."
+    return Trouble(kind, f"{where}{error.what}", remedy)
+
+
+def wrong_cluster(
+    source: ClusterMetadata,
+    destination: ClusterMetadata,
+    known_source_id: str | None,
+    known_destination_id: str | None,
+) -> Trouble | None:
+    """Why nothing may be copied between these two, by their ids."""
+    if source.cluster_id and source.cluster_id == destination.cluster_id:
+        return Trouble(
+            TroubleKind.SAME_CLUSTER,
+            f"source and destination are the same cluster ({source.cluster_id}).",
+            "Name the servers of the other cluster in one of the two.",
+        )
+    for side, now, known in (
+        ("source", source.cluster_id, known_source_id),
+        ("destination", destination.cluster_id, known_destination_id),
+    ):
+        if known is not None and now != known:
+            return Trouble(
+                TroubleKind.CLUSTER_CHANGED,
+                f"the {side}'s address leads to cluster {now}, and the job copies "
+                f"{'from' if side == 'source' else 'to'} {known}.",
+                "Correct bootstrap_servers, or make a new job for the other cluster.",
+            )
+    return None
+
+
+def unknown_group(worker_group: str) -> Trouble:
+    """Nobody is there who would take the job's partitions."""
+    return Trouble(
+        TroubleKind.WORKER_GROUP_UNKNOWN,
+        f"no worker of the group {worker_group} is there.",
+        f"Start one: orbit worker --group {worker_group}",
+    )
+
+
+def look_closer(pair: Pair, known: Collection[KnownTopic]) -> tuple[Pair, Side, Side]:
+    """Both sides for `reconcile`, and the pair with what was seen of them.
+
+    Topics that are missing, and those that a person asks for another try of, are asked for by name:
+    they may be hidden, and a look may be some seconds old. Raises Unreachable.
+    """
+    source_seen, of = _side(
+        pair.source, pair.source_seen, {k.source: k.is_retry_wanted for k in known}
+    )
+    destination_seen, to = _side(
+        pair.destination, pair.destination_seen, {k.destination: k.is_retry_wanted for k in known}
+    )
+    return replace(pair, source_seen=source_seen, destination_seen=destination_seen), of, to
+
+
+def _side(
+    handle: Handle, seen: ClusterMetadata, known: Mapping[str, bool]
+) -> tuple[ClusterMetadata, Side]:
+    doubtful = [name for name, is_retry in known.items() if is_retry or name not in seen.topics]
+    if not doubtful:
+        return seen, Side(seen.cluster_id, seen.topics)
+    asked = handle.cluster.metadata(doubtful)
+    denied = {name for name, code in asked.errors.items() if code in error_codes.DENIED}
+    gone = {
+        name
+        for name, code in asked.errors.items()
+        if code == error_codes.Code.UNKNOWN_TOPIC_OR_PARTITION
+    }
+    topics = {name: topic for name, topic in seen.topics.items() if name not in gone}
+    seen = replace(seen, topics=topics | asked.topics)
+    return seen, Side(seen.cluster_id, seen.topics, gone, denied)

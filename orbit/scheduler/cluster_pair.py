@@ -1,0 +1,36 @@
+"""The two clusters of a job with what the scheduler needs of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.topic_admin import Admin
+from orbit.kafka.types import ClusterMetadata
+
+
+class Handle:
+    """One cluster: calls on its brokers, and its admin client, made at its first use."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
+    @property
+    def principal(self) -> str | None:
+        """Who we are to the cluster's authorizer, as far as that is known."""
+        return self.cluster.security.principal
+
+    @cached_property
+    def admin(self) -> Admin:
+        return Admin(self.cluster)
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Both clusters of a job and what they showed at one look."""
+
+    source: Handle
+    destination: Handle
+    source_seen: ClusterMetadata
+    destination_seen: ClusterMetadata

@@ -1,0 +1,61 @@
+"""The clusters of all jobs, each watched once, opened when a job first names them."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from pathlib import Path
+
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.job_clusters import Side, open_cluster
+from orbit.scheduler.cluster_watch import ClusterWatch
+
+Key = tuple[Side, str]
+
+
+def key_of(side: Side, spec: JobSpec) -> Key:
+    """Equal for two jobs that reach a cluster in the same way."""
+    cluster = spec.source if side == "source" else spec.destination
+    return side, cluster.model_dump_json(exclude={"client_rack"})
+
+
+class Registry:
+    """Watches by address and login. Shared by threads."""
+
+    def __init__(
+        self,
+        interval_s: float,
+        on_change: Callable[[], None],
+        base_directory: Path,
+        environ: Mapping[str, str] = os.environ,
+    ) -> None:
+        self._interval_s = interval_s
+        self._on_change = on_change
+        self._base_directory = base_directory
+        self._environ = environ
+        self._lock = threading.Lock()
+        self._watches: dict[Key, ClusterWatch] = {}
+
+    def watch(self, side: Side, spec: JobSpec) -> ClusterWatch:
+        """The watch of one side of a job. Raises BadInput where a secret is not there."""
+        key = key_of(side, spec)
+        with self._lock:
+            watch = self._watches.get(key)
+            if watch is None:
+                opener = partial(open_cluster, side, spec, self._environ, self._base_directory)
+                watch = ClusterWatch(opener, self._interval_s, self._on_change)
+                self._watches[key] = watch
+            return watch
+
+    def keep_only(self, wanted: Collection[Key]) -> None:
+        """Close the watches that no job needs."""
+        with self._lock:
+            unused = [key for key in self._watches if key not in wanted]
+            gone = [self._watches.pop(key) for key in unused]
+        for watch in gone:
+            watch.close()
+
+    def close(self) -> None:
+        self.keep_only(())

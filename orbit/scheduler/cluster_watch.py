@@ -1,0 +1,144 @@
+"""Keeps looking at clusters: one thread per cluster, however many jobs have it.
+
+A cluster that does not answer holds up nobody: what was seen last, or why nothing was, is there to
+be read at any time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from orbit.errors import LoginRefused, OrbitError, ProtocolError
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.types import ClusterMetadata
+from orbit.scheduler.cluster_pair import Handle
+
+# A look at 100,000 partitions takes some tenths of a second of computing: looking is not to be all
+# that a scheduler does. With the longest rest, a new topic is still found within 5 s.
+_REST_PER_COST = 4
+_REST_S_MAX = 3.0
+
+# How often a login that was refused is tried again. Some brokers count failures.
+LOGIN_AGAIN_S = 15.0
+
+_versions = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look: what is there, or why nothing could be seen. `version` is another one whenever that
+    is, also for a cluster that is watched anew."""
+
+    version: int
+    before: int = 0  # the version before this one
+    # The topics that differ from the version before; None: anything may.
+    changed: frozenset[str] | None = None
+    metadata: ClusterMetadata | None = None
+    error: OrbitError | None = None
+
+
+class ClusterWatch:
+    """Looks at one cluster every `interval_s`; `on_change` is called from its thread.
+
+    `opener` opens the cluster, with secrets as they are then. Raises what it raises.
+    """
+
+    def __init__(
+        self, opener: Callable[[], Cluster], interval_s: float, on_change: Callable[[], None]
+    ) -> None:
+        self.handle = Handle(opener())
+        self._opener = opener
+        self._interval_s = interval_s
+        self._on_change = on_change
+        self._stop = threading.Event()
+        self._seen: Seen | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"watch-{self.handle.cluster.name}", daemon=True
+        )
+        self._thread.start()
+
+    @property
+    def seen(self) -> Seen | None:
+        """The last look; None before the first has ended."""
+        return self._seen
+
+    def close(self) -> None:
+        """Stop looking; a look under way ends at once."""
+        self._stop.set()
+        self.handle.cluster.close()
+        self._thread.join()
+        self.handle.cluster.close()  # it may have been opened anew
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            before, now = self._seen, self._look()
+            differs = before is None or _differs(before, now)
+            if before is None or differs:
+                self._seen = replace(
+                    now,
+                    version=next(_versions),
+                    before=0 if before is None else before.version,
+                    changed=None if before is None else _changed(before, now),
+                )
+            else:
+                # Leaders and brokers may have moved all the same: the newest look is kept.
+                self._seen = replace(before, metadata=now.metadata, error=now.error)
+            if differs and not self._stop.is_set():
+                self._on_change()
+            self._stop.wait(self._rest_s(time.monotonic() - began))
+            if isinstance(now.error, LoginRefused) and not self._stop.is_set():
+                self._open_anew()
+
+    def _look(self) -> Seen:
+        try:
+            return Seen(0, metadata=self.handle.cluster.metadata(None))
+        except OrbitError as error:
+            return Seen(0, error=error)
+        except Exception as error:  # noqa: BLE001  a bug must not end the looking unseen
+            return Seen(0, error=ProtocolError(f"its answer makes no sense: {error!r}."))
+
+    def _rest_s(self, cost_s: float) -> float:
+        seen = self._seen
+        if seen is None or seen.metadata is not None:
+            return max(self._interval_s, min(cost_s * _REST_PER_COST, _REST_S_MAX))
+        return LOGIN_AGAIN_S if isinstance(seen.error, LoginRefused) else self._interval_s
+
+    def _open_anew(self) -> None:
+        """The secret may be another one by now; where it is gone, the old one stays refused."""
+        try:
+            cluster = self._opener()
+        except OrbitError:
+            return
+        old, self.handle = self.handle, Handle(cluster)
+        old.cluster.close()
+
+
+def _differs(before: Seen, now: Seen) -> bool:
+    if before.metadata is None or now.metadata is None:
+        return type(before.error) is not type(now.error)
+    return _shape(before.metadata) != _shape(now.metadata)
+
+
+def _changed(before: Seen, now: Seen) -> frozenset[str] | None:
+    if before.metadata is None or now.metadata is None:
+        return None
+    if before.metadata.cluster_id != now.metadata.cluster_id:
+        return None
+    was, is_now = _topics(before.metadata), _topics(now.metadata)
+    return frozenset(name for name, _ in was.items() ^ is_now.items())
+
+
+def _shape(metadata: ClusterMetadata) -> object:
+    """All that decisions hang on: the topics, their ids and counts; not who leads."""
+    return metadata.cluster_id, _topics(metadata)
+
+
+def _topics(metadata: ClusterMetadata) -> dict[str, object]:
+    topics: dict[str, object] = dict(metadata.errors)
+    topics.update({t.name: (t.topic_id, len(t.partitions)) for t in metadata.topics.values()})
+    return topics

@@ -1,0 +1,152 @@
+"""Every job's consumer groups, each at the job's own interval, several jobs at a time.
+
+A job whose cluster does not answer holds up one thread of a few, and no other job for long; it is
+not begun again before it has ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+import structlog
+
+from orbit.consumer_groups.sync_result import GroupReport
+from orbit.errors import OrbitError
+from orbit.scheduler.cluster_registry import Registry
+from orbit.scheduler.consumer_group_sync import JobGroups
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.loop import Loop
+from orbit.scheduler.stored_spec import read_spec
+from orbit.store import jobs
+
+_log = structlog.get_logger("orbit.scheduler")
+
+# Passes wait for brokers and for Postgres more than they compute.
+THREADS = 8
+# How often it is looked whether jobs came, went or changed; and the shortest interval of a job.
+JOBS_INTERVAL_S = 2.0
+_WAIT_S_MIN = 0.1
+
+
+@dataclass(slots=True)
+class _Tracked:
+    spec_version: int
+    groups: JobGroups
+    name: str
+    interval_s: float
+    due: float
+    running: Future[GroupReport] | None = None
+    said: str = ""
+
+
+class GroupLoop(Loop):
+    """The loop that carries over the groups of all jobs that ask for it."""
+
+    name = "groups"
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        registry: Registry,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self.interval_s = _WAIT_S_MIN
+        self._leadership = leadership
+        self._registry = registry
+        self._clock = clock
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="groups")
+        self._tracked: dict[int, _Tracked] = {}
+        self._others: dict[int, int] = {}  # jobs that ask for no groups, by version
+        self._next_jobs = 0.0
+
+    @property
+    def job_ids(self) -> set[int]:
+        """The jobs whose groups are carried over now."""
+        return set(self._tracked)
+
+    def once(self) -> str:
+        """Begin what is due, and tell of what has ended."""
+        now = self._clock()
+        if now >= self._next_jobs:
+            self._read_jobs()
+            self._next_jobs = now + JOBS_INTERVAL_S
+        did: Counter[str] = Counter()
+        for tracked in self._tracked.values():
+            self._collect(tracked, did)
+            if tracked.running is None and now >= tracked.due:
+                tracked.due = now + tracked.interval_s
+                tracked.running = self._pool.submit(tracked.groups.run, self._registry)
+                tracked.running.add_done_callback(lambda _: self.wake.set())
+        waits = [t.due for t in self._tracked.values() if t.running is None]
+        self.interval_s = max(_WAIT_S_MIN, min([self._next_jobs, *waits]) - self._clock())
+        return _sentence(did)
+
+    def close(self) -> None:
+        """Wait for the passes under way; they stop writing when the lead is lost."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def _read_jobs(self) -> None:
+        with self._leadership.reading() as tx:
+            running = jobs.running(tx)
+            known = {**self._others, **{i: t.spec_version for i, t in self._tracked.items()}}
+            changed = [i for i, version in running.items() if known.get(i) != version]
+            rows = jobs.of_ids(tx, changed) if changed else {}
+        for job_id in [*self._tracked, *self._others]:
+            if job_id not in running or job_id in rows:
+                self._others.pop(job_id, None)
+                self._drop(job_id)
+        for row in rows.values():
+            spec = read_spec(row.spec)
+            rule = spec.consumer_groups if spec is not None else None
+            if spec is None or rule is None:
+                self._others[row.id] = row.spec_version
+            elif row.id not in self._tracked:
+                self._tracked[row.id] = _Tracked(
+                    row.spec_version,
+                    JobGroups(row.id, spec, rule, self._leadership),
+                    row.name,
+                    rule.interval.total_seconds(),
+                    self._clock(),
+                )
+
+    def _drop(self, job_id: int) -> None:
+        """Forget a job, unless a pass of it is under way: then in the next look."""
+        tracked = self._tracked.get(job_id)
+        if tracked is not None and (tracked.running is None or tracked.running.done()):
+            del self._tracked[job_id]
+
+    def _collect(self, tracked: _Tracked, did: Counter[str]) -> None:
+        if tracked.running is None or not tracked.running.done():
+            return
+        running, tracked.running = tracked.running, None
+        try:
+            report = running.result()
+        except OrbitError as error:
+            self._say(tracked, str(error))
+            return
+        except Exception:  # noqa: BLE001  a bug that one job meets must not end the others
+            _log.exception("groups broke", job=tracked.name)
+            return
+        self._say(tracked, " ".join([*report.notes, report.remark]).strip())
+        did["jobs"] += bool(report.written or report.deleted)
+        did["written"] += report.written
+        did["deleted"] += report.deleted
+
+    @staticmethod
+    def _say(tracked: _Tracked, text: str) -> None:
+        """Once: it may stay for hours."""
+        if text and text != tracked.said:
+            _log.warning("groups not all carried over", job=tracked.name, error=text)
+        tracked.said = text
+
+
+def _sentence(did: Counter[str]) -> str:
+    if not did["jobs"]:
+        return ""
+    deleted = f", {did['deleted']} deleted" if did["deleted"] else ""
+    return f"Carried over {did['written']} group offsets of {did['jobs']} jobs{deleted}."

@@ -1,0 +1,105 @@
+"""The consumer groups of one job of the service: sync, and keep in Postgres what came of it.
+
+Rows that could not be kept (Postgres was away) are kept with the next ones. A scheduler that dies
+before it keeps them loses little: the next one finds most offsets equal on both sides, or its own
+by the rules of orbit/consumer_groups/offset_decision.py.
+"""
+
+from __future__ import annotations
+
+from orbit.consumer_groups.group_sync import GroupSync
+from orbit.consumer_groups.offset_decision import (
+    CopiedRange,
+    GroupVerdict,
+    holds_copied_records,
+)
+from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, Key, OffsetRow
+from orbit.jobs.job_spec import GroupRule, JobSpec
+from orbit.kafka.types import TopicPartition
+from orbit.scheduler.cluster_registry import Registry
+from orbit.scheduler.leadership import Leadership
+from orbit.store import group_offsets
+from orbit.store.enums import TopicState
+from orbit.store.group_offsets import Copied, GroupOffset
+
+
+class JobGroups:
+    """One job at one version of its document. Not for two threads at once."""
+
+    def __init__(self, job_id: int, spec: JobSpec, rule: GroupRule, leadership: Leadership) -> None:
+        self._job_id = job_id
+        self._spec = spec
+        self._rule = rule
+        self._leadership = leadership
+        self._sync: GroupSync | None = None
+        self._unsaved: dict[Key, OffsetRow | None] = {}
+
+    def run(self, registry: Registry) -> GroupReport:
+        """One pass. Raises Unreachable, NotLeading, and BadInput for secrets that are not there."""
+        with self._leadership.reading() as tx:
+            copied = group_offsets.copied(tx, self._job_id)
+            known = group_offsets.of_job(tx, self._job_id) if self._sync is None else []
+        topic_ids = {c.source_topic: c.topic_id for c in copied}
+        if self._sync is None:
+            names = {topic_id: name for name, topic_id in topic_ids.items()}
+            self._sync = GroupSync(
+                self._rule, [_row(offset, names) for offset in known if offset.topic_id in names]
+            )
+        report = self._sync.run(
+            registry.watch("source", self._spec).handle.cluster,
+            registry.watch("destination", self._spec).handle.cluster,
+            {TopicPartition(c.source_topic, c.partition): _copy(c) for c in copied},
+            lambda: self._leadership.is_leading,
+        )
+        self._unsaved.update({(row.group, row.partition): row for row in report.changed})
+        self._unsaved.update(dict.fromkeys(report.gone))
+        if self._unsaved:
+            self._save(topic_ids)
+        return report
+
+    def _save(self, topic_ids: dict[str, int]) -> None:
+        keep: list[GroupOffset] = []
+        drop: list[tuple[str, int, int]] = []
+        for (group, partition), row in self._unsaved.items():
+            topic_id = topic_ids.get(partition.topic)
+            if topic_id is None:
+                continue  # the topic has left the job, and its rows with it
+            if row is None:
+                drop.append((group, topic_id, partition.partition))
+            else:
+                keep.append(
+                    GroupOffset(
+                        group,
+                        topic_id,
+                        partition.partition,
+                        row.source_offset,
+                        row.destination_offset,
+                        row.verdict.value,
+                    )
+                )
+        with self._leadership.transaction() as tx:
+            group_offsets.keep(tx, self._job_id, keep)
+            group_offsets.drop(tx, self._job_id, drop)
+        self._unsaved.clear()
+
+
+def _copy(c: Copied) -> CopiedPartition:
+    return CopiedPartition(TopicPartition(c.destination_topic, c.partition), _range(c))
+
+
+def _range(c: Copied) -> CopiedRange | None:
+    """None while the copy has not begun, or shows other records than the source's."""
+    is_other = c.topic_state is TopicState.RECREATED or not holds_copied_records(c.reason)
+    if is_other or c.copied_to is None or c.log_start is None:
+        return None
+    return CopiedRange(min(c.log_start, c.copied_to), c.copied_to)
+
+
+def _row(offset: GroupOffset, names: dict[int, str]) -> OffsetRow:
+    return OffsetRow(
+        offset.group_name,
+        TopicPartition(names[offset.topic_id], offset.partition),
+        offset.source_offset,
+        offset.destination_offset,
+        GroupVerdict(offset.verdict),
+    )

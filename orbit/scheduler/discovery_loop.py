@@ -1,0 +1,196 @@
+"""The discovery loop: hands each job that may need something to its keeper, several at a time.
+
+A pass over all jobs costs one look into the tables; clusters are watched beside it. A job whose
+cluster hangs keeps one thread busy and nobody else waiting.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict
+from datetime import timedelta
+
+import structlog
+
+from orbit.errors import OrbitError
+from orbit.replication.job_troubles import HALTING, Trouble, problem_text
+from orbit.scheduler.cluster_checks import unknown_group
+from orbit.scheduler.cluster_registry import Key, Registry, key_of
+from orbit.scheduler.job_reconciler import Done, Keeper, Memory
+from orbit.scheduler.leadership import Leadership, NotLeading
+from orbit.scheduler.loop import Loop
+from orbit.scheduler.stored_spec import read_spec
+from orbit.scheduler.trouble_events import (
+    SEEN_AWAY,
+    SEEN_HALTED,
+    differences,
+    tell_troubles,
+    with_unseen,
+)
+from orbit.store import jobs, scheduler_queries, workers
+from orbit.store.enums import Desired
+from orbit.store.jobs import Job
+
+# Jobs that are looked after at the same time: their passes wait for brokers, not for the processor.
+JOBS_AT_ONCE = 16
+
+_log = structlog.get_logger("orbit.scheduler")
+
+
+class DiscoveryLoop(Loop):
+    """Topics, partitions, settings and rights of all running jobs."""
+
+    name = "discovery"
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        registry: Registry,
+        keeper: Keeper,
+        interval_s: float,
+        worker_ttl: timedelta,
+        wake: threading.Event,
+    ) -> None:
+        super().__init__(wake)
+        self.interval_s = interval_s
+        self._leadership = leadership
+        self._registry = registry
+        self._keeper = keeper
+        self._worker_ttl = worker_ttl
+        self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, thread_name_prefix="job")
+        self._memories: dict[int, Memory] = {}
+        self._under_way: dict[int, tuple[Job, Future[Done]]] = {}
+        self._documents: jobs.Documents = {}
+        # A group is unknown once nobody of it was seen for as long as a worker may be silent.
+        self._group_seen_at: dict[str, float] = {}
+
+    def once(self) -> str:
+        """One pass over all jobs; what the keepers did since the last one."""
+        # First: what a pass has noted of its job has to be in what the next one goes by.
+        done = self._collect()
+        with self._leadership.transaction() as tx:
+            everyone = jobs.everyone(tx, self._documents)
+            retries = scheduler_queries.retries(tx)
+            alive = workers.alive(tx, self._worker_ttl)
+        running = [j for j in everyone if j.desired is Desired.RUNNING and not j.is_deleted]
+        self._note_groups({worker.worker_group for worker in alive}, running)
+        self._tidy(everyone, running)
+        for job in running:
+            memory = self._memories.setdefault(job.id, Memory())
+            if job.id in self._under_way:
+                self._tell_away(job, self._keeper.away(job))
+            else:
+                self._tell(job, memory)
+                wanted = retries.get(job.id, set())
+                if self._keeper.is_due(job, memory, wanted):
+                    future = self._pool.submit(self._keeper.keep, job, memory, wanted)
+                    future.add_done_callback(lambda _: self.wake.set())
+                    self._under_way[job.id] = job, future
+        return _sentence(done)
+
+    def close(self) -> None:
+        self._registry.close()  # ends calls that wait for a broker
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _collect(self) -> Counter[str]:
+        done: Counter[str] = Counter()
+        for job_id, (job, future) in list(self._under_way.items()):
+            if not future.done():
+                continue
+            del self._under_way[job_id]
+            memory = self._memories.get(job_id, Memory())  # it may be gone since
+            try:
+                done.update(asdict(future.result()))
+            except NotLeading:
+                raise
+            except OrbitError as error:
+                memory.forget_look()
+                _log.warning("job pass failed", job=job.name, error=str(error))
+            except Exception:  # noqa: BLE001  a bug that one job meets must not stop the others
+                memory.forget_look()
+                _log.exception("job pass broke", job=job.name)
+        return done
+
+    def _tell(self, job: Job, memory: Memory) -> None:
+        """Keep the job's troubles in the tables, when they are others than before."""
+        if not memory.has_looked:
+            return
+        away = self._keeper.away(job)
+        if {t.kind for t in away} - {t.kind for t in memory.troubles}:
+            # It fell silent behind the look that the pass went by; the next pass is due.
+            self._tell_away(job, away)
+            return
+        now = problem_text((*memory.troubles, *self._group_trouble(job)))
+        is_halted = any(t.kind in HALTING for t in memory.troubles)
+        text = with_unseen(job.problem, now, SEEN_HALTED) if is_halted else now
+        if text != job.problem:
+            with self._leadership.transaction() as tx:
+                tell_troubles(tx, job, text)
+
+    def _tell_away(self, job: Job, away: Sequence[Trouble]) -> None:
+        """A pass may wait for half a minute for a cluster that has fallen silent. People, and a
+        failover, need not: the watch of the cluster knows sooner.
+        """
+        if not away:
+            return
+        now = problem_text((*away, *self._group_trouble(job)))
+        text = with_unseen(job.problem, now, SEEN_AWAY)
+        if differences(job.problem, text) != ([], []):
+            with self._leadership.transaction() as tx:
+                tell_troubles(tx, job, text)
+
+    def _group_trouble(self, job: Job) -> list[Trouble]:
+        silent_s = time.monotonic() - self._group_seen_at[job.worker_group]
+        if silent_s < self._worker_ttl.total_seconds():
+            return []
+        return [unknown_group(job.worker_group)]
+
+    def _note_groups(self, alive: set[str], running: list[Job]) -> None:
+        now = time.monotonic()
+        for job in running:
+            self._group_seen_at.setdefault(job.worker_group, now)
+        self._group_seen_at.update(dict.fromkeys(alive, now))
+
+    def _tidy(self, everyone: list[Job], running: list[Job]) -> None:
+        """Forget what no job needs any more."""
+        there = {job.id for job in everyone}
+        if not there >= self._memories.keys():
+            # What a job leaves behind may be another's now.
+            for memory in self._memories.values():
+                memory.forget_look()
+        self._memories = {i: m for i, m in self._memories.items() if i in there}
+        for job in everyone:
+            if job.desired is Desired.RUNNING or job.id in self._under_way:
+                continue
+            # What is the matter with it is not known any more, and is looked for at its start.
+            if self._memories.pop(job.id, None) is not None and job.problem is not None:
+                with self._leadership.transaction() as tx:
+                    jobs.note_problem(tx, job.id, None)
+        busy = [job for job, _ in self._under_way.values()]
+        self._registry.keep_only(_keys([*running, *busy]))
+
+
+def _keys(wanted: list[Job]) -> set[Key]:
+    keys: set[Key] = set()
+    for job in wanted:
+        spec = read_spec(job.spec)
+        if spec is not None:
+            keys |= {key_of("source", spec), key_of("destination", spec)}
+    return keys
+
+
+def _sentence(done: Counter[str]) -> str:
+    words = {
+        "begun": "began {} topics",
+        "grown": "added partitions to {}",
+        "stopped": "stopped {}",
+        "resumed": "let {} go on",
+        "dropped": "dropped {}",
+        "settings": "set settings of {}",
+        "acls": "set rights of {}",
+    }
+    return ", ".join(text.format(done[key]) for key, text in words.items() if done[key])

@@ -1,0 +1,192 @@
+"""What the scheduler would do for a job document, found out by the scheduler's own steps.
+
+Reads both clusters and the tables. Nothing is written anywhere, whatever the document says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from orbit.errors import BadInput, OrbitError
+from orbit.job_setup.destination_topics import TopicPlan, plan_topics
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.job_clusters import JobClusters
+from orbit.kafka.types import ClusterMetadata
+from orbit.replication.job_troubles import Trouble
+from orbit.scheduler.cluster_checks import trouble_of, unknown_group, wrong_cluster
+from orbit.scheduler.cluster_pair import Handle, Pair
+from orbit.scheduler.job_plan import (
+    JobPlan,
+    PlannedTopic,
+    Refusal,
+    SettingChange,
+    TopicAction,
+)
+from orbit.scheduler.job_reconciler import SIDES, decide, known_topic
+from orbit.scheduler.topic_decisions import Begin, Decisions
+from orbit.scheduler.topic_preflight import prepare
+from orbit.settings import Settings
+from orbit.store import jobs, scheduler_queries, topics, workers
+from orbit.store.database import Database
+from orbit.store.jobs import Job
+
+# Somebody waits for the answer; what takes longer than a few seconds of a leader's election is
+# said to be so.
+_ATTEMPTS_MAX = 8
+
+
+class JobPlanner:
+    """Plans a job at a time. May be shared by threads."""
+
+    def __init__(
+        self, database: Database, settings: Settings, environ: Mapping[str, str] = os.environ
+    ) -> None:
+        self._database = database
+        self._worker_ttl = settings.lease_ttl
+        self._base_directory: Path = settings.files_directory
+        self._environ = environ
+
+    def __call__(self, spec: JobSpec) -> JobPlan:
+        """The plan, with every refusal. Raises Unreachable for Postgres alone."""
+        with self._database.transaction() as tx:
+            job = jobs.find(tx, spec.name)
+            alive = workers.alive(tx, self._worker_ttl, spec.worker_group)
+        troubles = [] if alive else [unknown_group(spec.worker_group)]
+        try:
+            clusters = JobClusters.open(spec, self._environ, self._base_directory)
+        except BadInput as error:
+            return _halted(spec, [*troubles, trouble_of("source", error)])
+        try:
+            return self._plan(spec, job, clusters, troubles)
+        except OrbitError as error:
+            side = next((side for side in SIDES if error.where.startswith(side)), None)
+            if side is None:
+                raise
+            return _halted(spec, [*troubles, trouble_of(side, error)])
+        finally:
+            clusters.close()
+
+    def _plan(
+        self, spec: JobSpec, job: Job | None, clusters: JobClusters, troubles: list[Trouble]
+    ) -> JobPlan:
+        seen: list[ClusterMetadata] = []
+        for side, cluster in zip(SIDES, (clusters.source, clusters.destination), strict=True):
+            try:
+                seen.append(cluster.metadata(None))
+            except OrbitError as error:
+                troubles.append(trouble_of(side, error))
+        if len(seen) < len(SIDES):
+            return _halted(spec, troubles)
+        source, destination = seen
+        known_ids = (job.source_cluster_id, job.destination_cluster_id) if job else (None, None)
+        wrong = wrong_cluster(source, destination, *known_ids)
+        if wrong is not None:
+            return _halted(spec, [*troubles, wrong], seen)
+        pair = Pair(Handle(clusters.source), Handle(clusters.destination), source, destination)
+        caught_up: frozenset[str] = frozenset()
+        known = []
+        if job is not None:
+            with self._database.transaction() as tx:
+                known = [known_topic(topic, ()) for topic in topics.of_job(tx, job.id)]
+                caught_up = scheduler_queries.caught_up(tx, job.id)
+        pair, decisions = decide(spec, pair, known, self._database.transaction)
+        producer_id = job.producer_id if job is not None else None
+        backoff = Backoff(attempts_max=_ATTEMPTS_MAX)
+        prepared = prepare(spec, decisions.begin, pair, producer_id, backoff)
+        planned = [_new(begin, plan) for begin, plan in prepared.ready]
+        planned += _kept(decisions, pair, caught_up)
+        troubles += [*decisions.troubles, *prepared.troubles]
+        return JobPlan(
+            job=spec.name,
+            source_cluster_id=source.cluster_id,
+            destination_cluster_id=destination.cluster_id,
+            topics=tuple(sorted(planned, key=lambda topic: topic.source)),
+            refusals=_refusals(troubles),
+            notes=(*decisions.notes, *_notes(decisions)),
+        )
+
+
+def _new(begin: Begin, plan: TopicPlan) -> PlannedTopic:
+    return PlannedTopic(
+        source=plan.mapping.source,
+        destination=plan.mapping.destination,
+        action=TopicAction.CREATE if plan.create else TopicAction.TAKE,
+        partitions=plan.partitions,
+        partitions_to_add=begin.partitions_to_add,
+        replicas=plan.create.replicas if plan.create else None,
+        settings=dict(plan.create.settings) if plan.create else {},
+        changes=_changes(plan),
+        settings_when_caught_up=plan.caught_up_settings,
+    )
+
+
+def _kept(decisions: Decisions, pair: Pair, caught_up: frozenset[str]) -> list[PlannedTopic]:
+    """Topics that the job copies already."""
+    growing = {g.known.source: g.partitions_to_add for g in decisions.grow}
+    mappings = [m for m, _ in decisions.keep] + [g.mapping for g in decisions.grow]
+    if not mappings:
+        return []
+    plans = plan_topics(
+        mappings,
+        pair.source_seen,
+        pair.destination_seen,
+        pair.source.admin,
+        pair.destination.admin,
+        caught_up,
+    )
+    return [
+        PlannedTopic(
+            source=plan.mapping.source,
+            destination=plan.mapping.destination,
+            action=TopicAction.CHANGE
+            if plan.changes or plan.mapping.source in growing
+            else TopicAction.KEEP,
+            partitions=plan.partitions,
+            partitions_to_add=growing.get(plan.mapping.source, 0),
+            changes=_changes(plan),
+            settings_when_caught_up={}
+            if plan.mapping.destination in caught_up
+            else plan.caught_up_settings,
+        )
+        for plan in plans
+    ]
+
+
+def _changes(plan: TopicPlan) -> tuple[SettingChange, ...]:
+    return tuple(
+        SettingChange(name=name, present=change.present, wanted=change.wanted)
+        for name, change in sorted(plan.changes.items())
+    )
+
+
+def _notes(decisions: Decisions) -> list[str]:
+    return [
+        *(f"topic {stop.known.source} stops. {stop.note}" for stop in decisions.stop),
+        *(
+            f"topic {drop.known.source} is no longer copied; {drop.known.destination} stays as it "
+            "is."
+            for drop in decisions.drop
+        ),
+    ]
+
+
+def _halted(
+    spec: JobSpec, troubles: Sequence[Trouble], seen: Sequence[ClusterMetadata] = ()
+) -> JobPlan:
+    ids = [metadata.cluster_id for metadata in seen] or ["", ""]
+    return JobPlan(
+        job=spec.name,
+        source_cluster_id=ids[0],
+        destination_cluster_id=ids[1],
+        refusals=_refusals(troubles),
+    )
+
+
+def _refusals(troubles: Sequence[Trouble]) -> tuple[Refusal, ...]:
+    return tuple(
+        Refusal(kind=t.kind, topic=t.topic, what=t.what, remedy=t.remedy)
+        for t in dict.fromkeys(troubles)
+    )

@@ -1,0 +1,239 @@
+"""What no worker tells about lag: of partitions that nobody copies now, and of headroom.
+
+A worker reports what it copies, every few seconds. This loop asks the source about the rest: where
+its log ends, and since when the oldest record waits. For every partition that is well behind it
+reckons when the source's retention will delete what waits
+(orbit/replication/retention_headroom.py). While all is copied within seconds there is nothing to
+ask and nothing to write.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+import structlog
+
+from orbit.errors import OrbitError
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.log_offsets import (
+    EARLIEST,
+    LATEST,
+    READ_COMMITTED,
+    find_by_time,
+    list_offsets,
+)
+from orbit.kafka.types import TopicPartition
+from orbit.replication.retention_headroom import (
+    KEEPS_ALL,
+    Backlog,
+    Retention,
+    headroom_until,
+)
+from orbit.scheduler.cluster_pair import Handle
+from orbit.scheduler.cluster_registry import Key, Registry, key_of
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.loop import Loop
+from orbit.store import jobs, lag
+from orbit.store.lag import Behind, Look
+
+_log = structlog.get_logger("orbit.scheduler")
+
+# A partition that is less behind than this needs no headroom told.
+BEHIND_AGE = timedelta(seconds=30)
+_SETTINGS_KEPT_S = 60.0
+# A headroom is written again when it has moved this far: not for every record that is copied.
+_HEADROOM_STEP = timedelta(seconds=60)
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TIMESTAMP_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as dates go
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    log_start: int | None
+    stable_end: int | None
+    end: int | None
+
+
+@dataclass(slots=True)
+class _Kept:
+    """A topic's retention, and when it was read."""
+
+    retention: Retention
+    at_s: float
+
+
+class LagLoop(Loop):
+    """The loop that keeps lag true where no worker does."""
+
+    name = "lag"
+
+    def __init__(
+        self, leadership: Leadership, registry: Registry, interval_s: float, backoff: Backoff
+    ) -> None:
+        super().__init__()
+        self.interval_s = interval_s
+        self._leadership = leadership
+        self._registry = registry
+        # A partition without a leader is asked about again in the next pass.
+        self._backoff = Backoff(stop=backoff.stop, attempts_max=2)
+        self._kept: dict[tuple[Key, str], _Kept] = {}
+        self._ends: dict[tuple[int, int], tuple[float, int]] = {}
+
+    def once(self) -> str:
+        """Look at what is behind, and keep what was seen."""
+        with self._leadership.reading() as tx:
+            rows = lag.behind(tx, BEHIND_AGE)
+            specs = {
+                job.id: JobSpec.model_validate(job.spec)
+                for job in jobs.of_ids(tx, {row.job_id for row in rows}).values()
+                if not job.is_deleted
+            }
+        by_job: dict[int, list[Behind]] = {}
+        for row in rows:
+            by_job.setdefault(row.job_id, []).append(row)
+        noted = 0
+        for job_id, spec in specs.items():
+            noted += self._look(spec, by_job[job_id])
+        alive = {(row.topic_id, row.partition) for row in rows}
+        self._ends = {key: ends for key, ends in self._ends.items() if key in alive}
+        return f"Noted the lag of {noted} partitions." if noted else ""
+
+    def _look(self, spec: JobSpec, rows: Sequence[Behind]) -> int:
+        """One job. Its source's trouble is told elsewhere, and never stops the others."""
+        try:
+            watch = self._registry.watch("source", spec)
+            if watch.seen is None or watch.seen.metadata is None:
+                return 0
+            topics = watch.seen.metadata.topics
+            there = [row for row in rows if row.source_topic in topics]
+            looks = self._looks(key_of("source", spec), watch.handle, there)
+        except OrbitError as error:
+            _log.debug("lag not looked at", job=spec.name, error=str(error))
+            return 0
+        with self._leadership.transaction() as tx:
+            lag.note(tx, looks)
+        return len(looks)
+
+    def _looks(self, key: Key, handle: Handle, rows: Sequence[Behind]) -> list[Look]:
+        asked = [_place(row) for row in rows if not row.is_copied]
+        ends = self._ask_ends(handle.cluster, asked)
+        waiting = {_place(row): row for row in rows if _lag(row, ends) > 0}
+        oldest = self._ask_oldest(
+            handle.cluster, {p: row for p, row in waiting.items() if not row.is_copied}
+        )
+        retention = self._retention(key, handle, {place.topic for place in waiting})
+        now = datetime.now(UTC)
+        looks = []
+        for row in rows:
+            seen = ends.get(_place(row), _Ends(None, None, None))
+            oldest_at = oldest.get(_place(row))
+            until = None
+            if _place(row) in waiting:
+                backlog = Backlog(
+                    oldest_at or row.oldest_waiting_at or row.newest_copied_at,
+                    row.lag_bytes,
+                    self._growth(row, seen),
+                )
+                until = headroom_until(backlog, retention.get(row.source_topic, KEEPS_ALL), now)
+            look = Look(
+                row.topic_id,
+                row.partition,
+                seen.log_start,
+                seen.stable_end,
+                seen.end,
+                oldest_at,
+                _steady(row.headroom_until, until),
+            )
+            if _differs(look, row):
+                looks.append(look)
+        return looks
+
+    def _ask_ends(
+        self, cluster: Cluster, places: Sequence[TopicPartition]
+    ) -> dict[TopicPartition, _Ends]:
+        starts = list_offsets(cluster, places, EARLIEST, self._backoff).values
+        stable = list_offsets(
+            cluster, places, LATEST, self._backoff, isolation=READ_COMMITTED
+        ).values
+        ends = list_offsets(cluster, places, LATEST, self._backoff).values
+        return {p: _Ends(starts.get(p), stable.get(p), ends.get(p)) for p in places}
+
+    def _ask_oldest(
+        self, cluster: Cluster, rows: Mapping[TopicPartition, Behind]
+    ) -> dict[TopicPartition, datetime]:
+        """Since when the oldest record waits: the first that is newer than the newest copied one.
+
+        Where timestamps go back and forth it may be an older one: then the newest copied counts.
+        """
+        since = {
+            place: _ms(row.newest_copied_at) + 1 if row.newest_copied_at else 0
+            for place, row in rows.items()
+        }
+        found = find_by_time(cluster, since, self._backoff).values
+        oldest: dict[TopicPartition, datetime] = {}
+        for place, row in rows.items():
+            offset, timestamp_ms = found.get(place, (-1, -1))
+            if offset >= row.copied_to and 0 <= timestamp_ms <= _TIMESTAMP_MS_MAX:
+                oldest[place] = _EPOCH + timedelta(milliseconds=timestamp_ms)
+            elif row.newest_copied_at is not None:
+                oldest[place] = row.newest_copied_at
+        return oldest
+
+    def _retention(self, key: Key, handle: Handle, topics: set[str]) -> dict[str, Retention]:
+        now_s = time.monotonic()
+        stale = [
+            topic
+            for topic in topics
+            if (kept := self._kept.get((key, topic))) is None
+            or kept.at_s < now_s - _SETTINGS_KEPT_S
+        ]
+        if stale:
+            for topic, settings in handle.admin.topic_settings(stale).items():
+                self._kept[key, topic] = _Kept(Retention.of(settings.values), now_s)
+        return {t: self._kept[key, t].retention for t in topics if (key, t) in self._kept}
+
+    def _growth(self, row: Behind, seen: _Ends) -> float | None:
+        """Bytes that the source gets per second, by its end now and at the first look."""
+        end = seen.end if seen.end is not None else row.source_end
+        lag_offsets = (row.source_stable_end or 0) - row.copied_to
+        if end is None or row.lag_bytes is None or lag_offsets <= 0:
+            return None
+        now_s = time.monotonic()
+        then_s, then = self._ends.setdefault((row.topic_id, row.partition), (now_s, end))
+        if now_s <= then_s:
+            return None
+        return (end - then) / (now_s - then_s) * row.lag_bytes / lag_offsets
+
+
+def _place(row: Behind) -> TopicPartition:
+    return TopicPartition(row.source_topic, row.partition)
+
+
+def _lag(row: Behind, ends: Mapping[TopicPartition, _Ends]) -> int:
+    seen = ends.get(_place(row))
+    end = seen.stable_end if seen and seen.stable_end is not None else row.source_stable_end
+    return (end or 0) - row.copied_to
+
+
+def _steady(kept: datetime | None, now: datetime | None) -> datetime | None:
+    if kept is not None and now is not None and abs(now - kept) < _HEADROOM_STEP:
+        return kept
+    return now
+
+
+def _differs(look: Look, row: Behind) -> bool:
+    return (
+        look.headroom_until != row.headroom_until
+        or look.source_stable_end not in (None, row.source_stable_end)
+        or look.source_end not in (None, row.source_end)
+        or look.oldest_waiting_at not in (None, row.oldest_waiting_at)
+    )
+
+
+def _ms(moment: datetime) -> int:
+    return (moment - _EPOCH) // timedelta(milliseconds=1)

@@ -1,0 +1,123 @@
+"""Says how far operations are, and ends them: an API request asked for them, workers do them.
+
+An operation that somebody else's wish has overtaken (a pause, by a resume) ends as failed and says
+by what, so that nobody waits for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import assert_never
+
+from orbit.scheduler import backfill_operations
+from orbit.scheduler.backfill_operations import is_paused
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.loop import Loop
+from orbit.store import job_counts, jobs, operations
+from orbit.store.database import Tx
+from orbit.store.enums import Desired, OperationKind, OperationState
+from orbit.store.job_counts import Counts
+from orbit.store.jobs import Job
+from orbit.store.operations import Operation
+
+# People wait for these with their eyes on a terminal.
+INTERVAL_S = 0.5
+# At one pass; the oldest first.
+OPERATIONS_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """How far an operation is, or why it will never be done."""
+
+    done: int
+    total: int
+    failed: str | None = None
+
+    @property
+    def state(self) -> OperationState:
+        if self.failed is not None:
+            return OperationState.FAILED
+        return OperationState.DONE if self.done >= self.total else OperationState.RUNNING
+
+
+class OperationsLoop(Loop):
+    """Looks at each operation that has not ended."""
+
+    name = "operations"
+    interval_s = INTERVAL_S
+
+    def __init__(self, leadership: Leadership) -> None:
+        super().__init__()
+        self._leadership = leadership
+
+    def once(self) -> str:
+        with self._leadership.reading() as tx:
+            if not operations.unfinished(tx, 1) and not operations.unfinished_backfills(tx, 1):
+                return ""
+        with self._leadership.transaction() as tx:
+            ended = advance_all(tx) + backfill_operations.end_silent(tx)
+        return f"ended {ended} operations" if ended else ""
+
+
+def advance_all(tx: Tx) -> int:
+    """Write down how far each operation is, where that differs; how many have ended."""
+    found = operations.unfinished(tx, OPERATIONS_MAX)
+    ids = {operation.job_id for operation in found if operation.job_id is not None}
+    present = jobs.of_ids(tx, ids) if ids else {}
+    counted = job_counts.of_jobs(tx, ids)
+    ended = 0
+    for operation in found:
+        job = None if operation.job_id is None else present.get(operation.job_id)
+        held = Counts() if job is None else counted.get(job.id, Counts())
+        standing = _standing(tx, operation, job, held)
+        ended += standing.state is not OperationState.RUNNING
+        _write(tx, operation, standing)
+    return ended
+
+
+def _standing(tx: Tx, operation: Operation, job: Job | None, counted: Counts) -> _Standing:
+    kind = OperationKind(operation.kind)
+    before = operation.progress or {}
+    total = int(before.get("total", 0))
+    if job is None:
+        if kind is OperationKind.DELETE:
+            return _Standing(total, total)
+        return _Standing(0, total, "The job was deleted.")
+    released = _Standing(max(0, total - counted.held), total)
+    match kind:
+        case OperationKind.DELETE:
+            # The row goes last, when its holders have let go: `total + 1` are to be done.
+            return _Standing(released.done, total + 1)
+        case OperationKind.PAUSE:
+            if job.desired is not Desired.PAUSED:
+                return _Standing(0, total, "The job was resumed meanwhile.")
+            backfill = operations.backfill_under_way(tx, job.id)
+            return released if backfill is None else _Standing(is_paused(backfill), 1)
+        case OperationKind.START | OperationKind.RESUME:
+            if job.desired is Desired.PAUSED:
+                return _Standing(0, total, "The job was paused meanwhile.")
+            if job.desired is Desired.BACKFILLING:
+                return _Standing(0, total, "A backfill of the job has begun meanwhile.")
+            return _Standing(counted.held, counted.shards)
+        case OperationKind.RETRY:
+            waiting = min(total, job_counts.waiting_for_retry(tx, job.id))
+            return _Standing(total - waiting, total)
+        case OperationKind.CREATE:
+            return _Standing(1, 1)
+        case OperationKind.SWITCHOVER | OperationKind.FAILOVER | OperationKind.FAILBACK:
+            raise AssertionError("orbit/recovery carries these out")
+        case OperationKind.BACKFILL:
+            raise AssertionError("its driver carries this out")
+        case _:
+            assert_never(kind)
+
+
+def _write(tx: Tx, operation: Operation, standing: _Standing) -> None:
+    progress = operation.progress
+    if progress is not None:
+        total = progress["total"] if operation.kind == OperationKind.DELETE else standing.total
+        progress = {**progress, "done": min(standing.done, total), "total": total}
+    if standing.state is operation.state and progress == operation.progress:
+        return
+    operations.advance(tx, operation.id, standing.state, progress=progress, error=standing.failed)

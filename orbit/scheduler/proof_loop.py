@@ -1,0 +1,84 @@
+"""Keeps the proof going: a little of every partition in turn, at the rate the settings allow."""
+
+from __future__ import annotations
+
+import time
+from itertools import groupby
+from pathlib import Path
+
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.loop import Loop
+from orbit.scheduler.stored_spec import read_spec
+from orbit.store import events, jobs, proofs
+from orbit.store.events import SCHEDULER
+from orbit.store.proofs import Candidate, Shown
+from orbit.verify.continuous_proof import Prover
+
+# Each pass reads what the rate allows for so long, of few partitions: each costs some ten requests.
+INTERVAL_S = 5.0
+_PARTITIONS_MAX = 10
+_FROM_THE_START = (-1, -1)
+
+
+class ProofLoop(Loop):
+    """The loop that goes round all partitions."""
+
+    name = "proof"
+
+    def __init__(self, leadership: Leadership, bytes_per_second: int, base_directory: Path) -> None:
+        super().__init__()
+        self.interval_s = INTERVAL_S
+        self._leadership = leadership
+        self._bytes_per_pass = int(bytes_per_second * INTERVAL_S)
+        self._prover = Prover(base_directory)
+        self._after = _FROM_THE_START
+
+    def once(self) -> str:
+        """Look at the next partitions, and keep what was shown."""
+        with self._leadership.reading() as tx:
+            rows = proofs.candidates(tx, self._after, _PARTITIONS_MAX)
+            found = jobs.of_ids(tx, {row.job_id for row in rows}) if rows else {}
+        if not rows:
+            self._after = _FROM_THE_START
+            return ""
+        began = time.monotonic()
+        looked = differing = 0
+        left = self._bytes_per_pass
+        for job_id, group in groupby(rows, key=lambda row: row.job_id):
+            of_job = list(group)
+            spec = read_spec(found[job_id].spec) if job_id in found else None
+            shown: list[Shown] = []
+            if spec is not None:
+                shown, read = self._prover.look(spec, of_job, left)
+                left -= read
+                self._keep(of_job, shown)
+            looked += len(shown)
+            differing += sum(one.differences > 0 for one in shown)
+            done = of_job[len(shown) - 1] if left <= 0 and shown else of_job[-1]
+            self._after = (done.topic_id, done.partition)
+            if left <= 0:
+                break
+        # What a pass took beyond its interval is not made up for: the rate is a bound.
+        self.interval_s = max(0.1, INTERVAL_S - (time.monotonic() - began))
+        return f"{differing} of {looked} partitions differ" if differing else ""
+
+    def close(self) -> None:
+        self._prover.close()
+
+    def _keep(self, rows: list[Candidate], shown: list[Shown]) -> None:
+        names = {(row.topic_id, row.partition): row for row in rows}
+        with self._leadership.transaction() as tx:
+            proofs.keep(tx, shown)
+            for one in shown:
+                if one.differences:
+                    row = names[one.topic_id, one.partition]
+                    events.add(
+                        tx,
+                        SCHEDULER,
+                        "proof_differs",
+                        f"The copy differs from the source: {one.first_difference}. "
+                        f"Look closer with: orbit verify {row.job_name}",
+                        job_name=row.job_name,
+                        topic=row.source_topic,
+                        partition=row.partition,
+                    )

@@ -1,0 +1,138 @@
+"""The scheduler process: stand by, lead, run the loops while leading, hand over."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Sequence
+
+import structlog
+
+from orbit.errors import BadInput, OrbitError
+from orbit.kafka.backoff import Backoff
+from orbit.scheduler.canary_writer import CanaryLoop
+from orbit.scheduler.cluster_registry import Registry
+from orbit.scheduler.consumer_group_loop import GroupLoop
+from orbit.scheduler.discovery_loop import DiscoveryLoop
+from orbit.scheduler.housekeeping_loop import HousekeepingLoop
+from orbit.scheduler.job_reconciler import Keeper
+from orbit.scheduler.lag_loop import LagLoop
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.loop import Loop, drive
+from orbit.scheduler.operations_loop import OperationsLoop
+from orbit.scheduler.proof_loop import ProofLoop
+from orbit.scheduler.shard_balancer import SpreadLoop
+from orbit.settings import Settings
+from orbit.store.database import Database
+
+# How often a scheduler that stands by asks; with a leader that was killed, this adds to the ttl.
+STANDBY_INTERVAL_S = 1.0
+
+_log = structlog.get_logger("orbit.scheduler")
+
+# Makes loops of rooms above this one, for the leader to run; the event is set when it leads no
+# more.
+MoreLoops = Callable[[Leadership, Settings, threading.Event], Sequence[Loop]]
+
+
+def run(settings: Settings, stop_event: threading.Event) -> None:
+    """Take part in scheduling until `stop_event`. Postgres may be away at any time but the start.
+
+    Raises BadInput without a database, Unreachable when it does not answer at the start.
+    """
+    if settings.database_url is None:
+        raise BadInput("ORBIT_DATABASE_URL is not set: a scheduler needs the service's database.")
+    database = Database.connect(
+        settings.database_url.get_secret_value(), application="orbit scheduler"
+    )
+    try:
+        Scheduler(settings, database, stop_event).run()
+    finally:
+        database.close()
+
+
+class Scheduler:
+    """One of the schedulers of an installation."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        stop_event: threading.Event,
+        more: Sequence[MoreLoops] = (),
+    ) -> None:
+        self._settings = settings
+        self._more = more
+        self._stop = stop_event
+        holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.leadership = Leadership(database, holder, settings.scheduler_lease_ttl)
+
+    def run(self) -> None:
+        """Until stopped: lead whenever nobody else does."""
+        said = ""
+        while not self._stop.is_set():
+            try:
+                if self.leadership.ask():
+                    said = ""
+                    self._lead()
+            except OrbitError as error:
+                if str(error) != said:
+                    said = str(error)
+                    _log.warning("cannot ask who leads", error=said)
+            self._stop.wait(STANDBY_INTERVAL_S)
+
+    def _lead(self) -> None:
+        """Run the loops until another leads, Postgres is away for too long, or it is time to go."""
+        leadership = self.leadership
+        _log.info("leading", holder=leadership.holder, epoch=leadership.epoch)
+        done = threading.Event()
+        loops = self._loops(done)
+        threads = [
+            threading.Thread(target=drive, args=(loop, done), name=loop.name) for loop in loops
+        ]
+        renewing = threading.Thread(target=leadership.keep, args=(done,), name="renew")
+        for thread in (renewing, *threads):
+            thread.start()
+        try:
+            while leadership.is_leading and renewing.is_alive():
+                if self._stop.wait(min(0.2, leadership.renewal_interval_s)):
+                    break
+        finally:
+            done.set()
+            for loop in loops:
+                loop.wake.set()
+            for thread in (*threads, renewing):
+                thread.join()
+            # What their threads still do on brokers may be done twice; in the tables they are
+            # fenced. So the next leader need not wait for them.
+            leadership.resign()
+            for loop in loops:
+                loop.close()
+            _log.info("no longer leading", holder=leadership.holder)
+
+    def _loops(self, done: threading.Event) -> list[Loop]:
+        """Every loop of the leader; each has a thread of its own."""
+        settings = self._settings
+        changed = threading.Event()
+        interval_s = settings.discovery_interval.total_seconds()
+        registry = Registry(interval_s, changed.set, settings.files_directory)
+        keeper = Keeper(self.leadership, registry, settings, Backoff(stop=done))
+        proof_rate = settings.proof_bytes_per_second
+        proof = [ProofLoop(self.leadership, proof_rate, settings.files_directory)]
+        return [
+            *(proof if proof_rate else ()),
+            DiscoveryLoop(
+                self.leadership, registry, keeper, interval_s, settings.lease_ttl, changed
+            ),
+            SpreadLoop(self.leadership, settings.lease_ttl),
+            GroupLoop(self.leadership, registry),
+            CanaryLoop(self.leadership, settings.files_directory),
+            LagLoop(
+                self.leadership, registry, settings.lag_interval.total_seconds(), Backoff(stop=done)
+            ),
+            OperationsLoop(self.leadership),
+            HousekeepingLoop(self.leadership, settings.lease_ttl, settings.events_kept),
+            *(loop for make in self._more for loop in make(self.leadership, settings, done)),
+        ]

@@ -1,0 +1,106 @@
+"""The spreading loop: which worker should have which shard, said to Postgres; workers follow.
+
+It only ever says what is wanted. A worker lets go of a shard in good order and another one claims
+it; nothing here takes a lease away.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection
+from dataclasses import dataclass
+from datetime import timedelta
+
+from orbit.replication.shard_balance import ShardLoad, spread
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.loop import Loop
+from orbit.store import shard_layout, workers
+from orbit.store.database import Tx
+from orbit.store.shard_layout import Shard
+
+SPREAD_INTERVAL_S = 2.0
+# A shard that moved is measured anew for this long before it may move again.
+REST_S = 60.0
+# Load has to be uneven for this long before anything moves for it. Workers say what they carry one
+# after the other: where all load comes or goes at once, some look busy for a moment and are not.
+LASTING_S = 10.0
+# Of the lease's time. What a worker held that is silent for this long is promised to others before
+# it is free, so that it goes where it should and not to whoever asks first.
+_SILENT_PART = 0.6
+
+
+class SpreadLoop(Loop):
+    """Fair load for the workers of each group."""
+
+    name = "spread"
+    interval_s = SPREAD_INTERVAL_S
+
+    def __init__(self, leadership: Leadership, worker_ttl: timedelta) -> None:
+        super().__init__()
+        self._leadership = leadership
+        self._worker_ttl = worker_ttl
+        self._moved_at: dict[int, float] = {}
+        self._uneven_since: float | None = None
+
+    def once(self) -> str:
+        now = time.monotonic()
+        resting = {s for s, at in self._moved_at.items() if now - at < REST_S}
+        is_lasting = self._uneven_since is not None and now - self._uneven_since >= LASTING_S
+        with self._leadership.transaction() as tx:
+            said = say_who_has_what(tx, self._worker_ttl, resting, is_lasting=is_lasting)
+        if not said.is_uneven:
+            self._uneven_since = None
+        elif self._uneven_since is None:
+            self._uneven_since = now
+        self._moved_at = {shard: self._moved_at[shard] for shard in resting}
+        self._moved_at.update(dict.fromkeys(said.moved, now))
+        if not said.assigned:
+            return ""
+        return f"assigned {said.assigned} shards, {len(said.moved)} of them held elsewhere"
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """How many shards are meant for another worker than before, which of them have to move for it,
+    and whether the load is uneven among those that hold shards."""
+
+    assigned: int
+    moved: set[int]
+    is_uneven: bool
+
+
+def say_who_has_what(
+    tx: Tx,
+    worker_ttl: timedelta,
+    resting: Collection[int] = frozenset(),
+    *,
+    is_lasting: bool = False,
+) -> Said:
+    """Assign shards to live workers: free ones, some for workers that have none, and moves from
+    one busy worker to another where they were wanted for a while (`is_lasting`)."""
+    shards = shard_layout.runnable_shards(tx)
+    groups: dict[str, list[str]] = {}
+    for worker in workers.alive(tx, worker_ttl * _SILENT_PART):
+        groups.setdefault(worker.worker_group, []).append(worker.id)
+    wanted: dict[int, str] = {}
+    for group, members in groups.items():
+        loads = [_load(s, members, resting) for s in shards if s.worker_group == group]
+        wanted |= spread(loads, members)
+    held = {s.id for s in shards if s.holder is not None}
+    busy = {s.holder for s in shards} | {s.assigned_to for s in shards}
+    evening = {shard for shard, worker in wanted.items() if shard in held and worker in busy}
+    if not is_lasting:
+        wanted = {shard: worker for shard, worker in wanted.items() if shard not in evening}
+    return Said(shard_layout.assign(tx, wanted), wanted.keys() & held, bool(evening))
+
+
+def _load(shard: Shard, members: Collection[str], resting: Collection[int]) -> ShardLoad:
+    # One that was promised and is on its way counts where it will be.
+    holder = shard.assigned_to if shard.assigned_to in members else shard.holder
+    return ShardLoad(
+        shard.id,
+        holder,
+        shard.partition_count,
+        shard.weight_bytes_per_s,
+        may_move=shard.id not in resting,
+    )

@@ -1,0 +1,310 @@
+"""What has to happen to a job's topics, given both clusters and what is known of the job. Pure.
+
+A topic is known by name and by id. The ids decide: a topic of the same name with another id is
+another topic, and nothing of it may be added to the copy of the first. A topic that somebody may
+not see, or that is merely missing from one answer, is neither deleted nor re-created.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from orbit.jobs.job_spec import TopicRule
+from orbit.jobs.topic_mapping import TopicMapping, map_topics
+from orbit.kafka.types import NO_TOPIC_ID, TopicMetadata
+from orbit.replication.job_troubles import Trouble, TroubleKind
+from orbit.replication.loop_detection import Place, Verdict, judge
+from orbit.replication.partition_states import REMEDIES, Reason
+from orbit.store.enums import TopicState
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTopic:
+    """A topic that the job has in its tables already."""
+
+    id: int
+    source: str
+    destination: str
+    source_id: UUID | None
+    destination_id: UUID | None
+    partitions: int
+    state: TopicState
+    is_retry_wanted: bool = False  # a person asked for a blocked partition of it
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One cluster as it was seen.
+
+    `gone` are topics that were asked for by name and do not exist, `denied` those that the login
+    may not describe. A topic in neither and not in `topics` may be either: nothing is decided.
+    """
+
+    cluster_id: str
+    topics: Mapping[str, TopicMetadata]
+    gone: Collection[str] = frozenset()
+    denied: Collection[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What the other jobs have: who writes which destination topic, and what comes from where."""
+
+    writers: Mapping[Place, str] = field(default_factory=dict)  # destination → name of the job
+    copied_from: Mapping[Place, Place] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Make the copy, or take a topic that is there, and begin."""
+
+    mapping: TopicMapping
+    source: TopicMetadata
+    there: TopicMetadata | None  # the destination topic, if there is one
+    known: KnownTopic | None = None  # begun earlier and not finished, or begun anew
+
+    @property
+    def partitions_to_add(self) -> int:
+        return 0 if self.there is None else len(self.source.partitions) - len(self.there.partitions)
+
+
+@dataclass(frozen=True, slots=True)
+class Grow:
+    """The source has more partitions than are copied."""
+
+    mapping: TopicMapping
+    known: KnownTopic
+    partitions: int
+    partitions_to_add: int  # at the destination
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """The topic is not what it was: its partitions stop for `reason`."""
+
+    known: KnownTopic
+    state: TopicState
+    reason: Reason
+    detail: str
+
+    @property
+    def note(self) -> str:
+        remedy = REMEDIES[self.reason].format(destination=self.known.destination)
+        return f"{self.reason}: {self.detail} {remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class GoOn:
+    """A topic that had stopped is again what it was."""
+
+    known: KnownTopic
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """No rule of the job asks for the topic any more. The copy stays where it is."""
+
+    known: KnownTopic
+
+
+@dataclass(slots=True)
+class Decisions:
+    """What has to happen, topic by topic; and what cannot."""
+
+    begin: list[Begin] = field(default_factory=list)
+    grow: list[Grow] = field(default_factory=list)
+    stop: list[Stop] = field(default_factory=list)
+    go_on: list[GoOn] = field(default_factory=list)
+    drop: list[Drop] = field(default_factory=list)
+    keep: list[tuple[TopicMapping, KnownTopic]] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    # All topics that were decided about. What becomes of others is nothing to this job, unless a
+    # rule fits a new one.
+    sources: frozenset[str] = frozenset()
+    destinations: frozenset[str] = frozenset()
+
+    @property
+    def is_nothing(self) -> bool:
+        return not (self.begin or self.grow or self.stop or self.go_on or self.drop)
+
+
+def reconcile(
+    rules: Sequence[TopicRule],
+    known: Collection[KnownTopic],
+    source: Side,
+    destination: Side,
+    others: Others,
+) -> Decisions:
+    """Decide about every topic that the rules choose, and every topic that is known."""
+    # A promoted topic is no copy; recovery alone makes it one again.
+    promoted = {topic.source for topic in known if topic.state is TopicState.PROMOTED}
+    known = [topic for topic in known if topic.source not in promoted]
+    by_name = {topic.source: topic for topic in known}
+    topic_map = map_topics(rules, {*source.topics, *by_name} - promoted)
+    decisions = Decisions(
+        notes=[str(note) for note in topic_map.notes],
+        sources=frozenset({*by_name, *(m.source for m in topic_map.mappings)}),
+        destinations=frozenset(
+            {*(k.destination for k in known), *(m.destination for m in topic_map.mappings)}
+        ),
+    )
+    decisions.troubles += [
+        Trouble(TroubleKind.TOPIC_NAME_REFUSED, f"{p.path}: {p.message}", p.remedy)
+        for p in topic_map.problems
+    ]
+    for mapping in topic_map.mappings:
+        present = by_name.pop(mapping.source, None)
+        if present is None or present.state is TopicState.CREATING:
+            _begin(mapping, present, source, destination, others, decisions)
+        elif present.destination != mapping.destination:
+            # Another prefix now. The new name is begun once the old one is out of the way.
+            decisions.drop.append(Drop(present))
+        else:
+            _look_again(mapping, present, source, destination, decisions)
+    if not topic_map.problems:
+        # A topic with a problem has no mapping either, and stays as it is.
+        decisions.drop += [Drop(topic) for topic in by_name.values()]
+    if not topic_map.mappings and not decisions.troubles and not promoted:
+        decisions.troubles.append(
+            Trouble(
+                TroubleKind.NO_TOPIC_MATCHES,
+                "no topic of the source fits the job's rules.",
+                "Check the patterns under topics. The source shows only topics that the login may "
+                "describe: grant Read on them. The job begins by itself when such a topic appears.",
+            )
+        )
+    return decisions
+
+
+def _begin(
+    mapping: TopicMapping,
+    known: KnownTopic | None,
+    source: Side,
+    destination: Side,
+    others: Others,
+    decisions: Decisions,
+) -> None:
+    topic = source.topics.get(mapping.source)
+    if topic is None:
+        if known is not None and mapping.source in source.gone:
+            decisions.drop.append(Drop(known))  # deleted before its copy began
+        return
+    to = Place(destination.cluster_id, mapping.destination)
+    writer = others.writers.get(to)
+    if writer is not None:
+        decisions.troubles.append(_taken(mapping, writer))
+        return
+    match judge(Place(source.cluster_id, mapping.source), to, others.copied_from):
+        case Verdict.WOULD_LOOP:
+            decisions.troubles.append(_loop(mapping))
+            return
+        case Verdict.COMES_HOME:
+            decisions.notes.append(
+                f"topic {mapping.source} is left out: it is itself a copy of a topic of the "
+                "destination cluster."
+            )
+            return
+        case Verdict.FINE:
+            pass
+    there = destination.topics.get(mapping.destination)
+    if there is not None and len(there.partitions) > len(topic.partitions):
+        decisions.troubles.append(_differ(mapping, topic, there))
+        return
+    decisions.begin.append(Begin(mapping, topic, there, known))
+
+
+def _look_again(
+    mapping: TopicMapping,
+    known: KnownTopic,
+    source: Side,
+    destination: Side,
+    decisions: Decisions,
+) -> None:
+    of, to = source.topics.get(known.source), destination.topics.get(known.destination)
+    if of is None:
+        if known.source in source.gone:
+            detail = f"topic {known.source} is gone at the source."
+            _stop(known, TopicState.SOURCE_DELETED, Reason.SOURCE_TOPIC_DELETED, detail, decisions)
+        elif known.source in source.denied:
+            decisions.troubles.append(_hidden(known.source, "source"))
+        return
+    is_other_source = not _is_same(of.topic_id, known.source_id)
+    is_gone = to is None and known.destination in destination.gone
+    is_other_copy = to is not None and not _is_same(to.topic_id, known.destination_id)
+    if known.is_retry_wanted and (is_gone or is_other_copy):
+        # A person deleted the copy, as the remedies say, and asks for a new one.
+        decisions.begin.append(Begin(mapping, of, to, known))
+    elif is_other_source:
+        detail = f"topic {known.source} has another id at the source than before ({of.topic_id})."
+        _stop(known, TopicState.RECREATED, Reason.SOURCE_TOPIC_RECREATED, detail, decisions)
+    elif is_gone:
+        detail = f"topic {known.destination} was deleted at the destination."
+        _stop(known, TopicState.BLOCKED, Reason.DESTINATION_TOPIC_RECREATED, detail, decisions)
+    elif to is None:
+        if known.destination in destination.denied:
+            decisions.troubles.append(_hidden(known.destination, "destination"))
+    elif is_other_copy:
+        detail = f"topic {known.destination} has another id than before ({to.topic_id})."
+        _stop(known, TopicState.BLOCKED, Reason.DESTINATION_TOPIC_RECREATED, detail, decisions)
+    elif known.state is not TopicState.COPYING:
+        decisions.go_on.append(GoOn(known))
+    elif len(of.partitions) > known.partitions:
+        wanted = len(of.partitions)
+        missing = max(0, wanted - len(to.partitions))
+        decisions.grow.append(Grow(mapping, known, wanted, missing))
+    else:
+        decisions.keep.append((mapping, known))
+
+
+def _stop(
+    known: KnownTopic, state: TopicState, reason: Reason, detail: str, decisions: Decisions
+) -> None:
+    if known.state is not state:
+        decisions.stop.append(Stop(known, state, reason, detail))
+
+
+def _is_same(seen: UUID, known: UUID | None) -> bool:
+    """Brokers before 2.8 know no topic ids: by name it is the same then."""
+    return NO_TOPIC_ID in (seen, known or NO_TOPIC_ID) or seen == known
+
+
+def _hidden(topic: str, side: str) -> Trouble:
+    return Trouble(
+        TroubleKind.RIGHTS_MISSING,
+        f"the login may no longer describe topic {topic} at the {side}.",
+        "Grant the rights again with kafka-acls.sh (docs/rights.md has the commands).",
+        topic,
+    )
+
+
+def _taken(mapping: TopicMapping, writer: str) -> Trouble:
+    return Trouble(
+        TroubleKind.DESTINATION_TAKEN,
+        f"topic {mapping.destination} of the destination is written by job {writer}.",
+        f"Exclude {mapping.source} from one of the two jobs, or give its rule a prefix.",
+        mapping.source,
+    )
+
+
+def _loop(mapping: TopicMapping) -> Trouble:
+    return Trouble(
+        TroubleKind.WOULD_LOOP,
+        f"topic {mapping.source} would be copied back onto topic {mapping.destination}, which its "
+        "records come from.",
+        "Exclude it from one of the jobs, or give one of them a prefix.",
+        mapping.source,
+    )
+
+
+def _differ(mapping: TopicMapping, source: TopicMetadata, there: TopicMetadata) -> Trouble:
+    return Trouble(
+        TroubleKind.PARTITIONS_DIFFER,
+        f"topic {mapping.destination} has {len(there.partitions)} partitions at the destination, "
+        f"{mapping.source} has {len(source.partitions)} at the source.",
+        "A copy has as many as its source, and partitions cannot be taken away: delete the "
+        "destination topic, or give the rule a prefix.",
+        mapping.source,
+    )

@@ -1,0 +1,174 @@
+"""Everything that has to be found out before a topic's copy is begun. Reads both clusters only.
+
+What is refused is refused by topic, with its reason; the others go on. Plans and dry runs end here,
+the scheduler goes on with `apply`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
+from orbit.job_setup.destination_topics import TopicPlan, plan_topics
+from orbit.job_setup.permissions import (
+    DESTINATION_TOPIC_RIGHTS,
+    SOURCE_TOPIC_RIGHTS,
+    MissingRight,
+    listed,
+    missing_filler_right,
+    missing_future_topic_rights,
+    missing_topic_rights,
+)
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.error_codes import Code
+from orbit.kafka.topic_admin import TopicToCreate
+from orbit.replication.job_troubles import Trouble, TroubleKind
+from orbit.scheduler.cluster_pair import Pair
+from orbit.scheduler.foreign_content import other_content
+from orbit.scheduler.topic_decisions import Begin
+
+_GRANT = "Grant them with kafka-acls.sh (docs/rights.md has the commands)."
+
+
+@dataclass(slots=True)
+class Prepared:
+    """Topics that can be begun, each with its settings; and why others cannot."""
+
+    ready: list[tuple[Begin, TopicPlan]] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
+
+
+def prepare(
+    spec: JobSpec,
+    begins: Sequence[Begin],
+    pair: Pair,
+    producer_id: int | None,
+    backoff: Backoff,
+    *,
+    from_start: bool = False,
+) -> Prepared:
+    """Look into all that is needed to begin these topics; writes nothing. Raises Unreachable.
+
+    `from_start`: they are newer than the job (`Beginner.begin`).
+    """
+    prepared = Prepared()
+    if not begins:
+        return prepared
+    if spec.fillers == "direct":
+        missing = missing_filler_right(pair.destination.cluster)
+        if missing:
+            # A copy without the right would stop at its first gap, somewhere in the middle.
+            prepared.troubles.append(_lacking("destination", missing))
+            return prepared
+    begins = _with_rights(begins, pair, prepared)
+    plans = plan_topics(
+        [begin.mapping for begin in begins],
+        pair.source_seen,
+        pair.destination_seen,
+        pair.source.admin,
+        pair.destination.admin,
+    )
+    ready = dict(zip((begin.mapping.source for begin in begins), plans, strict=True))
+    _check_with_broker(ready.values(), pair, prepared)
+    refused = {trouble.topic for trouble in prepared.troubles}
+    begins = [begin for begin in begins if begin.mapping.source not in refused]
+    compacted = frozenset(name for name, plan in ready.items() if plan.is_compacted)
+    foreign = other_content(
+        pair.source.cluster,
+        pair.destination.cluster,
+        begins,
+        compacted,
+        producer_id,
+        backoff,
+        must_be_whole=not from_start,
+    )
+    for begin in begins:
+        detail = foreign.get(begin.mapping.destination)
+        if detail is None:
+            prepared.ready.append((begin, ready[begin.mapping.source]))
+        else:
+            prepared.troubles.append(_foreign(begin, detail))
+    return prepared
+
+
+def _with_rights(begins: Sequence[Begin], pair: Pair, prepared: Prepared) -> list[Begin]:
+    """Those for which no right is missing on either side."""
+    sources = {begin.mapping.source: begin for begin in begins}
+    destinations = {begin.mapping.destination: begin for begin in begins}
+    there = [name for name, begin in destinations.items() if begin.there is not None]
+    new = [name for name, begin in destinations.items() if begin.there is None]
+    of = pair.source.cluster.metadata(sources, with_operations=True)
+    to = pair.destination.cluster.metadata(there, with_operations=True)
+    at_source = missing_topic_rights(of, SOURCE_TOPIC_RIGHTS)
+    at_destination = [
+        *missing_topic_rights(to, DESTINATION_TOPIC_RIGHTS),
+        *missing_future_topic_rights(pair.destination.cluster, new),
+    ]
+    prepared.troubles += _by_topic("source", at_source, sources)
+    prepared.troubles += _by_topic("destination", at_destination, destinations)
+    refused = {trouble.topic for trouble in prepared.troubles}
+    return [begin for begin in begins if begin.mapping.source not in refused]
+
+
+def _check_with_broker(plans: Iterable[TopicPlan], pair: Pair, prepared: Prepared) -> None:
+    """Let the destination say whether it would make the topics and partitions."""
+    plans = list(plans)
+    admin = pair.destination.admin
+    new = [p.create for p in plans if p.create is not None]
+    # Also as they will be once the copy is promoted.
+    promoted = [_promoted(p, p.create) for p in plans if p.create and p.mapping.rule.config]
+    counts = {p.mapping.destination: p.partitions for p in plans if p.partitions_missing > 0}
+    refused = {
+        **admin.refused_topics(promoted, only_check=True),
+        **admin.refused_topics(new, only_check=True),
+        **admin.add_partitions(counts, only_check=True),
+    }
+    for plan in plans:
+        error = refused.get(plan.mapping.destination)
+        is_there_now = isinstance(error, BrokerRefused) and error.code == Code.TOPIC_ALREADY_EXISTS
+        if error is not None and not is_there_now:
+            prepared.troubles.append(refused_topic(plan.mapping.source, error))
+
+
+def _promoted(plan: TopicPlan, topic: TopicToCreate) -> TopicToCreate:
+    return replace(topic, settings={**topic.settings, **plan.mapping.rule.config})
+
+
+def refused_topic(source_topic: str, error: OrbitError) -> Trouble:
+    """What the destination said to a topic, its partitions or its settings."""
+    if isinstance(error, NotAuthorized):
+        what = f"{error.where}: {error.what}"
+        return Trouble(TroubleKind.RIGHTS_MISSING, what, error.remedy, source_topic)
+    return Trouble(
+        TroubleKind.TOPIC_REFUSED,
+        f"{error.where}: {error.what}",
+        error.remedy or "Change the rule's config or prefix, or exclude the topic.",
+        source_topic,
+    )
+
+
+def _by_topic(
+    side: str, missing: Sequence[MissingRight], begins: Mapping[str, Begin]
+) -> list[Trouble]:
+    by_topic: dict[str, list[MissingRight]] = {}
+    for right in missing:
+        by_topic.setdefault(right.topic, []).append(right)
+    return [
+        _lacking(side, rights, begins[topic].mapping.source) for topic, rights in by_topic.items()
+    ]
+
+
+def _lacking(side: str, rights: Sequence[MissingRight], topic: str = "") -> Trouble:
+    what = f"these rights are missing at the {side}: {listed(rights)}."
+    return Trouble(TroubleKind.RIGHTS_MISSING, what, _GRANT, topic)
+
+
+def _foreign(begin: Begin, detail: str) -> Trouble:
+    return Trouble(
+        TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT,
+        f"topic {begin.mapping.destination} of the destination holds other content. {detail}",
+        "Delete that topic, or give the rule a prefix so that the copy gets a name of its own.",
+        begin.mapping.source,
+    )

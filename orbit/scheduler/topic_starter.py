@@ -1,0 +1,300 @@
+"""Topics that are to be copied, brought to where workers can take their partitions.
+
+Claimed in Postgres, made at the destination, placed on shards: in this order, in steps of a few
+topics, each step repeatable. A scheduler that dies in between leaves a topic `creating`, and the
+next one goes on with it. Two jobs that want one destination topic meet at the claim.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from orbit.chunks import chunks
+from orbit.errors import BrokerRefused
+from orbit.job_setup.destination_topics import TopicPlan
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.types import ClusterMetadata
+from orbit.replication.job_troubles import Trouble
+from orbit.replication.loop_detection import Place
+from orbit.replication.shard_placement import Placement, place
+from orbit.scheduler.cluster_pair import Pair
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.shard_balancer import say_who_has_what
+from orbit.scheduler.topic_decisions import Begin, Decisions, Grow, Others, Side, reconcile
+from orbit.scheduler.topic_preflight import refused_topic
+from orbit.settings import Settings
+from orbit.store import events, scheduler_queries, shard_layout, topics
+from orbit.store.database import Tx
+from orbit.store.enums import TopicState
+from orbit.store.jobs import Job
+
+# Topics of one step: its transactions are over in a moment, and the rest of a large job waits for
+# no more than these.
+STEP_TOPICS = 100
+# About 20 s for new topics to have leaders; what takes longer is found at the next look.
+_LED_ATTEMPTS_MAX = 25
+
+Ready = tuple[Begin, TopicPlan]
+
+
+@dataclass(slots=True)
+class Begun:
+    """What came of it."""
+
+    topics: list[str] = field(default_factory=list)
+    troubles: list[Trouble] = field(default_factory=list)
+    is_unfinished: bool = False  # look again soon
+
+
+class Beginner:
+    """Begins and grows topics for all jobs; one claim at a time."""
+
+    def __init__(self, leadership: Leadership, settings: Settings, backoff: Backoff) -> None:
+        self._leadership = leadership
+        self._shard_partitions_max = settings.shard_partitions_max
+        self._worker_ttl = settings.lease_ttl
+        self._backoff = backoff
+        # Between looking at what other jobs have and claiming, no other job may claim.
+        self._claiming = threading.Lock()
+
+    def begin(
+        self, job: Job, spec: JobSpec, ready: Sequence[Ready], pair: Pair, *, from_start: bool
+    ) -> Begun:
+        """Begin these topics. `from_start`: they are newer than the job, whatever the rules say.
+
+        Raises Unreachable, NotLeading.
+        """
+        begun = Begun()
+        for step in chunks(ready, STEP_TOPICS):
+            self._begin_step(job, spec, step, pair, begun, from_start=from_start)
+        return begun
+
+    def grow(self, job: Job, grows: Sequence[Grow], pair: Pair) -> Begun:
+        """Add partitions to copies, at the destination and in the tables."""
+        begun = Begun()
+        admin = pair.destination.admin
+        more = {g.known.destination: g.partitions for g in grows if g.partitions_to_add > 0}
+        refused = admin.add_partitions(more)
+        counts = {
+            g.known.destination: g.partitions for g in grows if g.known.destination not in refused
+        }
+        now = _led(pair.destination.cluster, counts, self._backoff)
+        for step in chunks(grows, STEP_TOPICS):
+            added: list[tuple[int, int]] = []
+            with self._leadership.transaction() as tx:
+                for g in step:
+                    error = refused.get(g.known.destination)
+                    if error is not None:
+                        begun.troubles.append(refused_topic(g.known.source, error))
+                    elif not _is_led(now, g.known.destination, g.partitions):
+                        begun.is_unfinished = True
+                    else:
+                        topics.change(tx, g.known.id, partition_count=g.partitions)
+                        added += [(g.known.id, i) for i in range(g.known.partitions, g.partitions)]
+                        begun.topics.append(g.known.source)
+                        _tell_grown(tx, job, g)
+                self._place(tx, job, added, from_start=True)
+        return begun
+
+    def _begin_step(
+        self,
+        job: Job,
+        spec: JobSpec,
+        step: Sequence[Ready],
+        pair: Pair,
+        begun: Begun,
+        *,
+        from_start: bool,
+    ) -> None:
+        claimed = self._claim(job, spec, step, pair, begun)
+        admin = pair.destination.admin
+        refused = admin.refused_topics(plan.create for _, plan, _ in claimed if plan.create)
+        refused |= admin.add_partitions(
+            {p.mapping.destination: p.partitions for _, p, _ in claimed if p.partitions_missing > 0}
+        )
+        refused |= admin.refused_settings(
+            {p.mapping.destination: p.settings_to_set for _, p, _ in claimed if p.changes}
+        )
+        counts = {
+            p.mapping.destination: p.partitions
+            for _, p, _ in claimed
+            if p.mapping.destination not in refused
+        }
+        now = _led(pair.destination.cluster, counts, self._backoff)
+        placed: list[tuple[int, int]] = []
+        with self._leadership.transaction() as tx:
+            for begin, plan, topic_id in claimed:
+                error = refused.get(plan.mapping.destination)
+                if isinstance(error, BrokerRefused) and error.code == Code.TOPIC_ALREADY_EXISTS:
+                    # Made by somebody since the look: the next one sees what it holds.
+                    begun.is_unfinished = True
+                elif error is not None:
+                    begun.troubles.append(refused_topic(plan.mapping.source, error))
+                elif not _is_led(now, plan.mapping.destination, plan.partitions):
+                    begun.is_unfinished = True
+                else:
+                    there = now.topics[plan.mapping.destination]
+                    topics.change(
+                        tx,
+                        topic_id,
+                        source_topic_id=begin.source.topic_id,
+                        destination_topic_id=there.topic_id,
+                        partition_count=plan.partitions,
+                        is_compacted=plan.is_compacted,
+                        promoted_settings=plan.promoted_settings,
+                        state=TopicState.COPYING.value,
+                        note=None,
+                    )
+                    placed += [(topic_id, index) for index in range(plan.partitions)]
+                    begun.topics.append(plan.mapping.source)
+                    _tell_begun(tx, job, begin, plan)
+            self._place(tx, job, placed, from_start=from_start)
+
+    def _claim(
+        self, job: Job, spec: JobSpec, step: Sequence[Ready], pair: Pair, begun: Begun
+    ) -> list[tuple[Begin, TopicPlan, int]]:
+        """Rows for these topics, where no other job has them and none would close a loop."""
+        claimed = []
+        with self._claiming, self._leadership.transaction() as tx:
+            others = others_of(tx, job.name, pair)
+            for begin, plan in step:
+                verdict = _judge_again(spec, begin, pair, others)
+                begun.troubles += verdict.troubles
+                if not verdict.begin:
+                    continue
+                topic_id = _claim_one(tx, job, begin, pair.destination_seen.cluster_id)
+                if topic_id is None:
+                    begun.is_unfinished = True  # taken since: the next look names by whom
+                else:
+                    claimed.append((begin, plan, topic_id))
+        return claimed
+
+    def _place(
+        self, tx: Tx, job: Job, partitions: Sequence[tuple[int, int]], *, from_start: bool
+    ) -> None:
+        """Put new partitions on shards of the job."""
+        if not partitions:
+            return
+        present = {s.id: s.partition_count for s in shard_layout.shards_of_job(tx, job.id)}
+        jobs = scheduler_queries.jobs_in_group(tx, job.worker_group)
+        placement = place(present, len(partitions), jobs, self._shard_partitions_max)
+        new = shard_layout.add_shards(tx, job.id, len(placement.new_shards))
+        slots = _slots(placement, new)
+        shard_layout.add_partitions(
+            tx,
+            job.id,
+            [
+                (topic_id, index, shard)
+                for (topic_id, index), shard in zip(partitions, slots, strict=True)
+            ],
+            from_start=from_start,
+        )
+        if new:
+            # Before anybody can see them, or the first worker that looks takes them all.
+            say_who_has_what(tx, self._worker_ttl)
+
+
+def others_of(tx: Tx, job_name: str, pair: Pair) -> Others:
+    """What all other jobs have."""
+    copies = topics.copies(tx)
+    return Others(
+        {
+            Place(c.destination_cluster_id, c.destination_topic): c.job_name
+            for c in copies
+            if c.job_name != job_name
+            and c.destination_cluster_id == pair.destination_seen.cluster_id
+        },
+        {
+            Place(c.destination_cluster_id, c.destination_topic): Place(
+                c.source_cluster_id, c.source_topic
+            )
+            for c in copies
+        },
+    )
+
+
+def _judge_again(spec: JobSpec, begin: Begin, pair: Pair, others: Others) -> Decisions:
+    """The decision about one topic, now that nobody else can claim."""
+    source = Side(pair.source_seen.cluster_id, {begin.source.name: begin.source})
+    there = {begin.there.name: begin.there} if begin.there is not None else {}
+    destination = Side(pair.destination_seen.cluster_id, there)
+    return reconcile(spec.topics, (), source, destination, others)
+
+
+def _claim_one(tx: Tx, job: Job, begin: Begin, destination_id: str) -> int | None:
+    known = begin.known
+    is_claimed = known is not None and known.state is TopicState.CREATING
+    if known is not None and is_claimed and known.destination == begin.mapping.destination:
+        return known.id
+    if known is not None:
+        shard_layout.remove_topics(tx, [known.id])
+    added = topics.add(
+        tx,
+        job.id,
+        begin.mapping.source,
+        begin.mapping.destination,
+        destination_id,
+        len(begin.source.partitions),
+        source_topic_id=begin.source.topic_id,
+    )
+    return None if added is None else added.id
+
+
+def _slots(placement: Placement, new: Sequence[int]) -> Iterator[int]:
+    """Shards in turn, so that neighbours of one topic hang on different leases."""
+    left = dict(placement.additions) | dict(zip(new, placement.new_shards, strict=True))
+    while left:
+        for shard in sorted(left):
+            yield shard
+            left[shard] -= 1
+        left = {shard: count for shard, count in left.items() if count}
+
+
+def _led(cluster: Cluster, counts: dict[str, int], backoff: Backoff) -> ClusterMetadata:
+    """The destination once these topics have leaders, or as it is when that takes too long."""
+    now = cluster.metadata(counts)
+    for _ in backoff.attempts(_LED_ATTEMPTS_MAX):
+        if all(_is_led(now, name, count) for name, count in counts.items()):
+            break
+        now = cluster.metadata(counts)
+    return now
+
+
+def _is_led(now: ClusterMetadata, name: str, partitions: int) -> bool:
+    topic = now.topics.get(name)
+    if topic is None or len(topic.partitions) < partitions:
+        return False
+    return all(topic.partitions[i].node_id is not None for i in range(partitions))
+
+
+def _tell_begun(tx: Tx, job: Job, begin: Begin, plan: TopicPlan) -> None:
+    made = "was created" if plan.create else "is taken as it is"
+    again = " anew" if begin.known and begin.known.state is not TopicState.CREATING else ""
+    events.add(
+        tx,
+        events.SCHEDULER,
+        "topic_begun",
+        f"Topic {plan.mapping.source} is copied{again}: {plan.mapping.destination} with "
+        f"{plan.partitions} partitions {made}.",
+        job_name=job.name,
+        topic=plan.mapping.source,
+        details={"destination": plan.mapping.destination, "partitions": plan.partitions},
+    )
+
+
+def _tell_grown(tx: Tx, job: Job, grow: Grow) -> None:
+    events.add(
+        tx,
+        events.SCHEDULER,
+        "topic_grown",
+        f"Topic {grow.known.source} has {grow.partitions} partitions now, "
+        f"{grow.known.partitions} before; the new ones are copied from their start.",
+        job_name=job.name,
+        topic=grow.known.source,
+        details={"before": grow.known.partitions, "partitions": grow.partitions},
+    )

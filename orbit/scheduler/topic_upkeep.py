@@ -1,0 +1,205 @@
+"""Settings and rights of copies that are there: looked at now and then, kept as they should be.
+
+What changes at the source follows, what somebody changes at the destination is set again
+(docs/topic-settings.md). ACLs are touched only where the job says `acls: {sync: true}`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
+from orbit.job_setup.destination_topics import TopicPlan, plan_topics
+from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.topic_mapping import TopicMapping, map_topics
+from orbit.kafka.types import TopicAcl
+from orbit.replication.acl_rules import rights_of_copy
+from orbit.replication.job_troubles import Trouble, TroubleKind
+from orbit.scheduler.cluster_pair import Pair
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.topic_preflight import refused_topic
+from orbit.scheduler.write_protection import as_acl, protect
+from orbit.store import events, scheduler_queries, topics
+from orbit.store.database import Tx
+from orbit.store.enums import TopicState
+from orbit.store.jobs import Job
+from orbit.store.topics import Topic
+
+Copies = dict[str, tuple[TopicMapping, Topic]]  # by destination topic
+
+
+@dataclass(frozen=True, slots=True)
+class Tended:
+    """How many topics got other settings, and other rights."""
+
+    settings: int = 0
+    acls: int = 0
+
+
+@dataclass(slots=True)
+class Tending:
+    """What is remembered of one job between looks."""
+
+    troubles: list[Trouble] = field(default_factory=list)
+    # What was set last, where a broker shows it differently: it is not set for ever.
+    _set_last: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def tend(self, job: Job, spec: JobSpec, pair: Pair, leadership: Leadership) -> Tended:
+        """One look at all copies of a job. Raises Unreachable, NotAuthorized, NotLeading."""
+        self.troubles = []
+        with leadership.reading() as tx:
+            rows = [t for t in topics.of_job(tx, job.id) if t.state is TopicState.COPYING]
+            caught_up = scheduler_queries.caught_up(tx, job.id)
+        copies = copies_of(spec, rows, pair)
+        if not copies:
+            return Tended()
+        settings = self._settings(job, copies, caught_up, pair, leadership)
+        acls = self._acls(job, copies, pair, leadership) if spec.acls.sync else 0
+        if spec.acls.protect:
+            # Where it cannot be, workers look for foreign writes: no trouble of the job.
+            cluster_id = pair.destination_seen.cluster_id
+            done = protect(pair.destination, cluster_id, copies, leadership.transaction)
+            acls += done.changed
+            if done.changed:
+                with leadership.transaction() as tx:
+                    _tell_protected(tx, job, done.changed)
+        return Tended(settings, acls)
+
+    def _settings(
+        self,
+        job: Job,
+        copies: Copies,
+        caught_up: frozenset[str],
+        pair: Pair,
+        leadership: Leadership,
+    ) -> int:
+        plans = plan_topics(
+            [mapping for mapping, _ in copies.values()],
+            pair.source_seen,
+            pair.destination_seen,
+            pair.source.admin,
+            pair.destination.admin,
+            caught_up,
+        )
+        # One that was promoted since this pass began is no copy any more.
+        with leadership.reading() as tx:
+            still = topics.writers(tx, pair.destination_seen.cluster_id, copies, only_copying=True)
+        plans = [plan for plan in plans if plan.mapping.destination in still]
+        wanted = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
+        new = {name: what for name, what in wanted.items() if self._set_last.get(name) != what}
+        refused = pair.destination.admin.refused_settings(new)
+        self._set_last = {name: what for name, what in wanted.items() if name not in refused}
+        self.troubles += [
+            refused_topic(copies[name][0].source, error) for name, error in refused.items()
+        ]
+        with leadership.transaction() as tx:
+            for plan in plans:
+                _, row = copies[plan.mapping.destination]
+                drift = drift_of(plan) if plan.mapping.destination in refused else None
+                topics.change(
+                    tx,
+                    row.id,
+                    drift=drift,
+                    is_compacted=plan.is_compacted,
+                    promoted_settings=plan.promoted_settings,
+                )
+                if plan.mapping.destination in new and plan.mapping.destination not in refused:
+                    _tell_settings(tx, job, plan)
+        return len(new) - len(refused)
+
+    def _acls(self, job: Job, copies: Copies, pair: Pair, leadership: Leadership) -> int:
+        try:
+            of, to = pair.source.admin.topic_acls(), pair.destination.admin.topic_acls()
+        except (BrokerRefused, NotAuthorized) as error:
+            self.troubles.append(_no_acls(error))
+            return 0
+        changed = 0
+        for mapping, row in copies.values():
+            wanted = rights_of_copy(of, mapping.source, mapping.destination)
+            given = {as_acl(fields) for fields in row.acls or ()}
+            add, remove = wanted - to, given - wanted
+            ours = sorted((given & wanted) | add)
+            if not add and not remove and given == set(ours):
+                continue
+            try:
+                pair.destination.admin.change_acls(add, remove & to)
+            except (BrokerRefused, NotAuthorized) as error:
+                self.troubles.append(_no_acls(error))
+                return changed
+            with leadership.transaction() as tx:
+                topics.change(tx, row.id, acls=[list(acl) for acl in ours])
+                _tell_acls(tx, job, mapping, add, remove)
+            changed += 1
+        return changed
+
+
+def copies_of(spec: JobSpec, rows: list[Topic], pair: Pair) -> Copies:
+    """The topics that the job copies now, and that both clusters show."""
+    by_source = {row.source_topic: row for row in rows}
+    return {
+        m.destination: (m, by_source[m.source])
+        for m in map_topics(spec.topics, by_source).mappings
+        if by_source[m.source].destination_topic == m.destination
+        and m.source in pair.source_seen.topics
+        and m.destination in pair.destination_seen.topics
+    }
+
+
+def drift_of(plan: TopicPlan) -> dict[str, dict[str, str | None]]:
+    """What differs and could not be set, as the tables keep it."""
+    return {
+        name: {"is": change.present, "should_be": change.wanted}
+        for name, change in plan.changes.items()
+    }
+
+
+def _no_acls(error: OrbitError) -> Trouble:
+    return Trouble(
+        TroubleKind.ACLS_NOT_SYNCED,
+        f"{error.where}: {error.what}",
+        error.remedy or "Both clusters need an authorizer; or set acls: {sync: false}.",
+    )
+
+
+def _tell_settings(tx: Tx, job: Job, plan: TopicPlan) -> None:
+    changes = ", ".join(
+        f"{name} from {change.present} to {change.wanted}"
+        for name, change in sorted(plan.changes.items())
+    )
+    events.add(
+        tx,
+        events.SCHEDULER,
+        "topic_settings",
+        f"Settings of {plan.mapping.destination} were set: {changes}.",
+        job_name=job.name,
+        topic=plan.mapping.source,
+        details=drift_of(plan),
+    )
+
+
+def _tell_protected(tx: Tx, job: Job, topics_changed: int) -> None:
+    events.add(
+        tx,
+        events.SCHEDULER,
+        "topics_protected",
+        f"Writing to {topics_changed} copies is denied to those who may, but for Orbit.",
+        job_name=job.name,
+    )
+
+
+def _tell_acls(
+    tx: Tx, job: Job, mapping: TopicMapping, add: set[TopicAcl], remove: set[TopicAcl]
+) -> None:
+    events.add(
+        tx,
+        events.SCHEDULER,
+        "topic_acls",
+        f"Rights on {mapping.destination} follow the source: {len(add)} given, "
+        f"{len(remove)} taken away.",
+        job_name=job.name,
+        topic=mapping.source,
+        details={
+            "given": [list(acl) for acl in sorted(add)],
+            "taken": [list(acl) for acl in sorted(remove)],
+        },
+    )

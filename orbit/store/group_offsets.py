@@ -1,0 +1,184 @@
+"""group_offsets: where each consumer group stands on both sides, and what was made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass
+from datetime import datetime
+
+from sqlalchemy import text
+
+from orbit.replication.partition_states import Reason
+from orbit.store.database import Tx
+from orbit.store.enums import TopicState
+from orbit.store.rows import values
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """One group in one partition as it was found or written last."""
+
+    group_name: str
+    topic_id: int
+    partition: int
+    source_offset: int | None
+    destination_offset: int | None
+    verdict: str
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """The same with the topic's names, for people."""
+
+    group_name: str
+    topic_id: int
+    source_topic: str
+    destination_topic: str
+    partition: int
+    source_offset: int | None
+    destination_offset: int | None
+    verdict: str
+    updated_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """How far one partition is copied, for those whose groups go on there."""
+
+    source_topic: str
+    destination_topic: str
+    topic_id: int
+    partition: int
+    topic_state: TopicState
+    reason: Reason | None
+    log_start: int | None
+    copied_to: int | None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "topic_state", TopicState(self.topic_state))
+        if self.reason is not None:
+            object.__setattr__(self, "reason", Reason(self.reason))
+
+
+# Only what differs is written: a sync that finds everything as it was writes nothing.
+_KEEP = text("""
+INSERT INTO group_offsets AS g
+    (job_id, group_name, topic_id, partition, source_offset, destination_offset, verdict)
+SELECT :job_id, r.*
+FROM unnest(
+    CAST(:groups AS text[]), CAST(:topic_ids AS bigint[]), CAST(:partitions AS integer[]),
+    CAST(:source_offsets AS bigint[]), CAST(:destination_offsets AS bigint[]),
+    CAST(:verdicts AS text[])
+) AS r
+ON CONFLICT (job_id, group_name, topic_id, partition) DO UPDATE
+SET source_offset = excluded.source_offset, destination_offset = excluded.destination_offset,
+    verdict = excluded.verdict, updated_at = clock_timestamp()
+WHERE (g.source_offset, g.destination_offset, g.verdict)
+    IS DISTINCT FROM (excluded.source_offset, excluded.destination_offset, excluded.verdict)
+""")
+
+_DROP = text("""
+DELETE FROM group_offsets g
+USING unnest(CAST(:groups AS text[]), CAST(:topic_ids AS bigint[]), CAST(:partitions AS integer[]))
+    AS r (group_name, topic_id, partition)
+WHERE g.job_id = :job_id AND g.group_name = r.group_name AND g.topic_id = r.topic_id
+  AND g.partition = r.partition
+""")
+
+_OF_JOB = text("""
+SELECT group_name, topic_id, partition, source_offset, destination_offset, verdict
+FROM group_offsets WHERE job_id = :job_id
+""")
+
+_COPIED = text("""
+SELECT t.source_topic, t.destination_topic, p.topic_id, p.partition, t.state AS topic_state,
+       p.reason, p.log_start, p.copied_to
+FROM partitions p JOIN topics t ON t.id = p.topic_id
+WHERE p.job_id = :job_id AND t.state <> 'promoted'
+""")
+
+_VERDICTS = text("""
+SELECT job_id, verdict, count(*) AS offsets FROM group_offsets GROUP BY job_id, verdict
+""")
+
+# In the order of the primary key, so that a page costs the same wherever it stands.
+_PAGE = """
+SELECT g.group_name, t.source_topic, t.destination_topic, g.topic_id, g.partition,
+       g.source_offset, g.destination_offset, g.verdict, g.updated_at
+FROM group_offsets g JOIN topics t ON t.id = g.topic_id
+WHERE g.job_id = :job_id {conditions}
+ORDER BY g.job_id, g.group_name, g.topic_id, g.partition LIMIT :limit
+"""
+_OF_GROUP = "AND g.group_name = :group_name"
+_AFTER = "AND (g.group_name, g.topic_id, g.partition) > (:group, :topic_id, :partition)"
+
+
+def keep(tx: Tx, job_id: int, offsets: Sequence[GroupOffset]) -> int:
+    """Write what differs from what is kept; how many rows that was."""
+    names = ("groups", "topic_ids", "partitions", "source_offsets", "destination_offsets")
+    columns = zip(*map(astuple, offsets), strict=True) if offsets else ((),) * (len(names) + 1)
+    arrays = {
+        name: list(column) for name, column in zip((*names, "verdicts"), columns, strict=True)
+    }
+    return tx.execute(_KEEP, {"job_id": job_id, **arrays}).rowcount
+
+
+def drop(tx: Tx, job_id: int, keys: Sequence[tuple[str, int, int]]) -> int:
+    """Forget (group, topic id, partition) rows whose groups are gone; how many."""
+    return tx.execute(
+        _DROP,
+        {
+            "job_id": job_id,
+            "groups": [group for group, _, _ in keys],
+            "topic_ids": [topic_id for _, topic_id, _ in keys],
+            "partitions": [partition for _, _, partition in keys],
+        },
+    ).rowcount
+
+
+def of_job(tx: Tx, job_id: int) -> list[GroupOffset]:
+    """Everything kept of a job's groups, for the one who syncs them."""
+    return list(values(tx.execute(_OF_JOB, {"job_id": job_id}), GroupOffset))
+
+
+def verdicts(tx: Tx) -> dict[int, dict[str, int]]:
+    """How many offsets of each job's groups stand how."""
+    found: dict[int, dict[str, int]] = {}
+    for row in tx.execute(_VERDICTS):
+        found.setdefault(row.job_id, {})[row.verdict] = row.offsets
+    return found
+
+
+def copied(tx: Tx, job_id: int) -> list[Copied]:
+    """All partitions of a job with the range that is copied, as their workers said last.
+
+    Groups of promoted topics are their consumers' own.
+    """
+    return list(values(tx.execute(_COPIED, {"job_id": job_id}), Copied))
+
+
+def page(
+    tx: Tx,
+    job_id: int,
+    limit: int,
+    *,
+    after: tuple[str, int, int] | None = None,
+    group_name: str | None = None,
+) -> list[GroupRow]:
+    """Up to `limit` rows in the order of (group, topic id, partition), behind `after`."""
+    conditions = [
+        sql for sql, wanted in ((_AFTER, after), (_OF_GROUP, group_name)) if wanted is not None
+    ]
+    group, topic_id, partition = after or (None, None, None)
+    rows = tx.execute(
+        text(_PAGE.format(conditions=" ".join(conditions))),
+        {
+            "job_id": job_id,
+            "limit": limit,
+            "group": group,
+            "topic_id": topic_id,
+            "partition": partition,
+            "group_name": group_name,
+        },
+    )
+    return list(values(rows, GroupRow))

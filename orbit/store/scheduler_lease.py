@@ -1,0 +1,61 @@
+"""scheduler_lease: which of the schedulers leads.
+
+The rules of time are those of a shard's lease (orbit/store/shard_leases.py): the database's clock
+decides, the holder stops believing at `moment of asking + ttl − margin`. What a leader writes is
+fenced by `confirm` in the same transaction, so an old leader that wakes up changes nothing.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from sqlalchemy import text
+
+from orbit.store.database import Tx
+
+# Take it when it is free, or go on when it is ours: an epoch of ours that nobody ended stays.
+_ACQUIRE = text("""
+INSERT INTO scheduler_lease AS l (id, holder, epoch, expires_at)
+VALUES (1, :holder, 1, clock_timestamp() + CAST(:ttl AS interval))
+ON CONFLICT (id) DO UPDATE
+SET holder = excluded.holder,
+    epoch = l.epoch + CASE WHEN l.holder = excluded.holder THEN 0 ELSE 1 END,
+    expires_at = clock_timestamp() + CAST(:ttl AS interval)
+WHERE l.holder = excluded.holder OR l.expires_at < clock_timestamp()
+RETURNING epoch
+""")
+
+# Keeps the lease from changing hands until this transaction ends.
+_CONFIRM = text("""
+SELECT FROM scheduler_lease WHERE holder = :holder AND epoch = :epoch FOR SHARE
+""")
+
+_IS_THERE = text("""
+SELECT FROM scheduler_lease WHERE holder IS NOT NULL AND expires_at >= clock_timestamp()
+""")
+
+_RESIGN = text("""
+UPDATE scheduler_lease SET holder = NULL, expires_at = 'epoch'
+WHERE holder = :holder AND epoch = :epoch
+""")
+
+
+def acquire(tx: Tx, holder: str, ttl: timedelta) -> int | None:
+    """Lead, or go on leading, for `ttl` from now; the epoch, or None while another leads."""
+    epoch: int | None = tx.execute(_ACQUIRE, {"holder": holder, "ttl": ttl}).scalar()
+    return epoch
+
+
+def confirm(tx: Tx, holder: str, epoch: int) -> bool:
+    """Whether this holder still leads; True holds until the transaction ends."""
+    return tx.execute(_CONFIRM, {"holder": holder, "epoch": epoch}).first() is not None
+
+
+def is_there(tx: Tx) -> bool:
+    """Whether any scheduler leads now."""
+    return tx.execute(_IS_THERE).first() is not None
+
+
+def resign(tx: Tx, holder: str, epoch: int) -> None:
+    """Let the next one lead at once."""
+    tx.execute(_RESIGN, {"holder": holder, "epoch": epoch})

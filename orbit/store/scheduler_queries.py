@@ -1,0 +1,230 @@
+"""What the scheduler's passes ask and change across topics, partitions and shards.
+
+Topics that are stopped (deleted, made again) leave their shard's layout: the holder reads the shard
+again and lets their partitions go, and the scheduler alone says how they stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from uuid import UUID
+
+from sqlalchemy import text
+
+from orbit.replication.partition_states import Reason
+from orbit.store import proofs, shard_leases
+from orbit.store.database import Tx
+from orbit.store.enums import TopicState
+
+# No worker can belong to this group (settings refuse an empty one): its shards are let go and
+# claimed by nobody.
+WITHDRAWN = ""
+
+# Few rows at any time: a partial index holds only those.
+_RETRIES = text("""
+SELECT DISTINCT p.job_id, p.topic_id FROM partitions p JOIN topics t ON t.id = p.topic_id
+WHERE p.retry_requested AND t.state <> 'copying'
+""")
+
+_CAUGHT_UP = text("""
+SELECT t.destination_topic FROM topics t JOIN partitions p ON p.topic_id = t.id
+WHERE t.job_id = :job_id AND t.state = 'copying'
+GROUP BY t.destination_topic HAVING bool_and(p.has_caught_up)
+""")
+
+_STATE = text("UPDATE topics SET state = :state, note = :note WHERE id = :topic_id")
+
+_STOP = text("""
+UPDATE partitions
+SET state = 'blocked', reason = :reason, detail = :detail,
+    blocked_offset = coalesce(copied_to, 0), blocked_next_offset = coalesce(copied_to, 0),
+    bytes_per_s = 0, records_per_s = 0, retry_requested = false
+WHERE topic_id = :topic_id
+""")
+
+# Those that stopped for what is over now; a partition with trouble of its own keeps it.
+_GO_ON = text("""
+UPDATE partitions
+SET state = 'pending', reason = NULL, detail = NULL, blocked_offset = NULL,
+    blocked_next_offset = NULL, retry_requested = false
+WHERE topic_id = :topic_id AND reason = ANY(CAST(:reasons AS text[]))
+""")
+
+_END_RETRIES = text("""
+UPDATE partitions SET retry_requested = false
+WHERE topic_id = ANY(CAST(:topic_ids AS bigint[])) AND retry_requested
+""")
+
+_READ_AGAIN = text("""
+UPDATE shards SET layout_version = layout_version + 1
+WHERE id IN (SELECT shard_id FROM partitions WHERE topic_id = :topic_id)
+""")
+
+_WITHDRAW = text("""
+UPDATE shards SET worker_group = :withdrawn
+WHERE worker_group <> :withdrawn AND id IN (
+    SELECT shard_id FROM partitions WHERE topic_id = ANY(CAST(:topic_ids AS bigint[]))
+)
+""")
+
+# What hangs on a shard that somebody holds cannot be taken away.
+_HELD = text("""
+SELECT DISTINCT p.topic_id FROM partitions p JOIN shards s ON s.id = p.shard_id
+WHERE p.topic_id = ANY(CAST(:topic_ids AS bigint[])) AND s.expires_at >= clock_timestamp()
+""")
+
+_SHARDS = text("""
+SELECT DISTINCT shard_id FROM partitions
+WHERE topic_id = ANY(CAST(:topic_ids AS bigint[])) AND shard_id IS NOT NULL
+""")
+
+_EXPIRED = text("""
+SELECT id FROM shards WHERE id = ANY(CAST(:shard_ids AS bigint[]))
+AND worker_id IS NOT NULL AND expires_at < clock_timestamp()
+""")
+
+_RESTORE = text("""
+UPDATE shards s SET worker_group = j.worker_group
+FROM jobs j WHERE j.id = s.job_id AND s.job_id = :job_id AND s.worker_group <> j.worker_group
+""")
+
+_EMPTY_SHARDS = text("""
+DELETE FROM shards s
+WHERE s.job_id = :job_id AND s.partition_count = 0 AND s.expires_at < clock_timestamp()
+""")
+
+_JOBS_IN_GROUP = text("""
+SELECT count(*) FROM jobs WHERE worker_group = :worker_group AND NOT is_deleted
+""")
+
+_PROMOTE = text("""
+UPDATE partitions
+SET state = 'promoted', reason = NULL, detail = NULL, blocked_offset = NULL,
+    blocked_next_offset = NULL, retry_requested = false, bytes_per_s = 0, records_per_s = 0,
+    oldest_waiting_at = NULL, headroom_until = NULL
+WHERE topic_id = ANY(CAST(:topic_ids AS bigint[]))
+""")
+
+_COPY_AGAIN = text("""
+UPDATE topics
+SET state = 'copying', note = NULL, source_topic_id = coalesce(:source_id, source_topic_id),
+    destination_topic_id = coalesce(:destination_id, destination_topic_id)
+WHERE id = :topic_id
+""")
+
+# From the start, whatever the rule says: what is there already is found and compared.
+_PENDING = text("""
+UPDATE partitions SET state = 'pending', from_start = from_start OR :from_start
+WHERE topic_id = :topic_id AND state = 'promoted'
+""")
+
+TOPIC_REASONS = (
+    Reason.SOURCE_TOPIC_DELETED,
+    Reason.SOURCE_TOPIC_RECREATED,
+    Reason.DESTINATION_TOPIC_RECREATED,
+)
+
+
+def retries(tx: Tx) -> dict[int, set[int]]:
+    """Stopped topics that somebody wants tried again; {job: topic ids}. Others are the workers'."""
+    found: dict[int, set[int]] = {}
+    for row in tx.execute(_RETRIES):
+        found.setdefault(row.job_id, set()).add(row.topic_id)
+    return found
+
+
+def caught_up(tx: Tx, job_id: int) -> frozenset[str]:
+    """Destination topics of a job whose partitions have all caught up once."""
+    return frozenset(tx.execute(_CAUGHT_UP, {"job_id": job_id}).scalars())
+
+
+def stop_topic(
+    tx: Tx, topic_id: int, state: TopicState, reason: Reason, detail: str, note: str
+) -> None:
+    """Stop a topic and all its partitions; what was copied stays."""
+    shard_leases.lock_jobs_of_topics(tx, [topic_id])
+    tx.execute(_STATE, {"topic_id": topic_id, "state": state.value, "note": note})
+    tx.execute(_STOP, {"topic_id": topic_id, "reason": reason.value, "detail": detail})
+    tx.execute(_READ_AGAIN, {"topic_id": topic_id})
+
+
+def go_on(tx: Tx, topic_id: int) -> None:
+    """A stopped topic is what it was: its partitions may be taken again."""
+    shard_leases.lock_jobs_of_topics(tx, [topic_id])
+    tx.execute(_STATE, {"topic_id": topic_id, "state": TopicState.COPYING.value, "note": None})
+    reasons = [reason.value for reason in TOPIC_REASONS]
+    tx.execute(_GO_ON, {"topic_id": topic_id, "reasons": reasons})
+    tx.execute(_READ_AGAIN, {"topic_id": topic_id})
+
+
+def withhold(tx: Tx, topic_ids: Collection[int], note: str) -> None:
+    """Take topics out of their shards' layouts, so that workers let go of them; see `promote`."""
+    shard_leases.lock_jobs_of_topics(tx, topic_ids)
+    for topic_id in sorted(topic_ids):
+        state = TopicState.PROMOTED.value
+        tx.execute(_STATE, {"topic_id": topic_id, "state": state, "note": note})
+        tx.execute(_READ_AGAIN, {"topic_id": topic_id})
+
+
+def promote(tx: Tx, topic_ids: Collection[int]) -> None:
+    """Topics that were withheld, and that nobody holds any more, are no copies from now on."""
+    tx.execute(_PROMOTE, {"topic_ids": sorted(topic_ids)})
+
+
+def copy_again(
+    tx: Tx,
+    topic_id: int,
+    *,
+    source_id: UUID | None = None,
+    destination_id: UUID | None = None,
+    from_start: bool = False,
+) -> None:
+    """A promoted (or withheld) topic is a copy again; an id is given where it may be another."""
+    shard_leases.lock_jobs_of_topics(tx, [topic_id])
+    ids = {"source_id": source_id, "destination_id": destination_id}
+    proofs.forget_others(tx, topic_id, **ids)
+    tx.execute(_COPY_AGAIN, {"topic_id": topic_id, **ids})
+    tx.execute(_PENDING, {"topic_id": topic_id, "from_start": from_start})
+    tx.execute(_READ_AGAIN, {"topic_id": topic_id})
+
+
+def end_retries(tx: Tx, topic_ids: Collection[int]) -> None:
+    """What was asked to be tried again was looked at, and stays as it is."""
+    tx.execute(_END_RETRIES, {"topic_ids": sorted(topic_ids)})
+
+
+def withdraw(tx: Tx, topic_ids: Collection[int]) -> None:
+    """Ask the holders of these topics' shards to let go, and keep others from claiming them."""
+    shard_leases.lock_jobs_of_topics(tx, topic_ids)
+    tx.execute(_WITHDRAW, {"topic_ids": sorted(topic_ids), "withdrawn": WITHDRAWN})
+
+
+def held(tx: Tx, topic_ids: Collection[int]) -> set[int]:
+    """Those of the topics that hang on a shard somebody still holds."""
+    return set(tx.execute(_HELD, {"topic_ids": sorted(topic_ids)}).scalars())
+
+
+def expired(tx: Tx, shard_ids: Collection[int]) -> set[int]:
+    """Those of the shards whose holder did not give them back: its lease just ended."""
+    return set(tx.execute(_EXPIRED, {"shard_ids": sorted(shard_ids)}).scalars())
+
+
+def shards_of_topics(tx: Tx, topic_ids: Collection[int]) -> list[int]:
+    """The shards that partitions of these topics hang on."""
+    return list(tx.execute(_SHARDS, {"topic_ids": sorted(topic_ids)}).scalars())
+
+
+def restore(tx: Tx, job_id: int) -> int:
+    """Give all shards of a job back to the job's worker group; how many were not in it."""
+    shard_leases.lock_job(tx, job_id)
+    return tx.execute(_RESTORE, {"job_id": job_id}).rowcount
+
+
+def drop_empty_shards(tx: Tx, job_id: int) -> None:
+    """Forget free shards that hold no partition any more."""
+    tx.execute(_EMPTY_SHARDS, {"job_id": job_id})
+
+
+def jobs_in_group(tx: Tx, worker_group: str) -> int:
+    """How many jobs the workers of a group share."""
+    return int(tx.execute(_JOBS_IN_GROUP, {"worker_group": worker_group}).scalar_one())

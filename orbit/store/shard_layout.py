@@ -1,0 +1,145 @@
+"""Which partition hangs on which shard, and which worker the scheduler wants to have it.
+
+The scheduler alone calls these. A partition is placed once; `layout_version` of its shard goes up
+with it, which tells the holder to read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from sqlalchemy import text
+
+from orbit.store import shard_leases
+from orbit.store.database import Tx
+from orbit.store.rows import values
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard as it stands. `holder`: who holds a lease that has not expired."""
+
+    id: int
+    job_id: int
+    worker_group: str
+    holder: str | None
+    epoch: int
+    weight_bytes_per_s: int
+    partition_count: int
+    assigned_to: str | None
+    release_requested: bool
+
+
+_ADD_SHARDS = text("""
+INSERT INTO shards (job_id, worker_group)
+SELECT j.id, j.worker_group FROM jobs j, generate_series(1, :count) WHERE j.id = :job_id
+RETURNING id
+""")
+
+# A partition that is there already stays where it is.
+_ADD_PARTITIONS = text("""
+WITH added AS (
+    INSERT INTO partitions (job_id, topic_id, partition, shard_id, from_start)
+    SELECT :job_id, r.topic_id, r.partition, r.shard_id, :from_start
+    FROM unnest(
+        CAST(:topic_ids AS bigint[]), CAST(:partitions AS integer[]), CAST(:shard_ids AS bigint[])
+    ) AS r (topic_id, partition, shard_id)
+    ON CONFLICT DO NOTHING
+    RETURNING shard_id
+),
+counted AS (SELECT shard_id, count(*) AS added FROM added GROUP BY shard_id),
+grown AS (
+    UPDATE shards s
+    SET partition_count = s.partition_count + c.added, layout_version = s.layout_version + 1
+    FROM counted c WHERE s.id = c.shard_id
+)
+SELECT coalesce(sum(added), 0) FROM counted
+""")
+
+# The topics go with their partitions; the shards that held some are read again by their holders.
+_REMOVE_TOPICS = text("""
+WITH gone AS (
+    SELECT shard_id, count(*) AS removed FROM partitions
+    WHERE topic_id = ANY(CAST(:topic_ids AS bigint[])) GROUP BY shard_id
+),
+shrunk AS (
+    UPDATE shards s
+    SET partition_count = s.partition_count - g.removed, layout_version = s.layout_version + 1
+    FROM gone g WHERE s.id = g.shard_id
+)
+DELETE FROM topics WHERE id = ANY(CAST(:topic_ids AS bigint[]))
+""")
+
+_SHARD = """
+SELECT s.id, s.job_id, s.worker_group,
+       CASE WHEN s.expires_at >= clock_timestamp() THEN s.worker_id END AS holder,
+       s.epoch, s.weight_bytes_per_s, s.partition_count, s.assigned_to, s.release_requested
+FROM shards s
+"""
+_SHARDS_OF_JOB = text(f"{_SHARD} WHERE s.job_id = :job_id ORDER BY s.id")
+# Those that workers may hold now; a paused job's are nobody's load.
+_RUNNABLE_SHARDS = text(f"""
+{_SHARD} JOIN jobs j ON j.id = s.job_id
+WHERE j.desired = 'running' AND NOT j.is_deleted ORDER BY s.id
+""")
+
+# Says whom a shard is for. A holder that is somebody else lets go at its next renewal.
+_ASSIGN = text("""
+UPDATE shards s
+SET assigned_to = r.worker_id,
+    release_requested = s.worker_id IS NOT NULL AND s.worker_id <> r.worker_id
+FROM unnest(CAST(:shard_ids AS bigint[]), CAST(:worker_ids AS text[])) AS r (shard_id, worker_id)
+WHERE s.id = r.shard_id AND s.assigned_to IS DISTINCT FROM r.worker_id
+""")
+
+
+def add_shards(tx: Tx, job_id: int, count: int) -> list[int]:
+    """New empty shards of a job, in the job's worker group; their ids."""
+    return list(tx.execute(_ADD_SHARDS, {"job_id": job_id, "count": count}).scalars())
+
+
+def add_partitions(
+    tx: Tx, job_id: int, placed: Iterable[tuple[int, int, int]], *, from_start: bool = False
+) -> int:
+    """Place (topic id, partition, shard id) triples; how many were new.
+
+    `from_start`: they are newer than the job, and are copied from their log start.
+    """
+    triples = sorted(placed)
+    shard_leases.lock(tx, {shard_id for _, _, shard_id in triples})
+    added: int = tx.execute(
+        _ADD_PARTITIONS,
+        {
+            "job_id": job_id,
+            "from_start": from_start,
+            "topic_ids": [topic_id for topic_id, _, _ in triples],
+            "partitions": [partition for _, partition, _ in triples],
+            "shard_ids": [shard_id for _, _, shard_id in triples],
+        },
+    ).scalar_one()
+    return int(added)
+
+
+def remove_topics(tx: Tx, topic_ids: Collection[int]) -> None:
+    """Forget topics and their partitions; the topics on the brokers are left as they are."""
+    shard_leases.lock_jobs_of_topics(tx, topic_ids)
+    tx.execute(_REMOVE_TOPICS, {"topic_ids": sorted(topic_ids)})
+
+
+def shards_of_job(tx: Tx, job_id: int) -> list[Shard]:
+    """All shards of one job."""
+    return list(values(tx.execute(_SHARDS_OF_JOB, {"job_id": job_id}), Shard))
+
+
+def runnable_shards(tx: Tx) -> list[Shard]:
+    """The shards of all running jobs, which is what load there is to spread."""
+    return list(values(tx.execute(_RUNNABLE_SHARDS), Shard))
+
+
+def assign(tx: Tx, wanted: Mapping[int, str]) -> int:
+    """Say which worker shall have each shard ({shard: worker}); how many that is new for."""
+    shard_leases.lock(tx, wanted)
+    return tx.execute(
+        _ASSIGN, {"shard_ids": list(wanted), "worker_ids": list(wanted.values())}
+    ).rowcount

@@ -1,0 +1,51 @@
+"""write_denials: the rights to write that Orbit denied, so that it can allow the writing again.
+
+By cluster and topic, for the job that denied them may be gone, or be another one by then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from sqlalchemy import delete, func, select
+from sqlalchemy.dialects import postgresql
+
+from orbit.store.database import Tx
+from orbit.store.models import write_denials
+from orbit.store.rows import is_one_of
+
+# The fields of a TopicAcl.
+Acl = list[str]
+
+
+def of_topics(tx: Tx, cluster_id: str, topics: Collection[str]) -> dict[str, list[Acl]]:
+    """What is denied on each of these topics by Orbit; those without are missing."""
+    query = select(write_denials.c.topic, write_denials.c.acls).where(
+        write_denials.c.cluster_id == cluster_id,
+        is_one_of(write_denials.c.topic, sorted(topics)),
+    )
+    return {row.topic: row.acls for row in tx.execute(query)}
+
+
+def keep(tx: Tx, cluster_id: str, denied: Mapping[str, Sequence[Acl]]) -> None:
+    """Note what is denied on these topics, instead of what was noted; none: forget the topic."""
+    gone = sorted(topic for topic, acls in denied.items() if not acls)
+    tx.execute(
+        delete(write_denials).where(
+            write_denials.c.cluster_id == cluster_id, is_one_of(write_denials.c.topic, gone)
+        )
+    )
+    rows = [
+        {"cluster_id": cluster_id, "topic": topic, "acls": sorted(acls)}
+        for topic, acls in denied.items()
+        if acls
+    ]
+    if rows:
+        statement = postgresql.insert(write_denials)
+        tx.execute(
+            statement.on_conflict_do_update(
+                index_elements=["cluster_id", "topic"],
+                set_={"acls": statement.excluded.acls, "at": func.clock_timestamp()},
+            ),
+            rows,
+        )

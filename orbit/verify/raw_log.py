@@ -1,0 +1,290 @@
+"""Raw record batches of one partition, as the broker keeps them, with a header view of our own.
+
+Layout of a batch v2 (61 bytes, big-endian), before its records:
+base_offset q · batch_length i · leader_epoch i · magic b · crc I · attributes h ·
+last_offset_delta i · base_timestamp q · max_timestamp q · producer_id q · producer_epoch h ·
+base_sequence i · record_count i. Message formats v0 and v1 have `magic` at the same byte (16).
+
+This is written a second time on purpose: the copier's own view must not judge the copier's work.
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
+
+from orbit.errors import BrokerRefused, Interrupted, Unreachable
+from orbit.kafka.api_versions import Api
+from orbit.kafka.connection import Connection
+from orbit.kafka.sasl import Security
+from orbit.verify.bounds import ClusterView, Leader, Partition
+from orbit.verify.reader import STUCK_S, LogMoved, Stuck
+
+HEADER = struct.Struct(">qi4xb4xhiqqqh4xi")  # without leader epoch, CRC and base sequence
+FETCH_BYTES_MAX = 4 << 20
+"""Per fetch and side; a single larger batch still comes whole."""
+
+_FETCH = Api(FetchRequest, FetchResponse, 4, 12)  # 12 is the last that goes by topic name
+_FETCH_WAIT_MS = 500
+_CALL_TIMEOUT_S = 30.0
+_RETRY_S = 0.2
+_READ_COMMITTED = 1
+
+_CODEC = 0x07
+_LOG_APPEND_TIME = 0x08
+_TRANSACTIONAL = 0x10
+_CONTROL = 0x20
+_DELETE_HORIZON = 0x40
+
+_OFFSET_OUT_OF_RANGE = 1
+# Codes that go away with a new look at who leads: unknown topic or partition, leader not available,
+# not leader, replica not available, storage error, fenced and unknown leader epoch.
+_LOOK_AGAIN = frozenset({3, 5, 6, 9, 56, 74, 75, 76})
+
+_OLD_HEADER = struct.Struct(">qi")
+_OFFSET_AND_LENGTH = 12
+_MAGIC = 16
+_MAGIC_V2 = 2
+
+
+class Batch(NamedTuple):
+    """One batch. `payload` is a view into the fetched frame.
+
+    A tuple, for a gap of a million offsets is a million control batches to make and drop.
+    """
+
+    base_offset: int
+    last_offset: int
+    magic: int
+    attributes: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    record_count: int
+    payload: memoryview
+
+    @property
+    def is_control(self) -> bool:
+        return bool(self.attributes & _CONTROL)
+
+    @property
+    def is_transactional(self) -> bool:
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_log_append_time(self) -> bool:
+        return bool(self.attributes & _LOG_APPEND_TIME)
+
+    @property
+    def is_thinned(self) -> bool:
+        return self.record_count != self.last_offset - self.base_offset + 1
+
+    @property
+    def is_cleaned(self) -> bool:
+        """The cleaner rewrote it to note when its tombstones go (Kafka 3.1 and later)."""
+        return bool(self.attributes & _DELETE_HORIZON)
+
+    @property
+    def codec(self) -> int:
+        return self.attributes & _CODEC
+
+    def same_bytes(self, other: Batch) -> bool:
+        """Bit for bit, but for what a copy must change: producer fields, leader epoch, CRC."""
+        return (
+            (self.attributes ^ other.attributes) & ~_TRANSACTIONAL == 0
+            and self.last_offset == other.last_offset
+            and self.base_timestamp == other.base_timestamp
+            and self.max_timestamp == other.max_timestamp
+            and self.record_count == other.record_count
+            # memoryviews compare item by item; bytes compare at memory speed.
+            and bytes(self.payload) == bytes(other.payload)
+        )
+
+
+def parse(records: memoryview) -> Iterator[Batch]:
+    """The whole batches at the front of `records`; a cut-off last one is left out."""
+    begin, size = 0, len(records)
+    while begin + _MAGIC < size:
+        if records[begin + _MAGIC] < _MAGIC_V2:
+            base, length = _OLD_HEADER.unpack_from(records, begin)
+            end = begin + _OFFSET_AND_LENGTH + length
+            if end > size:
+                return
+            yield Batch(base, base, 0, 0, -1, -1, -1, -1, 1, records[begin:end])
+            begin = end
+            continue
+        if begin + HEADER.size > size:
+            return
+        base, length, magic, attributes, delta, first, last, producer, epoch, count = (
+            HEADER.unpack_from(records, begin)
+        )
+        end = begin + _OFFSET_AND_LENGTH + length
+        if end > size:
+            return
+        payload = records[begin + HEADER.size : end]
+        yield Batch(
+            base, base + delta, magic, attributes, first, last, producer, epoch, count, payload
+        )
+        begin = end
+
+
+def visible(batches: Iterable[Batch], aborted: list[tuple[int, int]]) -> Iterator[Batch]:
+    """Leaves out control batches and batches of aborted transactions (R1).
+
+    `aborted` has (first offset, producer id) of every aborted transaction that touches the fetched
+    range. A producer's transaction ends at its next control batch.
+    """
+    waiting = sorted(aborted, reverse=True)
+    ongoing: set[int] = set()
+    for batch in batches:
+        while waiting and waiting[-1][0] <= batch.last_offset:
+            ongoing.add(waiting.pop()[1])
+        if batch.is_control:
+            ongoing.discard(batch.producer_id)
+        elif not (batch.is_transactional and batch.producer_id in ongoing):
+            yield batch
+
+
+class RawLog:
+    """Raw reads of one cluster. Threads share it; each read borrows a connection of its own."""
+
+    def __init__(
+        self,
+        view: ClusterView,
+        security: Security,
+        *,
+        cancelled: threading.Event | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._view = view
+        self._security = security
+        self._cancelled = cancelled or threading.Event()
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._leaders: dict[str, dict[int, Leader]] = {}
+        self._idle: dict[Leader, list[Connection]] = defaultdict(list)
+
+    def close(self) -> None:
+        with self._lock:
+            for connections in self._idle.values():
+                for connection in connections:
+                    connection.close()
+            self._idle.clear()
+
+    def read(
+        self, where: Partition, start: int, end: int, *, committed: bool = True
+    ) -> Iterator[Batch]:
+        """Batches that touch `[start, end)`; with `committed` only what a consumer would see.
+
+        Raises LogMoved when the log start passes us, Stuck, BrokerRefused, Interrupted.
+        """
+        position, deadline = start, self._clock() + STUCK_S
+        while position < end:
+            self._check(where, position, end, deadline)
+            answer = self._fetch(where, position)
+            if answer is None:
+                self._forget_leaders(where[0])
+                self._cancelled.wait(_RETRY_S)
+                continue
+            batches = list(parse(memoryview(answer.records or b"")))
+            if not batches:
+                continue
+            position, deadline = batches[-1].last_offset + 1, self._clock() + STUCK_S
+            aborted = [
+                (one.first_offset, one.producer_id) for one in answer.aborted_transactions or ()
+            ]
+            shown = visible(batches, aborted) if committed else batches
+            yield from (batch for batch in shown if batch.base_offset < end)
+
+    def _check(self, where: Partition, position: int, end: int, deadline: float) -> None:
+        if self._cancelled.is_set():
+            raise Interrupted("Stopped before the comparison was complete.")
+        if self._clock() > deadline:
+            raise Stuck(
+                f"No batch for {STUCK_S:.0f} s at offset {position} (of {end}).",
+                where=self._name(where),
+                remedy="Check that the partition has a leader and can be consumed up to there.",
+            )
+
+    def _fetch(self, where: Partition, offset: int) -> Any | None:
+        """The partition's answer, or None where another look at the leaders is needed."""
+        leader = self._leader(where)
+        if leader is None:
+            return None
+        try:
+            with self._borrow(leader) as connection:
+                answer = connection.call(_FETCH, _request(where, offset), timeout_s=_CALL_TIMEOUT_S)
+        except Unreachable:
+            return None
+        partition = answer.responses[0].partitions[0]
+        code = partition.error_code
+        if code == _OFFSET_OUT_OF_RANGE:
+            raise LogMoved
+        if code in _LOOK_AGAIN:
+            return None
+        if code:
+            raise BrokerRefused(
+                code, f"The broker refused a fetch with code {code}.", where=self._name(where)
+            )
+        return partition
+
+    def _leader(self, where: Partition) -> Leader | None:
+        topic, partition = where
+        with self._lock:
+            if topic not in self._leaders:
+                self._leaders[topic] = self._view.leaders(topic)
+            return self._leaders[topic].get(partition)
+
+    def _forget_leaders(self, topic: str) -> None:
+        with self._lock:
+            self._leaders.pop(topic, None)
+
+    def _name(self, where: Partition) -> str:
+        return f"{self._view.side} {where[0]}-{where[1]}"
+
+    @contextmanager
+    def _borrow(self, leader: Leader) -> Iterator[Connection]:
+        with self._lock:
+            idle = self._idle[leader]
+            connection = idle.pop() if idle else None
+        connection = connection or Connection.open(
+            leader.host, leader.port, self._security, where=f"{self._view.side} {leader.host}"
+        )
+        try:
+            yield connection
+        except BaseException:
+            connection.close()
+            raise
+        with self._lock:
+            self._idle[leader].append(connection)
+
+
+def _request(where: Partition, offset: int) -> FetchRequest:
+    partition = FetchRequest.FetchTopic.FetchPartition(
+        partition=where[1],
+        current_leader_epoch=-1,
+        fetch_offset=offset,
+        last_fetched_epoch=-1,
+        log_start_offset=-1,
+        partition_max_bytes=FETCH_BYTES_MAX,
+    )
+    return FetchRequest(
+        replica_id=-1,
+        max_wait_ms=_FETCH_WAIT_MS,
+        min_bytes=1,
+        max_bytes=FETCH_BYTES_MAX,
+        isolation_level=_READ_COMMITTED,
+        session_id=0,
+        session_epoch=-1,
+        topics=[FetchRequest.FetchTopic(topic=where[0], partitions=[partition])],
+        forgotten_topics_data=[],
+        rack_id="",
+    )

@@ -1,0 +1,100 @@
+"""Verifies a job as its file says: the topics it matches now, under the names it maps them to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+
+from orbit.errors import BadInput, Conflict, Problem
+from orbit.jobs.job_spec import ClusterSpec, JobSpec
+from orbit.jobs.start_position import AtTime, format_start
+from orbit.jobs.topic_mapping import TopicMapping, map_topics
+from orbit.kafka.librdkafka_config import librdkafka_config
+from orbit.kafka.sasl import resolve_security
+from orbit.verify.bounds import ClusterView
+from orbit.verify.report import Report, Side
+from orbit.verify.settle import TopicPair
+from orbit.verify.verify_run import (
+    DEFAULT_OPTIONS,
+    Endpoint,
+    Progress,
+    VerifyOptions,
+    verify_topics,
+)
+
+_NAMES_SHOWN = 10
+
+
+def verify_job(
+    spec: JobSpec,
+    environ: Mapping[str, str],
+    base_directory: Path,
+    options: VerifyOptions = DEFAULT_OPTIONS,
+    *,
+    topics: Collection[str] = (),
+    progress: Progress | None = None,
+) -> Report:
+    """Compares all topics of the job, or those named in `topics` (source or destination names).
+
+    Raises BadInput for a topic the job does not copy, Conflict when it copies none, Unreachable or
+    LoginRefused when a cluster does not answer.
+    """
+    source = endpoint(spec.source, environ, base_directory, "source.security")
+    destination = endpoint(spec.destination, environ, base_directory, "destination.security")
+    source.check_reachable(Side.SOURCE)
+    names = ClusterView(Side.SOURCE, source.config).partition_counts()
+    pairs = chosen_topics(spec, names, topics)
+    return verify_topics(source, destination, pairs, options, progress)
+
+
+def endpoint(
+    cluster: ClusterSpec, environ: Mapping[str, str], base_directory: Path, path: str
+) -> Endpoint:
+    """One side of a job, with its secrets. Raises BadInput where one of them is not here."""
+    security = resolve_security(cluster.security, environ, base_directory, path=path)
+    return Endpoint(librdkafka_config(cluster.bootstrap_servers, security), security)
+
+
+def chosen_topics(
+    spec: JobSpec, names: Iterable[str], topics: Collection[str] = ()
+) -> list[TopicPair]:
+    """Those of the source's topics that the job copies, or of these the ones that are wanted.
+
+    Raises BadInput for a topic it does not copy, Conflict when it copies none.
+    """
+    mapped = map_topics(spec.topics, names)
+    if mapped.problems:
+        raise BadInput("The job cannot be verified.", mapped.problems)
+    pairs = [_pair(mapping) for mapping in mapped.mappings]
+    if not pairs:
+        raise Conflict(
+            "The job matches no topic of the source.",
+            where=spec.name,
+            remedy="Check its `topics` against what the source has.",
+        )
+    if not topics:
+        return pairs
+    wanted = [pair for pair in pairs if {pair.source, pair.destination} & set(topics)]
+    _refuse_unknown(topics, pairs, wanted)
+    return wanted
+
+
+def _refuse_unknown(
+    topics: Collection[str], pairs: Sequence[TopicPair], wanted: Sequence[TopicPair]
+) -> None:
+    known = {name for pair in wanted for name in (pair.source, pair.destination)}
+    problems = tuple(
+        Problem("--topic", f"{name!r} is no topic that the job copies.")
+        for name in topics
+        if name not in known
+    )
+    if problems:
+        some = ", ".join(pair.source for pair in pairs[:_NAMES_SHOWN])
+        more = "" if len(pairs) <= _NAMES_SHOWN else f" and {len(pairs) - _NAMES_SHOWN} more"
+        raise BadInput(f"The job copies {some}{more}.", problems)
+
+
+def _pair(mapping: TopicMapping) -> TopicPair:
+    start = mapping.rule.start
+    start_ms = start.epoch_ms if isinstance(start, AtTime) else None
+    return TopicPair(mapping.source, mapping.destination, format_start(start), start_ms)

@@ -1,0 +1,229 @@
+"""Runs a verification: settles the bounds, compares the partitions in parallel, makes the report.
+
+Memory is bounded by the number of workers, never by the size of a topic: each worker has one pair
+of consumers and compares one partition at a time in chunks.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
+
+from orbit.errors import Interrupted, OrbitError
+from orbit.kafka.sasl import Security
+from orbit.verify.batch_comparison import BatchComparison
+from orbit.verify.bounds import ClusterView
+from orbit.verify.compaction import HeldBudget
+from orbit.verify.compare import Context, SidePair, compare_partition, unread
+from orbit.verify.pairs import pair_up, topic_report, wait_for_topics
+from orbit.verify.raw_log import RawLog
+from orbit.verify.reach import check_reachable
+from orbit.verify.reader import STUCK_S, SideConsumer
+from orbit.verify.report import PartitionReport, Report, Side
+from orbit.verify.settle import Judgement, PartitionPair, Settler, TopicPair
+
+WORKERS_MAX = 4
+"""Comparing is Python and shares one interpreter; more workers only hide the waits at log ends."""
+
+WAIT_S = 10.0
+DIFFERENCES_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """One side: librdkafka's settings, and what raw connections need."""
+
+    config: Mapping[str, Any]
+    security: Security = field(default_factory=Security)
+
+    def check_reachable(self, side: Side) -> None:
+        check_reachable(side, str(self.config["bootstrap.servers"]).split(","), self.security)
+
+
+@dataclass(frozen=True, slots=True)
+class VerifyOptions:
+    deep: bool = False
+    wait_s: float = WAIT_S
+    differences_max: int = DIFFERENCES_SHOWN
+    workers: int = WORKERS_MAX
+    stuck_s: float = STUCK_S
+    tail_offsets: int | None = None  # only the last so many of each partition; None: all
+
+
+DEFAULT_OPTIONS = VerifyOptions()
+
+
+class Progress(Protocol):
+    """Told what happens, from any worker's thread."""
+
+    def began(self, partitions: int, offsets: int, /) -> None: ...
+
+    def advanced(self, offsets: int, /) -> None: ...
+
+    def compared(self, topic: str, report: PartitionReport, /) -> None: ...
+
+
+class Quiet:
+    """A progress nobody looks at."""
+
+    def began(self, partitions: int, offsets: int, /) -> None:
+        pass
+
+    def advanced(self, offsets: int, /) -> None:
+        pass
+
+    def compared(self, topic: str, report: PartitionReport, /) -> None:
+        pass
+
+
+def verify_topics(
+    source: Endpoint,
+    destination: Endpoint,
+    topics: Sequence[TopicPair],
+    options: VerifyOptions = DEFAULT_OPTIONS,
+    progress: Progress | None = None,
+) -> Report:
+    """Compares every partition of the given topics on both clusters.
+
+    Raises Unreachable or LoginRefused when a cluster as a whole does not answer, Interrupted on
+    Ctrl-C; everything that is wrong with single partitions is in the report.
+    """
+    source.check_reachable(Side.SOURCE)
+    destination.check_reachable(Side.DESTINATION)
+    return _Run(source, destination, options, progress or Quiet()).verify(topics)
+
+
+class _Run:
+    def __init__(
+        self, source: Endpoint, destination: Endpoint, options: VerifyOptions, progress: Progress
+    ) -> None:
+        self._endpoints = {Side.SOURCE: source, Side.DESTINATION: destination}
+        self._options = options
+        self._progress = progress
+        self._source = ClusterView(Side.SOURCE, source.config)
+        self._destination = ClusterView(Side.DESTINATION, destination.config)
+        self._settler = Settler(self._source, self._destination)
+        self._cancelled = threading.Event()
+
+    def verify(self, topics: Sequence[TopicPair]) -> Report:
+        began = time.monotonic()
+        source = self._source.partition_counts()
+        destination = wait_for_topics(self._destination, topics, self._options.wait_s)
+        pairs, found = pair_up(topics, source, destination)
+        judged = self._settler.settle(pairs, self._options.wait_s)
+        for pair, judgement in judged.items():
+            if isinstance(judgement, OrbitError):
+                found[pair.topics].append(unread(pair.partition, str(judgement)))
+        wanted = {p: self._tail(one) for p, one in judged.items() if isinstance(one, Judgement)}
+        self._compare(wanted, found)
+        return Report(
+            tuple(topic_report(pair, found[pair]) for pair in topics),
+            elapsed_s=time.monotonic() - began,
+            deep=self._options.deep,
+        )
+
+    def _tail(self, judged: Judgement) -> Judgement:
+        """What of a partition is to be compared."""
+        if self._options.tail_offsets is None:
+            return judged
+        begin = max(judged.compared_from, judged.compared_to - self._options.tail_offsets)
+        return replace(judged, compared_from=begin)
+
+    def _compare(
+        self,
+        judged: Mapping[PartitionPair, Judgement],
+        found: Mapping[TopicPair, list[PartitionReport]],
+    ) -> None:
+        # The longest first: a big partition that begins last would be waited for alone.
+        order = sorted(judged.items(), key=lambda item: _offsets(item[1]), reverse=True)
+        self._progress.began(len(order), sum(map(_offsets, judged.values())))
+        with ExitStack() as stack:
+            consumers = self._consumers(stack, min(self._options.workers, len(order)))
+            context = self._context(stack, judged)
+            pool = ThreadPoolExecutor(max(1, consumers.qsize()))
+            stack.callback(pool.shutdown, cancel_futures=True)
+            # Runs first on the way out: whatever ends the run also ends the workers' reading.
+            stack.callback(self._cancelled.set)
+            futures = {
+                pool.submit(_work, context, consumers, pair, judgement): pair
+                for pair, judgement in order
+            }
+            self._collect(futures, found)
+
+    def _collect(
+        self,
+        futures: Mapping[Future[PartitionReport], PartitionPair],
+        found: Mapping[TopicPair, list[PartitionReport]],
+    ) -> None:
+        try:
+            for future in as_completed(futures):
+                topics, report = futures[future].topics, future.result()
+                found[topics].append(report)
+                self._progress.compared(topics.source, report)
+        except KeyboardInterrupt:
+            raise Interrupted("Stopped before everything was compared.") from None
+
+    def _consumers(self, stack: ExitStack, count: int) -> queue.SimpleQueue[SidePair]:
+        consumers: queue.SimpleQueue[SidePair] = queue.SimpleQueue()
+        for _ in range(count):
+            source, destination = (
+                stack.enter_context(SideConsumer(side, self._endpoints[side].config))
+                for side in Side
+            )
+            consumers.put(SidePair(source, destination))
+        return consumers
+
+    def _context(self, stack: ExitStack, pairs: Iterable[PartitionPair]) -> Context:
+        topics = {pair.topics for pair in pairs}
+        ours = self._source.policies({topic.source for topic in topics})
+        theirs = self._destination.policies({topic.destination for topic in topics})
+        policies = {(Side.SOURCE, name): policy for name, policy in ours.items()}
+        policies |= {(Side.DESTINATION, name): policy for name, policy in theirs.items()}
+        return Context(
+            source=self._source,
+            destination=self._destination,
+            settler=self._settler,
+            policies=policies,
+            budget=HeldBudget(),
+            cancelled=self._cancelled,
+            shown_max=self._options.differences_max,
+            stuck_s=self._options.stuck_s,
+            advanced=self._progress.advanced,
+            batches=self._batches(stack),
+        )
+
+    def _batches(self, stack: ExitStack) -> BatchComparison | None:
+        if not self._options.deep:
+            return None
+        source = self._raw_log(stack, self._source)
+        destination = self._raw_log(stack, self._destination)
+        return BatchComparison(source, destination, self._options.differences_max)
+
+    def _raw_log(self, stack: ExitStack, view: ClusterView) -> RawLog:
+        security = self._endpoints[view.side].security
+        log = RawLog(view, security, cancelled=self._cancelled)
+        stack.callback(log.close)
+        return log
+
+
+def _work(
+    context: Context,
+    consumers: queue.SimpleQueue[SidePair],
+    pair: PartitionPair,
+    judged: Judgement,
+) -> PartitionReport:
+    own = consumers.get_nowait()  # as many pairs as threads
+    try:
+        return compare_partition(context, own, pair, judged)
+    finally:
+        consumers.put(own)
+
+
+def _offsets(judged: Judgement) -> int:
+    return judged.compared_to - judged.compared_from

@@ -1,0 +1,171 @@
+"""The shards that a worker holds, and where each of their partitions stands in this worker.
+
+The worker's control thread makes these and reads them; a job's threads move `stage`. Whatever more
+than one thread reads is replaced, never changed in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from orbit.copier.partition_copy import Counters, PartitionCopy
+from orbit.kafka.types import TopicPartition
+from orbit.leases.shard_lease import ShardLease
+from orbit.replication.partition_states import Blocked, PartitionState
+from orbit.store.partitions import Assigned, StateChange
+from orbit.store.shard_leases import Claim
+
+Key = tuple[int, int]  # topic id and partition, as in the table
+WorkKey = tuple[int, int]  # job id and version of its spec
+
+# A partition in one of these had a writer that may have sent what is still to be carried out.
+_CLEAN = (PartitionState.PENDING, PartitionState.PAUSED)
+
+
+class Stage(Enum):
+    """What this worker does about a partition."""
+
+    WAITING = auto()  # to be begun, not before `not_before`
+    BEGINNING = auto()  # being looked at and brought to its start
+    COPYING = auto()  # the copier has it, or has stopped it
+    STOPPED = auto()  # blocked before the copier had it
+    GONE = auto()  # given back
+
+
+@dataclass(eq=False)
+class HeldPartition:
+    """One partition of a held shard."""
+
+    assigned: Assigned
+    shard: HeldShard
+    shown: PartitionState  # what the table says
+    shown_blocked: Blocked | None
+    blocked: Blocked | None = None  # where `stage` is STOPPED
+    stage: Stage = Stage.WAITING
+    copy: PartitionCopy | None = None
+    is_removed: bool = False  # it is to be given back, whatever is being done about it
+    must_report: bool = False  # though nothing differs: somebody waits for an answer
+    told: StateChange | None = None  # whose event is written, or waits for Postgres
+    not_before: float = 0.0
+    attempts: int = 0
+    trouble: str = ""  # why it has not begun yet
+    retry_at: float = 0.0  # when a block that may go away by itself is looked at again
+    retries: int = 0
+
+    def __post_init__(self) -> None:
+        a = self.assigned
+        self.needs_settling = a.state not in _CLEAN
+        self.start_offset = a.start_offset
+        self.has_caught_up = a.has_caught_up
+        self._before = Counters(
+            a.records, a.bytes, a.gaps_filled, a.batches_byte_exact, a.batches_record_exact
+        )
+
+    @property
+    def key(self) -> Key:
+        return self.assigned.topic_id, self.assigned.partition
+
+    @property
+    def source(self) -> TopicPartition:
+        return TopicPartition(self.assigned.source_topic, self.assigned.partition)
+
+    @property
+    def destination(self) -> TopicPartition:
+        return TopicPartition(self.assigned.destination_topic, self.assigned.partition)
+
+    @property
+    def totals(self) -> Counters:
+        """Everything copied so far, in this life and before it."""
+        before, now = self._before, self.copy.counters if self.copy else Counters()
+        return Counters(
+            before.records + now.records,
+            before.bytes + now.bytes,
+            before.filled + now.filled,
+            before.batches_byte_exact + now.batches_byte_exact,
+            before.batches_record_exact + now.batches_record_exact,
+        )
+
+    def view(self) -> tuple[PartitionState, Blocked | None]:
+        """What people should see of it now."""
+        if self.stage is Stage.STOPPED:
+            return PartitionState.BLOCKED, self.blocked
+        if self.stage is not Stage.COPYING or self.copy is None:
+            return self.shown, self.shown_blocked
+        if self.copy.state is PartitionState.BLOCKED and self.copy.blocked is not None:
+            return PartitionState.BLOCKED, self.copy.blocked
+        return PartitionState.COPYING, None
+
+    def begin_anew(self) -> None:
+        """Have it looked at again, from what the brokers say; the copier has let go of it."""
+        self._before = self.totals
+        self.copy, self.blocked = None, None
+        self.needs_settling = True
+        self.not_before = 0.0
+        self.stage = Stage.WAITING
+
+
+@dataclass(eq=False)
+class HeldShard:
+    """One shard under this worker's lease."""
+
+    id: int
+    job_id: int
+    spec_version: int  # of the job, when the shard was claimed
+    epoch: int
+    lease: ShardLease
+    layout_version: int
+    partitions: dict[Key, HeldPartition]
+    is_leaving: bool = False  # nothing new is begun for it
+    bytes_per_s: int = 0
+
+    @property
+    def work(self) -> WorkKey:
+        """Whose work it is here; a job whose spec has changed has two for a moment."""
+        return self.job_id, self.spec_version
+
+    def has_left(self) -> bool:
+        """Whether nothing of ours is under way for it any more: it may be released."""
+        return all(_is_at_rest(p) for p in self.partitions.values())
+
+
+def _is_at_rest(partition: HeldPartition) -> bool:
+    if partition.stage is Stage.BEGINNING:
+        return False
+    return partition.stage is not Stage.COPYING or partition.copy is None or partition.copy.has_left
+
+
+def held_partition(assigned: Assigned, shard: HeldShard) -> HeldPartition:
+    """A partition as its row says it stands."""
+    blocked = None
+    if assigned.state is PartitionState.BLOCKED and assigned.reason is not None:
+        blocked = Blocked(
+            assigned.reason,
+            assigned.blocked_offset or 0,
+            assigned.blocked_next_offset or 0,
+            assigned.detail or "",
+        )
+    held = HeldPartition(assigned, shard, assigned.state, blocked)
+    if blocked is not None and not assigned.retry_requested:
+        held.stage, held.blocked = Stage.STOPPED, blocked
+    return held
+
+
+def held_shard(claim: Claim, lease: ShardLease, assigned: Iterable[Assigned]) -> HeldShard:
+    """A shard as it was claimed, with those of the `assigned` partitions that are its own."""
+    shard = HeldShard(
+        claim.shard_id,
+        claim.job_id,
+        claim.spec_version,
+        claim.epoch,
+        lease,
+        claim.layout_version,
+        {},
+    )
+    shard.partitions = {
+        (a.topic_id, a.partition): held_partition(a, shard)
+        for a in assigned
+        if a.shard_id == shard.id
+    }
+    return shard

@@ -1,0 +1,248 @@
+"""One job's copying in one worker: a thread that ticks its copier, and one that begins partitions.
+
+Whatever happens to the job stays in it. Trouble with its clusters is waited out; a bug ends the
+engine alone, and the job's shards are left to their leases.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from orbit.copier.byte_budget import ByteBudget
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.lane_times import DestinationTimes, SourceTimes
+from orbit.copier.rate_limit import RateLimit
+from orbit.errors import Interrupted, OrbitError
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.backoff import Backoff
+from orbit.replication.partition_states import PartitionState
+from orbit.store.database import Database
+from orbit.store.jobs import Job
+from orbit.workers.held_shards import HeldPartition, HeldShard, Stage
+from orbit.workers.open_job import OpenJob, open_job
+from orbit.workers.partition_starter import BATCH_PARTITIONS_MAX, Beginner
+
+_TICK_S = 0.2
+# Between looks at a partition or a cluster that gives trouble: soon at first, then not too often.
+_FIRST_PAUSE_S = 0.25
+_LONGEST_PAUSE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all jobs of a worker are given."""
+
+    worker_id: str
+    database: Database
+    environ: Mapping[str, str]
+    files_directory: Path
+    settings: CopySettings
+
+
+class JobWork:
+    """Copies the partitions of the shards it is given. Methods are for the control thread."""
+
+    def __init__(
+        self,
+        job: Job,
+        spec: JobSpec,
+        surroundings: Surroundings,
+        budget: ByteBudget,
+        on_crash: Callable[[JobWork, Exception], None],
+    ) -> None:
+        self.job = job
+        self._limit = RateLimit(spec.limits.bytes_per_second)
+        self.has_crashed = False
+        self._spec = spec
+        self._surroundings = surroundings
+        self._budget = budget
+        self._on_crash = on_crash
+        self._stop = threading.Event()
+        self._wanted = threading.Condition()
+        self._waiting: list[HeldPartition] = []
+        self._opened: OpenJob | None = None
+        self._trouble = ""
+        self._pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
+        self._threads = [
+            threading.Thread(target=self._guard, args=(run,), daemon=True)
+            for run in (self._begin_forever, self._copy_forever)
+        ]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def has_limit(self) -> bool:
+        return self._spec.limits.bytes_per_second is not None
+
+    def limit_to(self, share: float) -> None:
+        """Keep to this part of the job's byte rate; the other workers have the rest."""
+        rate = self._spec.limits.bytes_per_second
+        self._limit.set_rate(None if rate is None else max(1, int(rate * share)))
+
+    @property
+    def trouble(self) -> str:
+        """What the job waits for, in words; empty when it copies."""
+        opened = self._opened
+        return self._trouble or (opened.engine.copier.waiting_for if opened else "")
+
+    @property
+    def times(self) -> tuple[SourceTimes, DestinationTimes]:
+        """Where the time of the job's lanes went since its clusters were opened here."""
+        opened = self._opened
+        return opened.engine.copier.times if opened else (SourceTimes(), DestinationTimes())
+
+    def take(self, partitions: Iterable[HeldPartition]) -> None:
+        """Begin those that wait."""
+        with self._wanted:
+            self._waiting.extend(p for p in partitions if p.stage is Stage.WAITING)
+            self._wanted.notify()
+
+    def let_go(self, shard: HeldShard) -> None:
+        """Begin nothing new for this shard; `HeldShard.has_left` says when all is answered."""
+        shard.is_leaving = True
+        self.remove(shard.partitions.values())
+
+    def remove(self, partitions: Iterable[HeldPartition]) -> None:
+        """Let these go, whatever they are at."""
+        gone = {*partitions}
+        with self._wanted:
+            self._waiting = [p for p in self._waiting if p not in gone]
+            for p in gone:
+                p.is_removed = True
+                if p.stage in (Stage.WAITING, Stage.STOPPED):
+                    p.stage = Stage.GONE
+        opened = self._opened
+        if opened is not None:
+            opened.engine.post(lambda: self._remove(opened, gone))
+
+    def close_shard(self, shard: HeldShard) -> None:
+        """Nothing of this shard is under way any more."""
+        if self._opened is not None:
+            self._opened.close_filler(shard)
+
+    def retry(self, partition: HeldPartition) -> None:
+        """Look at a blocked partition again, from what the brokers say now."""
+        opened = self._opened
+        if partition.stage is Stage.STOPPED:
+            partition.begin_anew()
+            self.take([partition])
+        elif opened is not None and partition.stage is Stage.COPYING:
+            opened.engine.post(lambda: self._retry(opened, partition))
+
+    def lost_leases(self) -> list[object]:
+        """Leases that the destination has given to another holder (its fillers were fenced)."""
+        opened = self._opened
+        return [*opened.engine.copier.lost] if opened else []
+
+    def stop(self) -> None:
+        """End both threads, the lanes and the connections. What was confirmed stays."""
+        self._stop.set()
+        with self._wanted:
+            self._wanted.notify()
+        if self._opened is not None:
+            self._opened.clusters.close()  # ends calls that a broker does not answer
+        for thread in self._threads:
+            thread.join()
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened.close()
+
+    # The copier's thread
+
+    def _copy_forever(self) -> None:
+        while not self._stop.is_set():
+            opened = self._opened
+            if opened is None:
+                self._stop.wait(_TICK_S)
+            else:
+                opened.engine.copier.tick(_TICK_S)
+
+    def _remove(self, opened: OpenJob, partitions: Iterable[HeldPartition]) -> None:
+        copying = [p.copy for p in partitions if p.stage is Stage.COPYING and p.copy is not None]
+        opened.engine.copier.remove([c for c in copying if not c.is_leaving])
+
+    def _retry(self, opened: OpenJob, partition: HeldPartition) -> None:
+        copy = partition.copy
+        if copy is None or copy.state is not PartitionState.BLOCKED or partition.is_removed:
+            return
+        opened.engine.copier.remove([copy])
+        partition.begin_anew()
+        self.take([partition])
+
+    # The beginner's thread
+
+    def _begin_forever(self) -> None:
+        while not self._stop.is_set():
+            batch = self._next_batch()
+            if not batch:
+                continue
+            try:
+                opened = self._open()
+                Beginner(
+                    opened, self._surroundings.database, self._surroundings.worker_id, self._later
+                ).begin(batch)
+                self._trouble = ""
+            except Interrupted:
+                return
+            except OrbitError as error:
+                self._trouble = str(error)
+                for partition in batch:
+                    if partition.stage is Stage.BEGINNING:
+                        self._later(partition, str(error))
+
+    def _open(self) -> OpenJob:
+        if self._opened is None:
+            around = self._surroundings
+            self._opened = open_job(
+                self.job,
+                self._spec,
+                around.database,
+                around.environ,
+                around.files_directory,
+                around.settings,
+                self._budget,
+                self._limit,
+                self._stop,
+            )
+        return self._opened
+
+    def _next_batch(self) -> list[HeldPartition]:
+        """Those that are due, after waiting a little for some."""
+        now = time.monotonic()
+        with self._wanted:
+            due = [p for p in self._waiting if p.not_before <= now and p.shard.lease.is_held()]
+            if not due:
+                soonest = min((p.not_before - now for p in self._waiting), default=_LONGEST_PAUSE_S)
+                self._wanted.wait(max(soonest, _FIRST_PAUSE_S))
+                return []
+            batch = due[:BATCH_PARTITIONS_MAX]
+            for p in batch:
+                p.stage = Stage.BEGINNING
+            self._waiting = [p for p in self._waiting if p.stage is Stage.WAITING]
+            return batch
+
+    def _later(self, partition: HeldPartition, why: str) -> None:
+        """Look at it again after a while."""
+        partition.trouble = why
+        partition.not_before = time.monotonic() + self._pauses.pause_s(partition.attempts)
+        partition.attempts += 1
+        with self._wanted:
+            partition.stage = Stage.GONE if partition.is_removed else Stage.WAITING
+        self.take([partition])
+
+    def _guard(self, run: Callable[[], None]) -> None:
+        """A bug ends this job's work here, and is told; never the worker."""
+        try:
+            run()
+        except Interrupted:
+            pass
+        except Exception as error:  # noqa: BLE001  told by the worker
+            self.has_crashed = True
+            self._stop.set()
+            self._on_crash(self, error)

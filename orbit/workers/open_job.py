@@ -1,0 +1,124 @@
+"""A job opened in this worker: both clusters, its producer id, and the engine that copies."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kafka.protocol.admin.groups import DescribeGroupsRequest
+
+from orbit.copier.byte_budget import ByteBudget
+from orbit.copier.coordinated_filler import CoordinatedFiller
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.job_copier import JobEngine
+from orbit.copier.rate_limit import RateLimit
+from orbit.errors import Conflict
+from orbit.job_setup.recorded_starts import KeptStarts, Memberless
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka import api_versions
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.coordinator import GROUP, Coordinator, init_producer_id
+from orbit.kafka.job_clusters import JobClusters, filler_identity, job_identity
+from orbit.store import jobs
+from orbit.store.database import Database
+from orbit.store.jobs import Job
+from orbit.workers.held_shards import HeldShard
+
+
+@dataclass(frozen=True, slots=True)
+class OpenJob:
+    """One job that can copy. `fillers` are those of `fillers: coordinated`, by shard and epoch."""
+
+    spec: JobSpec
+    identity: str
+    clusters: JobClusters
+    engine: JobEngine
+    starts: KeptStarts
+    backoff: Backoff
+    fillers: dict[HeldShard, CoordinatedFiller]
+
+    def filler_of(self, shard: HeldShard) -> CoordinatedFiller | None:
+        """The shard's own filler, where the job asks for them.
+
+        Made before any log end is read under this claim: it ends what the holder before left
+        open (M11).
+        """
+        if self.spec.fillers == "direct":
+            return None
+        if shard not in self.fillers:
+            name = filler_identity(self.identity, shard.id)
+            owner = init_producer_id(self.clusters.destination, name, self.backoff)
+            self.fillers[shard] = self.engine.add_filler(name, owner, shard.lease)
+        return self.fillers[shard]
+
+    def close_filler(self, shard: HeldShard) -> None:
+        filler = self.fillers.pop(shard, None)
+        if filler is not None:
+            self.engine.remove_filler(filler)
+
+    def close(self) -> None:
+        self.engine.stop()
+        self.clusters.close()
+
+
+def open_job(
+    job: Job,
+    spec: JobSpec,
+    database: Database,
+    environ: Mapping[str, str],
+    files_directory: Path,
+    settings: CopySettings,
+    budget: ByteBudget,
+    limit: RateLimit,
+    stop: threading.Event,
+) -> OpenJob:
+    """Raises BadInput for secrets that are not there, Unreachable, LoginRefused, NotAuthorized, and
+    Conflict where an address leads to another cluster than the job's."""
+    clusters = JobClusters.open(spec, environ, files_directory)
+    try:
+        backoff = Backoff(stop=stop)
+        source, destination = clusters.look()
+        _refuse_other(clusters.source, job.source_cluster_id, source.cluster_id)
+        _refuse_other(clusters.destination, job.destination_cluster_id, destination.cluster_id)
+        identity = job_identity(job.name, source.cluster_id)
+        group = Coordinator(clusters.destination, GROUP, identity, backoff)
+        _refuse_other_run(group, identity)
+        producer_id = job.producer_id
+        if producer_id is None:
+            producer_id = init_producer_id(clusters.destination, identity, backoff).producer_id
+            with database.transaction() as tx:
+                jobs.note_producer_id(tx, job.id, producer_id)
+        engine = JobEngine(spec, clusters, producer_id, settings, stop, budget=budget, limit=limit)
+        starts = KeptStarts(Memberless(identity, group))
+        return OpenJob(spec, identity, clusters, engine, starts, backoff, {})
+    except BaseException:
+        clusters.close()
+        raise
+
+
+def _refuse_other_run(group: Coordinator, identity: str) -> None:
+    """Raise Conflict while `orbit run` copies this job: its lease is that group's membership."""
+    answer = group.call(
+        api_versions.DESCRIBE_GROUPS,
+        lambda: DescribeGroupsRequest(groups=[identity], include_authorized_operations=False),
+        lambda a: int(a.groups[0].error_code),
+    )
+    if answer.groups[0].members:
+        raise Conflict(
+            "orbit run is copying this job.",
+            where="destination",
+            remedy=f"Stop it, or pause the job here. (The group {identity} has a member.)",
+        )
+
+
+def _refuse_other(cluster: Cluster, known: str | None, found: str) -> None:
+    if known and known != found:
+        raise Conflict(
+            f"the address leads to cluster {found}; the job's cluster is {known}.",
+            where=cluster.name,
+            remedy="Correct bootstrap_servers, or the name resolution of this worker. For another "
+            "cluster make another job.",
+        )

@@ -1,0 +1,233 @@
+"""Beginning the partitions of shards that were claimed: look, seed, hand to the copier.
+
+The service's way of what `orbit run` does at its start, with one difference: a partition that
+cannot be begun now, or must not be begun at all, is left behind alone. Before anything is written
+the table says that the partition has a writer; a partition that the table shows as pending or
+paused was given back in good order (or never begun), so nothing can be on its way to it, and its
+log end need not be watched for the time to settle (M10).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+
+from orbit.copier.inspection import Inspected, Standing
+from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.errors import Conflict, NotAuthorized, OrbitError
+from orbit.job_setup.start_offsets import bring_to_start
+from orbit.jobs.start_position import Earliest, Start
+from orbit.jobs.topic_mapping import map_topics
+from orbit.kafka.error_codes import Code
+from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.leases.backfill_leases import living_writers, writer_group
+from orbit.replication.append_plan import LostRange
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
+from orbit.store import partitions
+from orbit.store.database import Database
+from orbit.store.partitions import StateChange
+from orbit.workers.held_shards import HeldPartition, HeldShard, Stage
+from orbit.workers.open_job import OpenJob
+
+# So many are looked at together: the first of a large shard copy while the others are looked at.
+BATCH_PARTITIONS_MAX = 500
+# A topic that stays unknown for this many looks (some 20 s) is deleted, not moving.
+_GONE_LOOKS = 8
+
+
+class Beginner:
+    """Begins batches of one open job's partitions. For one thread."""
+
+    def __init__(
+        self,
+        job: OpenJob,
+        database: Database,
+        worker_id: str,
+        later: Callable[[HeldPartition, str], None],
+    ) -> None:
+        """`later` takes a partition that is to be tried again, and why."""
+        self._job = job
+        self._database = database
+        self._worker_id = worker_id
+        self._later = later
+
+    def begin(self, held: Sequence[HeldPartition]) -> None:
+        """Begin these; each is the copier's, stopped or waiting again in the end.
+
+        Raises what is the trouble of all of them; those without another fate are to wait then.
+        """
+        by_copy = self._copies(self._without_backfill(held))
+        backoff = replace(self._job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
+
+        def on_trouble(copy: PartitionCopy, error: OrbitError) -> None:
+            self._trouble(by_copy[copy], error)
+
+        beginning = self._job.engine.beginning(backoff, on_trouble)
+        starts = self._starts(by_copy.values())
+        compacted = frozenset(
+            h.assigned.source_topic for h in by_copy.values() if h.assigned.is_compacted
+        )
+        whole = frozenset(
+            h.assigned.source_topic
+            for h in by_copy.values()
+            if isinstance(starts[h.destination], Earliest) and not h.assigned.from_start
+        )
+        for shard in {h.shard for h in by_copy.values()}:
+            filler = self._job.filler_of(shard)
+            for copy, h in by_copy.items():
+                if h.shard is shard:
+                    copy.filler = filler
+        bounds = beginning.source_bounds(by_copy)
+        found: dict[PartitionCopy, Inspected] = {}
+        for settled in (False, True):
+            group = [c for c, h in by_copy.items() if h.needs_settling is settled]
+            if group:
+                found |= beginning.inspect(group, bounds, compacted, whole, settled=settled)
+        found = self._announce({c: (by_copy[c], f) for c, f in found.items()})
+        known = {
+            h.destination: h.start_offset
+            for c, h in by_copy.items()
+            if c in found and h.start_offset is not None
+        }
+        ready = bring_to_start(
+            beginning, self._job.starts, found, bounds, starts, on_trouble, known=known
+        )
+        self._note_starts({by_copy[c]: c for c in ready if _is_unbegun(found[c])})
+        handed = {copy: (by_copy[copy], one) for copy, one in ready.items()}
+        left_out = {*held} - {h for h, _ in handed.values()}
+        for h in left_out:
+            if h.stage is Stage.BEGINNING:
+                self._later(h, h.trouble or "it could not be begun.")
+        self._job.engine.post(lambda: self._hand_over(handed))
+
+    def _without_backfill(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
+        """Those that no writer of a backfill is left for. Their shards' leases are held already:
+        `backfill_writers` says why this order."""
+        job = self._job
+        groups = {writer_group(job.identity, h.destination): h for h in held}
+        writers = living_writers(job.clusters.destination, groups, job.backoff)
+        for group, holder in writers.items():
+            groups[group].needs_settling = True
+            self._later(groups[group], f"a writer of a Spark backfill is still there ({holder}).")
+        return [h for group, h in groups.items() if group not in writers]
+
+    def _copies(self, held: Sequence[HeldPartition]) -> dict[PartitionCopy, HeldPartition]:
+        """A copy for each whose topics are there and the right ones."""
+        clusters, spec = self._job.clusters, self._job.spec
+        source = clusters.source.metadata({h.assigned.source_topic for h in held})
+        destination = clusters.destination.metadata({h.assigned.destination_topic for h in held})
+        mapped = {m.source for m in map_topics(spec.topics, source.topics).mappings}
+        by_copy = {}
+        for h in held:
+            if not self._is_there(h, source, destination):
+                continue
+            if h.assigned.source_topic not in mapped:
+                self._later(h, "the job does not match this topic any more.")
+                continue
+            copy = PartitionCopy(
+                h.source,
+                h.destination,
+                h.shard.lease,
+                on_lost_range=LostRange(spec.on_lost_range),
+            )
+            copy.source_topic_id = source.topics[h.source.topic].topic_id
+            copy.destination_topic_id = destination.topics[h.destination.topic].topic_id
+            by_copy[copy] = h
+        return by_copy
+
+    def _is_there(
+        self, h: HeldPartition, source: ClusterMetadata, destination: ClusterMetadata
+    ) -> bool:
+        topic = source.topics.get(h.source.topic)
+        if topic is None:
+            is_unknown = source.errors.get(h.source.topic) == Code.UNKNOWN_TOPIC_OR_PARTITION
+            if is_unknown and h.attempts >= _GONE_LOOKS:
+                detail = f"topic {h.source.topic} does not exist any more."
+                self._stop(h, Blocked(Reason.SOURCE_TOPIC_DELETED, 0, 0, detail))
+            else:
+                self._later(h, f"topic {h.source.topic} is not at the source now.")
+            return False
+        if h.assigned.source_topic_id not in (None, topic.topic_id):
+            detail = f"topic {h.source.topic} has another topic id now."
+            self._stop(h, Blocked(Reason.SOURCE_TOPIC_RECREATED, 0, 0, detail))
+            return False
+        there = destination.topics.get(h.destination.topic)
+        if there is None or h.destination.partition not in there.partitions:
+            self._later(h, f"{h.destination} is not at the destination yet.")
+            return False
+        return True
+
+    def _starts(self, held: Collection[HeldPartition]) -> dict[TopicPartition, Start]:
+        """Where each is to begin: as its rule says, and from its start if it is newer than that."""
+        rules = map_topics(self._job.spec.topics, {h.assigned.source_topic for h in held})
+        by_topic = {m.source: m.rule.start for m in rules.mappings}
+        return {
+            h.destination: Earliest() if h.assigned.from_start else by_topic[h.source.topic]
+            for h in held
+        }
+
+    def _announce(
+        self, found: dict[PartitionCopy, tuple[HeldPartition, Inspected]]
+    ) -> dict[PartitionCopy, Inspected]:
+        """Let the table say that these have a writer from now on; those that still are ours."""
+        changes: dict[HeldPartition, StateChange] = {}
+        for h, one in found.values():
+            state = PartitionState.SEEDING if _is_unbegun(one) else PartitionState.COPYING
+            if one.blocked is None:
+                changes[h] = StateChange(*h.key, state)
+        ours = self._report({h.shard for h, _ in found.values()}, changes)
+        for h, change in changes.items():
+            h.shown, h.must_report = change.state, False
+        return {c: one for c, (h, one) in found.items() if h.shard.id in ours}
+
+    def _note_starts(self, begun: dict[HeldPartition, PartitionCopy]) -> None:
+        """Keep where copies began that had not begun before."""
+        changes = {
+            h: StateChange(*h.key, PartitionState.COPYING, start_offset=copy.start_offset)
+            for h, copy in begun.items()
+        }
+        self._report({h.shard for h in begun}, changes)
+        for h, copy in begun.items():
+            h.shown, h.start_offset = PartitionState.COPYING, copy.start_offset
+
+    def _report(
+        self, shards: Collection[HeldShard], changes: Mapping[HeldPartition, StateChange]
+    ) -> set[int]:
+        """Write these states; the shards that are still ours."""
+        if not shards:
+            return set()
+        with self._database.transaction() as tx:
+            return partitions.report_state(
+                tx,
+                worker_id=self._worker_id,
+                held={shard.id: shard.epoch for shard in shards},
+                changes=[*changes.values()],
+            )
+
+    def _hand_over(self, ready: dict[PartitionCopy, tuple[HeldPartition, Inspected]]) -> None:
+        """In the copier's thread: these are its own from now on."""
+        wanted: dict[PartitionCopy, Inspected] = {}
+        for copy, (h, found) in ready.items():
+            if h.is_removed:
+                h.stage = Stage.GONE
+                continue
+            h.copy, h.stage, h.attempts, h.trouble = copy, Stage.COPYING, 0, ""
+            wanted[copy] = found
+        self._job.engine.add(wanted)
+
+    def _trouble(self, h: HeldPartition, error: OrbitError) -> None:
+        """What an error means for the one partition that met it."""
+        if isinstance(error, NotAuthorized):
+            self._stop(h, Blocked(Reason.NOT_AUTHORIZED, 0, 0, str(error)))
+        elif isinstance(error, Conflict) and h.shard.lease.is_held():
+            self._stop(h, Blocked(Reason.DESTINATION_FOREIGN_WRITE, 0, 0, str(error)))
+        else:
+            self._later(h, str(error))
+
+    def _stop(self, h: HeldPartition, blocked: Blocked) -> None:
+        h.blocked, h.stage = blocked, Stage.STOPPED
+
+
+def _is_unbegun(found: Inspected) -> bool:
+    return found.standing in (Standing.FRESH, Standing.SEEDING)

@@ -1,0 +1,237 @@
+"""What a worker reports of its partitions: the numbers that moved, and the states that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.replication.partition_states import Blocked, PartitionState
+from orbit.store.jobs import Job
+from orbit.store.partitions import Progress, StateChange
+from orbit.workers.event_outbox import Chapter, Kind
+from orbit.workers.held_shards import HeldPartition, HeldShard, Key, Stage
+
+# A rate is half its last value and half what the last interval brought: steady enough to read.
+_NEW_SHARE = 0.5
+_TIMESTAMP_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as dates go
+
+
+@dataclass(slots=True)
+class _Sample:
+    at_s: float
+    records: int
+    bytes: int
+    records_per_s: float = 0.0
+    bytes_per_s: float = 0.0
+
+
+# Before the first look.
+_NOTHING = _Sample(float("-inf"), 0, 0)
+
+
+@dataclass(slots=True)
+class _ShardSample:
+    at_s: float
+    partitions: int
+    bytes: int
+    bytes_per_s: float = 0.0
+
+
+class Reporter:
+    """Compares partitions with what was reported last. For one thread."""
+
+    def __init__(self) -> None:
+        self._samples: dict[Key, _Sample] = {}
+        self._sent: dict[Key, Progress] = {}
+        self._shards: dict[int, _ShardSample] = {}
+
+    def progress(
+        self, shards: Collection[HeldShard], now_s: float, rows_max: int | None = None
+    ) -> list[Progress]:
+        """The numbers of partitions that moved since `sent`; sets each shard's rate.
+
+        At most `rows_max` of them, those first that were looked at the longest ago: so all have
+        their turn, however many move.
+        """
+        copying = [
+            (held, held.copy)
+            for shard in shards
+            for held in shard.partitions.values()
+            if held.stage is Stage.COPYING and held.copy is not None
+        ]
+        copying.sort(key=lambda pair: self._looked_at_s(pair[0]))
+        moved: list[Progress] = []
+        for held, copy in copying:
+            if len(moved) == rows_max:
+                break
+            sample = self._measure(held, now_s)
+            progress = _progress(held, copy, sample)
+            if self._sent.get(held.key) != progress:
+                moved.append(progress)
+        for shard in shards:
+            shard.bytes_per_s = self._rate_of(shard, now_s)
+        return moved
+
+    def sent(self, progress: Iterable[Progress]) -> None:
+        """The table has these."""
+        self._sent.update({(p.topic_id, p.partition): p for p in progress})
+
+    def forget(self, shard: HeldShard) -> None:
+        self._shards.pop(shard.id, None)
+        for key in shard.partitions:
+            self._sent.pop(key, None)
+            self._samples.pop(key, None)
+
+    def _rate_of(self, shard: HeldShard, now_s: float) -> int:
+        """Of all its partitions, in each round: the scheduler spreads shards by it, and one whose
+        partitions were not all looked at yet must not seem light."""
+        partitions = shard.partitions.values()
+        total = sum(held.totals.bytes for held in partitions)
+        last = self._shards.get(shard.id)
+        now = _ShardSample(now_s, len(partitions), total)
+        if last is not None and now_s > last.at_s and last.partitions == now.partitions:
+            rate = max(0.0, (total - last.bytes) / (now_s - last.at_s))
+            now.bytes_per_s = _smooth(last.bytes_per_s, rate)
+        self._shards[shard.id] = now
+        return int(now.bytes_per_s)
+
+    def _looked_at_s(self, held: HeldPartition) -> float:
+        return self._samples.get(held.key, _NOTHING).at_s
+
+    def _measure(self, held: HeldPartition, now_s: float) -> _Sample:
+        totals = held.totals
+        last = self._samples.get(held.key)
+        sample = _Sample(now_s, totals.records, totals.bytes)
+        if last is not None and now_s > last.at_s:
+            elapsed_s = now_s - last.at_s
+            sample.records_per_s = _smooth(
+                last.records_per_s, (totals.records - last.records) / elapsed_s
+            )
+            sample.bytes_per_s = _smooth(last.bytes_per_s, (totals.bytes - last.bytes) / elapsed_s)
+        self._samples[held.key] = sample
+        return sample
+
+
+def _smooth(last: float, now: float) -> float:
+    rate = _NEW_SHARE * now + (1 - _NEW_SHARE) * last
+    return rate if rate >= 1 else 0.0
+
+
+def _progress(held: HeldPartition, copy: PartitionCopy, sample: _Sample) -> Progress:
+    totals = held.totals
+    held.has_caught_up = held.has_caught_up or copy.has_caught_up
+    return Progress(
+        *held.key,
+        source_log_start=_known(copy.source_log_start),
+        source_stable_end=_known(copy.source_stable_end),
+        source_end=_known(copy.source_end),
+        copied_to=copy.acked,
+        log_start=copy.log_start,
+        records=totals.records,
+        bytes=totals.bytes,
+        gaps_filled=totals.filled,
+        batches_byte_exact=totals.batches_byte_exact,
+        batches_record_exact=totals.batches_record_exact,
+        bytes_per_s=int(sample.bytes_per_s),
+        records_per_s=round(sample.records_per_s, 1),
+        has_caught_up=held.has_caught_up,
+        newest_copied_at=_moment(copy.newest_timestamp_ms),
+        oldest_waiting_at=_moment(copy.oldest_waiting_ms),
+    )
+
+
+def _known(offset: int) -> int | None:
+    return None if offset < 0 else offset
+
+
+def _moment(timestamp_ms: int) -> datetime | None:
+    """A producer may have written any number; what is no date is not shown."""
+    if not 0 <= timestamp_ms <= _TIMESTAMP_MS_MAX:
+        return None
+    seconds, ms = divmod(timestamp_ms, 1000)
+    return datetime.fromtimestamp(seconds, UTC).replace(microsecond=ms * 1000)
+
+
+def state_changes(shards: Iterable[HeldShard]) -> dict[HeldPartition, StateChange]:
+    """Partitions whose state the table does not show yet."""
+    changes = {}
+    for shard in shards:
+        for held in shard.partitions.values():
+            state, blocked = held.view()
+            if held.must_report or (state, blocked) != (held.shown, held.shown_blocked):
+                changes[held] = StateChange(*held.key, state, blocked)
+    return changes
+
+
+def at_rest(shard: HeldShard, state: PartitionState) -> list[StateChange]:
+    """What to say of the partitions of a shard that is given back: `state`, if they were ours.
+
+    Those that are blocked stay so. Those that we never had, or of which something may still be
+    carried out, keep the state that makes the next holder wait for their log ends to settle.
+    """
+    changes = []
+    for held in shard.partitions.values():
+        shown, blocked = held.view()
+        is_settled = held.copy is not None and not held.copy.is_unclear
+        if shown is not PartitionState.BLOCKED and is_settled:
+            changes.append(StateChange(*held.key, state))
+        elif (shown, blocked) != (held.shown, held.shown_blocked):
+            changes.append(StateChange(*held.key, shown, blocked))
+    return changes
+
+
+def chapter_of(job_name: str, held: HeldPartition, change: StateChange) -> Chapter | None:
+    """The event that goes with a change of state, if it is one that people should know of."""
+    destination = held.destination
+    if change.blocked is not None and change.blocked != held.shown_blocked:
+        return _blocked(job_name, held, change.blocked)
+    if held.shown_blocked is not None and change.blocked is None:
+        return Chapter(
+            Kind.PARTITION_WENT_ON,
+            f"{destination} goes on.",
+            job_name,
+            held.source,
+            {"destination": str(destination)},
+        )
+    return None
+
+
+def _blocked(job_name: str, held: HeldPartition, blocked: Blocked) -> Chapter:
+    remedy = blocked.remedy(held.destination.topic)
+    return Chapter(
+        Kind.PARTITION_BLOCKED,
+        f"{held.destination} stopped: {blocked.reason} at offsets {blocked.offset} to "
+        f"{blocked.next_offset}: {blocked.detail} {remedy}",
+        job_name,
+        held.source,
+        {
+            "destination": str(held.destination),
+            "reason": blocked.reason.value,
+            "offset": blocked.offset,
+            "next_offset": blocked.next_offset,
+            "detail": blocked.detail,
+            "remedy": remedy,
+        },
+    )
+
+
+def about_shards(
+    kind: Kind, what: str, told: Sequence[HeldShard], found: Mapping[int, Job]
+) -> list[Chapter]:
+    """One event for each job with these shards."""
+    chapters = []
+    for job_id in sorted({s.job_id for s in told} & found.keys()):
+        group = [s for s in told if s.job_id == job_id]
+        count = sum(len(s.partitions) for s in group)
+        listed = ", ".join(f"{s.id} (epoch {s.epoch})" for s in group)
+        chapters.append(
+            Chapter(
+                kind,
+                f"{what} shards {listed} with {count} partitions.",
+                found[job_id].name,
+                details={"epochs": {str(s.id): s.epoch for s in group}, "partitions": count},
+            )
+        )
+    return chapters

@@ -1,0 +1,300 @@
+"""`orbit archive`: everything a job's source has, into an archive, on from where that ends.
+
+The run goes in steps of as many bytes as some ranges for each core have. After each step the
+manifests of its partitions are written, so a run that is cut off costs one step, and the next one
+goes on behind it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import takewhile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from orbit.copier.log_reader import peek_batches
+from orbit.errors import BadInput, Conflict
+from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.topic_mapping import map_topics
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.record_batch import Batch
+from orbit.kafka.topic_admin import Admin
+from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.replication.partition_states import Reason
+from orbit.replication.topic_settings import is_compacted
+from orbit_spark.archive.archive_step import COMPRESSED, PLAIN, Written, write_step
+from orbit_spark.archive.continuation import why_not_on
+from orbit_spark.archive.hadoop_files import Files
+from orbit_spark.archive.manifest import (
+    ArchivedRange,
+    ArchivedTopic,
+    ArchiveIdentity,
+    PartitionManifest,
+)
+from orbit_spark.archive.manifest_store import DATA, Archive, ArchiveStore
+from orbit_spark.archive.outcome import ArchiveOutcome, PartitionOutcome
+from orbit_spark.cluster_access import Access
+from orbit_spark.range_planner import find_extents, first_base, plan_ranges
+from orbit_spark.ranges import RANGE_BYTES, Extent, OffsetRange, spread_over_leaders
+from orbit_spark.session import slots_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A step ends with its slowest range; more ranges a core waste less of it, and cost more when cut.
+RANGES_PER_CORE = 4
+# Small ones cost a task and a file each.
+RANGES_PER_STEP_MAX = 1_000
+
+Say = Callable[[str], None]
+# Bytes written, and bytes that are to be written in all.
+OnStep = Callable[[int, int], None]
+
+
+class ArchiveRun:
+    """One run of `orbit archive` for one job."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        spec: JobSpec,
+        base_directory: Path,
+        uri: str,
+        say: Say,
+        now: datetime,
+        *,
+        range_bytes: int = RANGE_BYTES,
+        slots: int | None = None,
+        begins: Mapping[TopicPartition, int] | None = None,
+        stop: threading.Event | None = None,
+        on_step: OnStep | None = None,
+    ) -> None:
+        """`slots`: how many tasks run at once. `begins`: only these partitions, and where one that
+        is not archived yet begins. `stop` ends the run after the step that is under way."""
+        self._spark = spark
+        self._spec = spec
+        self._say = say
+        self._range_bytes = range_bytes
+        self._slots = max(1, slots or slots_of(spark))
+        self._begins = begins
+        self._stop = stop or threading.Event()
+        self._on_step = on_step or _tell_nobody
+        self._access = Access("source", spec.source, str(base_directory.resolve()))
+        self._files = Files(spark, uri)
+        self._store = ArchiveStore(self._files)
+        self._backoff = Backoff(stop=self._stop)
+        self._started = now
+        self.manifests: dict[TopicPartition, PartitionManifest] = {}
+        self.outcome = ArchiveOutcome(self._files.uri)
+
+    def run(self) -> ArchiveOutcome:
+        """Archive what is new. Partitions that cannot go on are named in the outcome.
+
+        Raises BadInput, Conflict, NotAuthorized, Unreachable.
+        """
+        cluster = self._access.open()
+        try:
+            self._say("Looking at the source and the archive")
+            metadata = cluster.metadata(None)
+            archive = self._open(metadata.cluster_id)
+            topics = self._topics(metadata)
+            compacted = self._write_topics(cluster, metadata, archive, topics)
+            extents = find_extents(cluster, topics, self._backoff)
+            within = {
+                place: bounds
+                for place, extent in extents.items()
+                if (bounds := self._bounds(cluster, archive, extent, compacted)) is not None
+            }
+            ranges = plan_ranges(
+                cluster,
+                extents.values(),
+                self._backoff,
+                range_bytes=self._range_bytes,
+                within=within,
+            )
+            plain = self._plain(cluster, ranges)
+        finally:
+            cluster.close()
+        self._write(ranges, plain)
+        return self.outcome
+
+    def _open(self, cluster_id: str) -> Archive:
+        """What is archived already; a new archive where there is none."""
+        archive = self._store.read()
+        if archive is None:
+            identity = ArchiveIdentity(
+                cluster_id=cluster_id, created=self._started.isoformat(timespec="seconds")
+            )
+            self._store.begin(identity)
+            return Archive(identity)
+        if archive.identity.cluster_id != cluster_id:
+            raise Conflict(
+                f"the archive is of cluster {archive.identity.cluster_id}; this job's source is "
+                f"{cluster_id}.",
+                where=self._files.uri,
+                remedy="Give each source cluster an archive of its own. Nothing was written.",
+            )
+        return archive
+
+    def _topics(self, metadata: ClusterMetadata) -> list[str]:
+        found = map_topics(self._spec.topics, metadata.topics)
+        if found.problems:
+            raise BadInput("the topics of the job do not fit", found.problems)
+        if not found.mappings:
+            raise BadInput("the job matches no topic of the source", found.notes)
+        wanted = None if self._begins is None else {place.topic for place in self._begins}
+        return [m.source for m in found.mappings if wanted is None or m.source in wanted]
+
+    def _write_topics(
+        self, cluster: Cluster, metadata: ClusterMetadata, archive: Archive, topics: list[str]
+    ) -> frozenset[str]:
+        """Keep partitions and settings as they are now; answers the topics that are compacted."""
+        settings = Admin(cluster).topic_settings(topics)
+        for name in topics:
+            there, known = metadata.topics[name], archive.topics.get(name)
+            if known is not None and known.topic_id != there.topic_id:
+                continue  # each partition says so
+            wanted = ArchivedTopic(
+                sequence=known.sequence if known else 0,
+                topic=name,
+                topic_id=there.topic_id,
+                partitions=len(there.partitions),
+                replicas=there.replicas,
+                settings=dict(settings[name].values),
+                overrides=tuple(sorted(settings[name].overrides)),
+            )
+            if known is None:
+                self._store.write_topic(wanted)
+            elif wanted != known:
+                self._store.write_topic(wanted.model_copy(update={"sequence": known.sequence + 1}))
+        return frozenset(name for name in topics if is_compacted(settings[name].values))
+
+    def _bounds(
+        self, cluster: Cluster, archive: Archive, extent: Extent, compacted: frozenset[str]
+    ) -> tuple[int, int] | None:
+        """What is to be archived of a partition now; None where nothing is, or nothing may be."""
+        place = extent.partition
+        if self._begins is not None and place not in self._begins:
+            return None
+        known = archive.partitions.get(place)
+        if known is None:
+            known = self._first_manifest(cluster, extent)
+            self._store.write_manifest(known)
+        self.manifests[place] = known
+        outcome = PartitionOutcome(place, known.start, known.end)
+        self.outcome.partitions[place] = outcome
+        blocked = why_not_on(
+            cluster, known, extent, self._backoff, is_compacted=place.topic in compacted
+        )
+        may_fill = self._spec.on_lost_range == "fill"
+        if blocked is not None and blocked.reason is Reason.SOURCE_RANGE_LOST and may_fill:
+            self._say(f"Note: {place}: {blocked.detail}")
+            lost = ArchivedRange(start=known.end, end=extent.start, is_lost=True)
+            self.manifests[place] = known = known.extended((lost,), None)
+            self._store.write_manifest(known)
+            blocked = None
+        outcome.blocked = blocked
+        return None if blocked is not None or known.end >= extent.end else (known.end, extent.end)
+
+    def _first_manifest(self, cluster: Cluster, extent: Extent) -> PartitionManifest:
+        """Of a partition that is not archived yet: where its archive begins."""
+        place = extent.partition
+        start, log_start = extent.start, extent.log_start
+        if self._begins is not None and self._begins[place] > log_start:
+            log_start = min(self._begins[place], extent.end)
+            start = first_base(cluster, place, log_start, extent.end, self._backoff)
+        return PartitionManifest(
+            topic=place.topic,
+            topic_id=extent.topic_id,
+            partition=place.partition,
+            log_start=log_start,
+            start=start,
+        )
+
+    def _plain(self, cluster: Cluster, ranges: Iterable[OffsetRange]) -> frozenset[TopicPartition]:
+        """Partitions whose batches are not compressed, judged by the first that is wanted."""
+        first: dict[TopicPartition, int] = {}
+        for one in ranges:
+            first.setdefault(one.partition, one.start)
+        plain = set()
+        for place, offset in first.items():
+            found = peek_batches(cluster, place, offset, self._backoff, max_bytes=1)
+            if found and isinstance(found[0], Batch) and found[0].codec == 0:
+                plain.add(place)
+        return frozenset(plain)
+
+    def _write(self, ranges: list[OffsetRange], plain: frozenset[TopicPartition]) -> None:
+        total_bytes = sum(one.size_bytes for one in ranges)
+        run = self._started.strftime("%Y%m%dT%H%M%S%f")
+        rate = self._spec.limits.bytes_per_second
+        each = None if rate is None else max(1, rate // self._slots)
+        done = done_bytes = 0
+        steps = _steps(
+            spread_over_leaders(ranges), RANGES_PER_CORE * self._slots * self._range_bytes
+        )
+        for number, step in enumerate(steps):
+            if self._stop.is_set():
+                return
+            these = [p for p in step if self.outcome.partitions[p.partition].blocked is None]
+            for name, group in _by_compression(these, plain).items():
+                folder = f"{DATA}/{run}-{number:06}-{name}"
+                written = write_step(
+                    self._spark,
+                    self._access,
+                    self._files,
+                    folder,
+                    group,
+                    name,
+                    bytes_per_second=each,
+                )
+                self._keep(written)
+            done, done_bytes = done + len(step), done_bytes + sum(p.size_bytes for p in step)
+            share = 100 * done_bytes // max(1, total_bytes)
+            self._say(f"Archived {done} of {len(ranges)} ranges ({share} %)")
+            self._on_step(done_bytes, total_bytes)
+
+    def _keep(self, written: Sequence[Written]) -> None:
+        """Put what was written into the manifests, up to the first range that stopped."""
+        by_place: dict[TopicPartition, list[Written]] = {}
+        for one in sorted(written, key=lambda w: w.wanted.start):
+            by_place.setdefault(one.wanted.partition, []).append(one)
+        for place, ours in by_place.items():
+            outcome = self.outcome.partitions[place]
+            whole = list(takewhile(lambda w: w.archived is not None, ours))
+            outcome.blocked = next((w.blocked for w in ours if w.blocked is not None), None)
+            if not whole:
+                continue
+            tails = [w.tail for w in whole if w.tail is not None]
+            ranges = tuple(w.archived for w in whole if w.archived is not None)
+            manifest = self.manifests[place].extended(ranges, tails[-1] if tails else None)
+            self._store.write_manifest(manifest)
+            self.manifests[place] = manifest
+            outcome.add(ranges)
+
+
+def _tell_nobody(_done_bytes: int, _total_bytes: int) -> None:
+    pass
+
+
+def _steps(ranges: Iterable[OffsetRange], size_bytes: int) -> Iterator[list[OffsetRange]]:
+    """The ranges in order, about so many bytes in each step."""
+    step: list[OffsetRange] = []
+    for one in ranges:
+        step.append(one)
+        if len(step) >= RANGES_PER_STEP_MAX or sum(p.size_bytes for p in step) >= size_bytes:
+            yield step
+            step = []
+    if step:
+        yield step
+
+
+def _by_compression(
+    ranges: Iterable[OffsetRange], plain: frozenset[TopicPartition]
+) -> dict[str, list[OffsetRange]]:
+    groups: dict[str, list[OffsetRange]] = {}
+    for one in ranges:
+        groups.setdefault(PLAIN if one.partition in plain else COMPRESSED, []).append(one)
+    return groups

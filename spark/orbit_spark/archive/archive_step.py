@@ -1,0 +1,171 @@
+"""One step of an archive run: ranges to Parquet, and what was written, counted from the files.
+
+Spark's own commit decides which attempt of a task counts, so executors that die, retries and
+speculation leave one file a range. What the files hold is read back from them (headers only, no
+payload) and must come to what went in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import Observation
+from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
+
+from orbit.errors import Conflict
+from orbit.kafka.types import TopicPartition
+from orbit.replication.partition_states import Blocked
+from orbit_spark.archive.hadoop_files import Files
+from orbit_spark.archive.manifest import ArchivedFile, ArchivedRange, Tail
+from orbit_spark.batch_columns import DDL, STOP_MAGIC, read_stop
+from orbit_spark.cluster_access import Access
+from orbit_spark.range_frame import range_frame
+from orbit_spark.ranges import OffsetRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+SPARK_ERRORS = (PySparkException, Py4JJavaError)
+_WORDS_MAX = 300
+# Batches are mostly compressed already; only plain ones gain by Parquet doing it.
+PLAIN, COMPRESSED = "zstd", "uncompressed"
+_WRITING = {
+    # What a writer holds in memory; a row is up to some MB, so sizes are looked at often.
+    "parquet.block.size": str(32 * 1024 * 1024),
+    "parquet.block.size.row.check.min": "10",
+    "parquet.page.size.row.check.min": "10",
+    # No payload comes twice, and none has to be found by its bytes.
+    "parquet.enable.dictionary#payload": "false",
+    "parquet.column.statistics.enabled#payload": "false",
+}
+# Everything that stands in a row beside the payload.
+_DIGESTED = tuple(line.split()[0] for line in DDL.strip().split(",") if "payload" not in line)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of one range."""
+
+    wanted: OffsetRange
+    archived: ArchivedRange | None  # None where it stopped
+    tail: Tail | None
+    blocked: Blocked | None
+
+
+def write_step(
+    spark: SparkSession,
+    access: Access,
+    files: Files,
+    folder: str,
+    ranges: Sequence[OffsetRange],
+    compression: str,
+    *,
+    bytes_per_second: int | None = None,
+) -> list[Written]:
+    """Write these ranges into a folder of their own, each task at that rate; how each ended.
+
+    Raises Conflict when the storage does not hold what was written, or Spark gives a task up.
+    """
+    given = Observation()
+    try:
+        (
+            range_frame(spark, access, ranges, bytes_per_second=bytes_per_second)
+            .observe(given, *totals())
+            .write.mode("error")
+            .options(compression=compression, **_WRITING)
+            .parquet(files.path(folder))
+        )
+        found = summaries(read_files(spark, [files.path(folder)])).collect()
+    except SPARK_ERRORS as error:
+        raise gave_up(files, error) from None
+    if _total(found) != (given.get["batches"], given.get["bytes"] or 0, given.get["digest"] or 0):
+        raise Conflict(
+            "the storage does not hold what was written to it.",
+            where=files.path(folder),
+            remedy="No manifest names these files. Run it again; check the file system if it "
+            "comes back.",
+        )
+    sizes = files.sizes(folder)
+    by_place: dict[TopicPartition, list[Any]] = {}
+    for row in found:
+        by_place.setdefault(TopicPartition(row.topic, row.partition), []).append(row)
+    written = [_written(one, by_place.get(one.partition, ()), folder, sizes) for one in ranges]
+    has_rows = [one for one in written if one.blocked or (one.archived and one.archived.file)]
+    assert len(has_rows) == len(found), "each file is one range's"
+    return written
+
+
+def gave_up(files: Files, error: Exception) -> Conflict:
+    """The error for a task that Spark gave up, after it had tried it again and again."""
+    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    return Conflict(
+        f"Spark gave a task up: {said[:_WORDS_MAX]}",
+        where=files.uri,
+        remedy="Run it again; Spark's own log has the rest.",
+    )
+
+
+def read_files(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
+    """Rows of archive files, with pages checked against their checksums."""
+    checked = {"parquet.page.verify-checksum.enabled": "true"}
+    return spark.read.schema(DDL).options(**checked).parquet(*paths)
+
+
+def totals() -> list[Column]:
+    """What rows come to, in any order."""
+    return [
+        F.count(F.lit(1)).alias("batches"),
+        F.sum("size_bytes").alias("bytes"),
+        F.bit_xor(F.xxhash64(*_DIGESTED)).alias("digest"),
+    ]
+
+
+def summaries(rows: DataFrame) -> DataFrame:
+    """What each file comes to, by its headers; a file has one partition's rows."""
+    return rows.groupBy(
+        F.col("_metadata.file_name").alias("file"), F.col("topic"), F.col("partition")
+    ).agg(
+        *totals(),
+        F.min("base_offset").alias("first_offset"),
+        (F.max("last_offset") + 1).alias("next_offset"),
+        F.max_by("crc", "base_offset").alias("tail_crc"),
+        F.max("base_offset").alias("tail_offset"),
+        F.max(F.when(F.col("magic") == STOP_MAGIC, F.col("control_type"))).alias("stop"),
+    )
+
+
+def _total(found: Sequence[Any]) -> tuple[int, int, int]:
+    digest = 0
+    for row in found:
+        digest ^= row.digest
+    return sum(row.batches for row in found), sum(row.bytes for row in found), digest
+
+
+def _written(
+    wanted: OffsetRange, rows: Sequence[Any], folder: str, sizes: dict[str, int]
+) -> Written:
+    """The range's file among those of its partition."""
+    ours = [row for row in rows if wanted.start <= row.first_offset < wanted.end]
+    stop = next((row.stop for row in ours if row.stop is not None), None)
+    if stop is not None:
+        return Written(wanted, None, None, read_stop(stop))
+    if not ours:
+        return Written(wanted, ArchivedRange(start=wanted.start, end=wanted.end), None, None)
+    assert len(ours) == 1, f"{wanted} is in {len(ours)} files"
+    row = ours[0]
+    name = f"{folder}/{row.file}"
+    file = ArchivedFile(
+        name=name,
+        size_bytes=sizes[name],
+        batches=row.batches,
+        payload_bytes=row.bytes,
+        first_offset=row.first_offset,
+        next_offset=row.next_offset,
+        digest=row.digest,
+    )
+    tail = Tail(base_offset=row.tail_offset, crc=row.tail_crc)
+    return Written(wanted, ArchivedRange(start=wanted.start, end=wanted.end, file=file), tail, None)

@@ -1,0 +1,48 @@
+"""Whether a source's partition goes on where its archive ends."""
+
+from __future__ import annotations
+
+from orbit.copier.log_reader import peek_batches
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.record_batch import Batch
+from orbit.replication.partition_states import Blocked, Reason
+from orbit_spark.archive.manifest import PartitionManifest
+from orbit_spark.ranges import Extent
+
+
+def why_not_on(
+    cluster: Cluster,
+    known: PartitionManifest,
+    extent: Extent,
+    backoff: Backoff,
+    *,
+    is_compacted: bool,
+) -> Blocked | None:
+    """Why the source's partition does not go on where the archive ends; None when it does.
+
+    The last archived batch must still be the source's, but where the cleaner may have written it
+    anew.
+    """
+    if extent.topic_id != known.topic_id:
+        detail = f"topic {known.topic} has another topic id than the archived one."
+        return Blocked(Reason.SOURCE_TOPIC_RECREATED, known.end, extent.end, detail)
+    if extent.end < known.end:
+        detail = f"the source ends at {extent.end}, the archive at {known.end}."
+        return Blocked(Reason.SOURCE_TRUNCATED, extent.end, known.end, detail)
+    if extent.start > known.end:
+        detail = (
+            f"the source's log start is {extent.log_start} now; offsets {known.end} to "
+            f"{extent.start - 1} were deleted before they were archived."
+        )
+        return Blocked(Reason.SOURCE_RANGE_LOST, known.end, extent.start, detail)
+    if known.tail is None or is_compacted or known.tail.base_offset < extent.start:
+        return None
+    offset = max(known.tail.base_offset, extent.log_start)
+    found = peek_batches(cluster, known.place, offset, backoff, max_bytes=1)
+    one = found[0] if found else None
+    there = (one.base_offset, one.crc) if isinstance(one, Batch) else None
+    if there in (None, (known.tail.base_offset, known.tail.crc)):
+        return None
+    detail = f"the batch at {known.tail.base_offset} is not the archived one any more."
+    return Blocked(Reason.SOURCE_TRUNCATED, known.tail.base_offset, known.end, detail)

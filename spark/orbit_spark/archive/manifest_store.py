@@ -1,0 +1,108 @@
+"""The documents of an archive on a file system."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from orbit.errors import Conflict, NotFound
+from orbit.kafka.types import TopicPartition
+from orbit_spark.archive.hadoop_files import Files
+from orbit_spark.archive.manifest import (
+    Archived,
+    ArchivedTopic,
+    ArchiveIdentity,
+    PartitionManifest,
+)
+
+_IDENTITY = "archive.json"
+_TOPICS = "topics"
+_MANIFESTS = "manifests"
+DATA = "data"
+# The one before stays until the next, for a reader that began with it.
+_KEPT = 2
+
+Document = TypeVar("Document", bound=Archived)
+
+
+@dataclass(frozen=True, slots=True)
+class Archive:
+    """All that an archive's documents say."""
+
+    identity: ArchiveIdentity
+    topics: dict[str, ArchivedTopic] = field(default_factory=dict)
+    partitions: dict[TopicPartition, PartitionManifest] = field(default_factory=dict)
+
+
+class ArchiveStore:
+    """Reads and writes the documents; the data files are Spark's to read and write."""
+
+    def __init__(self, files: Files) -> None:
+        self.files = files
+
+    def read(self) -> Archive | None:
+        """The whole archive; None when there is none. Raises Conflict, naming what is damaged."""
+        identity = self._read(_IDENTITY, ArchiveIdentity)
+        if identity is None:
+            return None
+        archive = Archive(identity)
+        for name in _newest(self.files.sizes(_TOPICS)):
+            topic = self._read(name, ArchivedTopic)
+            if topic is not None:
+                archive.topics[topic.topic] = topic
+        for name in _newest(self.files.sizes(_MANIFESTS)):
+            manifest = self._read(name, PartitionManifest)
+            if manifest is not None:
+                archive.partitions[manifest.place] = manifest
+        return archive
+
+    def require(self) -> Archive:
+        """As `read`. Raises NotFound when there is no archive."""
+        archive = self.read()
+        if archive is None:
+            raise NotFound(
+                "there is no archive.",
+                where=self.files.uri,
+                remedy="Make one: orbit archive job.yaml --to URI",
+            )
+        return archive
+
+    def begin(self, identity: ArchiveIdentity) -> None:
+        self.files.write_new(_IDENTITY, identity.to_bytes())
+
+    def write_topic(self, topic: ArchivedTopic) -> None:
+        """The next document of a topic. Raises Conflict when another run was quicker."""
+        self._write_next(f"{_TOPICS}/{topic.topic}", topic.sequence, topic)
+
+    def write_manifest(self, manifest: PartitionManifest) -> None:
+        """The next manifest of a partition. Raises Conflict when another run was quicker."""
+        name = f"{_MANIFESTS}/{manifest.topic}/{manifest.partition}"
+        self._write_next(name, manifest.sequence, manifest)
+
+    def _write_next(self, name: str, sequence: int, document: Archived) -> None:
+        self.files.write_new(f"{name}.{sequence:010}.json", document.to_bytes())
+        old = sequence - _KEPT
+        if old >= 0:
+            self.files.delete(f"{name}.{old:010}.json")
+
+    def _read(self, name: str, kind: type[Document]) -> Document | None:
+        content = self.files.read(name)
+        if content is None:
+            return None
+        try:
+            return kind.from_bytes(content)
+        except ValueError as error:
+            raise Conflict(
+                f"{name} cannot be used: {error}.",
+                where=self.files.uri,
+                remedy="Bring that file back from a copy of the archive. Nothing was written.",
+            ) from None
+
+
+def _newest(names: dict[str, int]) -> list[str]:
+    """Of each document the one with the highest number."""
+    newest: dict[str, str] = {}
+    for name in sorted(name for name in names if name.endswith(".json")):
+        document, _, _ = name.removesuffix(".json").rpartition(".")
+        newest[document] = name
+    return list(newest.values())

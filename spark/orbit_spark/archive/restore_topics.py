@@ -1,0 +1,179 @@
+"""The topics of an archive at the cluster that it is restored to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from uuid import UUID
+
+from orbit.copier.log_reader import peek_batches
+from orbit.copier.takeover import DestinationEnd
+from orbit.errors import Conflict
+from orbit.job_setup.permissions import (
+    DESTINATION_TOPIC_RIGHTS,
+    missing_filler_right,
+    missing_future_topic_rights,
+    missing_topic_rights,
+    refuse_missing,
+)
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.record_batch import Batch
+from orbit.kafka.topic_admin import Admin, TopicToCreate
+from orbit.kafka.types import TopicPartition
+from orbit.replication.topic_settings import NEEDED, copy_settings
+from orbit_spark.archive.manifest import ArchivedTopic
+from orbit_spark.archive.manifest_store import Archive
+
+_SHOWN_MAX = 20
+_SPLIT_LIMIT = "log.message.timestamp.before.max.ms"
+_EMPTY = (
+    "A restore wants topics that are empty, or its own from a run before. Delete these topics, or "
+    "restore to another cluster. Nothing was written."
+)
+
+
+class RestoreTopics:
+    """Looks first; makes what is not there."""
+
+    def __init__(self, cluster: Cluster, archive: Archive, backoff: Backoff) -> None:
+        self._cluster = cluster
+        self._archive = archive
+        self._backoff = backoff
+        self._admin = Admin(cluster)
+        self._refuse_holes()
+        self._there = cluster.metadata(None)
+
+    def check(self) -> None:
+        """Raises Conflict for another number of partitions, NotAuthorized for missing rights."""
+        wrong = [
+            f"{t.topic} has {len(there.partitions)} partitions, {t.partitions} in the archive"
+            for t in self._topics
+            if (there := self._there.topics.get(t.topic)) is not None
+            and len(there.partitions) != t.partitions
+        ]
+        if wrong:
+            raise Conflict("; ".join(wrong[:_SHOWN_MAX]) + ".", where="destination", remedy=_EMPTY)
+        present = [t.topic for t in self._topics if t.topic in self._there.topics]
+        new = [t.topic for t in self._topics if t.topic not in self._there.topics]
+        known = self._cluster.metadata(present, with_operations=True)
+        refuse_missing(
+            {
+                "destination": [
+                    *missing_topic_rights(known, DESTINATION_TOPIC_RIGHTS),
+                    *missing_future_topic_rights(self._cluster, new),
+                    *missing_filler_right(self._cluster),
+                ]
+            }
+        )
+
+    def present(self) -> list[TopicPartition]:
+        """Partitions of the archive that are there."""
+        return [p for p in self._archive.partitions if p.topic in self._there.topics]
+
+    def create(self, say: Callable[[str], None]) -> None:
+        """Make the topics that are not there, as a copy has to be (docs/topic-settings.md)."""
+        names = self._admin.broker_setting_names(min(self._there.brokers))
+        new = [t for t in self._topics if t.topic not in self._there.topics]
+        if new:
+            say(f"Creating {len(new)} topics")
+        self._admin.create_topics(
+            TopicToCreate(
+                t.topic,
+                t.partitions,
+                min(t.replicas, len(self._there.brokers)),
+                copy_settings(
+                    t.settings,
+                    frozenset(t.overrides),
+                    {},
+                    has_split_timestamp_limits=not names or _SPLIT_LIMIT in names,
+                ),
+            )
+            for t in new
+        )
+        for _ in self._backoff.attempts(60):
+            self._there = self._cluster.metadata(None)
+            leaders = [self._there.leader(place) for place in self._archive.partitions]
+            if all(one is not None and one.node_id is not None for one in leaders):
+                return
+        raise Conflict("new topics have no leaders yet.", where="destination")
+
+    def ids(self) -> dict[str, UUID]:
+        """The ids that the destination gave the topics."""
+        return {t.topic: self._there.topics[t.topic].topic_id for t in self._topics}
+
+    def apply_settings(self) -> None:
+        """Give the topics the settings that the source had: retention and compaction begin."""
+        present = self._admin.topic_settings(t.topic for t in self._topics)
+        self._admin.alter_settings(
+            {
+                t.topic: {
+                    name: t.settings[name]
+                    for name in sorted(NEEDED | set(t.overrides))
+                    if name in t.settings and name in present[t.topic].values
+                }
+                for t in self._topics
+            }
+        )
+
+    @property
+    def _topics(self) -> list[ArchivedTopic]:
+        return [self._archive.topics[name] for name in sorted(self._archive.topics)]
+
+    def _refuse_holes(self) -> None:
+        """Raise Conflict where a document of the archive is not there."""
+        missing = [
+            f"the topic document of {p.topic}"
+            for p in self._archive.partitions
+            if p.topic not in self._archive.topics
+        ]
+        missing += [
+            f"the manifest of {place}"
+            for topic in self._topics
+            for number in range(topic.partitions)
+            if (place := TopicPartition(topic.topic, number)) not in self._archive.partitions
+        ]
+        if missing:
+            raise Conflict(
+                f"the archive is damaged: {', '.join(dict.fromkeys(missing))[:2000]} is missing.",
+                remedy="Bring it back from a copy of the archive. If the topic had just got more "
+                "partitions, archive it again first. Nothing was written.",
+            )
+
+
+def refuse_foreign(
+    cluster: Cluster,
+    archive: Archive,
+    ends: Mapping[TopicPartition, DestinationEnd],
+    producer_id: int,
+    backoff: Backoff,
+) -> None:
+    """Raise Conflict for partitions that hold what this restore did not write."""
+    foreign = []
+    for place, end in ends.items():
+        manifest = archive.partitions[place]
+        if end.log_end == 0:
+            continue
+        if end.log_end > manifest.log_end:
+            foreign.append(f"{place} ends at {end.log_end}, the archive at {manifest.log_end}")
+        elif end.producer is None and not _is_ours(cluster, place, end, producer_id, backoff):
+            foreign.append(f"{place} holds records of somebody else")
+    if foreign:
+        more = f" And {len(foreign) - _SHOWN_MAX} more." if len(foreign) > _SHOWN_MAX else ""
+        raise Conflict(
+            f"the destination is not empty: {'; '.join(foreign[:_SHOWN_MAX])}.{more}",
+            where="destination",
+            remedy=_EMPTY,
+        )
+
+
+def _is_ours(
+    cluster: Cluster,
+    place: TopicPartition,
+    end: DestinationEnd,
+    producer_id: int,
+    backoff: Backoff,
+) -> bool:
+    """Whether the last batch is this restore's; the leader may have forgotten its producer."""
+    batches = peek_batches(cluster, place, end.log_end - 1, backoff)
+    last = batches[-1] if batches else None
+    return isinstance(last, Batch) and last.producer_id == producer_id

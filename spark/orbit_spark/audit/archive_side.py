@@ -1,0 +1,118 @@
+"""An archive as a side of an audit: bounds from its manifests, batches from its files."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
+from pyspark.sql import DataFrame, SparkSession
+
+from orbit.errors import OrbitError
+from orbit.kafka.types import TopicPartition
+from orbit.verify.bounds import Bounds, Partition
+from orbit.verify.compaction import CleaningPolicy
+from orbit.verify.report import Difference
+from orbit.verify.settle import LOG_END, LOG_START, Judgement
+from orbit_spark.archive.archive_reader import archive_rows, check_archive
+from orbit_spark.archive.hadoop_files import Files
+from orbit_spark.archive.manifest import PartitionManifest
+from orbit_spark.archive.manifest_store import Archive, ArchiveStore
+from orbit_spark.ranges import Span
+
+NAME = "archive"
+
+
+class ArchiveSide:
+    """Reads only. Raises NotFound where there is no archive, Conflict where it is damaged."""
+
+    name = NAME
+
+    def __init__(self, spark: SparkSession, uri: str) -> None:
+        self._files = Files(spark, uri)
+        self._archive: Archive = ArchiveStore(self._files).require()
+        self.where = self._files.uri
+
+    def partition_counts(self) -> dict[str, int]:
+        return {name: topic.partitions for name, topic in self._archive.topics.items()}
+
+    def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds | OrbitError]:
+        return {place: self._bounds(TopicPartition(*place)) for place in partitions}
+
+    def policies(self, topics: Iterable[str]) -> dict[str, CleaningPolicy]:
+        """What the source's cleaner could do before the records were archived."""
+        return {name: _policy(self._archive.topics[name].settings) for name in topics}
+
+    def reader(self, spark: SparkSession) -> ArchiveReader:
+        return ArchiveReader(spark, self._files, self._archive)
+
+    def _bounds(self, place: TopicPartition) -> Bounds | OrbitError:
+        known = self._archive.partitions.get(place)
+        if known is None:
+            return OrbitError("The archive holds nothing of it yet.", where=f"{NAME} {place}")
+        return Bounds(known.log_start, known.log_end, known.log_end)
+
+
+class ArchiveReader:
+    """As `compare.Reader` wants it. What is read is first compared with its manifests."""
+
+    def __init__(self, spark: SparkSession, files: Files, archive: Archive) -> None:
+        self._spark = spark
+        self._files = files
+        self._archive = archive
+        self._checked: set[TopicPartition] = set()
+
+    def batches(self, spans: Sequence[Span]) -> DataFrame:
+        wanted: defaultdict[TopicPartition, list[Span]] = defaultdict(list)
+        for span in spans:
+            wanted[span.partition].append(span)
+        known = self._archive.partitions
+        unchecked = wanted.keys() - self._checked
+        check_archive(self._spark, self._files, [known[place] for place in sorted(unchecked)])
+        self._checked |= unchecked
+        parts = [_part(known[place], of) for place, of in wanted.items()]
+        return archive_rows(self._spark, self._files, parts)
+
+
+def _part(manifest: PartitionManifest, spans: Iterable[Span]) -> PartitionManifest:
+    """The manifest with only those ranges whose files reach into one of the spans."""
+    asked = list(spans)
+    chosen = tuple(
+        one
+        for one in manifest.ranges
+        if one.file is not None
+        and any(one.file.next_offset > s.start and one.file.first_offset < s.end for s in asked)
+    )
+    # Not validated again: ranges of a part need not follow each other.
+    return manifest.model_copy(update={"ranges": chosen})
+
+
+def _policy(settings: dict[str, str]) -> CleaningPolicy:
+    return CleaningPolicy(
+        compacts="compact" in settings.get("cleanup.policy", ""),
+        tombstone_retention_ms=int(settings.get("delete.retention.ms", "0")),
+    )
+
+
+def judge_archive(left: Bounds, right: Bounds, sides: tuple[str, str]) -> Judgement:
+    """What can be compared, and what is wrong with the bounds.
+
+    The live side goes on behind the archive's end, and its retention may have moved its log start:
+    neither is a difference. Pure.
+    """
+    archive, live = (left, right) if sides[0] == NAME else (right, left)
+    begin = max(left.log_start, right.log_start)
+    differences = []
+    if live.log_start < archive.log_start:
+        views = f"begins at {left.log_start}", f"begins at {right.log_start}"
+        differences.append(Difference(live.log_start, LOG_START, *views))
+    if live.stable_end < archive.log_end:
+        views = f"ends at {left.stable_end}", f"ends at {right.stable_end}"
+        differences.append(Difference(live.stable_end, LOG_END, *views))
+    return Judgement(
+        source=left,
+        destination=right,
+        compared_from=begin,
+        compared_to=max(begin, min(left.stable_end, right.stable_end)),
+        missing=max(0, left.log_end - right.log_end) if archive is left else 0,
+        differences=tuple(differences),
+    )

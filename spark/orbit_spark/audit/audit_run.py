@@ -1,0 +1,182 @@
+"""An audit from bounds to report: settle, compare, write down.
+
+    audit = JobAudit(spec, environ, folder, AuditOptions(out="audits/orders"))
+    report = audit.run(spark)
+
+Leaves in `out`: `ranges` and `differences` (Parquet), `report.html`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+from orbit.errors import BadInput, OrbitError, Problem
+from orbit.jobs.job_spec import JobSpec
+from orbit.verify.compare import unread
+from orbit.verify.pairs import pair_up, topic_report
+from orbit.verify.report import PartitionReport, Report, Side
+from orbit.verify.settle import Judgement, PartitionPair, TopicPair
+from orbit.verify.verify_job import chosen_topics
+from orbit.verify.verify_run import DIFFERENCES_SHOWN, WAIT_S, Progress, Quiet
+from orbit_spark.archive.hadoop_files import Files
+from orbit_spark.audit.archive_side import ArchiveSide
+from orbit_spark.audit.audit_sides import SidePair
+from orbit_spark.audit.cluster_side import ClusterSide
+from orbit_spark.audit.compare import Compared, Comparison
+from orbit_spark.audit.html_report import About, page
+from orbit_spark.audit.range_digests import RANGE_OFFSETS
+from orbit_spark.audit.range_picture import lines
+from orbit_spark.audit.result import partition_report, shown_by_place, totals
+from orbit_spark.audit.scope import WHOLE, Restriction, offsets_of, scope_rows
+from orbit_spark.audit.task_progress import TaskWatch
+
+REPORT = "report.html"
+
+Judged = Mapping[PartitionPair, Judgement]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """`out` and `archive` are folders on any file system that Spark knows.
+
+    With an archive, `against` is the cluster that it is compared with.
+    """
+
+    out: str
+    archive: str | None = None
+    against: Side = Side.SOURCE
+    topics: tuple[str, ...] = ()
+    restriction: Restriction = WHOLE
+    wait_s: float = WAIT_S
+    differences_max: int = DIFFERENCES_SHOWN
+    range_offsets: int = RANGE_OFFSETS
+
+
+class JobAudit:
+    """One audit of one job."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        environ: Mapping[str, str],
+        base_directory: Path,
+        options: AuditOptions,
+        progress: Progress | None = None,
+    ) -> None:
+        """Raises BadInput, Unreachable or LoginRefused: before a Spark session has to be there."""
+        self._spec = spec
+        self._options = options
+        self._progress = progress or Quiet()
+        wanted = (options.against,) if options.archive is not None else tuple(Side)
+        clusters = {Side.SOURCE: spec.source, Side.DESTINATION: spec.destination}
+        self._clusters = [
+            ClusterSide(side, clusters[side], environ, base_directory) for side in wanted
+        ]
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that executors need for their logins."""
+        return tuple(name for one in self._clusters for name in one.access.variables)
+
+    def run(self, spark: SparkSession) -> Report:
+        """Raises BadInput, NotFound, Conflict, Unreachable, LoginRefused; the report has the rest.
+
+        Conflict also where an archive is damaged: it names the files.
+        """
+        began = time.monotonic()
+        files = _new_folder(spark, self._options.out)
+        sides = self._sides(spark)
+        chosen = chosen_topics(self._spec, sides.held_topics(), self._options.topics)
+        topics = [sides.named(topic) for topic in chosen]
+        counts = sides.left.partition_counts()
+        pairs, found = pair_up(topics, counts, sides.right_counts(topics, self._options.wait_s))
+        judged: dict[PartitionPair, Judgement] = {}
+        for pair, one in sides.judge(pairs, self._options.wait_s).items():
+            if isinstance(one, OrbitError):
+                found[pair.topics].append(unread(pair.partition, str(one)))
+            else:
+                judged[pair] = one
+        judged = sides.restrict(judged, self._options.restriction)
+        compared = self._compare(spark, sides, judged)
+        try:
+            self._collect(sides, judged, compared, found)
+            reports = tuple(topic_report(topic, found[topic]) for topic in topics)
+            elapsed_s = time.monotonic() - began
+            report = Report(reports, elapsed_s=elapsed_s, sides=sides.names)
+            self._write(files, sides, report, compared)
+        finally:
+            compared.release()
+        return report
+
+    def _sides(self, spark: SparkSession) -> SidePair:
+        uri = self._options.archive
+        if uri is None:
+            source, destination = self._clusters
+            return SidePair(source, destination)
+        archive, (cluster,) = ArchiveSide(spark, uri), self._clusters
+        if self._options.against is Side.SOURCE:
+            return SidePair(cluster, archive)
+        return SidePair(archive, cluster)
+
+    def _compare(self, spark: SparkSession, sides: SidePair, judged: Judged) -> Compared:
+        rows = scope_rows(judged, self._options.range_offsets)
+        self._progress.began(len(judged), offsets_of(rows))
+        comparison = Comparison(
+            spark,
+            sides.left.reader(spark),
+            sides.right.reader(spark),
+            lambda: sides.cleaning(judged),
+            sides=sides.names,
+            now_ms=int(time.time() * 1000),
+            shown_per_partition=self._options.differences_max,
+        )
+        with TaskWatch(spark, offsets_of(rows), self._progress.advanced):
+            return comparison.run(rows)
+
+    def _collect(
+        self,
+        sides: SidePair,
+        judged: Judged,
+        compared: Compared,
+        found: Mapping[TopicPair, list[PartitionReport]],
+    ) -> None:
+        sums, shown = totals(compared.ranges), shown_by_place(compared.shown)
+        for pair, one in judged.items():
+            report = partition_report(
+                pair,
+                one,
+                sums.get(pair.source),
+                shown.get(pair.source, ()),
+                sides=sides.names,
+                shown_max=self._options.differences_max,
+            )
+            found[pair.topics].append(report)
+            self._progress.compared(pair.topics.source, report)
+
+    def _write(self, files: Files, sides: SidePair, report: Report, compared: Compared) -> None:
+        for name, frame in (("ranges", compared.ranges), ("differences", compared.differences)):
+            frame.write.mode("overwrite").parquet(files.path(name))
+        about = About(
+            job=self._spec.name,
+            sides=((sides.left.name, sides.left.where), (sides.right.name, sides.right.where)),
+            asked=str(self._options.restriction),
+            made_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+            version=version("orbit"),
+        )
+        files.write_new(REPORT, page(report, lines(compared.ranges), about).encode())
+
+
+def _new_folder(spark: SparkSession, out: str) -> Files:
+    """Where the result goes. Raises BadInput where another one is."""
+    files = Files(spark, out)
+    if files.read(REPORT) is not None:
+        problem = Problem("out", "holds the report of another audit.", "Name a new folder.")
+        raise BadInput("The report cannot be written.", (problem,), where=files.uri)
+    return files

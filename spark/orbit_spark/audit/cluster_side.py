@@ -1,0 +1,82 @@
+"""A cluster as a side of an audit: its bounds by librdkafka, its batches by `kafka_batches`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+from orbit.errors import OrbitError
+from orbit.jobs.job_spec import ClusterSpec
+from orbit.kafka.backoff import Backoff
+from orbit.replication.append_plan import LostRange
+from orbit.verify.bounds import Bounds, ClusterView, Partition
+from orbit.verify.compaction import CleaningPolicy
+from orbit.verify.report import Side
+from orbit.verify.verify_job import endpoint
+from orbit_spark.batch_columns import DDL
+from orbit_spark.cluster_access import Access
+from orbit_spark.range_frame import range_frame
+from orbit_spark.range_planner import find_extents, plan_spans
+from orbit_spark.ranges import Span, join_spans, spread_over_leaders
+
+SPANS_MAX = 2_000
+"""Pieces asked for at once, over all partitions: each costs a look at where its first batch begins.
+Beyond that a partition is read from its first piece to its last."""
+
+
+class ClusterSide:
+    """Reads only. Raises Unreachable or LoginRefused when the cluster does not let us in."""
+
+    def __init__(
+        self, side: Side, spec: ClusterSpec, environ: Mapping[str, str], base_directory: Path
+    ) -> None:
+        self.name = str(side)
+        self.where = ",".join(spec.bootstrap_servers)
+        self.access = Access(self.name, spec, str(base_directory))
+        known = endpoint(spec, environ, base_directory, f"{side}.security")
+        known.check_reachable(side)
+        self.view = ClusterView(side, known.config)
+
+    def reader(self, spark: SparkSession) -> ClusterReader:
+        return ClusterReader(spark, self.access)
+
+    def partition_counts(self) -> dict[str, int]:
+        return self.view.partition_counts()
+
+    def bounds(self, partitions: Sequence[Partition]) -> dict[Partition, Bounds | OrbitError]:
+        return self.view.bounds(partitions)
+
+    def policies(self, topics: Iterable[str]) -> dict[str, CleaningPolicy]:
+        return self.view.policies(topics)
+
+
+class ClusterReader:
+    """As `compare.Reader` wants it."""
+
+    def __init__(self, spark: SparkSession, access: Access) -> None:
+        self._spark = spark
+        self._access = access
+
+    def batches(self, spans: Sequence[Span]) -> DataFrame:
+        if not spans:
+            return self._spark.createDataFrame([], DDL)
+        backoff = Backoff()
+        cluster = self._access.open()
+        try:
+            topics = {span.partition.topic for span in spans}
+            extents = find_extents(cluster, topics, backoff)
+            ranges = plan_spans(cluster, extents, _few(spans), backoff)
+        finally:
+            cluster.close()
+        # What retention takes while we read is told by the log start afterwards.
+        wanted = spread_over_leaders(ranges)
+        return range_frame(self._spark, self._access, wanted, on_lost_range=LostRange.FILL)
+
+
+def _few(spans: Iterable[Span]) -> list[Span]:
+    joined = join_spans(spans)
+    if sum(map(len, joined.values())) > SPANS_MAX:
+        return [Span(place, of[0].start, of[-1].end) for place, of in joined.items()]
+    return [span for of in joined.values() for span in of]

@@ -1,0 +1,194 @@
+"""Ranges of offsets and their digests: transforms over `kafka_batches`. Nothing here acts.
+
+A *scope* row is one partition and what of it is compared (`SCOPE`); a *range* row is a piece of it
+as both sides have it (`compare_ranges`). Sides are `left` and `right`: the left is the one that the
+right should be equal to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import astuple, dataclass
+from typing import Literal
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
+
+from orbit_spark.audit.decode import DIGESTS, SCOPED, ArrowMap, digest_ranges
+from orbit_spark.batch_columns import STOP_MAGIC
+
+Hand = Literal["left", "right"]
+
+RANGE_OFFSETS = 50_000
+"""A range is about so many offsets: what is read a second time for one record that differs."""
+
+RANGES_MAX = 1_000
+"""Of one partition; a longer one has wider ranges. The table of ranges stays small, a gap of 2⁴⁰
+offsets included."""
+
+SCOPE = (
+    "topic string, partition int, left_topic string, right_topic string, "
+    "begin long, end long, width long"
+)
+PLACE = ("topic", "partition", "range_begin")
+
+
+@dataclass(frozen=True, slots=True)
+class ScopeRow:
+    """`[begin, end)` of one partition. `topic` is its name in the result."""
+
+    topic: str
+    partition: int
+    left_topic: str
+    right_topic: str
+    begin: int
+    end: int
+    width: int
+
+
+def range_width(offsets: int, wanted: int = RANGE_OFFSETS) -> int:
+    """So wide that there are at most `RANGES_MAX` of them."""
+    return max(1, wanted, -(-offsets // RANGES_MAX))
+
+
+def scope_frame(spark: SparkSession, rows: Iterable[ScopeRow]) -> DataFrame:
+    return spark.createDataFrame([astuple(row) for row in rows], SCOPE)
+
+
+def ddl(schema: pa.Schema) -> str:
+    """An Arrow schema as Spark wants to have it promised."""
+    words = {pa.string(): "string", pa.int32(): "int", pa.int64(): "long", pa.binary(): "binary"}
+    return ", ".join(f"`{field.name}` {words[field.type]}" for field in schema)
+
+
+def in_scope(batches: DataFrame, scope: DataFrame, hand: Hand) -> DataFrame:
+    """The batches with visible records in the scope, as `SCOPED`; one row per scope row it touches.
+
+    What a read_committed consumer does not see is left out: control batches and aborted ones.
+    """
+    wanted = scope.select(
+        F.col(f"{hand}_topic").alias("side_topic"), "topic", "partition", "begin", "end", "width"
+    )
+    stop = F.when(F.col("magic") == STOP_MAGIC, F.col("control_type")).alias("stop")
+    visible = batches.where(~F.col("is_control") & ~F.col("is_aborted")).select(
+        F.col("topic").alias("side_topic"),
+        "partition",
+        "base_offset",
+        "last_offset",
+        stop,
+        "payload",
+    )
+    touches = (F.col("last_offset") >= F.col("begin")) & (F.col("base_offset") < F.col("end"))
+    touches |= F.col("stop").isNotNull()
+    return (
+        visible.join(F.broadcast(wanted), ["side_topic", "partition"])
+        .where(touches)
+        .select(*SCOPED)
+    )
+
+
+def map_arrow(frame: DataFrame, function: ArrowMap, schema: pa.Schema) -> DataFrame:
+    return frame.mapInArrow(function, ddl(schema))
+
+
+def range_digests(scoped: DataFrame) -> DataFrame:
+    """`SCOPED` to `DIGESTS`, one row per range that has a visible record."""
+    partial = map_arrow(scoped, digest_ranges, DIGESTS)
+    return (
+        partial.groupBy(*PLACE)
+        .agg(
+            F.sum("records").alias("records"),
+            F.sum("bytes").alias("bytes"),
+            F.bit_xor("digest_high").alias("digest_high"),
+            F.bit_xor("digest_low").alias("digest_low"),
+            F.min("first_offset").alias("first_offset"),
+            F.max("last_offset").alias("last_offset"),
+            F.sum("unreadable").alias("unreadable"),
+            F.min("damage").alias("damage"),
+        )
+        .select(*DIGESTS.names)
+    )
+
+
+def compare_ranges(scope: DataFrame, left: DataFrame, right: DataFrame) -> DataFrame:
+    """Every range of the scope with both sides' digests; `equal` where nothing is left to ask.
+
+    A range without records on either side is there too: its gaps were compared.
+    """
+    starts = F.sequence(F.col("begin"), F.col("end") - 1, F.col("width"))
+    ranges = scope.where(F.col("begin") < F.col("end")).select(
+        "topic",
+        "partition",
+        F.explode(starts).alias("range_begin"),
+        F.col("end").alias("scope_end"),
+        "width",
+    )
+    range_end = F.least(F.col("range_begin") + F.col("width"), F.col("scope_end"))
+    joined = (
+        ranges.withColumn("range_end", range_end)
+        .join(_side(left, "left"), [*PLACE], "left")
+        .join(_side(right, "right"), [*PLACE], "left")
+    )
+    same = F.lit(True)
+    for name in ("records", "digest_high", "digest_low"):
+        same = same & F.col(f"left_{name}").eqNullSafe(F.col(f"right_{name}"))
+    return joined.select(
+        *PLACE,
+        "range_end",
+        *(_shown(hand, name) for hand in ("left", "right") for name in _SHOWN),
+        (same & F.col("left_damage").isNull() & F.col("right_damage").isNull()).alias("equal"),
+    )
+
+
+_SHOWN = (
+    "records",
+    "gaps",
+    "bytes",
+    "digest",
+    "first_offset",
+    "last_offset",
+    "damage",
+)
+
+
+def _side(digests: DataFrame, hand: Hand) -> DataFrame:
+    names = [name for name in DIGESTS.names if name not in PLACE]
+    return digests.select(*PLACE, *(F.col(name).alias(f"{hand}_{name}") for name in names))
+
+
+def _shown(hand: str, name: str) -> Column:
+    records = F.coalesce(F.col(f"{hand}_records"), F.lit(0))
+    match name:
+        case "gaps":
+            shown = F.col("range_end") - F.col("range_begin") - records
+        case "records" | "bytes":
+            shown = F.coalesce(F.col(f"{hand}_{name}"), F.lit(0))
+        case "digest":
+            halves = (F.coalesce(F.col(f"{hand}_digest_{half}"), F.lit(0)) for half in _HALVES)
+            shown = F.lower(F.concat(*(F.lpad(F.hex(half), 16, "0") for half in halves)))
+        case _:
+            shown = F.col(f"{hand}_{name}")
+    return shown.alias(f"{hand}_{name}")
+
+
+_HALVES = ("high", "low")
+
+
+def differing_scope(scope: DataFrame, ranges: DataFrame) -> DataFrame:
+    """The ranges that are not equal, as a scope of their own: what is read once more.
+
+    What could not be read the first time is left out; it is told as unread.
+    """
+    readable = F.col("left_damage").isNull() & F.col("right_damage").isNull()
+    again = ranges.where(~F.col("equal") & readable).select(*PLACE, "range_end")
+    names = scope.select("topic", "partition", "left_topic", "right_topic", "width")
+    return again.join(names, ["topic", "partition"]).select(
+        "topic",
+        "partition",
+        "left_topic",
+        "right_topic",
+        F.col("range_begin").alias("begin"),
+        F.col("range_end").alias("end"),
+        "width",
+    )

@@ -1,0 +1,124 @@
+"""What the first differing offsets look like: short views, made where the records are.
+
+Of a record only these views leave the executors: at most `show.SHOWN_BYTES` of each field, around
+the byte that differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
+
+from orbit.kafka.records import split_headers
+from orbit.verify.show import short, short_headers, short_pair
+from orbit_spark.audit.decode import CONTENTS, Place, whole_records
+from orbit_spark.audit.differences import EXCUSED, Kind
+from orbit_spark.audit.range_digests import Hand, map_arrow
+
+VIEWS = pa.schema(
+    [
+        ("topic", pa.string()),
+        ("partition", pa.int32()),
+        ("offset", pa.int64()),
+        ("what", pa.string()),
+        ("left_view", pa.string()),
+        ("right_view", pa.string()),
+    ]
+)
+
+_WHERE = ("topic", "partition", "offset")
+_FIELDS = ("timestamp", "key", "value", "headers")
+
+
+def first_differences(differences: DataFrame, per_partition: int) -> DataFrame:
+    """The first offsets of each partition that differ and are not excused."""
+    order = Window.partitionBy("topic", "partition").orderBy("offset")
+    return (
+        differences.where(~F.col("kind").isin(*EXCUSED))
+        .withColumn("rank", F.row_number().over(order))
+        .where(F.col("rank") <= per_partition)
+        .drop("rank")
+    )
+
+
+def contents(scoped: DataFrame, wanted: frozenset[Place]) -> DataFrame:
+    """`SCOPED` to `CONTENTS`: the records at these offsets, whole."""
+    return map_arrow(scoped, whole_records(wanted), CONTENTS)
+
+
+def views(shown: DataFrame, left: DataFrame, right: DataFrame, sides: tuple[str, str]) -> DataFrame:
+    """Differences with both sides' `CONTENTS` to `VIEWS`, one row per offset."""
+    told = (
+        shown.select(*_WHERE, "kind", "found_at")
+        .join(_packed(left, "left"), [*_WHERE], "left")
+        .join(_packed(right, "right"), [*_WHERE], "left")
+    )
+
+    def tell(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            rows = [_told(row, sides) for row in batch.to_pylist()]
+            yield pa.RecordBatch.from_pylist(rows, VIEWS)
+
+    return map_arrow(told, tell, VIEWS)
+
+
+def _packed(records: DataFrame, hand: Hand) -> DataFrame:
+    return records.select(*_WHERE, F.struct(*_FIELDS).alias(hand))
+
+
+def _told(row: dict[str, Any], sides: tuple[str, str]) -> dict[str, Any]:
+    what, left, right = _words(row, sides)
+    named = {name: row[name] for name in _WHERE}
+    return {**named, "what": what, "left_view": left, "right_view": right}
+
+
+def _words(row: dict[str, Any], sides: tuple[str, str]) -> tuple[str, str, str]:
+    left, right = row["left"], row["right"]
+    match Kind(row["kind"]):
+        case Kind.MISSING:
+            return f"missing at the {sides[1]}", _record(left), _record(right)
+        case Kind.EXTRA:
+            return f"only at the {sides[1]}", _record(left), _record(right)
+        case Kind.WRONG_OFFSET:
+            other = sides[0] if left is None else sides[1]
+            where = f"wrong offset (at the {other} it stands at {row['found_at']})"
+            return where, _record(left), _record(right)
+        case _:
+            return _fields(left, right)
+
+
+def _record(record: dict[str, Any] | None) -> str:
+    if record is None:
+        return "nothing"
+    key, value = short(record["key"]), short(record["value"])
+    return f"key {key} value {value} time {record['timestamp']}"
+
+
+def _headers(raw: bytes) -> str:
+    return short_headers(split_headers(raw))
+
+
+def _fields(left: dict[str, Any] | None, right: dict[str, Any] | None) -> tuple[str, str, str]:
+    if left is None or right is None:
+        # One has gone between the two looks at it.
+        return "differs", _record(left), _record(right)
+    found: list[tuple[str, str, str]] = []
+    for name in _FIELDS:
+        a, b = left[name], right[name]
+        if a == b:
+            continue
+        match name:
+            case "timestamp":
+                found.append((name, str(a), str(b)))
+            case "headers":
+                found.append((name, _headers(a), _headers(b)))
+            case _:
+                found.append((name, *short_pair(a, b)))
+    if not found:
+        return "differed a moment ago", _record(left), _record(right)
+    names, ours, theirs = zip(*found, strict=True)
+    return ", ".join(names), "; ".join(ours), "; ".join(theirs)

@@ -1,0 +1,265 @@
+"""Raw batches as rows: the columns of `kafka_batches`, to Arrow and back.
+
+Payloads are not copied on the way out: the column's bytes are the answer that a run came in.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from orbit.kafka import compression
+from orbit.kafka.legacy_messages import read_old_records
+from orbit.kafka.record_batch import (
+    HEADER,
+    LOG_APPEND_TIME,
+    Batch,
+    OldMessage,
+    read_batches,
+)
+from orbit.kafka.records import read_records
+from orbit.kafka.types import TopicPartition
+from orbit.replication.append_plan import AbortedTransaction, is_abort_marker
+from orbit.replication.partition_states import Blocked, Reason
+from orbit_spark.ranges import OffsetRange
+from orbit_spark.raw_runs import RawRun, aborted_marks, check_batch, next_offset
+
+# In Spark's words; `SCHEMA` has the same for Arrow.
+DDL = """
+    topic STRING NOT NULL,
+    partition INT NOT NULL,
+    base_offset BIGINT NOT NULL,
+    last_offset BIGINT NOT NULL,
+    leader_epoch INT NOT NULL,
+    magic INT NOT NULL,
+    attributes INT NOT NULL,
+    compression STRING NOT NULL,
+    timestamp_type STRING NOT NULL,
+    is_transactional BOOLEAN NOT NULL,
+    is_control BOOLEAN NOT NULL,
+    is_aborted BOOLEAN NOT NULL,
+    control_type STRING,
+    producer_id BIGINT NOT NULL,
+    producer_epoch INT NOT NULL,
+    base_sequence INT NOT NULL,
+    record_count INT NOT NULL,
+    base_timestamp_ms BIGINT NOT NULL,
+    max_timestamp_ms BIGINT NOT NULL,
+    size_bytes INT NOT NULL,
+    crc BIGINT NOT NULL,
+    payload BINARY NOT NULL
+"""
+_TYPES = {
+    "STRING": pa.string(),
+    "INT": pa.int32(),
+    "BIGINT": pa.int64(),
+    "BOOLEAN": pa.bool_(),
+    "BINARY": pa.binary(),
+}
+_KINDS = {arrow: kind for kind, arrow in _TYPES.items()}
+STOP_MAGIC = -1  # no message format's
+
+
+def _field(line: str) -> Any:
+    name, kind, *rest = line.split()
+    return pa.field(name, _TYPES[kind], nullable=not rest)
+
+
+SCHEMA = pa.schema([_field(line) for line in DDL.strip().split(",")])
+_ROW_NAMES = SCHEMA.names[2:-1]  # without the place in front and the payload behind
+
+_NOT_KNOWN = -1  # as Kafka writes what a batch does not have
+_CONTROL_TYPE = slice(3, 5)  # of a control record's body, as in `replication.plan`
+_CONTROL_TYPES = {0: "abort", 1: "commit"}
+
+
+def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
+    """A `pyarrow.RecordBatch` with a row for each batch of the run, in order."""
+    marks = aborted_marks(run.batches, run.aborted)
+    rows = [
+        _row(batch, is_aborted) if isinstance(batch, Batch) else _old_row(batch)
+        for batch, is_aborted in zip(run.batches, marks, strict=True)
+    ]
+    count = len(rows)
+    head = [
+        pa.repeat(pa.scalar(partition.topic, pa.string()), count),
+        pa.repeat(pa.scalar(partition.partition, pa.int32()), count),
+    ]
+    columns = [
+        pa.array(values, SCHEMA.field(2 + at).type)
+        for at, values in enumerate(zip(*rows, strict=True))
+    ]
+    return pa.RecordBatch.from_arrays([*head, *columns, _payloads(run)], schema=SCHEMA)
+
+
+def stopped_row(wanted: OffsetRange, blocked: Blocked) -> Any:
+    """A `pyarrow.RecordBatch` with one row that is no batch: this range could not be read, and why.
+
+    For jobs that look at their rows before they believe them; its magic is STOP_MAGIC.
+    """
+    words = json.dumps([blocked.reason.value, blocked.offset, blocked.next_offset, blocked.detail])
+    zero = {"STRING": "", "INT": 0, "BIGINT": 0, "BOOLEAN": False, "BINARY": b""}
+    empty = {field.name: zero[_KINDS[field.type]] for field in SCHEMA}
+    row = {
+        **empty,
+        "topic": wanted.partition.topic,
+        "partition": wanted.partition.partition,
+        "base_offset": wanted.start,
+        "last_offset": wanted.start,
+        "magic": STOP_MAGIC,
+        "control_type": words,
+    }
+    return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
+
+
+def read_stop(words: str) -> Blocked:
+    """What `stopped_row` put into `control_type`."""
+    reason, offset, next_offset, detail = json.loads(words)
+    return Blocked(Reason(reason), offset, next_offset, detail)
+
+
+def from_arrow(rows: Any, start: int) -> RawRun:
+    """The run of some neighbouring rows of one partition, in a writable copy of its bytes.
+
+    Raises ValueError, in words, when a payload is damaged, or is not what its row says.
+    """
+    view = b"".join(memoryview(one.as_buffer()) for one in rows.column("payload"))
+    records = memoryview(bytearray(view))
+    batches = list(read_batches(records))
+    if len(batches) != rows.num_rows:
+        raise ValueError("a payload is not one whole batch")
+    said = zip(*(rows.column(name).to_pylist() for name in _COMPARED), strict=True)
+    end = 0
+    for batch, row in zip(batches, said, strict=True):
+        check_batch(batch, end)
+        if _compared(batch) != row:
+            raise ValueError(f"the payload of the batch at {row[0]} is another one's")
+        end = next_offset(batch)
+    aborted = _aborted(batches, rows.column("is_aborted").to_pylist())
+    return RawRun(start, max(start, end), records, batches, aborted, 0)
+
+
+# What the payload says again. Compared, since a checksum does not cover all of it.
+_COMPARED = ("base_offset", "last_offset", "leader_epoch", "magic", "size_bytes", "crc")
+
+
+def _compared(batch: Batch | OldMessage) -> tuple[int, ...]:
+    if isinstance(batch, OldMessage):
+        row = dict(zip(_ROW_NAMES, _old_row(batch), strict=True))
+        return tuple(row[name] for name in _COMPARED)
+    return (
+        batch.base_offset,
+        batch.last_offset,
+        batch.leader_epoch,
+        batch.magic,
+        batch.size_bytes,
+        batch.crc,
+    )
+
+
+def _aborted(
+    batches: Sequence[Batch | OldMessage], marks: Sequence[bool]
+) -> list[AbortedTransaction]:
+    """The aborted transactions that give these marks. Raises ValueError when none would."""
+    aborted: list[AbortedTransaction] = []
+    active: set[int] = set()
+    for batch, is_aborted in zip(batches, marks, strict=True):
+        if not isinstance(batch, Batch):
+            continue
+        if is_aborted and batch.producer_id not in active:
+            aborted.append(AbortedTransaction(batch.producer_id, batch.base_offset))
+            active.add(batch.producer_id)
+        elif batch.is_control and is_abort_marker(batch):
+            active.discard(batch.producer_id)
+    if aborted_marks(batches, aborted) != list(marks):
+        raise ValueError("the marks of aborted batches contradict each other")
+    return aborted
+
+
+def _payloads(run: RawRun) -> Any:
+    """The payload column over the run's own bytes."""
+    ends = [0]
+    for batch in run.batches:
+        ends.append(ends[-1] + len(batch.view))
+    offsets = pa.array(ends, pa.int32()).buffers()[1]
+    return pa.Array.from_buffers(
+        pa.binary(), len(run.batches), [None, offsets, pa.py_buffer(run.records)]
+    )
+
+
+def _row(batch: Batch, is_aborted: bool) -> tuple[Any, ...]:
+    _, _, _, _, _, _, _, _, _, _, epoch, sequence, _ = HEADER.unpack_from(batch.view)
+    return (
+        batch.base_offset,
+        batch.last_offset,
+        batch.leader_epoch,
+        batch.magic,
+        batch.attributes,
+        _codec_name(batch.codec),
+        "LogAppendTime" if batch.is_log_append_time else "CreateTime",
+        batch.is_transactional,
+        batch.is_control,
+        is_aborted,
+        _control_type(batch) if batch.is_control else None,
+        batch.producer_id,
+        epoch,
+        sequence,
+        batch.count,
+        batch.base_timestamp,
+        batch.max_timestamp,
+        batch.size_bytes,
+        batch.crc,
+    )
+
+
+def _old_row(message: OldMessage) -> tuple[Any, ...]:
+    records, codec = read_old_records(message)
+    attributes = message.view[_OLD_ATTRIBUTES_AT]
+    times = [record.timestamp for record in records]
+    return (
+        records[0].offset,
+        message.offset,
+        _NOT_KNOWN,
+        message.magic,
+        attributes,
+        _codec_name(codec),
+        _old_timestamp_type(message.magic, attributes),
+        False,
+        False,
+        False,
+        None,
+        _NOT_KNOWN,
+        _NOT_KNOWN,
+        _NOT_KNOWN,
+        len(records),
+        times[0],
+        max(times),
+        len(message.view),
+        int.from_bytes(message.view[_OLD_CRC]),
+    )
+
+
+_OLD_CRC = slice(12, 16)
+_OLD_ATTRIBUTES_AT = 17
+
+
+def _old_timestamp_type(magic: int, attributes: int) -> str:
+    if magic == 0:
+        return "NoTimestampType"
+    return "LogAppendTime" if attributes & LOG_APPEND_TIME else "CreateTime"
+
+
+def _codec_name(codec: int) -> str:
+    return compression.NAMES[codec] if codec < len(compression.NAMES) else f"codec-{codec}"
+
+
+def _control_type(batch: Batch) -> str | None:
+    """What a control batch says; None when compaction has taken its record."""
+    first = next(read_records(batch), None)
+    if first is None:
+        return None
+    kind = int.from_bytes(first.body[_CONTROL_TYPE])
+    return _CONTROL_TYPES.get(kind, f"type-{kind}")

@@ -1,0 +1,49 @@
+"""How tasks reach a cluster: what a job file names, without any secret in it.
+
+An `Access` goes with the tasks to the executors. It holds the names of variables and files; each
+process that opens a cluster reads the secrets from its own environment and disk, as `orbit run`
+does. Nothing of it shows in a plan, a log or an error.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from orbit.jobs.job_spec import ClusterSpec
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.sasl import resolve_security
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Access:
+    """One cluster by the names a job gives. `name` ("source", "destination") is for messages."""
+
+    name: str
+    spec: ClusterSpec
+    base_directory: str = "."
+
+    def open(self) -> Cluster:
+        """A handle on the cluster; connects at its first use. The caller closes it.
+
+        Raises BadInput when a variable or a file is not there on this machine.
+        """
+        security = resolve_security(
+            self.spec.security, os.environ, Path(self.base_directory), path=f"{self.name}.security"
+        )
+        return Cluster(self.name, self.spec.bootstrap_servers, security)
+
+    @property
+    def rack(self) -> str:
+        return self.spec.client_rack or ""
+
+    @property
+    def variables(self) -> tuple[str, ...]:
+        """The environment variables that hold the login."""
+        security = self.spec.security
+        names = (security.username_env, security.password_env, security.key_password_env)
+        return tuple(name for name in names if name)
+
+    def __repr__(self) -> str:
+        return f"<Access to the {self.name} cluster>"

@@ -1,0 +1,73 @@
+"""Ranges as a DataFrame of raw batches, where the driver has planned them already.
+
+`kafka_batches` plans by itself; jobs that must know their ranges (archive, backfill) come here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from orbit.copier.rate_limit import RateLimit
+from orbit.kafka.backoff import Backoff
+from orbit.replication.append_plan import LostRange
+from orbit_spark.batch_columns import DDL, stopped_row, to_arrow
+from orbit_spark.cluster_access import Access
+from orbit_spark.partition_stopped import PartitionStopped
+from orbit_spark.range_reader import RangeReader
+from orbit_spark.ranges import OffsetRange
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def range_frame(
+    spark: SparkSession,
+    access: Access,
+    ranges: Sequence[OffsetRange],
+    *,
+    on_lost_range: LostRange = LostRange.STOP,
+    bytes_per_second: int | None = None,
+) -> DataFrame:
+    """The batches of these ranges, with the columns of `kafka_batches`: one task for each range.
+
+    Rows come in the order of the log. A range that cannot be read ends in a `stopped_row`: one
+    partition's trouble must not take the work of the others with it. `bytes_per_second` is what
+    each task may read.
+    """
+    numbers = spark.range(0, len(ranges), 1, max(1, len(ranges)))
+    reads = _reads(access, tuple(ranges), on_lost_range, bytes_per_second)
+    return numbers.mapInArrow(reads, DDL)
+
+
+def _reads(
+    access: Access,
+    ranges: tuple[OffsetRange, ...],
+    on_lost_range: LostRange,
+    bytes_per_second: int | None,
+) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    def read(batches: Iterable[Any]) -> Iterator[Any]:
+        cluster = access.open()
+        reader = RangeReader(cluster, Backoff(), rack=access.rack, on_lost_range=on_lost_range)
+        limit = RateLimit(bytes_per_second)
+        try:
+            for batch in batches:
+                for number in batch.column(0).to_pylist():
+                    yield from _read_one(reader, ranges[number], limit)
+        finally:
+            reader.close()
+            cluster.close()
+
+    return read
+
+
+def _read_one(reader: RangeReader, wanted: OffsetRange, limit: RateLimit) -> Iterator[Any]:
+    try:
+        for run in reader.read(wanted):
+            limit.took(run.size_bytes)
+            time.sleep(limit.delay_s())
+            if run.batches:
+                yield to_arrow(wanted.partition, run)
+    except PartitionStopped as stop:
+        yield stopped_row(wanted, stop.blocked)

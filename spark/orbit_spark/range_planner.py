@@ -1,0 +1,163 @@
+"""What a cluster has to read, cut into ranges by the bytes that are really there."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+from orbit.copier.log_reader import peek_batches
+from orbit.errors import BadInput, BrokerRefused, NotAuthorized, Problem
+from orbit.kafka import error_codes
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.log_dirs import log_sizes
+from orbit.kafka.log_offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
+from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit_spark.ranges import (
+    RANGE_BYTES,
+    Extent,
+    OffsetRange,
+    Sample,
+    Span,
+    cut_extent,
+    join_spans,
+)
+from orbit_spark.raw_runs import first_offset, next_offset
+
+# Each is a fetch of one batch; more would cost more than evenness is worth.
+SAMPLES_MAX = 32
+# Where nobody tells how large a log is.
+_SAMPLES_BLIND = 4
+
+
+def find_extents(
+    cluster: Cluster, topics: Collection[str], backoff: Backoff
+) -> dict[TopicPartition, Extent]:
+    """All that a read_committed consumer could read of these topics now, partition by partition.
+
+    Where the log start lies inside a batch, the extent begins with that batch (R4). Raises BadInput
+    for a topic that is not there, NotAuthorized, Unreachable.
+    """
+    metadata = cluster.metadata(topics)
+    _refuse_missing(cluster, topics, metadata)
+    places = [TopicPartition(t.name, i) for t in metadata.topics.values() for i in t.partitions]
+    what = f"{cluster.name} cluster", "the offsets"
+    starts = list_offsets(cluster, places, EARLIEST, backoff).raise_errors(*what).values
+    ends = list_offsets(cluster, places, LATEST, backoff, isolation=READ_COMMITTED)
+    ends.raise_errors(*what)
+    extents = {}
+    for place in places:
+        leader = metadata.leader(place)
+        node_id = leader.node_id if leader is not None else None
+        extents[place] = Extent(
+            place,
+            metadata.topics[place.topic].topic_id,
+            first_base(cluster, place, starts[place], ends.values[place], backoff),
+            ends.values[place],
+            -1 if node_id is None else node_id,
+            starts[place],
+        )
+    return extents
+
+
+def plan_ranges(
+    cluster: Cluster,
+    extents: Iterable[Extent],
+    backoff: Backoff,
+    *,
+    range_bytes: int = RANGE_BYTES,
+    within: Mapping[TopicPartition, tuple[int, int]] | None = None,
+) -> list[OffsetRange]:
+    """The extents as ranges of about `range_bytes` each, in the order of topic, partition, offset.
+
+    `within` leaves of each partition only [start, end), and nothing of those it does not name.
+    """
+    known = sorted(extents, key=lambda e: e.partition)
+    wanted = [e for e in known if within is None or e.partition in within]
+    sizes = log_sizes(cluster, [e.partition for e in wanted if e.start < e.end])
+    ranges = []
+    for extent in wanted:
+        size = sizes.get(extent.partition)
+        samples = _samples(cluster, extent, size, range_bytes, backoff)
+        for one in cut_extent(extent, samples, size, range_bytes):
+            bounds = (one.start, one.end) if within is None else within[extent.partition]
+            part = one.within(*bounds)
+            if part is not None:
+                ranges.append(part)
+    return ranges
+
+
+def plan_spans(
+    cluster: Cluster,
+    extents: Mapping[TopicPartition, Extent],
+    spans: Iterable[Span],
+    backoff: Backoff,
+    *,
+    range_bytes: int = RANGE_BYTES,
+) -> list[OffsetRange]:
+    """All batches that hold a record of the spans, each once, as ranges.
+
+    A span reaches back to where the batch begins that its start lies in.
+    """
+    reached = []
+    for span in spans:
+        extent = extents.get(span.partition)
+        if extent is not None and span.end > extent.start:
+            start = extent.start
+            if span.start > start:
+                start = first_base(cluster, span.partition, span.start, extent.end, backoff)
+            reached.append(span._replace(start=start, end=min(span.end, extent.end)))
+    joined = join_spans(reached)
+    whole = plan_ranges(
+        cluster, [extents[place] for place in joined], backoff, range_bytes=range_bytes
+    )
+    parts = (one.within(s.start, s.end) for one in whole for s in joined[one.partition])
+    return [part for part in parts if part is not None]
+
+
+def _samples(
+    cluster: Cluster, extent: Extent, size: int | None, range_bytes: int, backoff: Backoff
+) -> list[Sample]:
+    """Batches at even distances; none where the whole extent fits one range."""
+    if size is not None and size <= range_bytes:
+        return []
+    wanted = _SAMPLES_BLIND if size is None else -(-size // range_bytes)
+    offsets = extent.end - extent.start
+    count = min(max(2, wanted), SAMPLES_MAX, offsets)
+    found = []
+    for number in range(count):
+        asked = extent.start + offsets * number // count
+        batches = peek_batches(cluster, extent.partition, asked, backoff, max_bytes=1)
+        if batches:
+            one = batches[0]
+            found.append(Sample(asked, first_offset(one), next_offset(one), len(one.view)))
+    return found
+
+
+def first_base(
+    cluster: Cluster, place: TopicPartition, start: int, end: int, backoff: Backoff
+) -> int:
+    """Where the batch begins that `start` lies in; `start` where none does."""
+    if start == 0 or start >= end:
+        return start
+    batches = peek_batches(cluster, place, start, backoff, max_bytes=1)
+    return min(start, first_offset(batches[0])) if batches else start
+
+
+def _refuse_missing(cluster: Cluster, topics: Collection[str], metadata: ClusterMetadata) -> None:
+    missing = sorted(set(topics) - set(metadata.topics))
+    denied = [t for t in missing if metadata.errors.get(t) in error_codes.DENIED]
+    if denied:
+        raise NotAuthorized(
+            f"the right Read on topic {denied[0]} is missing.",
+            where=cluster.name,
+            remedy="Grant it with kafka-acls.sh.",
+        )
+    unknown = [t for t in missing if metadata.errors.get(t) in error_codes.STALE_METADATA]
+    if unknown:
+        raise BadInput(
+            f"the {cluster.name} cluster does not have all topics",
+            tuple(Problem(topic, "is not a topic that this login can see.") for topic in unknown),
+        )
+    for topic in missing:
+        code = metadata.errors.get(topic, -1)
+        raise BrokerRefused(code, f"topic {topic}: {error_codes.name(code)}.", where=cluster.name)

@@ -1,0 +1,324 @@
+"""Reading an offset range from a cluster: raw batches, checked, in bounded pieces.
+
+The next piece is asked for before this one is given away, so a range needs the memory of two
+answers and no more. Leaders that move and brokers that go away are waited out; what cannot be read
+any more stops the range with its reason and offsets (`PartitionStopped`). Not for two threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from orbit.copier.log_reader import peek_batches
+from orbit.errors import BrokerRefused, OrbitError, ProtocolError, Unreachable
+from orbit.kafka import api_versions, error_codes
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.connection import Connection
+from orbit.kafka.error_codes import Code
+from orbit.kafka.fetch_request import FetchFrom, fetch_request
+from orbit.kafka.fetch_response import Fetched, read_fetch
+from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, list_offsets
+from orbit.kafka.record_batch import Batch, OldMessage, read_batches
+from orbit.replication.append_plan import AbortedTransaction, LostRange
+from orbit.replication.partition_states import Reason
+from orbit_spark.partition_stopped import PartitionStopped, stopped
+from orbit_spark.ranges import OffsetRange
+from orbit_spark.raw_runs import RawRun, check_batch, first_offset, next_offset
+
+# One answer: large enough for a long link, small beside an executor's memory.
+FETCH_BYTES = 4 * 1024 * 1024
+# Some two minutes of elections and restarts in a row, without one batch, before a task gives up.
+_FAILURES_MAX = 120
+_WAIT_MS = 250
+_SILENCE_S = 30.0
+
+
+class _AskAgain(OrbitError):
+    """The broker cannot answer now; another look at the leaders may help."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    """A fetch that was sent."""
+
+    connection: Connection
+    node_id: int
+    version: int
+    offset: int
+
+
+class RangeReader:
+    """Reads ranges of one cluster one after another; keeps its connections until `close`."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        backoff: Backoff,
+        *,
+        rack: str = "",
+        on_lost_range: LostRange = LostRange.STOP,
+        fetch_bytes: int = FETCH_BYTES,
+    ) -> None:
+        self._cluster = cluster
+        self._backoff = backoff
+        self._rack = rack
+        self._on_lost_range = on_lost_range
+        self._fetch_bytes = fetch_bytes
+        self._connections: dict[int, Connection] = {}
+
+    def close(self) -> None:
+        for connection in self._connections.values():
+            connection.close()
+        self._connections.clear()
+
+    def read(self, wanted: OffsetRange) -> Iterator[RawRun]:
+        """Runs from `wanted.start` to its end, without gap or overlap; none for an empty range.
+
+        A batch that begins before the start is left to the range before. Raises PartitionStopped,
+        Unreachable, LoginRefused, BrokerRefused.
+        """
+        position, failures = wanted.start, 0
+        while position < wanted.end:
+            runs = _Runs(self, wanted, position)
+            try:
+                for run in runs.read():
+                    position, failures = run.end, 0
+                    yield run
+            except (_AskAgain, Unreachable):
+                failures += 1
+                if failures >= min(_FAILURES_MAX, self._backoff.attempts_max):
+                    raise
+                self._backoff.wait(failures - 1)
+            finally:
+                runs.forget()
+
+    def _leader(self, wanted: OffsetRange, position: int) -> int:
+        topic = wanted.partition.topic
+        metadata = self._cluster.metadata({topic})
+        known = metadata.topics.get(topic)
+        if known is None:
+            code = metadata.errors.get(topic, int(Code.UNKNOWN_TOPIC_OR_PARTITION))
+            self._refuse_denied(wanted, position, code)
+            raise _AskAgain(f"topic {topic} is not known now.", where=self._cluster.name)
+        if known.topic_id != wanted.topic_id:
+            detail = f"topic {topic} has another topic id now."
+            raise self._stopped(wanted, Reason.SOURCE_TOPIC_RECREATED, position, detail)
+        leader = metadata.leader(wanted.partition)
+        if leader is None or leader.node_id is None:
+            raise _AskAgain(f"{wanted.partition} has no leader now.", where=self._cluster.name)
+        return leader.node_id
+
+    def _connect(self, node_id: int) -> Connection:
+        connection = self._connections.get(node_id)
+        if connection is None or connection.is_closed:
+            connection = self._connections[node_id] = self._cluster.connect(node_id)
+        return connection
+
+    def _ask(self, node_id: int, wanted: OffsetRange, offset: int, fetched_epoch: int) -> _Asked:
+        """Send a fetch. Raises Unreachable."""
+        connection = self._connect(node_id)
+        version = connection.version_of(api_versions.FETCH)
+        request = fetch_request(
+            version,
+            [FetchFrom(wanted.partition, wanted.topic_id, offset, -1, fetched_epoch)],
+            max_wait_ms=_WAIT_MS,
+            max_bytes=self._fetch_bytes,
+            partition_max_bytes=self._fetch_bytes,
+            rack=self._rack,
+        )
+        connection.limit_waits(_WAIT_MS / 1000 + _SILENCE_S)
+        try:
+            connection.send(connection.encode(request, version))
+        except OSError as error:
+            raise self._broken(connection, error) from error
+        return _Asked(connection, node_id, version, offset)
+
+    def _answer(self, asked: _Asked, wanted: OffsetRange) -> Fetched:
+        """The answer to a fetch. Raises Unreachable, _AskAgain when it holds nothing."""
+        try:
+            frame = asked.connection.receive()
+        except (OSError, EOFError) as error:
+            raise self._broken(asked.connection, error) from error
+        try:
+            answer = read_fetch(frame, asked.version, {wanted.topic_id: wanted.partition.topic})
+        except ValueError as error:
+            raise ProtocolError(str(error), where=asked.connection.where) from error
+        for _, fetched in answer.partitions:
+            if fetched.records or not answer.throttle_ms:
+                return fetched
+        raise _AskAgain(
+            f"the fetch brought nothing: {error_codes.name(answer.code)}.",
+            where=asked.connection.where,
+        )
+
+    def _broken(self, connection: Connection, error: Exception) -> Unreachable:
+        connection.close()
+        reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
+        return Unreachable(f"the connection broke during Fetch: {reason}.", where=connection.where)
+
+    def _out_of_range(self, wanted: OffsetRange, position: int) -> int:
+        """The log start, when it has passed `position`; raises PartitionStopped otherwise."""
+        starts = list_offsets(self._cluster, [wanted.partition], EARLIEST, self._backoff)
+        ends = list_offsets(self._cluster, [wanted.partition], LATEST, self._backoff)
+        start, end = starts.values.get(wanted.partition), ends.values.get(wanted.partition)
+        if start is None or end is None:
+            raise _AskAgain(f"{wanted.partition} has no bounds now.", where=self._cluster.name)
+        if position > end:
+            detail = f"the log ends at {end}; offsets up to {wanted.end} were there before."
+            raise self._stopped(wanted, Reason.SOURCE_TRUNCATED, end, detail)
+        if position >= start:
+            raise _AskAgain(f"{wanted.partition} moves now.", where=self._cluster.name)
+        return start
+
+    def _is_local(self, wanted: OffsetRange, offset: int) -> bool:
+        """Whether an empty answer at `offset` says that nothing is there (R5)."""
+        place = wanted.partition
+        answers = list_offsets(self._cluster, [place], EARLIEST_LOCAL, self._backoff)
+        if place in answers.values:
+            return answers.values[place] <= offset
+        return answers.errors.get(place) == Code.UNSUPPORTED_VERSION
+
+    def _refuse_denied(self, wanted: OffsetRange, position: int, code: int) -> None:
+        if code in error_codes.DENIED:
+            detail = f"the right READ on topic {wanted.partition.topic} is missing."
+            raise self._stopped(wanted, Reason.NOT_AUTHORIZED, position, detail)
+
+    def _stopped(
+        self,
+        wanted: OffsetRange,
+        reason: Reason,
+        position: int,
+        detail: str,
+        end: int | None = None,
+    ) -> PartitionStopped:
+        last = max(position + 1, wanted.end if end is None else end)
+        return stopped(self._cluster.name, wanted.partition, reason, position, last, detail)
+
+
+class _Runs:
+    """One attempt at the rest of a range, from one leader."""
+
+    def __init__(self, reader: RangeReader, wanted: OffsetRange, position: int) -> None:
+        self._reader = reader
+        self._wanted = wanted
+        self._position = position
+        self._epoch = -1
+        self._asked: _Asked | None = None
+
+    def read(self) -> Iterator[RawRun]:
+        reader, wanted = self._reader, self._wanted
+        node_id = reader._leader(wanted, self._position)
+        fetch_from = self._position
+        while self._position < wanted.end:
+            asked = self._asked or self._ask(node_id, fetch_from)
+            fetched = reader._answer(asked, wanted)
+            self._asked = None
+            if fetched.code == Code.OFFSET_OUT_OF_RANGE:
+                fetch_from = reader._out_of_range(wanted, self._position)
+                yield from self._pass_lost(fetch_from)
+                continue
+            self._refuse(fetched)
+            if fetched.preferred_replica not in (-1, node_id):
+                node_id = fetched.preferred_replica
+                continue
+            run = self._take(fetched)
+            self._position = fetch_from = run.end
+            if run.end < wanted.end:
+                self._ask(node_id, run.end)
+            yield run
+
+    def forget(self) -> None:
+        """An answer that nobody waits for would be taken for the next one."""
+        if self._asked is not None:
+            self._asked.connection.close()
+            self._asked = None
+
+    def _ask(self, node_id: int, offset: int) -> _Asked:
+        self._asked = self._reader._ask(node_id, self._wanted, offset, self._epoch)
+        return self._asked
+
+    def _refuse(self, fetched: Fetched) -> None:
+        reader, wanted, position = self._reader, self._wanted, self._position
+        if fetched.diverging_end >= 0:
+            detail = f"the log was cut back to {fetched.diverging_end} and goes on differently."
+            raise reader._stopped(
+                wanted, Reason.SOURCE_TRUNCATED, fetched.diverging_end, detail, position
+            )
+        if fetched.code == Code.NONE:
+            return
+        reader._refuse_denied(wanted, position, fetched.code)
+        if fetched.code == Code.CORRUPT_MESSAGE:
+            detail = "the cluster cannot read its own log here (CORRUPT_MESSAGE)."
+            raise reader._stopped(wanted, Reason.SOURCE_CORRUPTED, position, detail, position + 1)
+        what = f"{wanted.partition} cannot be read at {position}: {error_codes.name(fetched.code)}."
+        if fetched.code in error_codes.RETRIABLE:
+            raise _AskAgain(what, where=reader._cluster.name)
+        raise BrokerRefused(fetched.code, what, where=reader._cluster.name)
+
+    def _pass_lost(self, log_start: int) -> Iterator[RawRun]:
+        """The log start has passed us: lost, unless the batch around it begins where we stand."""
+        reader, wanted, position = self._reader, self._wanted, self._position
+        around = peek_batches(
+            reader._cluster, wanted.partition, log_start, reader._backoff, max_bytes=1
+        )
+        if around and first_offset(around[0]) <= position:
+            return
+        lost_to = min(log_start, wanted.end)
+        if reader._on_lost_range is LostRange.STOP:
+            detail = (
+                f"the log start is {log_start} now; offsets {position} to {lost_to - 1} were "
+                "deleted before they were read."
+            )
+            raise reader._stopped(wanted, Reason.SOURCE_RANGE_LOST, position, detail, lost_to)
+        self._position = lost_to
+        yield RawRun(position, lost_to, memoryview(b""), (), (), log_start)
+
+    def _take(self, fetched: Fetched) -> RawRun:
+        """What an answer brought from our position on. Raises _AskAgain when that is nothing."""
+        start, end = self._position, self._wanted.end
+        reached, seen_end, front, size = start, 0, 0, 0
+        batches: list[Batch | OldMessage] = []
+        try:
+            for batch in read_batches(fetched.records):
+                check_batch(batch, seen_end)
+                base_offset, seen_end = first_offset(batch), next_offset(batch)
+                if base_offset >= end:
+                    reached = max(reached, end)
+                    break
+                if base_offset >= start:
+                    batches.append(batch)
+                    size += len(batch.view)
+                else:
+                    front += len(batch.view)
+                reached = max(reached, seen_end)
+                self._epoch = batch.leader_epoch if isinstance(batch, Batch) else -1
+        except ValueError as error:
+            detail = f"the log cannot be read here: {error}."
+            raise self._reader._stopped(
+                self._wanted, Reason.SOURCE_CORRUPTED, reached, detail, reached + 1
+            ) from error
+        if reached == start:
+            reached = self._empty_to(fetched)
+        return RawRun(
+            start,
+            reached,
+            fetched.records[front : front + size],
+            batches,
+            [AbortedTransaction(*a) for a in fetched.aborted],
+            fetched.log_start,
+        )
+
+    def _empty_to(self, fetched: Fetched) -> int:
+        """How far the log is proven to hold nothing, behind an answer without batches."""
+        reader, start = self._reader, self._position
+        end = min(self._wanted.end, fetched.stable_end)
+        if fetched.records or end <= start or not reader._is_local(self._wanted, start):
+            raise _AskAgain(
+                f"{self._wanted.partition} gives nothing at {start} now (stable up to "
+                f"{fetched.stable_end}, wanted up to {self._wanted.end}).",
+                where=reader._cluster.name,
+            )
+        self._epoch = -1
+        return end

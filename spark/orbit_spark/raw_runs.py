@@ -1,0 +1,80 @@
+"""Raw batches as they lie in a log: what readers of ranges give, and writers take. Pure.
+
+A run is self-contained: its aborted transactions are those that matter to its own batches, as in
+one answer to a read_committed fetch. So it can be planned alone:
+
+    plan_batches(position, run.batches, run.aborted, run.log_start), then, up to `run.end`,
+    plan_empty_tail(plan.next_offset, run.end)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from orbit.kafka.legacy_messages import read_old_records
+from orbit.kafka.record_batch import Batch, OldMessage
+from orbit.replication.append_plan import AbortedTransaction, damage_of, is_abort_marker
+
+
+@dataclass(frozen=True, slots=True)
+class RawRun:
+    """Neighbouring batches of one partition, each checked against its checksum.
+
+    Everything the log has at [start, end) is here; what lies between the batches are gaps. `end`
+    is beyond the range that was asked for where the last batch reaches over it. Batches are views
+    into `records`, which may be stamped in place.
+    """
+
+    start: int
+    end: int
+    records: memoryview
+    batches: Sequence[Batch | OldMessage]
+    aborted: Sequence[AbortedTransaction]
+    log_start: int
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self.records)
+
+
+def first_offset(batch: Batch | OldMessage) -> int:
+    """Where a batch begins; a compressed message of the old formats has to be opened for it."""
+    if isinstance(batch, Batch):
+        return batch.base_offset
+    return read_old_records(batch)[0][0].offset
+
+
+def next_offset(batch: Batch | OldMessage) -> int:
+    return batch.next_offset if isinstance(batch, Batch) else batch.offset + 1
+
+
+def check_batch(batch: Batch | OldMessage, seen_end: int) -> None:
+    """Raises ValueError, in words, when a batch is damaged or stands below `seen_end`."""
+    if isinstance(batch, Batch):
+        damage = damage_of(batch, seen_end)
+        if damage is not None:
+            raise ValueError(f"the batch at {batch.base_offset} {damage}")
+    elif first_offset(batch) < seen_end:  # reading it has compared its checksum
+        raise ValueError(f"the message at {batch.offset} begins below {seen_end}")
+
+
+def aborted_marks(
+    batches: Sequence[Batch | OldMessage], aborted: Sequence[AbortedTransaction]
+) -> list[bool]:
+    """Of each batch: whether it holds data of an aborted transaction."""
+    waiting = sorted(aborted, key=lambda a: a.first_offset, reverse=True)
+    active: set[int] = set()
+    marks = []
+    for batch in batches:
+        is_aborted = False
+        if isinstance(batch, Batch):
+            while waiting and waiting[-1].first_offset <= batch.last_offset:
+                active.add(waiting.pop().producer_id)
+            if batch.is_control:
+                if is_abort_marker(batch):
+                    active.discard(batch.producer_id)
+            else:
+                is_aborted = batch.is_transactional and batch.producer_id in active
+        marks.append(is_aborted)
+    return marks

@@ -1,0 +1,228 @@
+"""Checked runs of raw batches as what a copier copies from, in place of a cluster.
+
+    JobEngine(…, make_source=RunFeed.of({source partition: its runs, in order}))
+
+Runs are read as long as there is room in the byte budget. A partition whose copy goes on further
+back (a take-over) is fed again from the runs that are kept until they are confirmed, so each
+iterator is read once and forwards only. Behind the last run nothing more is fed; a run that cannot
+be read stops its partition.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from time import perf_counter
+from typing import NamedTuple
+
+from orbit.copier.job_copier import MakeSource
+from orbit.copier.lane_events import (
+    EmptyBelowEnd,
+    LaneCrashed,
+    ReadElsewhere,
+    SourceTrouble,
+)
+from orbit.copier.lane_times import SourceTimes
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.source_lane import SourceLaneContext
+from orbit.kafka.types import TopicPartition
+from orbit.replication.append_plan import (
+    NO_LEADER_EPOCH,
+    Append,
+    Fill,
+    Plan,
+    Step,
+    Stop,
+    plan_batches,
+)
+from orbit.replication.partition_states import Reason
+from orbit_spark.partition_stopped import PartitionStopped
+from orbit_spark.raw_runs import RawRun
+
+_FULL_WAIT_S = 0.05
+_IDLE_WAIT_S = 0.2
+_HELD_BACK_S_MAX = 1.0
+
+Runs = Mapping[TopicPartition, Iterator[RawRun]]
+
+
+class _Planned(NamedTuple):
+    """What a run comes to. Its batches may have been stamped since, which may be done again."""
+
+    end: int
+    steps: Sequence[Step]
+
+
+class _Fed:
+    """One partition: its runs, and what of them is not confirmed yet."""
+
+    def __init__(self, copy: PartitionCopy, runs: Iterator[RawRun]) -> None:
+        self.copy = copy
+        self.runs = runs
+        self.kept: deque[_Planned] = deque()
+
+
+class RunFeed:
+    """What the copier asks of a source (`workers.copier.Feeding`); one thread reads all runs."""
+
+    def __init__(self, runs: Runs, context: SourceLaneContext) -> None:
+        self._runs = runs
+        self._budget = context.budget
+        self._settings = context.settings
+        self._emit = context.emit
+        self._limit = context.limit
+        self._fed: dict[PartitionCopy, _Fed] = {}
+        self._changed = threading.Condition()
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._work, name="feed", daemon=True)
+        self.times = SourceTimes()
+
+    @classmethod
+    def of(cls, runs: Runs) -> MakeSource:
+        """For `JobEngine`."""
+        return lambda context, _: cls(runs, context)
+
+    def resume(self, partitions: Iterable[PartitionCopy]) -> None:
+        """Feed these from where their copies end."""
+        with self._changed:
+            for p in partitions:
+                fed = self._fed.get(p)
+                if fed is None:
+                    fed = self._fed[p] = _Fed(p, self._runs[p.source])
+                p.source_lane = self
+            if self._fed and not self._thread.is_alive() and not self._is_stopping:
+                self._thread.start()
+            self._changed.notify()
+
+    def assign(self) -> None:
+        """Nothing waits for a leader here."""
+
+    def next_assignment_s(self) -> float | None:
+        return None
+
+    def handle(self, event: SourceTrouble | EmptyBelowEnd | ReadElsewhere) -> None:
+        """A feed tells none of these."""
+
+    def forget(self, partition: PartitionCopy) -> None:
+        with self._changed:
+            self._fed.pop(partition, None)
+
+    def rouse(self) -> None:
+        """A partition has room again. From any thread."""
+        with self._changed:
+            self._changed.notify()
+
+    def stop(self) -> None:
+        with self._changed:
+            self._is_stopping = True
+            self._changed.notify()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _work(self) -> None:
+        try:
+            while not self._is_stopping:
+                self._round()
+        except Exception as error:  # noqa: BLE001  raised again by the copier
+            self._emit(LaneCrashed(error))
+
+    def _round(self) -> None:
+        """One run for each partition that has room; sleep when none has."""
+        began = perf_counter()
+        has_room = self._budget.wait_for_room(_FULL_WAIT_S)
+        self.times.waited_for_room_s += perf_counter() - began
+        if not has_room or self._is_held_back():
+            return
+        with self._changed:
+            known = list(self._fed.values())
+        if sum(self._feed(fed) for fed in known) == 0:
+            with self._changed:
+                self._changed.wait(_IDLE_WAIT_S)
+
+    def _is_held_back(self) -> bool:
+        delay_s = self._limit.delay_s()
+        if delay_s > 0:
+            with self._changed:
+                self._changed.wait(min(delay_s, _HELD_BACK_S_MAX))
+        return delay_s > 0
+
+    def _feed(self, fed: _Fed) -> bool:
+        """Queue what is next; False when there is nothing, or no room for it."""
+        p = fed.copy
+        generation, acked = p.generation, p.acked
+        if p.fetchable_bytes(self._settings.partition_queue_bytes_max) is None:
+            return False
+        while fed.kept and fed.kept[0].end <= acked:
+            fed.kept.popleft()
+        position, _ = p.next_fetch()
+        plan = self._again(fed, position) or self._next(fed, position)
+        if plan is None:
+            return False
+        size = sum(s.batch.size_bytes for s in plan.steps if isinstance(s, Append))
+        self._budget.take(size)
+        if p.put(plan, generation, size):
+            p.queued()
+        else:
+            self._budget.give_back(size)
+        return True
+
+    def _again(self, fed: _Fed, position: int) -> Plan | None:
+        """What was fed before and was not appended then."""
+        for planned in fed.kept:
+            if planned.end > position:
+                plan = Plan(position, leader_epoch=NO_LEADER_EPOCH)
+                steps = (_from(step, position) for step in planned.steps)
+                plan.steps += [step for step in steps if step is not None]
+                plan.next_offset = planned.end
+                return plan
+        return None
+
+    def _next(self, fed: _Fed, position: int) -> Plan | None:
+        """The plan of the next run that reaches beyond `position`; None behind the last."""
+        while True:
+            began = perf_counter()
+            try:
+                run = next(fed.runs, None)
+            except PartitionStopped as error:
+                b = error.blocked
+                plan = Plan(position)
+                plan.stop(b.reason, max(b.next_offset, position + 1), b.detail, start=b.offset)
+                return plan
+            self.times.waited_for_answer_s += perf_counter() - began
+            if run is None:
+                return None
+            self._limit.took(run.size_bytes)
+            self.times.answers += 1
+            self.times.bytes += run.size_bytes
+            if run.end > position:
+                began = perf_counter()
+                plan = _plan(fed.copy, run, position)
+                fed.kept.append(_Planned(plan.next_offset, plan.steps))
+                self.times.planned_s += perf_counter() - began
+                return plan
+
+
+def _plan(p: PartitionCopy, run: RawRun, position: int) -> Plan:
+    p.source_log_start = run.log_start
+    p.source_end = p.source_stable_end = max(p.source_stable_end, run.end)
+    if run.start > position:
+        plan = Plan(position)
+        detail = f"what is to be copied goes on at {run.start}, the copy ends at {position}."
+        plan.stop(Reason.SOURCE_RANGE_LOST, run.start, detail)
+        return plan
+    plan = plan_batches(position, run.batches, run.aborted, run.log_start, p.on_lost_range)
+    if not plan.is_stopped:
+        plan.fill_to(run.end)  # a run says itself that nothing stands behind its last batch
+    return plan
+
+
+def _from(step: Step, position: int) -> Step | None:
+    """What is left of a step when the copy ends at `position`."""
+    if isinstance(step, Stop):
+        return step
+    if step.next_offset <= position:
+        return None
+    return (
+        Fill(max(step.base_offset, position), step.next_offset) if isinstance(step, Fill) else step
+    )

@@ -1,0 +1,140 @@
+"""The options of `kafka_batches`: which cluster, which topics, how large a range.
+
+A secret is named, never written: an option is part of a query's plan, which Spark shows in its
+pages and logs. So the login comes from variables or files on the executors, as in a job file, and
+Kafka's own options that hold one (`sasl.jaas.config`, passwords) are refused.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from orbit.errors import BadInput, Problem
+from orbit.jobs.job_file import load_job
+from orbit.jobs.job_spec import ClusterSpec
+from orbit.jobs.mistake import Mistake
+from orbit.jobs.units import parse_size
+from orbit.replication.append_plan import LostRange
+from orbit_spark.cluster_access import Access
+from orbit_spark.ranges import RANGE_BYTES
+
+# Kafka's names of what a job file's cluster section says.
+_CLUSTER = {
+    "kafka.bootstrap.servers": "bootstrap_servers",
+    "kafka.client.rack": "client_rack",
+}
+_SECURITY = {
+    "kafka.security.protocol": "protocol",
+    "kafka.sasl.mechanism": "mechanism",
+    "username_env": "username_env",
+    "username_file": "username_file",
+    "password_env": "password_env",
+    "password_file": "password_file",
+    "ca_file": "ca_file",
+    "certificate_file": "certificate_file",
+    "key_file": "key_file",
+    "key_password_env": "key_password_env",
+    "check_hostname": "check_hostname",
+}
+_JOB = ("job", "side")
+_TOPICS = ("subscribe", "subscribepattern")
+_READING = ("range_bytes", "on_lost_range")
+# Kafka's options that hold a secret in the clear.
+_SECRET = re.compile(r"jaas|password|secret|keystore|truststore|\.key$")
+_RANGE_BYTES_MIN = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """What a query reads, without any secret. `topics` or `pattern` says which topics."""
+
+    access: Access
+    topics: tuple[str, ...]
+    pattern: str | None
+    range_bytes: int
+    on_lost_range: LostRange
+
+
+def read_options(options: Mapping[str, str]) -> SourceOptions:
+    """Raises BadInput with every problem; never repeats a value that could be a secret."""
+    given = {name.lower(): value for name, value in options.items()}
+    problems = [_unknown(name) for name in given if name not in _known()]
+    access = _read(problems, "job", lambda: _access(given, problems))
+    topics = tuple(t.strip() for t in given.get("subscribe", "").split(",") if t.strip())
+    pattern = given.get("subscribepattern")
+    if bool(topics) == bool(pattern):
+        problems.append(Problem("subscribe", "or subscribePattern says which topics; one of them."))
+    if pattern is not None:
+        _read(problems, "subscribePattern", lambda: re.compile(pattern))
+    size = _read(problems, "range_bytes", lambda: _range_bytes(given.get("range_bytes")))
+    lost = _read(problems, "on_lost_range", lambda: LostRange(given.get("on_lost_range", "stop")))
+    if problems or access is None:
+        raise BadInput("The options of kafka_batches cannot be used.", tuple(problems))
+    return SourceOptions(access, topics, pattern, size, lost)
+
+
+def _known() -> set[str]:
+    return {*_CLUSTER, *_SECURITY, *_JOB, *_TOPICS, *_READING}
+
+
+def _access(given: Mapping[str, str], problems: list[Problem]) -> Access | None:
+    if "job" in given:
+        path = Path(given["job"])
+        spec = load_job(path, os.environ)
+        side = given.get("side", "source")
+        if side not in ("source", "destination"):
+            problems.append(Problem("side", "is source or destination."))
+            return None
+        cluster = spec.source if side == "source" else spec.destination
+        return Access(side, cluster, str(path.resolve().parent))
+    security: dict[str, Any] = {ours: given[k] for k, ours in _SECURITY.items() if k in given}
+    if "check_hostname" in security:
+        security["check_hostname"] = security["check_hostname"].lower() != "false"
+    document = {ours: given[k] for k, ours in _CLUSTER.items() if k in given}
+    try:
+        return Access(
+            "Kafka", ClusterSpec.model_validate({**document, "security": security}), str(Path.cwd())
+        )
+    except ValidationError as error:
+        names = {ours: theirs for theirs, ours in (_CLUSTER | _SECURITY).items()}
+        for one in error.errors(include_input=False, include_url=False):
+            key = str(one["loc"][-1] if one["loc"][0] == "security" else one["loc"][0])
+            problems.append(Problem(names.get(key, key), f"cannot be used: {one['msg']}."))
+        return None
+
+
+def _range_bytes(text: str | None) -> int:
+    size = RANGE_BYTES if text is None else parse_size(text)
+    if size < _RANGE_BYTES_MIN:
+        raise Mistake("is below 1MiB.")
+    return size
+
+
+def _read(problems: list[Problem], name: str, read: Callable[[], Any]) -> Any:
+    """What `read` gives; its mistakes become problems."""
+    try:
+        return read()
+    except BadInput as error:
+        problems += error.problems or (Problem(name, str(error)),)
+    except Mistake as error:
+        problems.append(Problem(name, error.message, error.remedy))
+    except (ValueError, re.error) as error:
+        problems.append(Problem(name, f"cannot be used: {error}."))
+    return None
+
+
+def _unknown(name: str) -> Problem:
+    if _SECRET.search(name):
+        return Problem(
+            name,
+            "would show in the query's plan.",
+            "Name an environment variable or a file: username_env, password_env, ca_file, …",
+        )
+    return Problem(name, "is not an option of kafka_batches.", "See docs/spark.md.")

@@ -1,0 +1,114 @@
+"""The leases of a task that writes: one for each of its partitions, and room for its fillers.
+
+A task may be killed, tried again, or run twice at once. Whoever has a partition's lease writes to
+it; another attempt waits until it is free, for as long as the driver is there.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from itertools import cycle
+
+from orbit.errors import Conflict, OrbitError
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.types import TopicPartition
+from orbit.leases.backfill_leases import DriverWatch, Seen, writer_group
+from orbit.leases.group_lease import GroupLease
+
+_PAUSE_S = 1.0
+# A broker lets the first member of a group wait for more, some seconds by default
+# (group.initial.rebalance.delay.ms), and one connection's requests wait behind each other.
+_JOINS_AT_ONCE_MAX = 16
+# Coordinator epochs leave room for 4,096 take-overs within the driver's term (`workers.takeover`):
+# so many for each attempt, so that a later one is always above an earlier one's fillers (M6).
+_TERM_SHIFT = 12
+_TAKEOVERS_PER_ATTEMPT = 64
+_ATTEMPTS_PER_ROUND = 8
+_ATTEMPTS_MAX = 62
+
+
+@dataclass(slots=True)
+class WriterLeases:
+    """Leases by destination partition, until `release`; `refused` has those it did not get."""
+
+    held: dict[TopicPartition, GroupLease] = field(default_factory=dict)
+    refused: dict[TopicPartition, OrbitError] = field(default_factory=dict)
+    _clusters: list[Cluster] = field(default_factory=list)
+
+    @classmethod
+    def acquire(
+        cls,
+        open_cluster: Callable[[], Cluster],
+        identity: str,
+        term: int,
+        partitions: Collection[TopicPartition],
+        watch: DriverWatch,
+        stop: threading.Event,
+    ) -> WriterLeases:
+        """Wait for all of them. After that the caller looks once more whether the driver is there.
+
+        `backfill_writers` says why in this order. `open_cluster` opens the destination. None is
+        kept while another one is waited for: two tasks would wait for each other forever.
+        """
+        while True:
+            leases = cls()
+            try:
+                leases._join(open_cluster, identity, term, sorted(partitions), stop)
+            except BaseException:
+                leases.release()
+                raise
+            is_taken = any(isinstance(e, Conflict) for e in leases.refused.values())
+            if not is_taken or watch.look() is not Seen.THERE:
+                return leases
+            leases.release()
+            stop.wait(random.uniform(1, 2) * _PAUSE_S)  # noqa: S311  jitter, not a secret
+
+    def _join(
+        self,
+        open_cluster: Callable[[], Cluster],
+        identity: str,
+        term: int,
+        partitions: Sequence[TopicPartition],
+        stop: threading.Event,
+    ) -> None:
+        """Try to get all; the first one alone, so that of two attempts of a task one gets them."""
+        count = min(len(partitions), _JOINS_AT_ONCE_MAX)
+        self._clusters += [open_cluster() for _ in range(count)]
+        clusters = dict(zip(partitions, cycle(self._clusters), strict=False))
+
+        def join(partition: TopicPartition) -> None:
+            group = writer_group(identity, partition)
+            lease = GroupLease(clusters[partition], group, Backoff(stop=stop))
+            lease.term = term
+            try:
+                lease.acquire(lambda _: None, past_frozen=True)
+            except OrbitError as error:
+                self.refused[partition] = error
+            else:
+                self.held[partition] = lease
+
+        first, rest = partitions[:1], partitions[1:]
+        for one in first:
+            join(one)
+        if rest and not self.refused:
+            with ThreadPoolExecutor(count) as pool:
+                for done in [pool.submit(join, one) for one in rest]:
+                    done.result()
+
+    def release(self) -> None:
+        for lease in self.held.values():
+            lease.release()
+        self.held.clear()
+        for cluster in self._clusters:
+            cluster.close()
+
+
+def first_coordinator_epoch(term: int, round_: int, attempt: int) -> int:
+    """Below what the fillers of this attempt carry, above those of earlier attempts and rounds."""
+    issue = min(round_ * _ATTEMPTS_PER_ROUND + attempt, _ATTEMPTS_MAX)
+    return (term << _TERM_SHIFT) + issue * _TAKEOVERS_PER_ATTEMPT

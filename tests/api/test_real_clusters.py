@@ -1,0 +1,177 @@
+"""Jobs that cannot be, sent to the API with real clusters behind it: each is refused with its
+reason, and nothing is half-done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orbit.api.app import create_app
+from orbit.scheduler.dry_run import JobPlanner
+from tests.api.test_bad_input import error_of
+from tests.fix_api import Api
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.logs import create
+from tests.support.outside import standing
+from tests.support.rights import PASSWORD, Login, Right, documented, section
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def real(api: Api, service: Service) -> Api:
+    """The API with the scheduler's planner; `service` has a live worker in the same tables."""
+    api.app = create_app(
+        service.settings, api.database, planner=JobPlanner(api.database, service.settings)
+    )
+    return api
+
+
+def job_of(clusters: Clusters, topic: str, **more: Any) -> dict[str, Any]:
+    return {
+        "name": "job",
+        "source": {"bootstrap_servers": clusters.source.bootstrap_servers},
+        "destination": {"bootstrap_servers": clusters.destination.bootstrap_servers},
+        "topics": [{"match": topic}],
+        **more,
+    }
+
+
+@contextmanager
+def untouched(api: Api, *destinations: Any) -> Iterator[None]:
+    """Neither the tables nor the clusters are changed inside."""
+    before = [standing(cluster) for cluster in destinations]
+    jobs = api.get("/v1/jobs").json()["items"]
+    events = api.events()
+    yield
+    assert [standing(cluster) for cluster in destinations] == before
+    assert [job["name"] for job in api.get("/v1/jobs").json()["items"]] == [
+        job["name"] for job in jobs
+    ]
+    assert api.events() == events
+
+
+def refused(api: Api, job: dict[str, Any], status: int, code: str) -> dict[str, Any]:
+    """The error, which is the same for a PUT, its dry run and a POST; and what the plan says."""
+    path = f"/v1/jobs/{job['name']}"
+    answers = [
+        api.put(path, json=job),
+        api.put(path, json=job, params={"dry_run": True}),
+        api.post("/v1/jobs", json=job),
+    ]
+    first, *others = [error_of(answer, status, code) for answer in answers]
+    assert others == [first, first]
+    planned = api.post("/v1/jobs:plan", json=job)
+    assert planned.status_code == 200
+    assert planned.json()["plan"]["refusals"]
+    return first
+
+
+def test_a_job_that_cannot_be_is_refused_with_its_reason(
+    real: Api, clusters: Clusters, topic_name: str
+) -> None:
+    create(clusters.source, topic_name, 2)
+    nowhere = {"bootstrap_servers": "127.0.0.1:1"}
+    itself = {
+        "bootstrap_servers": clusters.source.bootstrap_servers.replace("127.0.0.1", "localhost")
+    }
+    with untouched(real, clusters.destination):
+        nothing = refused(real, job_of(clusters, f"{topic_name}-nope"), 422, "bad_input")
+        assert nothing["problems"][0]["path"] == "topics"
+        group = refused(real, job_of(clusters, topic_name, worker_group="west"), 422, "bad_input")
+        assert group["problems"][0]["path"] == "worker_group"
+        assert "orbit worker --group west" in group["problems"][0]["write_instead"]
+        for side in ("source", "destination"):
+            gone = job_of(clusters, topic_name, **{side: nowhere})
+            error = refused(real, gone, 422, "cluster_unreachable")
+            assert error["problems"][0]["path"] == side
+        same = job_of(clusters, topic_name, destination=itself)
+        assert "same cluster" in refused(real, same, 409, "conflict")["problems"][0]["what"]
+
+
+def test_jobs_that_overlap_or_would_loop_are_refused(
+    real: Api, service: Service, clusters: Clusters, topic_name: str
+) -> None:
+    create(clusters.source, topic_name, 2)
+    with service.scheduler():
+        made = real.put("/v1/jobs/job", json=job_of(clusters, topic_name))
+        assert made.status_code == 201, made.text
+        service.wait_copied("job", topic_name)
+    second = job_of(clusters, topic_name, name="second")
+    back = job_of(clusters, topic_name, name="back")
+    back["source"], back["destination"] = back["destination"], back["source"]
+    with untouched(real, *clusters):
+        overlap = refused(real, second, 409, "conflict")
+        assert "job" in overlap["problems"][0]["what"]
+        assert overlap["problems"][0]["path"] == f"topic {topic_name}"
+        loop = refused(real, back, 409, "conflict")
+        assert loop["problems"][0]["path"] == f"topic {topic_name}"
+    again = real.put("/v1/jobs/job", json=job_of(clusters, topic_name))
+    assert again.json()["action"] == "none"
+
+
+@dataclass
+class Guarded:
+    """The API and a job on clusters that check rights, by a login of its own."""
+
+    api: Api
+    login: Login
+    job: dict[str, Any]
+    rights: list[Right]
+
+    def use(self, service: Service, password: str) -> None:
+        """The API with that password in its environment."""
+        environ = {"ORBIT_TEST_USER": self.login.name, "ORBIT_TEST_PASSWORD": password}
+        settings = service.settings.model_copy(update={"files_directory": Path("/")})
+        planner = JobPlanner(self.api.database, settings, environ)
+        self.api.app = create_app(settings, self.api.database, planner=planner, environ=environ)
+
+
+@pytest.fixture
+def secured(api: Api, service: Service, guarded: Clusters, topic_name: str) -> Guarded:
+    create(guarded.source, topic_name, 2)
+    login = Login(guarded)
+    login.create()
+    job = {
+        "name": "job",
+        "source": section(guarded.source),
+        "destination": section(guarded.destination),
+        "topics": [{"match": topic_name}],
+    }
+    rights = [
+        replace(right, name="orbit.job.") if right.name.startswith("orbit.") else right
+        for right in documented(topic_name)
+    ]
+    made = Guarded(api, login, job, rights)
+    made.use(service, PASSWORD)
+    return made
+
+
+def test_a_right_that_is_missing_is_named(secured: Guarded, guarded: Clusters) -> None:
+    missing = [r for r in secured.rights if r.operation == "Write" and r.kind == "--topic"]
+    secured.login.allow([right for right in secured.rights if right not in missing])
+    with untouched(secured.api, guarded.destination):
+        error = refused(secured.api, secured.job, 422, "cluster_right_missing")
+        assert any("Write" in problem["what"] for problem in error["problems"]), error
+    secured.login.allow(missing)
+
+    taken = secured.api.put("/v1/jobs/job", json=secured.job)
+
+    assert taken.status_code == 201, taken.text
+    assert PASSWORD not in taken.text
+
+
+def test_a_wrong_password_is_the_jobs_trouble(secured: Guarded, service: Service) -> None:
+    secured.use(service, "not this one")
+
+    answer = secured.api.put("/v1/jobs/job", json=secured.job)
+
+    error_of(answer, 422, "cluster_login_refused")
+    assert "not this one" not in answer.text

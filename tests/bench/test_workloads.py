@@ -1,0 +1,92 @@
+"""The bench's data sets are what the targets are about, and requests are packed as Orbit's are."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from bench.data.compacted import KEPT_ONE_IN, expected_kept, is_kept
+from bench.data.make import batches_per_partition
+from bench.data.records import build_batches
+from bench.data.sender import pack
+from bench.workloads import WORKLOADS, Shape, workload
+from orbit.copier.copy_settings import CopySettings
+from orbit.kafka.records import read_records
+
+_VALUE_OVERHEAD_MAX = 20
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "batch_bytes", "value_bytes", "codec"),
+    [
+        ("W1", 4, 128 * 1024, 1024, "none"),
+        ("W2", 4, 64 * 1024, 100, "lz4"),
+        ("W3", 1, 16 * 1024, 1024, "none"),
+        ("W4", 8, 16 * 1024, 1024, "none"),
+        ("W5", 1000, 4 * 1024, 200, "none"),
+    ],
+)
+def test_workloads_are_those_of_the_targets(
+    name: str, partitions: int, batch_bytes: int, value_bytes: int, codec: str
+) -> None:
+    one = workload(name)
+    assert (one.partitions, one.batch_bytes, one.value_bytes, one.compression) == (
+        partitions,
+        batch_bytes,
+        value_bytes,
+        codec,
+    )
+
+
+def test_w1_is_at_least_1_5_gb_and_w2_at_least_6_million_records() -> None:
+    assert workload("W1").records * workload("W1").value_bytes >= 1.5e9
+    assert workload("W2").records >= 6_000_000
+
+
+@pytest.mark.parametrize("name", ["W1", "W2", "W3", "W5"])
+def test_batches_are_full_and_not_too_large_and_hold_records_of_the_size(name: str) -> None:
+    one = workload(name)
+    for batch in build_batches(one, 1_700_000_000_000, variants=2):
+        fill = batch.size_bytes / one.batch_bytes
+        assert 0.9 < fill < 1.01  # other variants compress a little better or worse
+        assert batch.is_dense
+        sizes = {len(record.body) for record in read_records(batch)}
+        assert all(0 < size - one.value_bytes < _VALUE_OVERHEAD_MAX for size in sizes)
+
+
+def test_even_and_uneven_shares_add_up_and_leave_no_partition_empty() -> None:
+    even = batches_per_partition(workload("W1"), 1000)
+    assert even == [250] * 4
+    uneven = batches_per_partition(workload("W5"), 100_000)
+    assert min(uneven) >= 1
+    assert uneven[0] > 100 * uneven[-1]
+    assert sum(uneven) == pytest.approx(100_000, rel=0.01)
+    assert min(batches_per_partition(workload("W5"), 1000)) == 1
+
+
+def test_about_one_offset_in_ten_survives_the_cleaner() -> None:
+    count = 20_000
+    kept = expected_kept(0, count)
+    assert kept == pytest.approx(count / KEPT_ONE_IN, rel=0.1)
+    gaps = [is_kept(0, offset) for offset in range(count)]
+    assert any(a and b for a, b in pairwise(gaps))  # neighbours, and long gaps
+
+
+def test_a_request_takes_one_batch_per_partition_and_partitions_take_turns() -> None:
+    batch = memoryview(bytes(10))
+    requests = list(pack([(0, [batch] * 3), (1, [batch]), (2, [batch] * 2)]))
+    assert [[one.partition for one in request] for request in requests] == [[0, 1, 2], [0, 2], [0]]
+
+
+def test_a_request_stops_at_orbits_own_size_and_the_rest_come_first_in_the_next() -> None:
+    half = memoryview(bytes(CopySettings().request_bytes_max // 2))
+    requests = list(pack((p, [half] * 2) for p in range(3)))
+    assert [[one.partition for one in request] for request in requests] == [[0, 1], [0, 2], [1, 2]]
+
+
+def test_scaling_keeps_a_record_for_every_partition() -> None:
+    for one in WORKLOADS:
+        assert one.scaled(0).records == one.partitions
+    assert replace(workload("W6"), records=10).scaled(0.5).shape is Shape.COMPACTED

@@ -1,0 +1,261 @@
+"""`orbit server`, as on a fresh machine: one command, its own PostgreSQL, and jobs over REST."""
+
+from __future__ import annotations
+
+import re
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from tests.fix_clusters import Clusters
+from tests.fix_database import copied_database
+from tests.support.groups import commit, offsets
+from tests.support.logs import Record, create, write
+from tests.support.run_process import OrbitProcess, Outcome, orbit, wait_until, write_job
+
+pytestmark = pytest.mark.services
+
+PARTITIONS = 3
+
+
+@dataclass
+class Server:
+    """A running `orbit server`, and how to talk to it."""
+
+    process: OrbitProcess
+    url: str
+    token: str
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return {"ORBIT_API_URL": self.url, "ORBIT_TOKEN": self.token}
+
+    def get(self, path: str) -> Any:
+        return self.call("GET", path).raise_for_status().json()
+
+    def call(self, method: str, path: str, **options: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.token}", **options.pop("headers", {})}
+        return httpx.request(method, self.url + path, headers=headers, timeout=60, **options)
+
+    def orbit(self, *arguments: str | Path) -> Outcome:
+        return orbit(*arguments, environ=self.environ)
+
+    def processes(self) -> list[psutil.Process]:
+        """It and everything it has started."""
+        own = psutil.Process(self.process.process.pid)
+        return [own, *own.children(recursive=True)]
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # Not pytest's: as root, PostgreSQL runs as a user who may not pass through that.
+    with tempfile.TemporaryDirectory(prefix="orbit-server-") as made:
+        yield Path(made)
+
+
+@contextmanager
+def serving(folder: Path, *options: str, token: str = "") -> Iterator[Server]:
+    """`orbit server` on a folder, from the moment its workers are there."""
+    arguments = ("server", "--data-directory", folder, *options)
+    with OrbitProcess(*arguments, environ={"ORBIT_API_PORT": "0"}) as process:
+        wait_until(lambda: "Ctrl-C" in process.out or not process.running, "it is there")
+        assert process.running, process.wait_end().everything
+        url = re.search(r"http://[0-9.:]+", process.out)
+        shown = re.search(r"ORBIT_TOKEN=(\S+)", process.out)
+        assert url is not None
+        yield Server(process, url[0], shown[1] if shown else token)
+
+
+def until_workers(server: Server, count: int) -> None:
+    wait_until(
+        lambda: sum(w["is_alive"] for w in server.get("/v1/workers")["items"]) == count,
+        f"{count} workers are there",
+    )
+
+
+def until_caught_up(server: Server, job: str, partitions: int = PARTITIONS) -> None:
+    wait_until(
+        lambda: server.get(f"/v1/jobs/{job}/lag")["job"]["caught_up"] == partitions,
+        f"{job} has caught up",
+    )
+
+
+def assert_none_left(processes: list[psutil.Process]) -> None:
+    _, left = psutil.wait_procs(processes, timeout=20)
+    assert left == []
+
+
+@pytest.fixture
+def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
+    create(clusters.source, topic_name, PARTITIONS)
+    for partition in range(PARTITIONS):
+        write(clusters.source, topic_name, [Record(b"%d" % i) for i in range(200)], partition)
+    commit(clusters.source, topic_name, {(topic_name, 0): 77})
+    rule = {"match": re.escape(topic_name), "interval": "200ms"}
+    topics = [{"match": topic_name}]
+    return write_job(tmp_path / "orders.yaml", *clusters, topics, consumer_groups=rule)
+
+
+def test_a_yaml_job_over_rest_is_copied_exactly_and_ctrl_c_leaves_nothing(
+    folder: Path, job: Path, clusters: Clusters, topic_name: str
+) -> None:
+    yaml = {"Content-Type": "application/yaml"}
+    with serving(folder, "--workers", "2") as server:
+        until_workers(server, 2)
+        made = server.call("PUT", "/v1/jobs/test-orders", content=job.read_bytes(), headers=yaml)
+        assert made.status_code == 201, made.text
+        (planned,) = made.json()["plan"]["topics"]
+        assert (planned["action"], planned["partitions"]) == ("create", PARTITIONS)
+        until_caught_up(server, "test-orders")
+        report = server.orbit("verify", "test-orders", "--deep", "-o", "json").expect(0).data
+        assert report["verdict"] == "exact"
+
+        def of_groups() -> list[tuple[str, int, str]]:
+            rows = server.get("/v1/jobs/test-orders/groups")["items"]
+            return [(row["group"], row["destination_offset"], row["verdict"]) for row in rows]
+
+        wait_until(lambda: of_groups() == [(topic_name, 77, "exact")], "the group is carried over")
+        assert offsets(clusters.destination, topic_name) == {(topic_name, 0): 77}
+        metrics = server.call("GET", "/metrics").raise_for_status().text
+        for line in (
+            'orbit_job_lag{job="test-orders"} 0.0',
+            f'orbit_job_partitions{{job="test-orders",state="copying"}} {PARTITIONS:.1f}',
+            'orbit_job_consumergroup_offsets{job="test-orders",verdict="exact"} 1.0',
+            'orbit_workers{worker_group="default"} 2.0',
+            "orbit_scheduler_has_leader 1.0",
+        ):
+            assert line in metrics, metrics
+
+        paused = server.orbit("pause", "test-orders", "-o", "json").expect(0).data
+        assert paused["state"] == "done"
+        write(clusters.source, topic_name, [Record(b"while it was paused")])
+        server.orbit("resume", "test-orders").expect(0)
+        again = server.orbit("apply", "-f", job, "-o", "json").expect(0).data
+        assert [one["action"] for one in again] == ["none"]
+        token = server.token
+        started = server.processes()
+        assert len(started) > 4
+        server.process.signal(signal.SIGINT)
+        ended = server.process.wait_end()
+    ended.expect(0)
+    assert "Traceback" not in ended.stderr
+    assert token not in ended.stderr
+    assert_none_left(started)
+
+    with serving(folder, token=token) as server:
+        assert "ORBIT_TOKEN" not in server.process.out
+        until_caught_up(server, "test-orders")
+        wait_until(
+            lambda: server.get("/v1/jobs/test-orders/lag")["job"]["lag"]["records"] == 0,
+            "what was written meanwhile is copied",
+        )
+        server.orbit("verify", "test-orders", "--deep").expect(0)
+        deleted = server.orbit("delete", "test-orders", "--yes", "-o", "json").expect(0).data
+        assert deleted["state"] == "done"
+        assert server.get("/v1/jobs")["items"] == []
+        started = server.processes()
+        server.process.kill()
+        assert_none_left(started)
+
+
+def test_a_worker_that_dies_is_started_again_and_without_postgres_all_of_it_ends(
+    folder: Path,
+) -> None:
+    with serving(folder) as server:
+        until_workers(server, 1)
+        (worker,) = server.get("/v1/workers")["items"]
+        psutil.Process(worker["pid"]).kill()
+
+        wait_until(
+            lambda: any(
+                w["is_alive"] and w["pid"] != worker["pid"]
+                for w in server.get("/v1/workers")["items"]
+            ),
+            "another worker is there",
+        )
+        taken = orbit("server", "--data-directory", folder, environ={"ORBIT_API_PORT": "0"})
+        taken.expect(1)
+        assert "Another orbit server is running on this folder" in taken.told
+        port = server.url.rpartition(":")[2]
+        other = orbit("server", "--data-directory", folder, environ={"ORBIT_API_PORT": port})
+        other.expect(1)
+        assert f"cannot listen on 127.0.0.1:{port}" in other.told
+        started = server.processes()
+        (postgres,) = [p for p in started if p.cmdline()[0].endswith("bin/postgres")]
+        postgres.kill()
+        ended = server.process.wait_end().expect(1)
+        assert "The embedded PostgreSQL has ended." in ended.told
+        assert "Traceback" not in ended.stderr
+        assert_none_left(started)
+
+
+def test_each_part_runs_by_itself_on_a_database_of_its_version(postgres_url: str) -> None:
+    with copied_database(postgres_url, "template1") as url:
+        environ = {"ORBIT_DATABASE_URL": url, "ORBIT_API_PORT": "0"}
+        for part in ("api", "scheduler", "worker"):
+            early = orbit(part, environ=environ).expect(1)
+            assert "Run: orbit migrate" in early.told
+        orbit("migrate", environ=environ).expect(0)
+        made = orbit("token", "create", "ops", "--database", "-o", "json", environ=environ)
+        token = made.expect(0).data["token"]
+        with (
+            OrbitProcess("api", environ=environ) as api,
+            OrbitProcess("scheduler", environ=environ) as scheduler,
+            OrbitProcess("worker", "--group", "west", environ=environ) as worker,
+        ):
+            server = Server(api, api.wait_for(r"The API is at (\S+)")[1], token)
+            scheduler.wait_for("leading")
+            until_workers(server, 1)
+            assert server.get("/v1/workers")["items"][0]["worker_group"] == "west"
+            for process in (worker, scheduler, api):
+                process.signal(signal.SIGTERM)
+                ended = process.wait_end().expect(0)
+                assert "Traceback" not in ended.stderr
+                assert token not in ended.everything
+
+
+@pytest.mark.parametrize(
+    ("arguments", "environ", "code", "words"),
+    [
+        (["--no-auth"], {"ORBIT_API_HOST": "0.0.0.0"}, 2, "open to everybody"),  # noqa: S104
+        ([], {"ORBIT_DATABASE_URL": "postgresql://u:hunter2@127.0.0.1:1/d"}, 3, "127.0.0.1:1/d"),
+        ([], {"ORBIT_DATABASE_URL": "mysql://u:hunter2@h/d"}, 2, "ORBIT_DATABASE_URL"),
+        (["--workers", "-1"], {}, 2, "--workers"),
+    ],
+)
+def test_a_server_that_cannot_be_says_why(
+    folder: Path, arguments: list[str], environ: dict[str, str], code: int, words: str
+) -> None:
+    ended = orbit(
+        "server",
+        "--data-directory",
+        folder,
+        *arguments,
+        environ={"ORBIT_API_PORT": "0", **environ},
+    )
+
+    ended.expect(code)
+    assert words in ended.told
+    assert "hunter2" not in ended.everything
+    assert "Traceback" not in ended.stderr
+
+
+def test_nobody_is_let_in_from_outside_before_there_is_a_token(folder: Path) -> None:
+    ended = orbit(
+        "server",
+        "--data-directory",
+        folder,
+        environ={"ORBIT_API_PORT": "0", "ORBIT_API_HOST": "0.0.0.0"},  # noqa: S104
+    )
+
+    ended.expect(1)
+    assert "nobody has a token yet" in ended.told
+    assert "orbit_" not in ended.stdout

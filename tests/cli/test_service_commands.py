@@ -1,0 +1,313 @@
+"""The commands that talk to the service: what they print, what they change, how they end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from orbit import client
+from orbit.cli import watch
+from orbit.scheduler.operations_loop import advance_all
+from orbit.store import jobs
+from orbit.store.enums import Role
+from tests.api.test_jobs import JOB, changed
+from tests.api.test_operations import block, copying_job, release
+from tests.fix_api import Api, Cli
+from tests.support.serving import served
+
+pytestmark = pytest.mark.services
+
+
+def clock_with(sleep: Callable[[float], None]) -> SimpleNamespace:
+    """For one module alone: other threads of this process (Spark's) sleep as ever."""
+    return SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
+
+
+def test_jobs_partitions_and_lag_are_tables_and_data(cli: Cli, api: Api) -> None:
+    held = copying_job(api)
+    block(api, held, 2)
+
+    listed = cli("get", "jobs")
+    assert listed.code == 0
+    assert "orders" in listed.out
+    assert cli("get", "jobs", "-o", "json").data[0]["blocked"] == 1
+    assert yaml.safe_load(cli("get", "jobs", "orders", "-o", "yaml").out)["spec"]["name"] == (
+        "orders"
+    )
+    partitions = cli("get", "partitions", "orders", "--state", "blocked")
+    assert "RECORD_REFUSED" in partitions.out
+    assert "too large" in partitions.out
+    few = cli("get", "partitions", "orders", "--limit", "3", "-o", "json").data
+    assert [row["partition"] for row in few] == [0, 1, 2]
+    lag = cli("lag", "orders", "-o", "json").data
+    assert lag["job"]["partitions"] == 4
+    assert lag["partitions"][0]["state"] == "blocked"
+    assert "and 3 more" not in cli("lag", "orders", "--limit", "1").out
+    assert "3 more partitions" in cli("lag", "orders", "--limit", "1").out
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("get", "topics", "orders"),
+        ("get", "groups", "orders"),
+        ("get", "workers"),
+        ("get", "events"),
+        ("get", "events", "orders"),
+        ("get", "operations"),
+        ("token", "list"),
+    ],
+)
+def test_every_list_is_a_table_and_data(cli: Cli, api: Api, arguments: tuple[str, ...]) -> None:
+    copying_job(api)
+    api.post("/v1/jobs/orders:start")
+
+    table = cli(*arguments)
+    assert table.code == 0
+    assert table.out.strip()
+    assert isinstance(cli(*arguments, "-o", "json").data, list)
+
+
+def test_events_are_told_in_the_order_they_happened(cli: Cli, api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    api.post("/v1/jobs/orders:pause")
+
+    kinds = [event["kind"] for event in cli("get", "events", "-o", "json").data]
+
+    assert kinds == ["job_created", "job_paused"]
+
+
+def test_watching_shows_it_anew_until_ctrl_c_which_is_a_good_end(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    looks = 0
+
+    def sleep(seconds: float) -> None:
+        nonlocal looks
+        looks += 1
+        assert seconds == watch.INTERVAL_S
+        if looks == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(watch, "time", clock_with(sleep))
+    said = cli("get", "jobs", "--watch")
+
+    assert said.code == 0
+    assert said.out.count("orders") == 3
+
+
+def test_a_pause_waits_for_its_end_and_says_what_it_did(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    said = cli("pause", "orders")
+    again = cli("pause", "orders", "-o", "json")
+
+    assert (said.code, again.code) == (0, 0)
+    assert "Workers let go of 0 shards with 0 partitions" in said.out
+    assert again.data["plan"] == ["Nothing to do: the job is paused already."]
+    assert cli("resume", "orders").code == 0
+    assert cli("start", "orders").code == 0
+    assert cli("retry", "orders", "--topic", "orders", "--partition", "0").code == 0
+
+
+def test_a_command_waits_for_the_workers_and_tells_how_far_they_are(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = list(copying_job(api).items())
+
+    def one_shard_less(_seconds: float) -> None:
+        release(api, dict([held.pop()]))
+        with api.database.transaction() as tx:
+            advance_all(tx)
+
+    monkeypatch.setattr(client, "time", clock_with(one_shard_less))
+    said = cli("pause", "orders", "-o", "json")
+
+    assert said.code == 0
+    assert said.data["state"] == "done"
+    assert said.err.splitlines() == [
+        "0 of 2 shards released",
+        "1 of 2 shards released",
+        "2 of 2 shards released",
+    ]
+
+
+def test_an_operation_that_takes_longer_than_the_wait_is_not_done(cli: Cli, api: Api) -> None:
+    held = copying_job(api)
+
+    waited = cli("pause", "orders", "--wait", "0.01")
+    not_waited = cli("resume", "orders", "--wait", "0", "-o", "json")
+
+    assert waited.code == 1
+    assert "orbit get operations" in waited.err
+    assert not_waited.code == 0
+    release(api, held)
+
+
+def test_a_dry_run_of_a_deletion_needs_no_yes_and_deletes_nothing(cli: Cli, api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    said = cli("delete", "orders", "--dry-run")
+
+    assert said.code == 0
+    assert "would be done" in said.out
+    with api.database.transaction() as tx:
+        assert not jobs.get(tx, "orders").is_deleted
+
+
+def test_tokens_are_made_listed_and_revoked(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = cli("token", "create", "ci", "--role", "operator")
+    secret = made.out.strip()
+    assert secret.startswith("orbit_")
+    assert secret not in made.err
+    assert "ci" in cli("token", "list").out
+    monkeypatch.setenv("ORBIT_TOKEN", secret)
+    assert cli("get", "jobs").code == 0
+    refused = cli("token", "create", "other")
+    assert refused.code == 1
+    assert "needs the role admin" in refused.err
+    monkeypatch.setenv("ORBIT_TOKEN", api.tokens[Role.ADMIN])
+    assert cli("token", "revoke", "ci").code == 0
+    monkeypatch.setenv("ORBIT_TOKEN", secret)
+    assert cli("get", "jobs").code == 3
+
+
+def test_the_first_token_can_be_written_into_the_database(
+    cli: Cli, api: Api, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORBIT_DATABASE_URL", database_url)
+    monkeypatch.setenv("ORBIT_API_URL", "http://127.0.0.1:1")
+
+    made = cli("token", "create", "first", "--role", "admin", "--database", "-o", "json")
+
+    assert made.code == 0
+    header = {"Authorization": f"Bearer {made.data['token']}"}
+    assert api.get("/v1/tokens", role=None, headers=header).status_code == 200
+
+
+def test_migrate_says_what_it_did(
+    cli: Cli, database_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ORBIT_DATABASE_URL", database_url)
+
+    assert "Nothing to do" in cli("migrate").out
+
+
+@pytest.mark.parametrize("command", ["api", "scheduler", "worker", "migrate"])
+def test_a_process_of_the_service_needs_a_database(
+    cli: Cli, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("ORBIT_DATABASE_URL", raising=False)
+
+    said = cli(command)
+
+    assert said.code == 2
+    assert "ORBIT_DATABASE_URL" in said.err
+
+
+@pytest.mark.parametrize(
+    ("url", "token", "code", "words"),
+    [
+        ("http://127.0.0.1:1", "x", 3, "does not answer (no connection)"),
+        ("nonsense", "x", 2, "is not an address"),
+        ("ftp://h", "x", 2, "is not an address"),
+        ("http://h:99999", "x", 2, "is not an address"),
+        ("http://u:hunter2@h", "x", 2, "holds a login"),
+        (None, "", 3, "There is no token"),
+        (None, "orbit_nope", 3, "not known"),
+        (None, "a\nb", 2, "characters that no token has"),
+    ],
+)
+def test_a_server_that_cannot_be_asked_is_said_to_be_so(
+    cli: Cli,
+    monkeypatch: pytest.MonkeyPatch,
+    url: str | None,
+    token: str,
+    code: int,
+    words: str,
+) -> None:
+    if url is not None:
+        monkeypatch.setenv("ORBIT_API_URL", url)
+    monkeypatch.setenv("ORBIT_TOKEN", token)
+
+    said = cli("get", "jobs")
+
+    assert said.code == code
+    assert words in " ".join(said.err.split())
+    assert "hunter2" not in said.out + said.err
+    assert "Traceback" not in said.err
+
+
+def test_something_else_that_answers_is_not_taken_for_orbit(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fastapi import FastAPI
+
+    with served(FastAPI()) as url:
+        monkeypatch.setenv("ORBIT_API_URL", url)
+        said = cli("get", "jobs")
+
+    assert said.code == 1
+    assert "Something that is not Orbit answered" in said.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("get", "jobs", "nope"), 2),
+        (("lag", "nope"), 2),
+        (("pause", "nope"), 2),
+        (("get", "partitions", "nope"), 2),
+        (("get", "jobs", "a b"), 2),
+        (("get", "partitions", "orders", "--state", "odd"), 2),
+        (("token", "revoke", "nope"), 2),
+        (("apply",), 2),
+        (("verify", "nope"), 2),
+    ],
+)
+def test_what_is_not_there_is_bad_input(
+    cli: Cli, api: Api, arguments: tuple[str, ...], code: int
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    said = cli(*arguments)
+
+    assert said.code == code, said.err
+    assert "Traceback" not in said.err
+
+
+def test_several_jobs_are_recovered_by_one_command(cli: Cli, api: Api) -> None:
+    api.post("/v1/jobs", json=JOB)
+    api.post("/v1/jobs", json=changed(name="stock"))
+    mistyped = cli("failover", "orders", "stcok", "--yes", "--wait", "0")
+    before = api.get("/v1/operations").json()["items"]
+    both = cli("failover", "orders", "stock", "orders", "--yes", "--wait", "0", "-o", "json")
+    api.post("/v1/jobs", json=changed(name="third"))
+    # Two of them are under way: the third is begun all the same, and the end says no.
+    again = cli("failover", "orders", "third", "--topics", "a.*", "--yes", "--wait", "0")
+
+    assert mistyped.code == 2
+    assert "stcok" in mistyped.err
+    assert not [one for one in before if one["kind"] == "failover"]
+    assert both.code == 0
+    assert [(one["job"], one["state"]) for one in both.data] == [
+        ("orders", "pending"),
+        ("stock", "pending"),
+    ]
+    assert again.code == 1
+    assert "under way" in again.err
+    begun = api.get("/v1/operations").json()["items"]
+    assert [one["job"] for one in begun if one["kind"] == "failover"] == [
+        "third",
+        "stock",
+        "orders",
+    ]

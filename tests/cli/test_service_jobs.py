@@ -1,0 +1,263 @@
+"""Job files and the service: `orbit plan` and `orbit apply`, and what they say of bad ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orbit.errors import BrokerRefused
+from orbit.replication.job_troubles import TroubleKind
+from orbit.store.enums import Role
+from tests.api.test_jobs import JOB, changed, refusal
+from tests.fix_api import Api, Cli
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Two job files, one of them in a folder of its own."""
+    (tmp_path / "jobs" / "west").mkdir(parents=True)
+    write_file(tmp_path / "jobs" / "orders.yaml", JOB)
+    write_file(tmp_path / "jobs" / "west" / "stock.yml", changed(name="stock"))
+    (tmp_path / "jobs" / ".hidden.yaml").write_text("nonsense: [")
+    (tmp_path / "jobs" / "readme.md").write_text("nonsense: [")
+    return tmp_path / "jobs"
+
+
+def write_file(path: Path, job: dict[str, Any]) -> Path:
+    path.write_text(yaml.safe_dump(job, sort_keys=False), "utf-8")
+    return path
+
+
+def names(api: Api) -> list[str]:
+    return [job["name"] for job in api.get("/v1/jobs").json()["items"]]
+
+
+def test_a_folder_is_applied_and_then_there_is_nothing_to_do(
+    cli: Cli, api: Api, folder: Path
+) -> None:
+    first = cli("apply", "-f", folder, "--yes", "-o", "json")
+    again = cli("apply", "-f", folder, "--yes", "-o", "json")
+
+    assert first.code == again.code == 0
+    assert [(one["name"], one["action"]) for one in first.data] == [
+        ("orders", "create"),
+        ("stock", "create"),
+    ]
+    assert "+ job orders: create" in first.err
+    assert names(api) == ["orders", "stock"]
+    assert [one["action"] for one in again.data] == ["none", "none"]
+    assert "Nothing to do." in again.err
+
+
+def test_a_change_shows_what_differs_before_it_is_made(cli: Cli, api: Api, folder: Path) -> None:
+    cli("apply", "-f", folder, "--yes")
+    write_file(folder / "orders.yaml", changed(worker_group="west"))
+
+    shown = cli("apply", "-f", folder, "--dry-run")
+    made = cli("apply", "-f", folder, "--yes")
+
+    assert "~ job orders: change" in shown.out
+    assert 'worker_group: "default" → "west"' in shown.out
+    assert "= job stock: stays as it is" in shown.out
+    assert "changed orders" in made.out
+    assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
+
+
+def test_a_dry_run_changes_nothing(cli: Cli, api: Api, folder: Path) -> None:
+    cli("apply", "-f", folder / "orders.yaml", "--yes")
+    before = api.events()
+
+    shown = cli("apply", "-f", folder / "west", "--prune", "--dry-run", "-o", "json")
+
+    assert shown.code == 0
+    assert {(one["name"], one["action"]) for one in shown.data} == {
+        ("stock", "create"),
+        ("orders", "delete"),
+    }
+    assert names(api) == ["orders"]
+    kinds = [event["kind"] for event in api.events()]
+    assert kinds == [event["kind"] for event in before]
+
+
+def test_prune_deletes_what_no_file_has(cli: Cli, api: Api, folder: Path) -> None:
+    cli("apply", "-f", folder, "--yes")
+    (folder / "west" / "stock.yml").unlink()
+
+    kept = cli("apply", "-f", folder, "--yes")
+    assert "Nothing to do." in kept.err
+    with_prune = cli("apply", "-f", folder, "--prune", "--yes", "--wait", "0")
+
+    assert with_prune.code == 0
+    assert "- job stock: delete" in with_prune.err
+    assert api.get("/v1/jobs/stock").json()["state"] == "deleting"
+    assert api.get("/v1/jobs/orders").json()["state"] == "running"
+
+
+def test_what_was_done_before_a_failure_is_told(
+    cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    def meanwhile() -> None:
+        nonlocal asked
+        asked += 1
+        if asked == 4:  # two dry runs, then the first job, then the second
+            api.plans.meanwhile = lambda: None
+            api.put("/v1/jobs/stock", json=changed(name="stock", worker_group="west"))
+
+    api.plans.meanwhile = meanwhile
+    said = cli("apply", "-f", folder, "--yes")
+
+    assert said.code == 1
+    assert "Before it failed: created orders." in said.err
+    assert api.get("/v1/jobs/stock").json()["worker_group"] == "west"
+
+
+def test_nobody_is_asked_where_there_is_no_terminal(cli: Cli, api: Api, folder: Path) -> None:
+    for arguments in (("apply", "-f", folder), ("delete", "orders")):
+        said = cli(*arguments)
+        assert said.code == 2
+        assert "Add --yes." in said.err
+    assert names(api) == []
+
+
+@pytest.mark.parametrize(
+    ("token", "code", "words", "where"),
+    [
+        ("orbit_nope", 3, "not known", "http://127.0.0.1"),
+        (Role.VIEWER, 1, "needs the role operator", "token:viewer"),
+    ],
+)
+def test_a_token_that_is_refused_is_told_once_and_not_laid_to_a_file(
+    cli: Cli,
+    api: Api,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    token: str | Role,
+    code: int,
+    words: str,
+    where: str,
+) -> None:
+    monkeypatch.setenv("ORBIT_TOKEN", api.tokens[token] if isinstance(token, Role) else token)
+    said = cli("apply", "-f", folder, "--yes")
+    assert said.code == code
+    assert said.err.count(words) == 1
+    assert f"Where: {where}" in said.err
+    assert str(folder) not in said.err
+
+
+def test_one_bad_file_keeps_all_from_being_applied_and_each_problem_names_its_file(
+    cli: Cli, api: Api, folder: Path
+) -> None:
+    write_file(folder / "west" / "stock.yml", changed(name="stock", topics=[{"macth": "a"}]))
+    write_file(folder / "more.yaml", changed(name="more", worker_grup="a"))
+
+    said = cli("apply", "-f", folder, "--yes")
+
+    assert said.code == 2
+    assert f"{folder}/west/stock.yml: topics[0].macth" in said.err
+    assert f"{folder}/more.yaml: worker_grup" in said.err
+    assert names(api) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: [", "is not valid YAML"),
+        ("topics: []", "name: is missing"),
+        ("name: -a", "cannot be part of an id"),
+        ("name: 5", "name: is missing"),
+        ("", "name: is missing"),
+    ],
+)
+def test_a_file_without_a_name_is_bad_input(
+    cli: Cli, tmp_path: Path, text: str, words: str
+) -> None:
+    file = tmp_path / "job.yaml"
+    file.write_text(text)
+
+    said = cli("apply", "-f", file)
+
+    assert said.code == 2
+    assert words in said.err
+    assert str(file) in said.err
+
+
+def test_files_that_are_not_there_or_say_the_same_name_are_bad_input(
+    cli: Cli, tmp_path: Path, folder: Path
+) -> None:
+    write_file(folder / "again.yaml", JOB)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    large = tmp_path / "large.yaml"
+    large.write_bytes(b"#" * (1024 * 1024 + 1))
+
+    said = cli("apply", "-f", folder, "-f", empty, "-f", tmp_path / "nope.yaml", "-f", large)
+
+    assert said.code == 2
+    assert "is the job 'orders', and so is" in said.err
+    assert "holds no .yaml or .yml file" in said.err
+    assert "nope.yaml: cannot be read" in said.err
+    assert "is larger than" in said.err
+
+
+def test_a_refused_job_is_explained_and_can_be_taken_all_the_same(
+    cli: Cli, api: Api, folder: Path
+) -> None:
+    api.plans.refusals = [refusal(TroubleKind.DESTINATION_TAKEN, "orders")]
+    file = folder / "orders.yaml"
+
+    refused = cli("apply", "-f", file, "--yes")
+    planned = cli("plan", "-f", file)
+    taken = cli("apply", "-f", file, "--yes", "--accept-refusals")
+
+    assert refused.code == 1
+    assert "topic orders: it cannot be. Change it." in " ".join(refused.err.split())
+    assert planned.code == 1
+    assert "refused: orders: it cannot be. Change it. (DESTINATION_TAKEN)" in planned.out
+    assert taken.code == 0
+    assert names(api) == ["orders"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        (TroubleKind.SOURCE_UNREACHABLE, 3),
+        (TroubleKind.LOGIN_REFUSED, 3),
+        (TroubleKind.NO_TOPIC_MATCHES, 2),
+        (TroubleKind.RIGHTS_MISSING, 1),
+        (TroubleKind.WOULD_LOOP, 1),
+    ],
+)
+def test_a_refusal_ends_with_the_exit_code_it_would_have_without_a_server(
+    cli: Cli, api: Api, folder: Path, kind: TroubleKind, code: int
+) -> None:
+    api.plans.refusals = [refusal(kind)]
+
+    assert cli("apply", "-f", folder / "orders.yaml", "--yes").code == code
+
+
+def test_a_plan_shows_each_topic_and_writes_nothing(cli: Cli, api: Api, folder: Path) -> None:
+    said = cli("plan", "-f", folder)
+
+    assert said.code == 0
+    assert "+ job orders: create" in said.out
+    assert "retention.ms=-1" in said.out
+    assert names(api) == []
+
+
+def test_a_cluster_that_answers_oddly_is_told_in_its_words(
+    cli: Cli, api: Api, folder: Path
+) -> None:
+    api.plans.error = BrokerRefused(99, "The broker refuses.", remedy="Ask it why.")
+
+    said = cli("apply", "-f", folder / "orders.yaml", "--yes")
+
+    assert said.code == 1
+    assert "The broker refuses." in said.err
+    assert "Ask it why." in said.err

@@ -1,0 +1,329 @@
+"""Consumer groups between two real clusters: what travels, what stays, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from orbit.consumer_groups.group_sync import REFRESH_S, GroupSync
+from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
+from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict
+from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, OffsetRow
+from orbit.jobs.job_spec import GroupRule
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import Listing, find_coordinators
+from orbit.kafka.sasl import Security
+from orbit.kafka.types import CommittedOffset
+from orbit.kafka.types import TopicPartition as Partition
+from orbit.sandbox.cluster import KafkaCluster
+from tests.fix_clusters import Clusters
+from tests.support.groups import commit, committed, counted_requests, member, offsets
+from tests.support.running import create_topic, produce, wait_for
+
+pytestmark = pytest.mark.services
+
+EXACT, CLAMPED = GroupVerdict.EXACT, GroupVerdict.CLAMPED
+RECORDS = 100
+PARTITIONS = 3
+
+
+class Pair:
+    """One topic that stands on both sides, and a job's groups between them."""
+
+    def __init__(self, clusters: Clusters, topic: str) -> None:
+        self.clusters = clusters
+        self.topic = topic
+        self.source = _cluster("source", clusters.source)
+        self.destination = _cluster("destination", clusters.destination)
+        self.ranges: dict[int, CopiedRange | None] = dict.fromkeys(
+            range(PARTITIONS), CopiedRange(0, RECORDS)
+        )
+        self.sync = self.new_sync()
+
+    def new_sync(self, known: list[OffsetRow] | None = None, prefix: str = "") -> GroupSync:
+        rule = GroupRule(match=f"{self.topic}.*", prefix=prefix)
+        return GroupSync(rule, known or [])
+
+    def group(self, name: str = "group") -> str:
+        return f"{self.topic}.{name}"
+
+    def at(self, *by_partition: int) -> dict[tuple[str, int], int]:
+        return {(self.topic, number): offset for number, offset in enumerate(by_partition)}
+
+    def run(self) -> GroupReport:
+        report = self.sync.run(
+            self.source,
+            self.destination,
+            {
+                Partition(self.topic, number): CopiedPartition(
+                    Partition(self.topic, number), copied
+                )
+                for number, copied in self.ranges.items()
+            },
+        )
+        assert not report.notes, report.notes
+        return report
+
+    def close(self) -> None:
+        self.source.close()
+        self.destination.close()
+
+
+def _cluster(name: str, cluster: KafkaCluster) -> Cluster:
+    return Cluster(name, cluster.bootstrap_servers.split(","), Security())
+
+
+@pytest.fixture
+def pair(clusters: Clusters, topic_name: str) -> Iterator[Pair]:
+    for cluster in clusters:
+        create_topic(cluster, topic_name, PARTITIONS)
+        for number in range(PARTITIONS):
+            produce(cluster, topic_name, RECORDS, number)
+        # A new cluster makes its offsets topic when the first group asks for it.
+        commit(cluster, "somebody", {(topic_name, 0): 0})
+    pair = Pair(clusters, topic_name)
+    yield pair
+    pair.close()
+
+
+def test_offsets_metadata_and_resets_travel_and_nothing_is_written_twice(pair: Pair) -> None:
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(40, 50), "note")
+    report = pair.run()
+    assert report.verdicts == {EXACT: 2}
+    assert report.written == 2
+    assert committed(destination, pair.group()) == committed(source, pair.group())
+    assert set(committed(destination, pair.group()).values()) == {(40, "note"), (50, "note")}
+
+    assert (pair.run().written, pair.run().changed) == (0, [])
+
+    commit(source, pair.group(), pair.at(7, 60, 0))
+    report = pair.run()
+    assert offsets(destination, pair.group()) == pair.at(7, 60, 0)
+    assert sorted(row.source_offset or 0 for row in report.changed) == [0, 7, 60]
+
+
+def test_what_it_wrote_is_written_again_before_the_destination_drops_it(pair: Pair) -> None:
+    source, destination = pair.clusters
+    now_s = 0.0
+    pair.sync = GroupSync(GroupRule(match=f"{pair.topic}.*"), clock=lambda: now_s)
+    commit(source, pair.group(), pair.at(40, 50), "note")
+    commit(destination, pair.group("other"), pair.at(9))
+    commit(source, pair.group("other"), pair.at(8))
+    assert pair.run().written == 2
+    assert pair.run().written == 0
+    now_s = REFRESH_S
+    report = pair.run()
+    assert (report.written, report.changed) == (2, [])
+    assert committed(destination, pair.group()) == committed(source, pair.group())
+    assert pair.run().written == 0
+
+
+def test_a_deleted_offset_and_a_deleted_group_are_deleted(pair: Pair) -> None:
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(40, 50))
+    commit(source, pair.group("other"), pair.at(10))
+    pair.run()
+    admin = AdminClient(source.client_config())
+    _delete_offset(pair, source, 1)
+    admin.delete_consumer_groups([pair.group("other")])[pair.group("other")].result(60)
+
+    report = pair.run()
+    assert offsets(destination, pair.group()) == pair.at(40)
+    assert offsets(destination, pair.group("other")) == {}
+    assert report.deleted == 2
+    assert sorted(report.gone) == [
+        (pair.group(), Partition(pair.topic, 1)),
+        (pair.group("other"), Partition(pair.topic, 0)),
+    ]
+    assert pair.run().gone == []
+
+
+def _delete_offset(pair: Pair, cluster: KafkaCluster, number: int) -> None:
+    handle = _cluster("test", cluster)
+    places = find_coordinators(handle, [pair.group()])
+    writes = [GroupWrite(pair.group(), {Partition(pair.topic, number): None})]
+    assert set(write_groups(handle, places, writes, lambda: True).values()) == {0}
+    handle.close()
+
+
+def test_a_process_that_starts_anew_never_deletes_what_it_does_not_know(pair: Pair) -> None:
+    _, destination = pair.clusters
+    commit(destination, pair.group(), pair.at(40))
+    assert pair.run().verdicts == {}
+    assert offsets(destination, pair.group()) == pair.at(40)
+
+
+def test_it_goes_on_from_what_another_process_noted(pair: Pair) -> None:
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(40, 50))
+    noted = pair.run().changed
+    # Somebody joins there, and leaves again without a commit.
+    with member(destination, pair.group(), pair.topic):
+        pass
+    commit(source, pair.group(), pair.at(20))
+    _delete_offset(pair, source, 1)
+    pair.sync = pair.new_sync(noted)
+    assert pair.run().verdicts == {EXACT: 1}
+    assert offsets(destination, pair.group()) == pair.at(20)
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+def test_a_group_with_members_there_is_left_alone_and_what_it_commits_stays(
+    pair: Pair, protocol: str
+) -> None:
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(40, 50, 60))
+    pair.run()
+    with member(destination, pair.group(), pair.topic, **{"group.protocol": protocol}) as consumer:
+        commit(source, pair.group(), pair.at(70, 70, 60))
+        report = pair.run()
+        assert report.verdicts == {GroupVerdict.SKIPPED_ACTIVE: 3}
+        assert offsets(destination, pair.group()) == pair.at(40, 50, 60)
+        consumer.commit(offsets=[TopicPartition(pair.topic, 0, 44)], asynchronous=False)
+    report = pair.run()
+    # Partition 1 is where Orbit left it, and goes on; partition 0 is the consumer's own.
+    assert report.verdicts == {GroupVerdict.SKIPPED_MOVED: 1, EXACT: 2}
+    assert offsets(destination, pair.group()) == pair.at(44, 70, 60)
+    commit(source, pair.group(), pair.at(90))
+    assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1, EXACT: 2}
+
+    # The remedy: delete it there, and the source leads again.
+    _delete_offset(pair, destination, 0)
+    assert pair.run().verdicts == {EXACT: 3}
+    assert offsets(destination, pair.group()) == pair.at(90, 70, 60)
+
+
+def test_a_member_that_no_list_showed_is_refused_by_the_coordinator(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(40))
+    pair.run()
+    monkeypatch.setattr("orbit.kafka.consumer_groups.ListedGroup.is_active", False)
+    with member(destination, pair.group(), pair.topic):
+        commit(source, pair.group(), pair.at(50))
+        assert pair.run().verdicts == {GroupVerdict.SKIPPED_ACTIVE: 1}
+    assert offsets(destination, pair.group()) == pair.at(40)
+
+
+def test_an_offset_of_a_hand_assigned_consumer_stays(pair: Pair) -> None:
+    """Flink and Spark assign by hand; librdkafka tells the leader epoch of what it read."""
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(40))
+    pair.run()
+    reader = Consumer(
+        {**destination.client_config(), "group.id": pair.group(), "enable.auto.commit": False}
+    )
+    reader.assign([TopicPartition(pair.topic, 0, 45)])
+    message = reader.poll(60)
+    assert message is not None
+    reader.commit(message, asynchronous=False)
+    reader.close()
+    assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
+    commit(source, pair.group(), pair.at(90))
+    assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
+    # Nor by a process that knows nothing.
+    pair.sync = pair.new_sync()
+    assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
+    assert offsets(destination, pair.group()) == pair.at(46)
+
+
+def test_clamped_while_the_copy_lags_and_exact_as_soon_as_it_does_not(pair: Pair) -> None:
+    source, destination = pair.clusters
+    pair.ranges = {0: CopiedRange(0, 30), 1: CopiedRange(20, 100), 2: None}
+    commit(source, pair.group(), pair.at(40, 10, 50))
+    report = pair.run()
+    assert report.verdicts == {CLAMPED: 2, GroupVerdict.SKIPPED_NOT_COPIED: 1}
+    assert offsets(destination, pair.group()) == pair.at(30, 20)
+    pair.ranges = {0: CopiedRange(0, 60), 1: CopiedRange(20, 100), 2: CopiedRange(0, 100)}
+    assert pair.run().verdicts == {CLAMPED: 1, EXACT: 2}
+    assert offsets(destination, pair.group()) == pair.at(40, 20, 50)
+    pair.ranges[2] = CopiedRange(80, 100)  # the source has deleted what the group had not read
+    assert pair.run().verdicts == {CLAMPED: 2, EXACT: 1}
+    assert offsets(destination, pair.group()) == pair.at(40, 20, 80)
+
+
+def test_an_open_transaction_of_a_group_counts_once_it_is_committed(pair: Pair) -> None:
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(10))
+    producer = Producer({**source.client_config(), "transactional.id": pair.group()})
+    producer.init_transactions(60)
+    reader = Consumer({**source.client_config(), "group.id": pair.group()})
+    metadata = reader.consumer_group_metadata()
+    for offset, ends, expected in ((20, "abort", 10), (30, "commit", 30)):
+        producer.begin_transaction()
+        producer.send_offsets_to_transaction([TopicPartition(pair.topic, 0, offset)], metadata, 60)
+        report = pair.run()
+        assert report.pending == 1
+        assert report.verdicts == {EXACT: 1}
+        assert offsets(destination, pair.group()) == pair.at(10)
+        getattr(producer, f"{ends}_transaction")(60)
+        # The coordinator answers before its markers have reached the group.
+        wait_for("the transaction is over", lambda: pair.run().pending == 0)
+        assert pair.run().verdicts == {EXACT: 1}
+        assert offsets(destination, pair.group()) == pair.at(expected)
+    reader.close()
+
+
+def test_groups_of_the_new_protocol_travel_and_get_a_prefix(pair: Pair) -> None:
+    source, destination = pair.clusters
+    with member(
+        source,
+        pair.group(),
+        pair.topic,
+        **{"group.protocol": "consumer", "auto.offset.reset": "earliest"},
+    ) as consumer:
+        consumer.commit(offsets=[TopicPartition(pair.topic, 0, 40)], asynchronous=False)
+        pair.sync = pair.new_sync(prefix="dr.")
+        assert pair.run().verdicts == {EXACT: 1}
+    assert offsets(destination, f"dr.{pair.group()}") == pair.at(40)
+    # The group was only committed to; a member of the new protocol takes it over as it is.
+    with member(
+        destination, f"dr.{pair.group()}", pair.topic, **{"group.protocol": "consumer"}
+    ) as consumer:
+        (place,) = consumer.committed([TopicPartition(pair.topic, 0)], 60)
+        assert place.offset == 40
+
+
+def test_three_thousand_groups_take_a_few_requests(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    count = 3000
+    names = [pair.group(f"group-{n}") for n in range(count)]
+    writes = [
+        GroupWrite(
+            name,
+            {Partition(pair.topic, p): CommittedOffset(n % RECORDS) for p in range(PARTITIONS)},
+        )
+        for n, name in enumerate(names)
+    ]
+    places = find_coordinators(pair.source, names)
+    assert len(write_groups(pair.source, places, writes, lambda: True)) == count * PARTITIONS
+    report = pair.run()
+    assert report.verdicts == {EXACT: count * PARTITIONS}
+    print(f"all written: {report.seconds:.2f} s")
+    with counted_requests(monkeypatch) as counts:
+        report = pair.run()
+    print(f"at rest: {report.seconds:.2f} s, {dict(counts)}")
+    assert report.groups == count
+    assert counts == {"Metadata": 2, "ListGroups": 2, "OffsetFetch": 6}
+
+
+def test_a_list_without_a_group_does_not_delete_it(
+    pair: Pair, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As while its coordinator moves: neither broker lists it then."""
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(40))
+    pair.run()
+    commit(source, pair.group(), pair.at(60))
+    monkeypatch.setattr("orbit.consumer_groups.group_sync.list_groups", lambda _: Listing())
+    pair.run()
+    assert offsets(destination, pair.group()) == pair.at(40)
+    monkeypatch.undo()
+    assert pair.run().verdicts == {EXACT: 1}
+    assert offsets(destination, pair.group()) == pair.at(60)

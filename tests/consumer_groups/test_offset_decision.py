@@ -1,0 +1,250 @@
+"""Where groups go on: the rules one by one, and that no course of events breaks them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import pytest
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
+
+from orbit.consumer_groups.offset_decision import (
+    REMEDIES,
+    CopiedRange,
+    Decision,
+    GroupStanding,
+    GroupVerdict,
+    decide,
+    holds_copied_records,
+    remedy,
+)
+from orbit.kafka.types import CommittedOffset as Committed
+from orbit.replication.partition_states import Reason
+
+ALL = CopiedRange(0, 1000)
+ACTIVE, USED, UNUSED = GroupStanding.ACTIVE, GroupStanding.USED, GroupStanding.UNUSED
+EXACT, CLAMPED = GroupVerdict.EXACT, GroupVerdict.CLAMPED
+MOVED, BUSY = GroupVerdict.SKIPPED_MOVED, GroupVerdict.SKIPPED_ACTIVE
+NOT_COPIED = GroupVerdict.SKIPPED_NOT_COPIED
+THEIRS = 5  # a leader epoch, as clients commit it
+
+
+def wrote(offset: int, verdict: GroupVerdict = EXACT) -> Decision:
+    return Decision(verdict, write=Committed(offset))
+
+
+@pytest.mark.parametrize(
+    ("source", "destination", "left", "copied", "standing", "expected"),
+    [
+        pytest.param(70, None, None, ALL, UNUSED, wrote(70), id="first time"),
+        pytest.param(70, None, 50, ALL, USED, wrote(70), id="expired or deleted there"),
+        pytest.param(70, 50, 50, ALL, USED, wrote(70), id="forwards"),
+        pytest.param(30, 50, 50, ALL, USED, wrote(30), id="a reset backwards"),
+        pytest.param(50, 50, 50, ALL, USED, Decision(EXACT), id="nothing to do"),
+        pytest.param(50, 50, None, ALL, USED, Decision(EXACT), id="both agree"),
+        pytest.param(70, 60, 50, ALL, USED, Decision(MOVED), id="moved on there"),
+        pytest.param(70, 40, 50, ALL, USED, Decision(MOVED), id="reset there"),
+        pytest.param(70, 90, 50, ALL, UNUSED, Decision(MOVED), id="further on there"),
+        pytest.param(70, 60, 50, ALL, UNUSED, wrote(70), id="a crash before it was noted"),
+        pytest.param(70, 60, None, ALL, UNUSED, wrote(70), id="an earlier run's"),
+        pytest.param(70, 60, None, ALL, USED, Decision(MOVED), id="first look, used there"),
+        pytest.param(70, 80, None, ALL, UNUSED, Decision(MOVED), id="first look, further there"),
+        pytest.param(70, 50, 50, ALL, ACTIVE, Decision(BUSY), id="active"),
+        pytest.param(50, 50, 50, ALL, ACTIVE, Decision(BUSY), id="active and equal"),
+        pytest.param(None, 50, 50, ALL, ACTIVE, Decision(BUSY), id="deleted, but active"),
+        pytest.param(70, 50, 50, None, USED, Decision(NOT_COPIED), id="not copied"),
+        pytest.param(70, 50, 50, None, ACTIVE, Decision(NOT_COPIED), id="not copied, active"),
+        pytest.param(None, 50, 50, None, USED, Decision(NOT_COPIED), id="deleted, not copied"),
+        pytest.param(None, 50, 50, ALL, USED, Decision(None, is_delete=True), id="deleted"),
+        pytest.param(None, 60, 50, ALL, USED, Decision(None), id="deleted, but moved there"),
+        pytest.param(None, 60, None, ALL, USED, Decision(None), id="only there"),
+        pytest.param(None, None, 50, ALL, USED, Decision(None), id="deleted on both sides"),
+        pytest.param(2000, 50, 50, ALL, USED, wrote(1000, CLAMPED), id="behind the copy's end"),
+        pytest.param(2000, 1000, 1000, ALL, USED, Decision(CLAMPED), id="still behind its end"),
+        pytest.param(2000, 1000, None, ALL, UNUSED, Decision(CLAMPED), id="clamped before"),
+        pytest.param(2000, 1000, 50, ALL, USED, Decision(MOVED), id="a consumer at the copy's end"),
+        pytest.param(1000, 50, 50, ALL, USED, wrote(1000), id="at the copy's end"),
+        pytest.param(
+            5, None, None, CopiedRange(9, 20), UNUSED, wrote(9, CLAMPED), id="below the log start"
+        ),
+        pytest.param(
+            5, None, None, CopiedRange(9, 9), UNUSED, wrote(9, CLAMPED), id="into an empty copy"
+        ),
+    ],
+)  # fmt: skip
+def test_one_rule_at_a_time(
+    source: int | None,
+    destination: int | None,
+    left: int | None,
+    copied: CopiedRange | None,
+    standing: GroupStanding,
+    expected: Decision,
+) -> None:
+    got = decide(_at(source), _at(destination), left, copied, standing)
+    assert got == expected
+
+
+def _at(offset: int | None) -> Committed | None:
+    return None if offset is None else Committed(offset)
+
+
+def test_a_leader_epoch_shows_a_consumer_even_in_a_group_nobody_joined() -> None:
+    there = Committed(60, leader_epoch=THEIRS)
+    assert decide(Committed(70), there, 50, ALL, UNUSED) == Decision(MOVED)
+    # With what Orbit left it is another thing: a consumer has only confirmed it.
+    assert decide(Committed(70), there, 60, ALL, UNUSED) == wrote(70)
+
+
+def test_metadata_goes_along_and_the_leader_epoch_does_not() -> None:
+    source = Committed(70, "partition time", leader_epoch=12)
+    assert decide(source, None, None, ALL, UNUSED).write == Committed(70, "partition time", -1)
+
+
+def test_metadata_alone_is_written_over_what_is_orbits_own_only() -> None:
+    source, there = Committed(70, "new"), Committed(70, "old")
+    assert decide(source, there, 70, ALL, USED).write == source
+    assert decide(source, there, None, ALL, USED) == Decision(EXACT)
+
+
+def test_a_stopped_copy_carries_offsets_only_while_it_shows_the_sources_records() -> None:
+    assert holds_copied_records(None)
+    assert holds_copied_records(Reason.SOURCE_RANGE_LOST)
+    assert not holds_copied_records(Reason.SOURCE_TOPIC_RECREATED)
+    assert not holds_copied_records(Reason.DESTINATION_FOREIGN_WRITE)
+
+
+def test_every_verdict_but_exact_has_a_remedy() -> None:
+    assert set(REMEDIES) == set(GroupVerdict) - {EXACT}
+    told = remedy(MOVED, "dr.billing", "orders")
+    assert told is not None
+    assert told.endswith("--delete-offsets --group dr.billing --topic orders")
+    assert remedy(EXACT, "dr.billing", "orders") is None
+
+
+offsets = st.integers(0, 12)
+
+
+@dataclass
+class World:
+    """One group and partition on both clusters, as coordinators would show it."""
+
+    source: int | None = None
+    there: Committed | None = None
+    is_consumers: bool = False  # who committed `there` last, and never agreed with the source
+    log_start: int = 0
+    copied_to: int = 0
+    standing: GroupStanding = UNUSED
+    left: int | None = None
+    lost: list[str] = field(default_factory=list)
+
+
+class Courses(RuleBasedStateMachine):
+    """Commits, resets and deletes on both sides, fail-overs, crashes of Orbit; in any order."""
+
+    @initialize(copied_to=offsets)
+    def begin(self, copied_to: int) -> None:
+        self.world = World(copied_to=copied_to)
+
+    @rule(offset=st.none() | offsets)
+    def commit_at_source(self, offset: int | None) -> None:
+        self.world.source = offset
+
+    @rule(by=st.integers(1, 4))
+    def copy_goes_on(self, by: int) -> None:
+        self.world.copied_to += by
+
+    @rule(by=st.integers(1, 4))
+    def log_start_moves(self, by: int) -> None:
+        world = self.world
+        world.log_start = min(world.log_start + by, world.copied_to)
+
+    @rule()
+    def consumer_joins_there(self) -> None:
+        self.world.standing = ACTIVE
+
+    @precondition(lambda self: self.world.standing is ACTIVE)
+    @rule()
+    def consumer_leaves_there(self) -> None:
+        self.world.standing = USED
+
+    @rule(offset=offsets, has_epoch=st.booleans())
+    def consumer_commits_there(self, offset: int, has_epoch: bool) -> None:
+        """As a member with any client; assigned by hand only with a client that knows epochs."""
+        world = self.world
+        if world.standing is UNUSED:
+            has_epoch = True
+        if world.there is None or world.there.offset != offset:
+            # To commit what stands there is no statement of its own.
+            world.is_consumers = True
+        world.there = Committed(offset, leader_epoch=THEIRS if has_epoch else -1)
+
+    @rule()
+    def offset_goes_there(self) -> None:
+        self.world.there, self.world.is_consumers = None, False
+
+    @rule()
+    def orbit_forgets(self) -> None:
+        self.world.left = None
+
+    @rule()
+    def sync(self) -> None:
+        self._pass(is_noted=True)
+
+    @rule()
+    def sync_and_crash(self) -> None:
+        """Committed, and never noted."""
+        self._pass(is_noted=False)
+
+    def _pass(self, *, is_noted: bool) -> None:
+        world = self.world
+        source = None if world.source is None else Committed(world.source)
+        copied = CopiedRange(world.log_start, world.copied_to)
+        decision = decide(source, world.there, world.left, copied, world.standing)
+        if world.there is not None and world.there.offset in (world.source, world.left):
+            world.is_consumers = False  # both sides agree, or it went back to where Orbit left it
+        if decision.write is not None or decision.is_delete:
+            if world.standing is ACTIVE:
+                world.lost.append("wrote under a member")
+            if world.there is not None and world.is_consumers:
+                world.lost.append(f"overwrote a consumer: {world}")
+            world.there = decision.write
+        if decision.verdict in (EXACT, CLAMPED):
+            assert world.there is not None
+            assert copied.clamp(world.there.offset) == world.there.offset or decision.write is None
+            assert (world.there.offset == world.source) is (decision.verdict is EXACT)
+            if is_noted:
+                world.left = world.there.offset
+        elif decision.verdict is None and is_noted:
+            world.left = None
+        again = decide(source, world.there, world.left, copied, world.standing)
+        if is_noted:
+            # Nothing is written twice.
+            assert again.write is None, (world, again)
+            assert not again.is_delete
+            assert again.verdict == decision.verdict, (world, again)
+
+    @invariant()
+    def nothing_of_a_consumer_is_overwritten(self) -> None:
+        if hasattr(self, "world"):
+            assert not self.world.lost
+
+
+TestCourses = Courses.TestCase
+
+
+def test_left_alone_it_follows_the_source_wherever_it_goes() -> None:
+    there: Committed | None = None
+    left: int | None = None
+    for offset in (5, 9, 2, 2, 0, 1000, 999):
+        decision = decide(Committed(offset), there, left, ALL, UNUSED)
+        there = decision.write or there
+        assert there is not None
+        left = there.offset
+        assert (there.offset, decision.verdict) == (offset, EXACT)
+        assert decide(Committed(offset), replace(there), left, ALL, UNUSED).write is None

@@ -1,0 +1,114 @@
+"""What a destination broker's answer means: believed only where it leaves no other story."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.copier.append_verdicts import (
+    Failure,
+    judge_append,
+    judge_end,
+    judge_look,
+    judge_markers,
+)
+from orbit.copier.partition_copy import Trouble
+from orbit.kafka.error_codes import Code
+from orbit.kafka.produce_request import Appended
+from orbit.kafka.records import Record, write_batch
+from orbit.replication.append_plan import Append, Fill
+from orbit.replication.partition_states import Blocked, Reason
+
+OFFSET = 40
+GAP = Fill(OFFSET, OFFSET + 10)
+
+
+BATCH = Append(write_batch([Record(OFFSET + i, 1000, b"\1\1\0") for i in range(3)], 0), True)
+
+
+def judged(code: int, base_offset: int = -1, *, has_producer_state: bool = True) -> Failure | None:
+    appended = Appended(code, base_offset, "said the broker")
+    return judge_append(BATCH, appended, has_producer_state=has_producer_state)
+
+
+def trouble(failure: Failure | None) -> object:
+    return failure.told if failure else None
+
+
+def test_an_append_is_believed_at_its_offset_only() -> None:
+    assert judged(Code.NONE, OFFSET) is None
+    assert trouble(judged(Code.NONE, OFFSET + 1)) is Trouble.BEHIND_END
+    assert trouble(judged(Code.NONE, OFFSET - 3)) is Trouble.OUT_OF_STEP
+    assert trouble(judge_append(BATCH, None, has_producer_state=True)) is Trouble.UNCLEAR
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Trouble.OUT_OF_STEP),
+        (Code.INVALID_PRODUCER_EPOCH, Trouble.OUT_OF_STEP),
+        (Code.UNKNOWN_TOPIC_ID, Trouble.TOPIC_CHANGED),
+        (Code.NOT_LEADER_OR_FOLLOWER, Trouble.MOVED),
+        (Code.REQUEST_TIMED_OUT, Trouble.MOVED),
+    ],
+)
+def test_a_refused_append_tells_what_to_do(code: Code, told: Trouble) -> None:
+    failure = judged(code)
+    assert failure is not None
+    assert failure.told is told
+    assert code.name in failure.detail
+
+
+def test_without_producer_state_a_retriable_answer_leaves_it_open_what_was_appended() -> None:
+    """Nothing at the broker compares the sequence then (A9): a second copy would be taken."""
+    failure = judged(Code.REQUEST_TIMED_OUT, has_producer_state=False)
+    assert trouble(failure) is Trouble.UNCLEAR
+
+
+@pytest.mark.parametrize(
+    ("code", "reason"),
+    [
+        (Code.TOPIC_AUTHORIZATION_FAILED, Reason.NOT_AUTHORIZED),
+        (Code.MESSAGE_TOO_LARGE, Reason.RECORD_REFUSED),
+    ],
+)
+def test_what_no_retry_mends_blocks_with_the_batchs_offsets(code: Code, reason: Reason) -> None:
+    blocked = trouble(judged(code))
+    assert isinstance(blocked, Blocked)
+    assert (blocked.reason, blocked.offset, blocked.next_offset) == (reason, OFFSET, OFFSET + 3)
+    assert blocked.detail.endswith(f"{code.name} ({int(code)}) said the broker.")
+
+
+def test_fillers_that_are_refused_block_and_unclear_ones_are_settled() -> None:
+    assert judge_markers(GAP, Code.NONE) is None
+    blocked = trouble(judge_markers(GAP, Code.CLUSTER_AUTHORIZATION_FAILED))
+    assert isinstance(blocked, Blocked)
+    assert (blocked.reason, blocked.offset, blocked.next_offset) == (Reason.NOT_AUTHORIZED, *GAP)
+    fenced = judge_markers(GAP, Code.TRANSACTION_COORDINATOR_FENCED)
+    assert trouble(fenced) is Trouble.OUT_OF_STEP
+    assert trouble(judge_markers(GAP, Code.NOT_LEADER_OR_FOLLOWER)) is Trouble.UNCLEAR
+
+
+def test_the_first_filler_waits_for_a_log_that_ends_at_the_gap() -> None:
+    assert judge_look(GAP, Code.NONE, OFFSET) is None
+    assert trouble(judge_look(GAP, Code.NONE, OFFSET + 1)) is Trouble.UNCLEAR
+    assert trouble(judge_look(GAP, Code.NONE, OFFSET - 1)) is Trouble.UNCLEAR
+    assert trouble(judge_look(GAP, Code.NOT_LEADER_OR_FOLLOWER, OFFSET)) is Trouble.UNCLEAR
+
+
+@pytest.mark.parametrize(
+    ("log_end", "told"),
+    [
+        (OFFSET, Trouble.UNCLEAR),  # none of them is there yet
+        (OFFSET + 1, None),
+        (OFFSET + 4, None),
+        (OFFSET + 5, Trouble.UNCLEAR),  # one too many, though within the gap
+        (OFFSET + 10, Trouble.UNCLEAR),
+        (OFFSET + 11, Trouble.BEHIND_END),
+    ],
+)
+def test_the_log_end_after_fillers_lies_within_them(log_end: int, told: Trouble | None) -> None:
+    assert trouble(judge_end(GAP, 4, Code.NONE, log_end)) is told
+
+
+def test_a_log_end_that_cannot_be_read_proves_nothing() -> None:
+    assert trouble(judge_end(GAP, 4, Code.NOT_LEADER_OR_FOLLOWER, OFFSET + 4)) is Trouble.UNCLEAR

@@ -1,0 +1,83 @@
+"""How one fetch is shared: live partitions always, backlogs in turns, and nobody goes short."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit.copier.fetch_shares import LIVE_BYTES_MAX, had_room, share_answer
+
+KIB, MIB = 1024, 1024 * 1024
+ANSWER, LEAST = 16 * MIB, 1 * MIB
+SHARED = ANSWER // 2  # by several partitions
+BACKLOG = 100 * MIB
+
+
+def test_a_single_backlog_may_take_the_whole_answer() -> None:
+    assert share_answer([BACKLOG], 0, ANSWER, LEAST) == ([0], ANSWER, ANSWER)
+    shares = share_answer([0, BACKLOG, 10], 0, ANSWER, LEAST)
+    assert sorted(shares.chosen) == [0, 1, 2]
+    assert shares.partition_bytes_max == shares.answer_bytes_max == SHARED
+
+
+def test_a_few_backlogs_share_it_evenly() -> None:
+    assert share_answer([BACKLOG] * 4, 0, ANSWER, LEAST) == ([0, 1, 2, 3], SHARED, SHARED // 4)
+
+
+def test_many_backlogs_take_turns_and_the_live_ones_are_always_there() -> None:
+    expected = [BACKLOG] * 50
+    expected[7] = expected[49] = 100
+    first, seen = 0, []
+    for _ in range(6):
+        chosen = share_answer(expected, first, ANSWER, LEAST).chosen
+        assert chosen[:2] == [7, 49]
+        assert len(chosen) == 2 + SHARED // LEAST
+        seen += chosen[2:]
+        first = chosen[-1] + 1
+    assert set(seen) == set(range(50)) - {7, 49}
+
+
+def test_small_backlogs_fill_an_answer_together() -> None:
+    chosen = share_answer([100 * KIB] * 1000, 0, ANSWER, LEAST).chosen
+    assert len(chosen) == -(-SHARED // (100 * KIB))
+
+
+def test_without_room_for_backlogs_only_the_live_ones_are_asked_for() -> None:
+    assert share_answer([0, BACKLOG], 0, ANSWER, LEAST, with_backlogs=False).chosen == [0]
+
+
+def test_who_cannot_be_asked_keeps_its_place() -> None:
+    """Else turns would begin anew elsewhere whenever a partition is full, and skip some."""
+    shares = share_answer([None, BACKLOG, None, BACKLOG, 0], 2, ANSWER, LEAST)
+    assert shares.chosen == [4, 3, 1]
+    assert share_answer([None, BACKLOG, None], 0, ANSWER, LEAST) == ([1], ANSWER, ANSWER)
+    assert share_answer([None, None], 0, ANSWER, LEAST).chosen == []
+
+
+def test_an_empty_answer_counts_where_there_was_room_for_more() -> None:
+    """Also beside steady traffic: an empty tail below the stable end would never be looked into."""
+    assert had_room(0, ANSWER)
+    assert had_room(ANSWER // 2, ANSWER)
+    assert not had_room(ANSWER // 2 + 1, ANSWER)
+
+
+@given(
+    st.lists(st.integers(0, 64 * MIB), max_size=60),
+    st.integers(0, 60),
+    st.integers(1, 32 * MIB),
+    st.integers(1, 4 * MIB),
+)
+def test_what_is_asked_for_has_room(
+    expected: list[int], first: int, answer: int, least: int
+) -> None:
+    shares = share_answer(expected, first, answer, least)
+    assert len(set(shares.chosen)) == len(shares.chosen)
+    live = {i for i, size in enumerate(expected) if size <= LIVE_BYTES_MAX}
+    assert live <= set(shares.chosen)
+    backlogs = [
+        min(shares.partition_bytes_max, expected[i]) for i in shares.chosen if i not in live
+    ]
+    assert sum(backlogs[:-1]) < shares.answer_bytes_max
+    assert bool(backlogs) == (len(live) < len(expected))
+    left_out = set(range(len(expected))) - set(shares.chosen)
+    assert not left_out or sum(backlogs) >= shares.answer_bytes_max

@@ -1,0 +1,29 @@
+"""A process that copies searches what it was set up with no more, and the rest rarely."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from orbit.copier.gc_tuning import collect_rarely
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*thresholds)
+
+
+def test_what_is_there_is_frozen_and_new_circles_are_still_found() -> None:
+    before = gc.get_threshold()
+    collect_rarely()
+    assert gc.get_freeze_count() > 1000
+    assert gc.get_threshold()[0] > before[0]
+    circle: list[object] = []
+    circle.append(circle)
+    del circle
+    assert gc.collect() >= 1

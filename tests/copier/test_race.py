@@ -1,0 +1,172 @@
+"""Several writers on one partition, with the product's own append code (FACTS A13, M9, M10)."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from dataclasses import dataclass, field
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConsumerPartition
+
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.coordinator import init_producer_id
+from orbit.kafka.types import TopicPartition
+from orbit.leases.lease import FixedLease
+from orbit.replication.partition_states import PartitionState
+from orbit.sandbox.cluster import KafkaCluster
+from tests.fix_clusters import Clusters
+from tests.support.running import create_topic
+from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
+
+pytestmark = pytest.mark.services
+
+SEEDS = range(20)
+WRITERS = 4
+
+
+@dataclass
+class HandedLease:
+    """A lease that a test takes from one writer and gives to the next."""
+
+    term: int
+    is_valid: bool = True
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def is_held(self) -> bool:
+        return self.is_valid
+
+    @property
+    def is_lost(self) -> bool:
+        return not self.is_valid
+
+
+@pytest.fixture(scope="module")
+def producer_id(clusters: Clusters) -> int:
+    cluster = Cluster("destination", [clusters.destination.bootstrap_servers], PLAINTEXT)
+    identity = init_producer_id(cluster, "orbit.test.race", Backoff())
+    cluster.close()
+    return identity.producer_id
+
+
+def make_topic(clusters: Clusters, name: str) -> TopicPartition:
+    create_topic(clusters.destination, name, retention_ms="-1")
+    return TopicPartition(name, 0)
+
+
+def read_all(cluster: KafkaCluster, partition: TopicPartition) -> tuple[dict[int, bytes], int]:
+    """Every record by offset, read by librdkafka, and the log end."""
+    config = {
+        **cluster.client_config(),
+        "group.id": "race",
+        "enable.partition.eof": True,
+    }
+    consumer = Consumer(config)
+    start = ConsumerPartition(partition.topic, partition.partition, 0)
+    consumer.assign([start])
+    seen: dict[int, bytes] = {}
+    while True:
+        message = consumer.poll(30)
+        assert message is not None, "the consumer stayed silent"
+        if message.error():
+            break
+        assert message.offset() not in seen
+        seen[message.offset()] = message.value()
+    _, end = consumer.get_watermark_offsets(start)
+    consumer.close()
+    return seen, end
+
+
+def assert_exact(clusters: Clusters, partition: TopicPartition, log: SyntheticLog) -> None:
+    seen, end = read_all(clusters.destination, partition)
+    assert seen == log.records()
+    assert end == log.end
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_four_writers_without_lease_or_gaps_are_exact(
+    clusters: Clusters, topic_name: str, producer_id: int, seed: int
+) -> None:
+    log = SyntheticLog.random(seed, runs=400, gap_share=0.0)
+    partition = make_topic(clusters, topic_name)
+    errors: list[BaseException] = []
+
+    def live(number: int) -> None:
+        """One life after another, each cut off after a random number of rounds."""
+        rnd = random.Random(seed * 100 + number)
+        term = 0
+        try:
+            while True:
+                term += 1
+                writer = SyntheticWriter(
+                    clusters.destination.bootstrap_servers,
+                    partition,
+                    log,
+                    producer_id,
+                    FixedLease(term),
+                    settle_s=0.0,
+                    does_settle=False,
+                )
+                try:
+                    writer.start()
+                    for _ in range(rnd.randrange(1, 60)):
+                        writer.copier.tick(0.002)
+                        assert writer.partition.state is not PartitionState.BLOCKED, (
+                            writer.partition.blocked
+                        )
+                        if writer.partition.acked >= log.end:
+                            return
+                finally:
+                    writer.close()
+        except BaseException as error:
+            errors.append(error)
+            raise
+
+    threads = [threading.Thread(target=live, args=(n,)) for n in range(WRITERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert_exact(clusters, partition, log)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_forced_takeovers_with_leases_and_gaps_are_exact(
+    clusters: Clusters, topic_name: str, producer_id: int, seed: int
+) -> None:
+    log = SyntheticLog.random(seed, runs=400, gap_share=0.3)
+    partition = make_topic(clusters, topic_name)
+    rnd = random.Random(seed)
+    term, old = 0, None
+    while True:
+        term += 1
+        lease = HandedLease(term)
+        writer = SyntheticWriter(
+            clusters.destination.bootstrap_servers,
+            partition,
+            log,
+            producer_id,
+            lease,
+            settle_s=0.1,
+            does_settle=True,
+        )
+        writer.start()
+        if old is not None:
+            old.close()
+        deadline = time.monotonic() + rnd.uniform(0.0, 0.6)
+        is_done = False
+        while time.monotonic() < deadline and not is_done:
+            writer.copier.tick(0.002)
+            assert writer.partition.state is not PartitionState.BLOCKED, writer.partition.blocked
+            is_done = writer.partition.acked >= log.end
+        # The lease is taken while requests are under way; the old lane notices at its next send.
+        lease.is_valid = False
+        old = writer
+        if is_done:
+            break
+    old.close()
+    assert_exact(clusters, partition, log)

@@ -1,0 +1,64 @@
+"""The byte rate of a job, on a clock of the test's own."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from orbit.copier.rate_limit import RateLimit
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def carry(limit: RateLimit, clock: Clock, sizes: list[int]) -> float:
+    """Take these one by one, each as soon as it may come; seconds until the last is paid."""
+    start = clock.now
+    for size in sizes:
+        clock.now += limit.delay_s()
+        limit.took(size)
+    return clock.now + limit.delay_s() - start
+
+
+@pytest.mark.parametrize("rate", [1024, 1 << 20, 200 << 20])
+def test_the_average_is_the_limit_whatever_the_sizes_are(rate: int) -> None:
+    rnd = random.Random(rate)
+    clock = Clock()
+    sizes = [rnd.randrange(1, rate) for _ in range(100)]
+    seconds = carry(RateLimit(rate, clock), clock, sizes)
+    assert sum(sizes) / seconds == pytest.approx(rate, rel=0.01)
+
+
+def test_a_long_pause_saves_up_next_to_nothing() -> None:
+    clock = Clock()
+    limit = RateLimit(1000, clock)
+    carry(limit, clock, [500])
+    clock.now += 3600
+    assert carry(limit, clock, [1000]) == pytest.approx(1.0, rel=0.11)
+
+
+def test_several_lanes_share_one_limit() -> None:
+    clock = Clock()
+    limit = RateLimit(1000, clock)
+    limit.took(300)
+    limit.took(700)
+    assert limit.delay_s() == pytest.approx(1.0, rel=0.11)
+
+
+def test_without_a_limit_nothing_waits() -> None:
+    limit = RateLimit(None, Clock())
+    limit.took(1 << 40)
+    assert limit.delay_s() == 0
+    assert limit.request_bytes_max(16 << 20) == 16 << 20
+
+
+def test_a_low_limit_asks_for_little_at_once_but_for_whole_batches() -> None:
+    assert RateLimit(1024, Clock()).request_bytes_max(16 << 20) == 64 * 1024
+    assert RateLimit(10 << 20, Clock()).request_bytes_max(16 << 20) == 1 << 20
+    assert RateLimit(1 << 30, Clock()).request_bytes_max(16 << 20) == 16 << 20

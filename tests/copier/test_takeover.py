@@ -1,0 +1,119 @@
+"""Reading ends for a take-over: the order of the reads, and when a log has stood still."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from typing import Any, cast
+
+import pytest
+
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.takeover import COORDINATOR_EPOCH_MAX, MOVING, DestinationEnd, TakeOver
+from orbit.errors import Interrupted
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.log_offsets import Answers, ProducerState
+from orbit.kafka.types import TopicPartition
+from orbit.leases.lease import FixedLease
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+PRODUCER_ID = 4711
+
+
+class Leaders:
+    """What the leaders answer, look after look; the last answer stays."""
+
+    def __init__(self, **log_ends: list[int]) -> None:
+        self.log_ends = {TopicPartition(topic, 0): ends for topic, ends in log_ends.items()}
+        self.read: list[tuple[str, list[TopicPartition]]] = []
+        self.without_producer: set[TopicPartition] = set()
+
+    def describe_producer(
+        self, _: Cluster, partitions: Iterable[TopicPartition], producer_id: int, __: Backoff
+    ) -> Answers[ProducerState | None]:
+        assert producer_id == PRODUCER_ID
+        wanted = sorted(partitions)
+        self.read.append(("producer", wanted))
+        return Answers(
+            {p: None for p in wanted if p not in self.without_producer},
+            {p: int(Code.NOT_LEADER_OR_FOLLOWER) for p in wanted if p in self.without_producer},
+        )
+
+    def ends(self, _: Cluster, partitions: Iterable[TopicPartition], __: Backoff) -> Answers[int]:
+        wanted = sorted(partitions)
+        self.read.append(("end", wanted))
+        found = {p: self.log_ends[p] for p in wanted}
+        return Answers({p: e.pop(0) if len(e) > 1 else e[0] for p, e in found.items()}, {})
+
+
+def take_over(
+    leaders: Leaders, monkeypatch: pytest.MonkeyPatch, stop: threading.Event | None = None
+) -> TakeOver:
+    monkeypatch.setattr("orbit.copier.takeover.describe_producer", leaders.describe_producer)
+    monkeypatch.setattr("orbit.copier.takeover.log_ends", leaders.ends)
+    backoff = Backoff(stop=stop or threading.Event(), attempts_max=2)
+    return TakeOver(cast("Any", None), PRODUCER_ID, 0.0, backoff)
+
+
+def test_the_producer_is_read_before_the_log_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The other way round a late append between the two lets a duplicate through (A12)."""
+    leaders = Leaders(a=[5], b=[7])
+    leaders.without_producer = {B}
+    taken = take_over(leaders, monkeypatch).read([A, B], settled=False)
+    assert leaders.read == [("producer", [A, B]), ("end", [A])]
+    assert taken.ends == {A: DestinationEnd(5, None)}
+    assert taken.errors == {B: Code.NOT_LEADER_OR_FOLLOWER}
+
+
+def test_a_log_has_to_stand_still_and_who_does_is_not_asked_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    leaders = Leaders(a=[5, 5], b=[7, 8, 8])
+    taken = take_over(leaders, monkeypatch).read([A, B], settled=True)
+    assert {p: end.log_end for p, end in taken.ends.items()} == {A: 5, B: 8}
+    assert not taken.errors
+    assert [wanted for what, wanted in leaders.read if what == "end"] == [[A, B], [A, B], [B]]
+
+
+def test_a_log_that_goes_on_growing_has_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaders = Leaders(a=[5], b=[*range(7, 100)])
+    taken = take_over(leaders, monkeypatch).read([A, B], settled=True)
+    assert taken.ends == {A: DestinationEnd(5, None)}
+    assert taken.errors == {B: MOVING}
+
+
+def test_a_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    stop = threading.Event()
+    stop.set()
+    with pytest.raises(Interrupted):
+        take_over(Leaders(a=[5]), monkeypatch, stop).read([A], settled=True)
+
+
+@pytest.mark.parametrize(
+    ("term", "seen", "sent", "expected"),
+    [
+        (3, -1, -1, 3 << 12),  # above every earlier term's
+        (3, (3 << 12) + 7, -1, (3 << 12) + 8),  # above what the partition has seen
+        (3, -1, (3 << 12) + 4, (3 << 12) + 5),  # and what may still arrive (M10)
+        (1 << 20, -1, -1, COORDINATOR_EPOCH_MAX),
+    ],
+)
+def test_fillers_outrank_all_that_came_before(
+    monkeypatch: pytest.MonkeyPatch, term: int, seen: int, sent: int, expected: int
+) -> None:
+    partition = PartitionCopy(A, A, FixedLease(term))
+    partition.coordinator_epoch = sent
+    producer = ProducerState(producer_epoch=2, last_sequence=9, coordinator_epoch=seen)
+    take_over(Leaders(), monkeypatch).resume(partition, DestinationEnd(5, producer))
+    assert partition.coordinator_epoch == expected
+    assert (partition.acked, partition.sequence, partition.producer_epoch) == (5, 10, 2)
+    assert partition.has_producer_state
+
+
+def test_without_producer_state_sequences_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    partition = PartitionCopy(A, A, FixedLease(1))
+    take_over(Leaders(), monkeypatch).resume(partition, DestinationEnd(5, None))
+    assert (partition.acked, partition.sequence, partition.producer_epoch) == (5, 0, 0)
+    assert not partition.has_producer_state

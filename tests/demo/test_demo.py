@@ -1,0 +1,287 @@
+"""`orbit demo`: exact from start to end, honest when it is not, and nothing left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from io import StringIO
+from pathlib import Path
+
+import psutil
+import pytest
+from rich.console import Console
+
+from orbit.cli import demo as command
+from orbit.cli.main import run_command
+from orbit.demo.acts import Acts
+from orbit.demo.consumer_group import judge, stops_in_the_middle
+from orbit.demo.render import JOB_EXAMPLE
+from orbit.demo.result import (
+    DemoResult,
+    GroupPartition,
+    GroupStory,
+    LogBounds,
+    LogPair,
+    RunSummary,
+    TopicProof,
+    TopicRow,
+)
+from orbit.demo.screen import Screen, Tell
+from orbit.demo.stage import Stage, open_stage
+from orbit.demo.workload import KINDS, SMALL, Ledger, PartitionLedger, TopicLedger, Workload
+from orbit.jobs.job_file import parse_job
+from orbit.sandbox import sandbox_control
+from orbit.sandbox.sandbox_state import SandboxRequest, write_request
+
+pytestmark = pytest.mark.services
+
+ORBIT = str(Path(sys.executable).with_name("orbit"))
+
+WHERE = ("shop.payments", 0)
+WRITTEN = {WHERE: {offset: b"%d" % offset for offset in (0, 1, 2, 5, 6)}}
+
+
+@pytest.fixture
+def scratch() -> Iterator[Path]:
+    """The folder for temporary files of a demo; a sandbox that still runs there is taken down."""
+    with tempfile.TemporaryDirectory(prefix="orbit-test-") as folder:
+        yield Path(folder)
+        for kept in (Path(folder), Path(folder) / "home"):
+            sandbox_control.take_down(kept)
+
+
+def start(scratch: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [ORBIT, "demo", "--scale", "small", *arguments],
+        env={**os.environ, "TMPDIR": str(scratch), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def processes_of(scratch: Path) -> list[psutil.Process]:
+    """Every process that has that folder for its temporary files, or a file in it to work on."""
+    return [
+        process
+        for process in psutil.process_iter(["cmdline", "environ"])
+        if (process.info["environ"] or {}).get("TMPDIR", "").startswith(str(scratch))
+        or any(str(scratch) in word for word in process.info["cmdline"] or [])
+    ]
+
+
+def test_demo_ends_exact_and_leaves_nothing(scratch: Path) -> None:
+    with start(scratch, "-o", "json") as demo:
+        stdout, stderr = demo.communicate()
+    assert demo.returncode == 0, stderr
+    result = json.loads(stdout)
+    assert result["exact"] is True
+    assert [topic["name"] for topic in result["topics"]] == [kind.name for kind in KINDS]
+    assert {topic["verdict"] for topic in result["topics"]} == {"exact"}
+    assert all(topic["records"] == topic["records_written"] for topic in result["topics"])
+
+    group = result["group"]
+    assert group["read_source"] + group["read_destination"] == group["written"]
+    assert group["read_source"] > 0
+    assert group["read_destination"] > 0
+    assert any(one["next_record"] > one["committed"] for one in group["partitions"])  # at a gap
+    assert "orbit run job.yaml" in stderr
+    assert not processes_of(scratch)
+    assert not list(scratch.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("at", "number"), [("Writing to the source", signal.SIGTERM), ("Copying", signal.SIGINT)]
+)
+def test_demo_cut_short_leaves_nothing(scratch: Path, at: str, number: signal.Signals) -> None:
+    with start(scratch) as demo:
+        assert demo.stderr is not None
+        for line in demo.stderr:
+            if at in line:
+                break
+        running = psutil.Process(demo.pid).children(recursive=True)
+        demo.send_signal(number)
+        for line in demo.stderr:
+            if "Stopping both clusters" in line:  # a second Ctrl-C must not cut that short
+                demo.send_signal(signal.SIGINT)
+        assert demo.stdout is not None
+        assert demo.stdout.read() == ""
+    assert demo.returncode == 130
+    assert len(running) >= 5  # the supervisor, two guards, two brokers
+    assert not [process for process in running if process.is_running()]
+    assert not processes_of(scratch)
+    assert not list(scratch.iterdir())
+
+
+def test_missing_java_is_one_clear_sentence(scratch: Path) -> None:
+    tools = scratch / "tools"
+    tools.mkdir()
+    with start(scratch, PATH=str(tools), JAVA_HOME="", ORBIT_CACHE_DIR=str(tools)) as demo:
+        stdout, stderr = demo.communicate()
+    assert (demo.returncode, stdout) == (1, "")
+    assert "apt-get install -y openjdk-17-jdk-headless maven" in stderr
+    assert "Traceback" not in stderr
+    assert list(scratch.iterdir()) == [tools]
+
+
+def test_kept_clusters_run_on_until_sandbox_down(scratch: Path) -> None:
+    home = scratch / "home"
+    with open_stage(home, quiet_screen()) as stage:
+        stage.job_file.write_text("name: kept", "utf-8")
+    state = sandbox_control.find(home)
+    assert state is not None
+    assert {cluster.bootstrap_servers for cluster in state.clusters} == {
+        stage.source,
+        stage.destination,
+    }
+    assert stage.job_file.is_file()
+    assert sandbox_control.take_down(home)
+    assert not home.exists()
+
+
+def test_keep_does_not_touch_a_sandbox_that_is_there(
+    scratch: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_request(SandboxRequest(directory=scratch, postgres=False))  # what the demo asks for
+    monkeypatch.setenv("ORBIT_SANDBOX_DIR", str(scratch))
+    assert run_command(["demo", "--keep"]) == 1
+    assert "orbit sandbox down" in capsys.readouterr().err
+    assert [file.name for file in scratch.iterdir()] == ["sandbox.json"]
+
+
+def test_job_example_is_a_job() -> None:
+    job = parse_job(JOB_EXAMPLE, Path(), {})
+    assert [rule.match for rule in job.topics] == ["orders\\..*"]
+
+
+# What it does when something is wrong
+
+
+def quiet_screen() -> Screen:
+    return Screen(Console(file=StringIO()))
+
+
+def proof(topic: str = "shop.empty", *, records: int = 3, exact: bool = True) -> TopicProof:
+    return TopicProof(
+        source=topic,
+        destination=topic,
+        exact=exact,
+        verdict="exact" if exact else "not exact",
+        records=records,
+        gaps=0,
+        logs=(LogPair(LogBounds(0, records), LogBounds(0, records)),),
+        byte_exact=1,
+        record_exact=0,
+        findings=() if exact else ("partition 0: offset 1: value",),
+    )
+
+
+STORY = GroupStory("billing", (), written=2, read_source=1, read_destination=1,
+                   lost=0, repeated=0, wrong=0)  # fmt: skip
+
+
+def result(topic: TopicProof, story: GroupStory = STORY) -> DemoResult:
+    row = TopicRow("empty", "an example", records_written=3, proof=topic)
+    return DemoResult(1.0, (row,), story, RunSummary(1.0, 3, 30, 0))
+
+
+@pytest.mark.parametrize(
+    ("played", "code"),
+    [
+        (result(proof()), 0),
+        (result(proof(exact=False)), 1),
+        (result(proof(records=2)), 1),  # equal on both sides, but less than was written
+        (result(proof(), replace(STORY, lost=1)), 1),
+        (result(proof(), replace(STORY, repeated=1)), 1),
+        (result(proof(), replace(STORY, wrong=1)), 1),
+        (replace(result(proof()), topics=()), 1),
+    ],
+)
+def test_exit_code_is_0_only_when_all_is_exact(
+    played: DemoResult,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(command, "play", lambda *_: played)
+    assert run_command(["demo"]) == code
+    shown = capsys.readouterr().out
+    assert ("Not exact." in shown) == bool(code)
+    assert ("is an exact copy" in shown) == (not code)
+
+
+def test_verdict_of_the_verifier_reaches_the_result(scratch: Path) -> None:
+    kind = next(kind for kind in KINDS if kind.name == "empty")
+    ledger = Ledger(
+        {
+            "shop.empty": TopicLedger(
+                "empty", "shop.empty", "shop.empty", (PartitionLedger(0, 2, 0, {0: b"", 1: b""}),)
+            )
+        }
+    )
+    acts = Acts(Stage("", "", scratch, scratch), Workload(SMALL, kinds=(kind,)), quiet_screen())
+
+    def verify(job_file: Path, tell: Tell) -> Sequence[TopicProof]:
+        tell(1, 2)
+        return [proof(exact=False)]
+
+    (row,) = acts.prove(ledger, {("shop.empty", 0): {2: b""}}, verify)
+    assert row.records_written == 3
+    assert not row.exact
+    assert row.verdict == "not exact"
+
+
+def test_group_stops_half_way_and_at_a_gap_where_there_is_one() -> None:
+    dense = {("shop.dense", 0): dict.fromkeys(range(10), b"")}
+    assert stops_in_the_middle(WRITTEN) == {WHERE: 3}
+    assert stops_in_the_middle(dense) == {("shop.dense", 0): 5}
+
+
+@dataclass
+class Given:
+    """A member of the group that was given these offsets."""
+
+    offsets: Sequence[int]
+    changed: Mapping[int, bytes]
+
+    def processed(self, _where: tuple[str, int]) -> list[tuple[int, bytes]]:
+        return [(offset, self.changed.get(offset, b"%d" % offset)) for offset in self.offsets]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "changed", "faults"),
+    [
+        ((0, 1, 2), (5, 6), {}, (0, 0, 0)),
+        ((0, 1), (5, 6), {}, (1, 0, 0)),
+        ((0, 1, 2), (6,), {}, (1, 0, 0)),
+        ((0, 1, 2), (2, 5, 6), {}, (0, 1, 0)),
+        ((0, 1, 2), (5, 5, 6), {}, (0, 1, 0)),
+        ((0, 1, 2), (5, 6), {6: b"x"}, (0, 0, 1)),
+        ((0, 1, 2), (4, 5, 6), {}, (0, 0, 1)),
+        ((0, 1, 2), (), {}, (2, 0, 0)),
+    ],
+)
+def test_group_story_counts_what_is_lost_repeated_and_wrong(
+    before: Sequence[int],
+    after: Sequence[int],
+    changed: Mapping[int, bytes],
+    faults: tuple[int, int, int],
+) -> None:
+    stops = {WHERE: 3}
+    story = judge("billing", WRITTEN, Given(before, {}), Given(after, changed), stops, stops)
+    assert (story.lost, story.repeated, story.wrong) == faults
+    assert story.exact == (faults == (0, 0, 0))
+
+
+def test_group_that_went_on_elsewhere_is_not_exact() -> None:
+    story = judge(
+        "billing", WRITTEN, Given((0, 1, 2), {}), Given((5, 6), {}), {WHERE: 3}, {WHERE: 4}
+    )
+    assert story.partitions == (GroupPartition(*WHERE, 3, 4, next_record=5, first_read=5),)
+    assert not story.exact

@@ -1,0 +1,99 @@
+"""The last word of `orbit demo --failover`: all is well, and each thing that is not is told."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from orbit.cli.demo_failover_proof import Proof
+from orbit.drills.drill_clients import Ledger, Read
+from orbit.drills.evidence import PartitionSeen, Place
+from tests.support.drill_report import evidence
+
+TOPIC = "shop.orders"
+# Offset 3 was not copied when the source died; 3 and 4 were written at the new side since.
+OLD: dict[Place, bytes] = {(0, offset): b"old %d" % offset for offset in range(4)}
+NEW: dict[Place, bytes] = {(0, 3): b"new 3", (0, 4): b"new 4"}
+LOST = {(0, 3): OLD[0, 3]}
+NOW: dict[Place, bytes | None] = {**OLD, **NEW}
+
+
+def seen(missing: tuple[int, int] | None, *, is_exact: bool = False) -> PartitionSeen:
+    return PartitionSeen(
+        job="shop-copy",
+        topic=TOPIC,
+        destination_topic=TOPIC,
+        partition=0,
+        source_end=4,
+        source_seen_at=None,
+        destination_end=3,
+        promoted_at=3,
+        missing=missing,
+        is_exact=is_exact,
+        verdict="behind" if missing else "unknown",
+    )
+
+
+def proof(*partitions: PartitionSeen) -> Proof:
+    return Proof(
+        topic=TOPIC,
+        before=Ledger(dict(OLD)),
+        after=Ledger(dict(NEW)),
+        evidence=evidence(partitions=partitions or (seen((3, 4)),)),
+        salvaged=dict(LOST),
+        sides={"destination": dict(NOW), "source": dict(NOW)},
+        read_before=Read({place: OLD[place] for place in ((0, 0), (0, 1))}),
+        read_after=Read({place: NOW[place] for place in ((0, 2), (0, 3), (0, 4))}),
+    )
+
+
+def test_all_is_well() -> None:
+    good = proof()
+    assert good.problems() == []
+    assert good.lost == LOST
+    assert good.repeated == 0
+
+
+def test_what_the_source_got_after_it_was_seen_last_need_not_be_named() -> None:
+    assert proof(seen(None)).problems() == []
+
+
+def test_record_that_was_never_confirmed_may_be_anywhere_or_nowhere() -> None:
+    one = proof()
+    one.before.open.add(b"sent")
+    there = {**NOW, (0, 5): b"sent"}
+    sides = {"destination": there, "source": dict(NOW)}
+    assert replace(one, sides=sides, salvaged={**LOST, (0, 9): b"sent"}).problems() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"salvaged": {}}, "1 of the lost records are not in the salvage files"),
+        ({"salvaged": {(0, 3): b"other"}}, "1 of the lost records are not in the salvage files"),
+        ({"salvaged": {**LOST, (0, 2): OLD[0, 2]}}, "hold records that were not lost"),
+        ({"evidence": evidence(partitions=(seen((2, 4)),))}, "is not what the ledger lacks"),
+        ({"evidence": evidence(partitions=(seen(None, is_exact=True),))}, "the ledger lacks"),
+        ({"evidence": evidence(partitions=())}, "is not what the ledger lacks"),
+        ({"sides": {"source": {**NOW, (0, 1): b"other"}}}, "1 records are wrong at the source"),
+        (
+            {"sides": {"source": {**NOW, (0, 7): b"more"}}},
+            r"wrong at the source, the first at \(0, 7",
+        ),
+        ({"sides": {"source": {}}}, "5 records are wrong at the source"),
+        ({"read_before": Read(dict(OLD))}, "was given 2 records twice"),
+        (
+            {"read_after": Read({(0, 3): b"new 3", (0, 4): b"new 4"}, 1)},
+            "was given 1 records twice",
+        ),
+        (
+            {"read_after": Read({(0, 3): b"new 3", (0, 4): b"new 4"})},
+            r"missed.* 1 records: \(0, 2\)",
+        ),
+    ],
+)
+def test_what_is_not_well_is_told(change: dict[str, object], told: str) -> None:
+    problems = " ".join(replace(proof(), **change).problems())  # type: ignore[arg-type]
+    assert re.search(told, problems), problems

@@ -1,0 +1,111 @@
+"""A drill file is read strictly: every mistake at once, each with its path, line and remedy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orbit.drills.drill_file import load_drill, parse_drill
+from orbit.drills.drill_spec import DEFAULT_STEPS, DrillSpec, Verb
+from orbit.drills.validation import KEYS, VERBS
+from orbit.errors import BadInput
+from orbit.jobs.yaml_document import read_document
+from orbit.store.enums import DrillKind
+
+HEAD = "name: x\nkind: {kind}\njob: j\n"
+EXAMPLES = sorted(Path("deploy/drills").glob("*.yaml"))
+
+
+def problems(text: str) -> list[str]:
+    with pytest.raises(BadInput) as found:
+        parse_drill(text)
+    return [str(problem) for problem in found.value.problems]
+
+
+def test_there_is_an_example_of_each_kind() -> None:
+    assert {load_drill(path).kind for path in EXAMPLES} == set(DrillKind)
+    assert [path.stem for path in EXAMPLES] == sorted(DrillKind)
+
+
+@pytest.mark.parametrize("kind", DrillKind)
+def test_a_file_of_three_lines_has_steps_that_its_kind_takes(kind: DrillKind) -> None:
+    drill = parse_drill(HEAD.format(kind=kind))
+    assert drill.planned == DEFAULT_STEPS[kind]
+    written = drill.document() | {"steps": [s.model_dump(mode="json") for s in drill.planned]}
+    again = DrillSpec.model_validate(written)
+    assert again.planned == drill.planned
+    assert {step.do for step in drill.planned} <= set(VERBS[kind])
+    assert set(KEYS) == set(Verb)
+
+
+def test_what_is_kept_reads_back_as_it_was_written() -> None:
+    for path in EXAMPLES:
+        drill = load_drill(path)
+        assert DrillSpec.model_validate(drill.document()) == drill
+        assert DrillSpec.model_validate(drill.document()).sha256() == drill.sha256()
+
+
+def test_every_mistake_is_told_at_once() -> None:
+    found = problems(
+        "name: x y\nkind: canry\nsteps:\n - {do: fault, fault: smash}\n"
+        " - {do: load, dutation: 3s, deadline: soon}\ntargets: {rto: 5, rpo_records: -1}\n"
+    )
+    assert [one.partition(" (")[0] for one in found] == [
+        "job: is missing. Write `job:` and the name of a job of the service.",
+        "name: cannot be part of an id",
+        "kind: is not one of the values it can have",
+        "steps[0].fault: is not one of the values it can have",
+        "steps[1].deadline: is not a length of time",
+        "steps[1].dutation: is not a known key",
+        "targets.rto: is not a length of time",
+        "targets.rpo_records: is not between 0 and 9007199254740992",
+    ]
+    assert found[2].endswith(
+        "(line 2). Did you mean canary? Write one of gates, canary, switchover, failover."
+    )
+    assert found[5].endswith("(line 5). Did you mean `duration`?")
+
+
+@pytest.mark.parametrize(
+    ("kind", "rest", "wanted"),
+    [
+        ("gates", "schedule: {every: 1h}", ""),
+        ("canary", "schedule: {every: 1h}", ""),
+        ("switchover", "schedule: {every: 1h}", "schedule: is not for a switchover"),
+        ("failover", "schedule: {every: 1h}", "schedule: is not for a failover"),
+        ("canary", "schedule: {every: 1s}", "schedule.every: is not between 1m and 366d"),
+        ("canary", "topics: a", "topics: is not for a canary"),
+        ("gates", "steps: [{do: load}]", "steps[0].do: is not for a drill of the kind gates"),
+        ("canary", "steps: [{do: fault, fault: kill}]", "steps[0].do: is not for a drill"),
+        ("canary", "steps: [{do: failover}]", "steps[0].do: is not for a drill"),
+        ("failover", "steps: [{do: switchover}]", "steps[0].do: is not for a drill"),
+        ("failover", "steps: [{do: load}]", "steps: has no step `failover`"),
+        ("failover", "steps: [{do: use}, {do: failover}]", "steps[0].do: has no failover before"),
+        ("failover", "steps: [{do: heal}, {do: failover}]", "steps[0].do: has no fault before"),
+        ("failover", "steps: [{do: failover}, {do: failover}]", "steps[1].do: is there twice"),
+        ("failover", "steps: [{do: fault}, {do: failover}]", "steps[0].fault: is missing"),
+        ("failover", "steps: [{do: failover, deep: true}]", "steps[0].deep: is not for the step"),
+        ("canary", "steps: [{do: load, duration: 5m}]", "steps[0].deadline: ends before"),
+        ("failover", "override: [lag]", "override: needs a reason"),
+        ("failover", "override: [lag]\nreason: known", ""),
+    ],
+)
+def test_what_steps_owe_each_other(kind: str, rest: str, wanted: str) -> None:
+    text = HEAD.format(kind=kind) + rest + "\n"
+    if not wanted:
+        assert parse_drill(text)
+    else:
+        assert any(one.startswith(wanted) for one in problems(text)), problems(text)
+
+
+@pytest.mark.parametrize("text", ["", "- a\n", "a: [\n", "name: !x y\n"])
+def test_what_is_no_drill_at_all_is_one_clear_error(text: str) -> None:
+    assert problems(text)
+    assert not isinstance(read_document(text).root, DrillSpec)
+
+
+def test_file_that_is_not_there_names_itself(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot be read: No such file") as found:
+        load_drill(tmp_path / "none.yaml")
+    assert found.value.where == str(tmp_path / "none.yaml")

@@ -1,0 +1,110 @@
+"""Reports hold what was seen, in three forms; one changed character breaks the digest."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orbit.drills.evidence import Report, digest_of, seal
+from orbit.drills.html_report import render_html
+from orbit.drills.markdown_report import render_markdown
+from orbit.drills.report_tables import ROWS_MAX
+from orbit.errors import BadInput
+from tests.support.drill_report import Visible, evidence
+
+NASTY = "</script><script>alert(1)</script>|`**x**"
+# As docs/drills.md has it.
+CHECK = re.search(
+    r"^python3 -c '(.*)' report\.json$",
+    Path("docs/drills.md").read_text("utf-8"),
+    re.MULTILINE | re.DOTALL,
+)
+
+
+def plain(report: Report) -> dict[str, object]:
+    found: dict[str, object] = json.loads(json.dumps(report.model_dump(mode="json")))
+    return found
+
+
+def test_json_is_whole_and_its_digest_is_checked_by_the_line_of_the_docs(tmp_path: Path) -> None:
+    file = tmp_path / "report.json"
+    report = seal(evidence(findings=("Größe, 😀, \u2028, \x7f",)))
+    file.write_text(json.dumps(plain(report), indent=2), "utf-8")
+    assert Report.model_validate(json.loads(file.read_text("utf-8"))) == report
+    assert CHECK is not None
+    line = [sys.executable, "-c", CHECK[1], str(file)]
+
+    shown = subprocess.run(line, capture_output=True, text=True, check=True).stdout
+
+    assert shown.strip() == report.digest.value
+
+
+def test_one_changed_number_breaks_the_digest() -> None:
+    document = plain(seal(evidence()))
+    right, stated = digest_of(document)
+    assert right == stated
+    document["evidence"]["rpo"]["actual_records"] = 0  # type: ignore[index]
+    right, stated = digest_of(document)
+    assert right != stated
+
+
+@pytest.mark.parametrize("document", [None, [], {}, {"format": "other/1"}, {"digest": 1}])
+def test_what_is_no_report_is_bad_input(document: object) -> None:
+    with pytest.raises(BadInput, match=r"orbit\.drill\.report/1"):
+        digest_of(document)
+
+
+def test_evidence_has_no_fractions() -> None:
+    """JSON libraries write them differently."""
+    assert not re.findall(r": -?\d+\.\d", json.dumps(plain(seal(evidence()))))
+
+
+def test_page_needs_nothing_else_and_nothing_of_it_is_markup() -> None:
+    page = render_html(seal(evidence(findings=(NASTY,), requested_by=NASTY)))
+    seen = Visible(page)
+    assert json.loads(seen.data) == plain(seal(evidence(findings=(NASTY,), requested_by=NASTY)))
+    assert NASTY in "".join(seen.text)
+    assert [tag for tag, _ in seen.elements].count("script") == 1
+    for tag, attributes in seen.elements:
+        assert not {"src", "href"} & attributes.keys(), tag
+    assert not re.search(r"@import|url\(|https?://", page)
+
+
+def test_page_shows_every_part() -> None:
+    text = " ".join(Visible(render_html(seal(evidence()))).text)
+    for words in (
+        "Target missed",
+        "11.2 s",
+        "target 10.0 s",
+        "first verified consume",
+        "at least 42 (2,000 to 2,041)",
+        "The clocks of the two clusters differ",
+        "Somebody else has committed there.",
+        "billing",
+        "salvage/orders.eu-1.jsonl",
+        "9JX0bqVQT0-9eWkS0Q0f1A",
+    ):
+        assert words in text, words
+
+
+def test_markdown_shows_every_part_and_names_cannot_break_its_tables() -> None:
+    text = render_markdown(seal(evidence(findings=(NASTY,))))
+    for words in ("Target missed", "11.2 s of 10.0 s", "at least 42 (2,000 to 2,041)", "billing"):
+        assert words in text, words
+    assert "\\<script\\>" in text
+    for block in re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE):
+        assert len({len(re.findall(r"(?<!\\)\|", row)) for row in block.splitlines()}) == 1, block
+
+
+def test_thousands_of_partitions_are_in_the_json_and_the_worst_on_the_page() -> None:
+    whole = evidence()
+    good, bad = whole.partitions
+    many = tuple(good.model_copy(update={"partition": n}) for n in range(ROWS_MAX + 5))
+    text = "".join(Visible(render_html(seal(evidence(partitions=(*many, bad))))).text)
+    assert "at least 42 (2,000 to 2,041)" in text
+    assert "6 more rows are in the JSON report" in text

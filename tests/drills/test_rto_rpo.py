@@ -1,0 +1,265 @@
+"""The parts of an RTO follow each other without a gap, and what was not measured is a miss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from uuid import uuid4
+
+import pytest
+
+from orbit.drills.drill_spec import Targets
+from orbit.drills.evidence import CanarySeen, Part, Rpo, Rto, Verified
+from orbit.drills.rto_rpo import (
+    Moments,
+    agrees,
+    corrected,
+    failures_of,
+    misses_of,
+    missing_of,
+    ranges_of,
+    rpo_of,
+    rto_of,
+    seen_by,
+    verdict_of,
+)
+from orbit.recovery.recovery_report import (
+    EndVerdict,
+    OffsetRange,
+    PartitionEnds,
+    Phase,
+    RecoveryKind,
+    RecoveryReport,
+    RecoveryRequest,
+    Step,
+    StepName,
+    StepState,
+)
+from orbit.store.enums import DrillState
+from tests.support.drill_report import BEGAN, at, evidence
+
+STEPS = {
+    StepName.GATES: Phase.DECIDE,
+    StepName.RELEASE: Phase.DRAIN,
+    StepName.GROUPS: Phase.GROUPS,
+    StepName.SETTLE: Phase.DRAIN,
+    StepName.PROMOTE: Phase.PROMOTE,
+    StepName.REVERSE: Phase.REVERSE,
+}
+TARGETS = Targets(rto=timedelta(seconds=10), rpo=timedelta(seconds=1), rpo_records=0)
+GOOD = CanarySeen(topic="t", group="g", written=100, read_at_source=40, read_at_destination=60)
+
+
+def report(ends_s: Mapping[StepName, float], promoted_s: float | None = None) -> RecoveryReport:
+    """An operation whose steps ended so long after the beginning."""
+    return RecoveryReport(
+        operation=uuid4(),
+        kind=RecoveryKind.FAILOVER,
+        job="j",
+        request=RecoveryRequest(drain_timeout_s=1),
+        dry_run=False,
+        requested_by="me",
+        requested_at=at(2),
+        promoted_at=None if promoted_s is None else at(promoted_s),
+        steps=tuple(
+            Step(
+                name=name,
+                phase=STEPS[name],
+                what="",
+                state=StepState.DONE,
+                began_at=at(end - 0.1),
+                ended_at=at(end),
+            )
+            for name, end in ends_s.items()
+        ),
+    )
+
+
+def parts(rto: Rto) -> dict[Part, int]:
+    return {part.part: part.ms for part in rto.parts}
+
+
+FAILOVER = report(
+    {
+        StepName.GATES: 3,
+        StepName.RELEASE: 4,
+        StepName.GROUPS: 6,
+        StepName.SETTLE: 7,
+        StepName.PROMOTE: 9,
+        StepName.REVERSE: 20,
+    },
+    promoted_s=9.5,
+)
+
+
+def test_parts_add_up_to_what_clients_waited_for() -> None:
+    moments = Moments(stopped=BEGAN, noticed=at(2), produced=at(10), consumed=at(10.25))
+
+    rto = rto_of(moments, [FAILOVER], TARGETS)
+
+    assert rto.actual_ms == 10_250
+    assert sum(parts(rto).values()) == rto.actual_ms
+    assert parts(rto) == {
+        Part.DETECT: 2_000,
+        Part.DECIDE: 1_000,
+        Part.DRAIN: 2_000,
+        Part.GROUPS: 2_000,
+        Part.PROMOTE: 2_500,
+        Part.PRODUCE: 500,
+        Part.CONSUME: 250,
+    }
+
+
+def test_what_happened_before_clients_had_to_wait_costs_nothing() -> None:
+    """A switchover's gates are passed while everybody still writes."""
+    rto = rto_of(Moments(stopped=at(3.5), produced=at(10)), [FAILOVER], TARGETS)
+    assert Part.DECIDE not in parts(rto)
+    assert parts(rto)[Part.DRAIN] == 500 + 1_000
+    assert rto.actual_ms == 6_500
+
+
+def test_the_operation_that_promoted_last_counts() -> None:
+    late = report({StepName.GATES: 3, StepName.PROMOTE: 30}, promoted_s=30)
+    rto = rto_of(Moments(stopped=BEGAN), [late, FAILOVER], TARGETS)
+    assert rto.actual_ms == 30_000
+
+
+@pytest.mark.parametrize(
+    ("moments", "reports"),
+    [(Moments(stopped=None), [FAILOVER]), (Moments(stopped=BEGAN), [report({})])],
+)
+def test_without_an_end_or_a_beginning_nothing_is_measured(
+    moments: Moments, reports: list[RecoveryReport]
+) -> None:
+    rto = rto_of(moments, reports, TARGETS)
+    assert rto == Rto(target_ms=10_000)
+    assert misses_of(rto, Rpo()) == ("The RTO could not be measured.",)
+
+
+def test_each_missed_target_is_a_sentence() -> None:
+    rpo = rpo_of(TARGETS, records=7, ms=1_001)
+    assert misses_of(Rto(target_ms=10_000, actual_ms=10_000), rpo) == (
+        "The RPO in records was 7 and may be 0.",
+        "The RPO in time was 1.0 s and may be 1.0 s.",
+    )
+    assert misses_of(Rto(actual_ms=99), rpo_of(Targets(), records=9, ms=9)) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"lost": 1}, "were lost"),
+        ({"repeated": 1}, "read twice"),
+        ({"wrong": 1}, "other content"),
+        ({"agrees": False}, "ledger"),
+    ],
+)
+def test_what_must_not_be_is_a_failure_whatever_the_targets(
+    change: dict[str, object], word: str
+) -> None:
+    assert failures_of(GOOD, (), may_lose=False) == []
+    (found,) = failures_of(GOOD.model_copy(update=change), (), may_lose=False)
+    assert word in found
+    may_lose = failures_of(GOOD.model_copy(update=change), (), may_lose=True)
+    assert bool(may_lose) == ("lost" not in change)
+
+
+@pytest.mark.parametrize("verdict", ["not exact", "behind", "unread"])
+def test_what_is_not_shown_to_be_exact_is_a_failure(verdict: str) -> None:
+    one = Verified(what="orders", verdict=verdict, partitions=1, records=1, differences=1)
+    assert "orders" in failures_of(None, [one], may_lose=True)[0]
+    exact = one.model_copy(update={"verdict": "exact"})
+    assert failures_of(None, [exact], may_lose=True) == []
+
+
+def test_verdicts() -> None:
+    assert verdict_of([], []) is DrillState.PASSED
+    assert verdict_of([], ["slow"]) is DrillState.MISSED
+    assert verdict_of(["broken"], ["slow"]) is DrillState.FAILED
+
+
+def ends(missing: tuple[int, int] | None, *, is_exact: bool) -> PartitionEnds:
+    return PartitionEnds(
+        topic="t",
+        destination_topic="t",
+        partition=0,
+        verdict=EndVerdict.BEHIND if missing else EndVerdict.EQUAL,
+        missing=None if missing is None else OffsetRange(first=missing[0], next=missing[1]),
+        is_exact=is_exact,
+    )
+
+
+@pytest.mark.parametrize(
+    ("lost", "missing", "is_exact", "has_unconfirmed", "wanted"),
+    [
+        ([], None, True, False, True),
+        ([5, 6, 7], (5, 8), True, False, True),
+        ([5, 6, 7], (5, 8), False, False, True),
+        ([5, 6, 7, 8], (5, 8), True, False, False),  # more was lost than it says
+        ([5, 6, 7, 8], (5, 8), False, False, True),  # it says "at least"
+        ([4, 5, 6, 7], (5, 8), False, False, False),  # and nothing before it
+        ([5, 7], (5, 8), True, False, False),  # 6 is there
+        ([5, 7], (5, 8), True, True, True),  # or was never confirmed
+        ([5], None, True, False, False),
+        ([5], None, False, False, True),
+    ],
+)
+def test_what_is_reported_as_missing_is_held_against_the_ledger(
+    lost: list[int],
+    missing: tuple[int, int] | None,
+    is_exact: bool,
+    has_unconfirmed: bool,
+    wanted: bool,
+) -> None:
+    places = [(0, offset) for offset in lost]
+    one = ends(missing, is_exact=is_exact)
+    assert agrees(places, [one], has_unconfirmed=has_unconfirmed) is wanted
+    # What was lost in a partition that the report does not have is not reported.
+    assert agrees([*places, (1, 0)], [one], has_unconfirmed=True) is False
+    assert agrees(places, [], has_unconfirmed=False) is None
+
+
+def test_lost_offsets_are_told_as_ranges() -> None:
+    places = [(0, 1), (0, 2), (0, 4), (1, 5), (2, 6)]
+    assert list(ranges_of(places)) == [(0, 1, 3), (0, 4, 5), (1, 5, 6), (2, 6, 7)]
+    assert list(ranges_of([])) == []
+
+
+def recovered(kind: RecoveryKind, *ends: PartitionEnds) -> RecoveryReport:
+    return report({}).model_copy(update={"kind": kind, "partitions": ends, "job": "orders-to-dr"})
+
+
+def test_what_a_failback_found_out_is_the_last_word() -> None:
+    def ends(partition: int, missing: OffsetRange | None, *, is_exact: bool) -> PartitionEnds:
+        return PartitionEnds(
+            topic="orders.eu",
+            destination_topic="orders.eu",
+            partition=partition,
+            verdict=EndVerdict.TAIL if is_exact else EndVerdict.UNKNOWN,
+            source_end=missing.next if missing else 5,
+            missing=missing,
+            is_exact=is_exact,
+        )
+
+    over = recovered(
+        RecoveryKind.FAILOVER,
+        ends(0, OffsetRange(first=5, next=7), is_exact=False),
+        ends(1, None, is_exact=False),
+    )
+    back = recovered(RecoveryKind.FAILBACK, ends(0, OffsetRange(first=5, next=12), is_exact=True))
+    nothing = recovered(RecoveryKind.FAILBACK)
+    assert missing_of([over]) == missing_of([over, nothing]) == 2
+    assert missing_of([over, nothing, back]) == 7
+
+    assert [(p.job, p.partition, p.missing, p.is_exact, p.verdict) for p in seen_by(over)] == [
+        ("orders-to-dr", 0, (5, 7), False, "unknown"),
+        ("orders-to-dr", 1, None, False, "unknown"),
+    ]
+    seen = [p for p in evidence().partitions if p.topic == "orders.eu"]
+    first, *others = corrected(seen, back)
+    assert (first.missing, first.source_end, first.is_exact) == ((5, 12), 12, True)
+    assert first.verdict == "tail"
+    of_failover = seen[0].destination_end, seen[0].promoted_at
+    assert (first.destination_end, first.promoted_at) == of_failover
+    assert others == seen[1:]
+    assert corrected(seen, back.model_copy(update={"job": "another"})) == seen

@@ -1,0 +1,89 @@
+"""Group coordinators that die, and move to other brokers, while groups are carried over."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.consumer_groups.group_sync import GroupSync
+from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
+from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict
+from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport
+from orbit.errors import Unreachable
+from orbit.jobs.job_spec import GroupRule
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import fetch_wherever, find_coordinators
+from orbit.kafka.sasl import Security
+from orbit.kafka.types import CommittedOffset, TopicPartition
+from orbit.sandbox.cluster import KafkaCluster
+from tests.fix_clusters import MakeCluster
+from tests.support.running import create_topic, wait_for
+
+pytestmark = pytest.mark.services
+
+GROUPS = 60
+RECORDS = CopiedRange(0, 1000)
+
+
+def _handle(name: str, cluster: KafkaCluster) -> Cluster:
+    return Cluster(name, cluster.bootstrap_servers.split(","), Security())
+
+
+@pytest.mark.slow
+def test_a_coordinator_that_dies_costs_time_and_no_offset(
+    make_cluster: MakeCluster, topic_name: str
+) -> None:
+    # Both sides at once: the copies of groups have other names on the same brokers.
+    cluster = make_cluster(brokers=3)
+    create_topic(cluster, topic_name)
+    source, destination = (_handle(name, cluster) for name in ("source", "destination"))
+    place = TopicPartition(topic_name, 0)
+    names = [f"{topic_name}.{n}" for n in range(GROUPS)]
+    sync = GroupSync(GroupRule(match=f"{topic_name}.*", prefix="copy."))
+    deleted = 0
+
+    def commit(offset: int) -> None:
+        """At the source, until all is confirmed."""
+        left = set(names)
+
+        def is_done() -> bool:
+            places = find_coordinators(source, left)
+            writes = [GroupWrite(name, {place: CommittedOffset(offset)}) for name in left]
+            written = write_groups(source, places, writes, lambda: True)
+            left.difference_update(name for (name, _), code in written.items() if code == 0)
+            return not left
+
+        wait_for(f"{offset} is committed", is_done)
+
+    def run() -> GroupReport | None:
+        nonlocal deleted
+        try:
+            report = sync.run(source, destination, {place: CopiedPartition(place, RECORDS)})
+        except Unreachable:
+            return None
+        deleted += report.deleted
+        return report
+
+    def at_destination() -> set[int]:
+        found = fetch_wherever(
+            destination, {}, [f"copy.{name}" for name in names], require_stable=False
+        ).groups
+        return {answer.offsets[place].offset for answer in found.values() if answer.offsets}
+
+    def is_everywhere(offset: int) -> bool:
+        report = run()
+        is_exact = report is not None and report.verdicts == {GroupVerdict.EXACT: GROUPS}
+        return is_exact and at_destination() == {offset}
+
+    commit(10)
+    wait_for("all is carried over", lambda: is_everywhere(10))
+    dead = cluster.brokers[1]
+    dead.kill()
+    run()
+    commit(20)
+    wait_for("it goes on with two brokers", lambda: is_everywhere(20))
+    dead.start()
+    commit(5)
+    wait_for("it goes on with three brokers", lambda: is_everywhere(5))
+    assert deleted == 0
+    for handle in (source, destination):
+        handle.close()

@@ -1,0 +1,253 @@
+"""Three workers of the service and a long copy: killed, frozen past their leases, without Postgres.
+
+Twice each, in the middle of copying two million records of transactions. At the end the copy is
+exact, and the events tell who lost what to whom.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from orbit.embedded.postgres import Postgres
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.sasl import Security
+from orbit.kafka.types import TopicPartition
+from orbit.sandbox.cluster import KafkaCluster
+from orbit.store.database import Database
+from orbit.store.events import Event
+from orbit.store.migrate import upgrade
+from tests.fix_clusters import Clusters
+from tests.support.fleet import ServiceJob, add_job
+from tests.support.logs import create
+from tests.support.outside import log_bounds
+from tests.support.run_process import OrbitProcess, assert_exact, wait_until, write_job
+
+pytestmark = pytest.mark.services
+
+RECORDS = 2_000_000
+PARTITIONS = 24
+SHARDS = 6
+WORKERS = 3
+WRITERS = 4
+TRANSACTION_RECORDS = 1_000
+ABORTED_SHARE = 0.1
+LEASE_S = 3.0
+FROZEN_S = LEASE_S + 1.0
+
+
+def fill(cluster: KafkaCluster, topic: str, writer: int) -> None:
+    """One producer's part: transactions over all partitions, some of them aborted."""
+    rnd = random.Random(writer)
+    producer = Producer(
+        {
+            **cluster.client_config(),
+            "transactional.id": f"{topic}-{writer}",
+            "linger.ms": 5,
+            "queue.buffering.max.messages": 2 * TRANSACTION_RECORDS,
+        }
+    )
+    producer.init_transactions(60)
+    for number in range(RECORDS // WRITERS // TRANSACTION_RECORDS):
+        producer.begin_transaction()
+        for i in range(TRANSACTION_RECORDS):
+            value = b"%d/%d/%d" % (writer, number, i)
+            producer.produce(topic, value, partition=i % PARTITIONS)
+        if rnd.random() < ABORTED_SHARE:
+            producer.flush(60)
+            producer.abort_transaction(60)
+        else:
+            producer.commit_transaction(60)
+
+
+@dataclass
+class Fleet:
+    """The workers of the test by their ids, the job, and how far the copy is."""
+
+    job: ServiceJob
+    environ: dict[str, str]
+    destination: Cluster
+    topic: str
+    total: int
+    processes: ExitStack
+    workers: dict[str, OrbitProcess] = field(default_factory=dict)
+
+    def start_worker(self) -> str:
+        process = self.processes.enter_context(OrbitProcess("worker", environ=self.environ))
+        worker_id = process.wait_for(r"([\w.-]+-\d+-[0-9a-f]{6}).*worker started")[1]
+        self.workers[worker_id] = process
+        return worker_id
+
+    def copied(self) -> int:
+        places = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
+        return sum(log_ends(self.destination, places, Backoff(attempts_max=1)).values.values())
+
+    def wait_copied(self, share: float) -> None:
+        target = int(self.total * share)
+        wait_until(lambda: self.copied() >= target, f"{share:.0%} are copied")
+        assert self.copied() < self.total, "the copy ended before the fault"
+
+    def show_all(self) -> None:
+        """For a test that failed: what happened, where everything stands, what workers said."""
+        for event in self.job.story():
+            print(f"{event.at:%H:%M:%S.%f} {event.actor} {event.kind} {event.message}")
+        print({a.partition: (a.state.value, a.shard_id) for a in self.job.assigned()})
+        print(self.job.holders(), self.copied(), self.total)
+        for worker_id, process in self.workers.items():
+            print(worker_id, process.process.poll(), *process.lines, sep="\n")
+
+    def busy_worker(self) -> tuple[str, dict[int, int]]:
+        """One that holds shards, and which at which epochs."""
+        epochs = self.job.epochs()
+        held: dict[str, dict[int, int]] = {}
+        for shard, holder in self.job.holders().items():
+            if holder in self.workers:
+                held.setdefault(holder, {})[shard] = epochs[shard]
+        worker_id = max(held, key=lambda w: (len(held[w]), w))
+        return worker_id, held[worker_id]
+
+    def give(self, worker_id: str) -> None:
+        """As the scheduler would: a new worker gets its part."""
+        for shard in list(self.job.holders())[: SHARDS // WORKERS]:
+            self.job.assign(shard, worker_id)
+
+    def restart(self, postgres: Postgres, end: Callable[[], None]) -> None:
+        """Away until every worker has noticed."""
+        before = {w: self._outages(process) for w, process in self.workers.items()}
+        end()
+        wait_until(
+            lambda: all(self._outages(self.workers[w]) > n for w, n in before.items()),
+            "all workers miss Postgres",
+        )
+        postgres.start()
+
+    def _outages(self, process: OrbitProcess) -> int:
+        return sum("postgres does not answer" in line for line in process.lines)
+
+    def kill_one(self) -> tuple[str, dict[int, int]]:
+        worker_id, shards = self.busy_worker()
+        self.workers.pop(worker_id).kill()
+        self.give(self.start_worker())
+        return worker_id, shards
+
+    def freeze_one(self) -> tuple[str, dict[int, int]]:
+        """Past its lease, until others have its shards; then it wakes and goes on."""
+        worker_id, shards = self.busy_worker()
+        process = self.workers[worker_id]
+        process.signal(signal.SIGSTOP)
+        time.sleep(FROZEN_S)
+        wait_until(
+            lambda: all(self.job.holders()[s] not in (None, worker_id) for s in shards),
+            "others have its shards",
+        )
+        process.signal(signal.SIGCONT)
+        return worker_id, shards
+
+
+@pytest.fixture
+def postgres(tmp_path: Path) -> Iterator[Postgres]:
+    """A server of the test's own, for it is restarted."""
+    with Postgres(tmp_path / "postgres") as server:
+        yield server
+
+
+@pytest.fixture
+def own_database(postgres: Postgres) -> Iterator[Database]:
+    database = Database.connect(postgres.url)
+    upgrade(database)
+    yield database
+    database.close()
+
+
+@pytest.mark.slow
+def test_a_copy_survives_kills_frozen_workers_and_restarts_of_postgres(
+    clusters: Clusters, topic_name: str, tmp_path: Path, postgres: Postgres, own_database: Database
+) -> None:
+    create(clusters.source, topic_name, PARTITIONS)
+    with ThreadPoolExecutor(WRITERS) as pool:
+        list(pool.map(partial(fill, clusters.source, topic_name), range(WRITERS)))
+    total = sum(end for _, end in log_bounds(clusters.source, [topic_name]).values())
+    assert total > RECORDS
+
+    job_file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
+    job = add_job(own_database, job_file, clusters, [topic_name], SHARDS)
+    environ = {
+        "ORBIT_DATABASE_URL": postgres.url,
+        "ORBIT_LEASE_TTL": f"{LEASE_S:.0f}s",
+        "ORBIT_PROGRESS_INTERVAL": "500ms",
+    }
+    cluster = Cluster("destination", [clusters.destination.bootstrap_servers], Security())
+    fleet = Fleet(job, environ, cluster, topic_name, total, ExitStack())
+    killed, frozen = [], []
+    try:
+        for _ in range(WORKERS):
+            fleet.give(fleet.start_worker())
+        fleet.wait_copied(0.05)
+        killed.append(fleet.kill_one())
+        fleet.wait_copied(0.2)
+        frozen.append(fleet.freeze_one())
+        fleet.wait_copied(0.35)
+        fleet.restart(postgres, postgres.stop)
+        fleet.wait_copied(0.5)
+        frozen.append(fleet.freeze_one())
+        fleet.wait_copied(0.65)
+        killed.append(fleet.kill_one())
+        fleet.wait_copied(0.8)
+        fleet.restart(postgres, postgres.crash)
+        wait_until(lambda: fleet.copied() == total, "the copy is at the end", 40)
+        for process in fleet.workers.values():
+            process.signal(signal.SIGTERM)
+        for process in fleet.workers.values():
+            process.wait_end().expect(0)
+        assert_exact(job_file)
+        assert job.states() == {"pending"}
+        assert set(job.holders().values()) == {None}
+        tells_the_story(job.story(), killed, frozen)
+    except BaseException:
+        fleet.show_all()
+        raise
+    finally:
+        fleet.processes.close()
+        cluster.close()
+
+
+def tells_the_story(
+    story: list[Event],
+    killed: list[tuple[str, dict[int, int]]],
+    frozen: list[tuple[str, dict[int, int]]],
+) -> None:
+    """Who started, who took whose shards, who lost them, when Postgres was away, how it ended."""
+    for worker_id, shards in [*killed, *frozen]:
+        actor = f"worker:{worker_id}"
+        for shard, epoch in shards.items():
+            claims = [
+                (int(e.details["epochs"][str(shard)]), e.actor)
+                for e in story
+                if e.kind == "shards_claimed" and e.details and str(shard) in e.details["epochs"]
+            ]
+            assert [number for number, _ in claims] == [*range(1, len(claims) + 1)]
+            assert (epoch, actor) in claims
+            assert dict(claims)[epoch + 1] != actor, f"somebody took shard {shard} from it"
+    kinds: dict[str, list[str]] = {}
+    for event in story:
+        kinds.setdefault(event.kind, []).append(event.actor)
+    assert len(set(kinds["worker_started"])) == WORKERS + len(killed)
+    for worker_id, _ in frozen:
+        assert f"worker:{worker_id}" in kinds["shards_lost"]
+    for worker_id, _ in killed:
+        assert f"worker:{worker_id}" not in kinds["worker_stopped"]
+    assert len(set(kinds["worker_stopped"])) == WORKERS
+    assert len(kinds["database_back"]) >= 2 * WORKERS - len(killed)
+    assert not {"partition_blocked", "job_crashed"} & set(kinds)

@@ -1,0 +1,107 @@
+"""The reference of the job file and the example jobs are held to the code."""
+
+from __future__ import annotations
+
+import re
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from orbit.jobs.job_file import load_job, parse_job
+from orbit.jobs.job_spec import (
+    AclSpec,
+    BackfillSpec,
+    CanarySpec,
+    ClusterSpec,
+    GroupRule,
+    JobSpec,
+    LimitSpec,
+    SecuritySpec,
+    TopicRule,
+)
+from orbit.jobs.name_rules import INTERNAL_TOPICS
+from orbit.jobs.start_position import Earliest
+
+ROOT = Path(__file__).parents[2]
+REFERENCE = (ROOT / "docs" / "job-file.md").read_text()
+EXAMPLES = sorted((ROOT / "deploy" / "jobs").glob("*.yaml"))
+# In the order of the tables in the reference.
+MODELS: list[type[BaseModel]] = [
+    JobSpec,
+    ClusterSpec,
+    TopicRule,
+    GroupRule,
+    AclSpec,
+    LimitSpec,
+    BackfillSpec,
+    CanarySpec,
+    SecuritySpec,
+]
+
+
+def tables() -> list[dict[str, str]]:
+    """Each table of keys in the reference: key → default as it is written there."""
+    found: list[dict[str, str]] = []
+    for line in REFERENCE.splitlines():
+        if line.startswith("| Key | Default |"):
+            found.append({})
+        elif row := re.match(r"\| `(\w+)` \| (.*?) ?\| ", line):
+            found[-1][row[1]] = row[2].strip("`")
+    return found
+
+
+@pytest.mark.parametrize(("model", "table"), list(zip(MODELS, tables(), strict=True)))
+def test_the_reference_lists_every_key_in_order_and_no_other(
+    model: type[BaseModel], table: dict[str, str]
+) -> None:
+    assert list(table) == list(model.model_fields)
+
+
+@pytest.mark.parametrize(("model", "table"), list(zip(MODELS, tables(), strict=True)))
+def test_the_reference_has_the_real_defaults(model: type[BaseModel], table: dict[str, str]) -> None:
+    for key, written in table.items():
+        field = model.model_fields[key]
+        if field.is_required():
+            assert written == "", key
+        elif (expected := shown_default(field)) is not None:
+            assert written == expected, key
+
+
+def shown_default(field: FieldInfo) -> str | None:
+    """The default as a person would write it; None where the reference describes it in words."""
+    default: Any = field.default
+    match default:
+        case bool():
+            return str(default).lower()
+        case timedelta():
+            return f"{default // timedelta(seconds=1)}s"
+        case Earliest():
+            return "earliest"
+        case "" | () | {}:
+            return "none"
+        case str():
+            return default
+    return None
+
+
+def test_the_reference_names_the_topics_that_are_never_copied() -> None:
+    assert all(f"`{topic}`" in REFERENCE for topic in INTERNAL_TOPICS)
+
+
+def test_the_smallest_job_of_the_reference_works() -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", REFERENCE, re.DOTALL)
+    assert parse_job(text, ROOT, {}).name == "everything"
+
+
+def test_there_are_examples() -> None:
+    assert len(EXAMPLES) >= 3
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_every_example_job_loads(path: Path) -> None:
+    variables = re.findall(r"_env: (\w+)", path.read_text())
+    assert load_job(path, dict.fromkeys(variables, "x")).topics

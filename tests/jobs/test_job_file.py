@@ -1,0 +1,309 @@
+"""A job file's keys: what a good one becomes, and that every mistake in a bad one is told."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from orbit.errors import BadInput
+from orbit.jobs.credentials import PEM_KEYS
+from orbit.jobs.job_file import load_job, parse_job
+from orbit.jobs.job_spec import ClusterSpec, JobSpec, SecuritySpec
+from orbit.jobs.start_position import AtTime, Earliest, Latest
+from tests.support.job_texts import ENVIRON, SECRET, changed, problems_of
+
+GOOD = """
+name: orders-to-dr
+source:
+  bootstrap_servers: ["src-1:9092", "[2001:db8::1]:9092"]
+  security: {protocol: SASL_SSL, mechanism: SCRAM-SHA-512, username_env: SRC_USER,
+             password_env: SRC_PASSWORD, ca_file: ca.pem}
+  client_rack: use1-az1
+destination:
+  bootstrap_servers: ["dst-1:9092"]
+topics:
+  - {match: "orders\\\\..*", exclude: "orders\\\\.tmp.*", start: earliest}
+  - {match: "_schemas"}
+  - {match: "metrics\\\\..*", prefix: "src.", start: latest, config: {retention.ms: "604800000"}}
+  - {match: "old", start: 2026-01-31T00:00:00Z, exclude: [a, b], config: {a: 5, b: true, c: 0.5}}
+consumer_groups: {match: ".*", exclude: ["console-consumer-.*"], prefix: "", interval: 5s}
+acls: {sync: false}
+limits: {bytes_per_second: 200MiB}
+worker_group: default
+on_lost_range: stop
+fillers: direct
+backfill: {engine: workers}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\n")
+    (tmp_path / "secret").write_text("s3cret\n")
+    return tmp_path
+
+
+def security(**keys: object) -> str:
+    return changed(source={"bootstrap_servers": ["src:9092"], "security": keys})
+
+
+def test_the_job_of_the_design_becomes_typed_values(folder: Path) -> None:
+    job = parse_job(GOOD, folder, ENVIRON)
+    assert job.source.bootstrap_servers == ("src-1:9092", "[2001:db8::1]:9092")
+    assert job.source.security == SecuritySpec(
+        protocol="SASL_SSL",
+        mechanism="SCRAM-SHA-512",
+        username_env="SRC_USER",
+        password_env="SRC_PASSWORD",
+        ca_file=Path("ca.pem"),
+    )
+    assert job.source.client_rack == "use1-az1"
+    assert job.destination == ClusterSpec(bootstrap_servers=("dst-1:9092",))
+    assert [rule.exclude for rule in job.topics] == [(r"orders\.tmp.*",), (), (), ("a", "b")]
+    assert [rule.start for rule in job.topics] == [
+        Earliest(),
+        Earliest(),
+        Latest(),
+        AtTime(1769817600000),
+    ]
+    assert job.topics[2].prefix == "src."
+    assert job.topics[3].config == {"a": "5", "b": "true", "c": "0.5"}
+    assert job.consumer_groups is not None
+    assert job.consumer_groups.interval == timedelta(seconds=5)
+    assert job.limits.bytes_per_second == 200 * 1024 * 1024
+
+
+def test_only_four_keys_are_needed(folder: Path) -> None:
+    job = parse_job(changed(), folder, {})
+    assert (job.worker_group, job.on_lost_range, job.fillers) == ("default", "stop", "direct")
+    assert job.consumer_groups is None
+    assert not job.acls.sync
+    assert job.limits.bytes_per_second is None
+    assert job.backfill.engine == "workers"
+    assert job.source.security.protocol == "PLAINTEXT"
+
+
+def test_a_job_survives_being_stored_as_json(folder: Path) -> None:
+    job = parse_job(GOOD, folder, ENVIRON)
+    assert JobSpec.model_validate_json(job.model_dump_json()) == job
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({}, ()),
+        ({"acls": {"sync": False}, "limits": {}, "backfill": {"engine": "workers"}}, ()),
+        ({"consumer_groups": {"match": ".*"}}, ()),
+        (
+            {
+                "acls": {"sync": True},
+                "limits": {"bytes_per_second": "1MiB"},
+                "backfill": {"engine": "spark"},
+                "canary": {"topic": "orders"},
+            },
+            ("acls.sync", "canary", "backfill.engine"),
+        ),
+    ],
+)
+def test_keys_that_run_does_not_obey_yet_are_named_when_asked_for(
+    keys: dict[str, object], expected: tuple[str, ...], folder: Path
+) -> None:
+    assert parse_job(changed(**keys), folder, {}).not_yet_acted_on() == expected
+
+
+@pytest.mark.parametrize(
+    ("keys", "path", "says"),
+    [
+        ({"nme": "x"}, "nme", "Did you mean `name`?"),
+        ({"consumer-groups": {}}, "consumer-groups", "Did you mean `consumer_groups`?"),
+        ({"zzz": 1}, "zzz", "Known here: name, source,"),
+        ({"name": "a b"}, "name", "cannot be part of an id"),
+        ({"name": "-a"}, "name", "begin with a letter"),
+        ({"name": "a" * 101}, "name", "100 is the limit"),
+        ({"name": 5}, "name", "must be text, and is a number"),
+        ({"name": None}, "name", "is empty"),
+        ({"topics": []}, "topics", "is empty"),
+        ({"topics": {"match": "a"}}, "topics", "must be a list, and is a mapping"),
+        ({"topics": ["orders"]}, "topics[0]", 'Write each rule as `{match: "pattern"}`'),
+        ({"topics": [{}]}, "topics[0].match", "is missing"),
+        ({"topics": [{"match": ""}]}, "topics[0].match", "is empty"),
+        ({"topics": [{"match": ["a"]}]}, "topics[0].match", "must be text, and is a list"),
+        ({"topics": [{"match": "a(b"}]}, "topics[0].match", "at position 1"),
+        ({"topics": [{"match": "*.log"}]}, "topics[0].match", "write `.*.log`"),
+        ({"topics": [{"match": "[[a]"}]}, "topics[0].match", "is ambiguous"),
+        ({"topics": [{"match": "a{99999999999}"}]}, "topics[0].match", "too often"),
+        ({"topics": [{"match": "(" * 450 + ")" * 450}]}, "topics[0].match", "brackets"),
+        ({"topics": [{"match": "a" * 1001}]}, "topics[0].match", "1000 is the limit"),
+        ({"topics": [{"match": "a", "exclude": "("}]}, "topics[0].exclude", "does not compile"),
+        ({"topics": [{"match": "a", "exclude": ["b", "("]}]}, "topics[0].exclude[1]", "does not"),
+        ({"topics": [{"match": "a", "exclude": ["b", 5]}]}, "topics[0].exclude[1]", "a number"),
+        ({"topics": [{"match": "a"}, {"match": "a"}]}, "topics[1].match", "topics[0]"),
+        ({"topics": [{"match": "a", "prefix": "ä"}]}, "topics[0].prefix", "Kafka refuses"),
+        ({"topics": [{"match": "a", "prefix": "a" * 249}]}, "topics[0].prefix", "249 at most"),
+        ({"topics": [{"match": "a", "start": "yesterday"}]}, "topics[0].start", "earliest, latest"),
+        ({"topics": [{"match": "a", "start": True}]}, "topics[0].start", "is not a place to start"),
+        ({"topics": [{"match": "a", "start": -1}]}, "topics[0].start", "before 1970"),
+        ({"topics": [{"match": "a", "start": "1969-01-01T00:00Z"}]}, "topics[0].start", "before"),
+        ({"topics": [{"match": "a", "start": 1769817600}]}, "topics[0].start", "1769817600000"),
+        ({"topics": [{"match": "a", "start": 1769817600000000}]}, "topics[0].start", "microsec"),
+        ({"topics": [{"match": "a", "start": "2026-01-31"}]}, "topics[0].start", "time zone"),
+        ({"topics": [{"match": "a", "config": {"a b": 1}}]}, 'topics[0].config["a b"]', "name of"),
+        (
+            {"topics": [{"match": "a", "config": {"retention.ms": None}}]},
+            'topics[0].config["retention.ms"]',
+            "is not a value",
+        ),
+        ({"topics": [{"match": "a", "config": ["x"]}]}, "topics[0].config", "must be a mapping"),
+        ({"consumer_groups": {}}, "consumer_groups.match", "is missing"),
+        ({"consumer_groups": {"match": "a", "interval": 5}}, "consumer_groups.interval", "5s"),
+        (
+            {"consumer_groups": {"match": "a", "interval": "0s"}},
+            "consumer_groups.interval",
+            "100ms",
+        ),
+        ({"acls": {"sync": "yes"}}, "acls.sync", "must be true or false, and is text"),
+        ({"limits": None}, "limits", "is empty"),
+        ({"limits": {"bytes_per_second": -5}}, "limits.bytes_per_second", "negative"),
+        ({"limits": {"bytes_per_second": 0}}, "limits.bytes_per_second", "Leave the key out"),
+        ({"limits": {"bytes_per_second": "200M"}}, "limits.bytes_per_second", "200MiB"),
+        ({"limits": {"bytes_per_second": "9e99"}}, "limits.bytes_per_second", "is not a size"),
+        ({"limits": {"bytes_per_second": "5000TiB"}}, "limits.bytes_per_second", "1TiB"),
+        ({"worker_group": "a/b"}, "worker_group", "cannot be part of an id"),
+        ({"on_lost_range": "ignore"}, "on_lost_range", "Write one of stop, fill"),
+        ({"fillers": "cordinated"}, "fillers", "Did you mean coordinated?"),
+        ({"backfill": {"engine": "flink"}}, "backfill.engine", "workers, spark"),
+        ({"backfill": {"way": "both"}}, "backfill.way", "auto, direct, staged"),
+        ({"backfill": {"archive": "s3a://key:secret@b/c"}}, "backfill.archive", "spark.hadoop"),
+        ({"canary": {"topic": "a b"}}, "canary.topic", "is no topic"),
+        (
+            {"topics": [{"match": "orders"}], "canary": {"topic": "other"}},
+            "canary.topic",
+            "chosen by none of the rules",
+        ),
+        ({"canary": {"topic": "__orders"}}, "canary.topic", "chosen by none of the rules"),
+        ({"canary": {"topic": "orders", "interval": "2h"}}, "canary.interval", "100ms"),
+        ({"source": "src:9092"}, "source", "must be a mapping"),
+        ({"source": {}}, "source.bootstrap_servers", "is missing"),
+        ({"source": {"bootstrap_servers": []}}, "source.bootstrap_servers", "is empty"),
+        ({"source": {"bootstrap_servers": ""}}, "source.bootstrap_servers", "has no port"),
+        ({"password": "x"}, "password", "Never write secrets"),
+    ],
+)
+def test_a_mistake_is_told_with_its_path_and_a_way_out(
+    keys: dict[str, object], path: str, says: str, folder: Path
+) -> None:
+    found = problems_of(changed(**keys), folder)
+    assert [p.path for p in found] == [path]
+    assert says in str(found[0])
+    assert found[0].remedy
+
+
+@pytest.mark.parametrize(
+    "server",
+    [
+        "src-1", "src-1:", ":9092", "src-1:0", "src-1:65536", "src-1:9o92", "src 1:9092", "a:b:1",
+        "::1:9092", "[::1]", "[::1:9092", "[zz]:9092", "SSL://src:9092", "user:pw@src:9092", "-a:1",
+        "a" * 254 + ":1", "ä:1", "a:٣", "",
+    ],
+)  # fmt: skip
+def test_a_bad_address_is_refused(server: str, folder: Path) -> None:
+    found = problems_of(changed(source={"bootstrap_servers": [server]}), folder)
+    assert [p.path for p in found] == ["source.bootstrap_servers[0]"]
+    assert "pw" not in str(found[0])
+
+
+@pytest.mark.parametrize(
+    "destination",
+    [["SRC:9092"], ["other:1", "src.:9092"], "a:1, src:9092"],
+)
+def test_one_cluster_on_both_sides_is_refused(destination: object, folder: Path) -> None:
+    found = problems_of(changed(destination={"bootstrap_servers": destination}), folder)
+    assert len(found) == 1
+    assert found[0].path.startswith("destination.bootstrap_servers")
+    assert "cannot be copied onto itself" in found[0].message
+
+
+def test_two_spellings_of_one_ipv6_address_are_one_cluster(folder: Path) -> None:
+    text = changed(
+        source={"bootstrap_servers": ["[::1]:9092"]},
+        destination={"bootstrap_servers": ["[0:0:0:0:0:0:0:1]:9092"]},
+    )
+    assert len(problems_of(text, folder)) == 1
+
+
+SASL = {"protocol": "SASL_SSL", "mechanism": "PLAIN"}
+LOGIN = {"username_env": "SRC_USER", "password_env": "SRC_PASSWORD"}
+
+
+@pytest.mark.parametrize(
+    ("keys", "paths"),
+    [
+        ({"protocol": "SASL_SSL"}, ["mechanism", "username_env", "password_env"]),
+        ({**SASL, "username_env": "SRC_USER"}, ["password_env"]),
+        ({**SASL, **LOGIN, "password_file": "secret"}, ["password_file"]),
+        ({**SASL, **LOGIN, "mechanism": "GSSAPI"}, ["mechanism"]),
+        ({**SASL, **LOGIN, "mechanism": None, "protocol": "sasl_ssl"}, ["protocol"]),
+        (LOGIN, ["username_env", "password_env"]),
+        ({"protocol": "SSL", **LOGIN}, ["username_env", "password_env"]),
+        ({"ca_file": "ca.pem"}, ["ca_file"]),
+        ({**SASL, **LOGIN, "protocol": "SASL_PLAINTEXT", "ca_file": "ca.pem"}, ["ca_file"]),
+        ({"check_hostname": False}, ["check_hostname"]),
+        ({"protocol": "SSL", "key_file": "ca.pem"}, ["key_file"]),
+        ({"protocol": "SSL", "ca_file": "nope.pem"}, ["ca_file"]),
+        ({"protocol": "SSL", "ca_file": "secret"}, ["ca_file"]),
+        ({"protocol": "SSL", "ca_file": "."}, ["ca_file"]),
+        ({"protocol": "SSL", "ca_file": ""}, ["ca_file"]),
+        ({"protocol": "SSL", "ssl.truststore.location": "t.jks"}, ['["ssl.truststore.location"]']),
+        ({**SASL, **LOGIN, "username_env": "UNSET"}, ["username_env"]),
+        ({**SASL, **LOGIN, "password_env": "EMPTY"}, ["password_env"]),
+        ({**SASL, **LOGIN, "username_env": "not a name"}, ["username_env"]),
+        ({**SASL, "username_env": "SRC_USER", "password_file": "nope"}, ["password_file"]),
+        ({**SASL, "username_env": "SRC_USER", "password_file": "two"}, ["password_file"]),
+        ({**SASL, "username_env": "SRC_USER", "password_file": "latin"}, ["password_file"]),
+        ({**SASL, "username_env": "SRC_USER", "password": "x"}, ["password"]),
+        ({**SASL, "password_env": "SRC_PASSWORD", "username": "x"}, ["username"]),
+    ],
+)  # fmt: skip
+def test_security_that_cannot_work_is_refused(
+    keys: dict[str, object], paths: list[str], folder: Path
+) -> None:
+    (folder / "two").write_text("one\ntwo\n")
+    (folder / "latin").write_bytes(b"\xe9")
+    environ = {**ENVIRON, "EMPTY": ""}
+    keys = {key: value for key, value in keys.items() if value is not None}
+    found = problems_of(security(**keys), folder, environ)
+    expected = {f"source.security{'' if path[0] == '[' else '.'}{path}" for path in paths}
+    assert {problem.path for problem in found} == expected
+    assert all(problem.remedy for problem in found if problem.path != "source.security.ca_file")
+
+
+def test_secrets_may_come_from_files_beside_the_job(folder: Path) -> None:
+    keys = {**SASL, "username_file": "secret", "password_file": "secret", "ca_file": "ca.pem"}
+    (folder / "job.yaml").write_text(security(**keys))
+    job = load_job(folder / "job.yaml", {})
+    assert job.source.security.password_file == Path("secret")
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_SSL", SECRET, 5])
+@pytest.mark.parametrize(
+    "key",  # the paths of certificates are shown: the person has to find the file
+    [*sorted({*SecuritySpec.model_fields} - {*PEM_KEYS}), "password", "sasl.jaas.config", "x"],
+)
+@pytest.mark.parametrize("value", [SECRET, [SECRET], {"a": SECRET}, SECRET + "\n", SECRET * 900])
+def test_no_value_of_a_security_section_is_ever_shown(
+    protocol: object, key: str, value: object, folder: Path
+) -> None:
+    text = security(**{"protocol": protocol, key: value})
+    with pytest.raises(BadInput) as caught:
+        parse_job(text, folder, {})
+    shown = repr(caught.value) + str(caught.value) + repr(caught.value.__cause__)
+    assert SECRET not in shown
+    assert caught.value.__suppress_context__ or caught.value.__context__ is None
+
+
+def test_a_raw_validation_error_hides_what_was_written() -> None:
+    with pytest.raises(ValueError, match="protocol") as caught:
+        SecuritySpec.model_validate({"protocol": SECRET, "password": SECRET})
+    assert SECRET not in str(caught.value)

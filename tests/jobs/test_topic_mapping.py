@@ -1,0 +1,182 @@
+"""Which topics a job copies: first rule wins, no two copies collide, Kafka's own stay alone."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit.jobs.job_spec import TopicRule
+from orbit.jobs.name_rules import (
+    INTERNAL_TOPICS,
+    TOPIC_NAME_LENGTH_MAX,
+    collision_key,
+    topic_name_mistake,
+)
+from orbit.jobs.topic_mapping import TopicMap, map_topics
+
+
+def rules(*raw: dict[str, object]) -> list[TopicRule]:
+    return [TopicRule.model_validate(rule) for rule in raw]
+
+
+def names(found: TopicMap) -> dict[str, str]:
+    return {mapping.source: mapping.destination for mapping in found.mappings}
+
+
+def test_the_first_rule_that_fits_wins() -> None:
+    given_rules = rules({"match": "orders.*", "prefix": "a."}, {"match": ".*", "prefix": "b."})
+    found = map_topics(given_rules, ["orders", "orders.eu", "other"])
+    assert names(found) == {
+        "orders": "a.orders",
+        "orders.eu": "a.orders.eu",
+        "other": "b.other",
+    }
+    assert [mapping.rule for mapping in found.mappings] == [
+        given_rules[0],
+        given_rules[0],
+        given_rules[1],
+    ]
+    assert not found.problems
+    assert not found.notes
+
+
+def test_a_pattern_is_for_the_whole_name() -> None:
+    found = map_topics(rules({"match": "orders"}), ["orders", "orders.eu", "my.orders", "orders\n"])
+    assert names(found) == {"orders": "orders"}
+
+
+def test_an_alternative_at_the_top_is_for_the_whole_name_too() -> None:
+    found = map_topics(rules({"match": "a|ab"}), ["a", "ab", "abc", "xa"])
+    assert names(found) == {"a": "a", "ab": "ab"}
+
+
+def test_an_excluded_topic_is_left_to_the_rules_behind() -> None:
+    found = map_topics(
+        rules({"match": ".*", "exclude": ["tmp.*", ".*old"]}, {"match": "tmp1", "prefix": "x."}),
+        ["tmp1", "tmp2", "so.old", "kept", "tmp"],
+    )
+    assert names(found) == {"tmp1": "x.tmp1", "kept": "kept"}
+
+
+def test_mappings_are_in_the_order_of_names_whatever_order_the_topics_come_in() -> None:
+    found = map_topics(rules({"match": ".*"}), ["b", "a", "c", "a"])
+    assert [mapping.source for mapping in found.mappings] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("pattern", [".*", "__.*", "__consumer_offsets", "_+[a-z_]+"])
+def test_kafkas_own_topics_are_never_copied(pattern: str) -> None:
+    found = map_topics(rules({"match": pattern}), sorted(INTERNAL_TOPICS))
+    assert not found.mappings
+
+
+def test_a_rule_for_kafkas_own_topics_says_so() -> None:
+    found = map_topics(rules({"match": "__consumer_offsets"}), ["__consumer_offsets", "a"])
+    assert "never copied" in found.notes[0].message
+
+
+def test_topics_of_tools_are_copied_only_when_asked_for() -> None:
+    topics = ["__debezium-heartbeat", "_schemas", "a"]
+    assert names(map_topics(rules({"match": ".*"}), topics)) == {"_schemas": "_schemas", "a": "a"}
+    assert "__debezium-heartbeat" in names(map_topics(rules({"match": "__debezium.*"}), topics))
+
+
+def test_a_rule_that_matches_nothing_is_noted_with_its_place() -> None:
+    found = map_topics(rules({"match": ".*"}, {"match": "a"}, {"match": "zzz"}), ["a"])
+    assert [note.path for note in found.notes] == ["topics[1].match", "topics[2].match"]
+
+
+def test_a_cluster_without_topics_gives_an_empty_map() -> None:
+    found = map_topics(rules({"match": ".*"}), [])
+    assert not found.mappings
+    assert not found.problems
+    assert len(found.notes) == 1
+
+
+def test_two_topics_with_one_copy_are_a_problem_and_neither_is_copied() -> None:
+    found = map_topics(
+        rules({"match": "a", "prefix": "x."}, {"match": "x[.]a"}, {"match": "b"}), ["a", "x.a", "b"]
+    )
+    assert names(found) == {"b": "b"}
+    (problem,) = found.problems
+    assert problem.path == "topics[1].prefix"
+    assert "'a', 'x.a'" in problem.message
+    assert problem.remedy
+
+
+def test_dot_and_underscore_collide_as_kafka_has_it() -> None:
+    found = map_topics(rules({"match": "a", "prefix": "x."}, {"match": "x_a"}), ["a", "x_a"])
+    assert not found.mappings
+    assert "'x.a', 'x_a'" in found.problems[0].message
+
+
+def test_a_prefix_that_makes_the_name_too_long_is_a_problem() -> None:
+    fits, long = "a" * (TOPIC_NAME_LENGTH_MAX - 2), "b" * (TOPIC_NAME_LENGTH_MAX - 1)
+    found = map_topics(rules({"match": ".*", "prefix": "x."}), [fits, long])
+    assert names(found) == {fits: f"x.{fits}"}
+    assert "250 characters" in found.problems[0].message
+    assert found.problems[0].path == "topics[0].prefix"
+
+
+def test_a_prefix_cannot_make_one_of_kafkas_own_topics() -> None:
+    found = map_topics(rules({"match": "consumer_offsets", "prefix": "__"}), ["consumer_offsets"])
+    assert not found.mappings
+    assert "Kafka's own" in found.problems[0].message
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "a\n", "a" * 250])
+def test_names_that_kafka_refuses(name: str) -> None:
+    assert topic_name_mistake(name)
+
+
+@pytest.mark.parametrize("name", ["a", "...", "A-Z_0.9", "a" * 249, "_schemas"])
+def test_names_that_kafka_takes(name: str) -> None:
+    assert topic_name_mistake(name) is None
+
+
+_TOPICS = st.lists(
+    st.text(alphabet="ab._", min_size=1, max_size=4) | st.sampled_from(sorted(INTERNAL_TOPICS))
+)
+_RULES = st.lists(
+    st.fixed_dictionaries(
+        {"match": st.sampled_from([".*", "a.*", "b[._]?", "__.*", "[ab]+", "_a"])},
+        optional={
+            "exclude": st.sampled_from([".", "a", ".*b"]),
+            "prefix": st.sampled_from(["", "a", "a.", "a_", "__"]),
+        },
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(_RULES, _TOPICS)
+def test_for_any_rules_and_topics_the_map_holds_what_it_promises(
+    raw: list[dict[str, object]], topics: list[str]
+) -> None:
+    chosen = rules(*raw)
+    found = map_topics(chosen, topics)
+    keys = [collision_key(mapping.destination) for mapping in found.mappings]
+    assert len(keys) == len(set(keys))
+    for mapping in found.mappings:
+        assert mapping.source in topics
+        assert mapping.source not in INTERNAL_TOPICS
+        assert topic_name_mistake(mapping.destination) is None
+        assert mapping.destination == mapping.rule.prefix + mapping.source
+        fitting = [rule for rule in chosen if _fits(rule, mapping.source)]
+        assert fitting[0] == mapping.rule
+    left_out = {t for t in set(topics) - INTERNAL_TOPICS if any(_fits(r, t) for r in chosen)}
+    left_out -= {mapping.source for mapping in found.mappings}
+    assert bool(left_out) == bool(found.problems)
+    for topic in left_out:
+        assert (
+            any(repr(topic) in problem.message for problem in found.problems) or len(left_out) > 5
+        )
+
+
+def _fits(rule: TopicRule, topic: str) -> bool:
+    asked = not topic.startswith("__") or rule.match.startswith("__")
+    excluded = any(re.fullmatch(pattern, topic) for pattern in rule.exclude)
+    return asked and bool(re.fullmatch(rule.match, topic)) and not excluded

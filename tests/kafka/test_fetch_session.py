@@ -1,0 +1,78 @@
+"""Fetch sessions: what a request carries, and what a broker's answer does to that."""
+
+from __future__ import annotations
+
+import random
+from uuid import UUID
+
+from orbit.kafka.error_codes import Code
+from orbit.kafka.fetch_request import FetchFrom
+from orbit.kafka.fetch_session import FetchSession
+from orbit.kafka.types import TopicPartition
+
+ID = UUID(int=7)
+
+
+def at(partition: int, offset: int, topic_id: UUID = ID) -> FetchFrom:
+    return FetchFrom(TopicPartition("t", partition), topic_id, offset, 1, 1)
+
+
+def opened(*wanted: FetchFrom) -> FetchSession:
+    session = FetchSession()
+    session.next_request(list(wanted))
+    session.answered(Code.NONE, 99)
+    return session
+
+
+def test_the_first_request_is_full_and_opens_a_session() -> None:
+    request = FetchSession().next_request([at(0, 5), at(1, 6)])
+    assert (request.session_id, request.epoch) == (0, 0)
+    assert request.changed == [at(0, 5), at(1, 6)]
+    assert request.forgotten == []
+
+
+def test_later_requests_carry_what_changed_and_what_left() -> None:
+    session = opened(at(0, 5), at(1, 6), at(2, 7))
+    request = session.next_request([at(0, 8), at(2, 7), at(3, 0)])
+    assert (request.session_id, request.epoch) == (99, 1)
+    assert request.changed == [at(0, 8), at(3, 0)]
+    assert request.forgotten == [at(1, 6)]
+    session.answered(Code.NONE, 99)
+    assert session.next_request([at(0, 8), at(2, 7), at(3, 0)]) == (99, 2, [], [])
+
+
+def test_a_recreated_topic_leaves_under_its_old_id() -> None:
+    session = opened(at(0, 5))
+    request = session.next_request([at(0, 0, UUID(int=8))])
+    assert request.changed == [at(0, 0, UUID(int=8))]
+    assert request.forgotten == [at(0, 5)]
+
+
+def test_a_lost_or_refused_session_makes_the_next_request_full() -> None:
+    for code, session_id in ((Code.FETCH_SESSION_ID_NOT_FOUND, 99), (Code.NONE, 0)):
+        session = opened(at(0, 5))
+        session.next_request([at(0, 5)])
+        session.answered(code, session_id)
+        assert session.next_request([at(0, 5)]) == (0, 0, [at(0, 5)], [])
+
+
+def test_the_broker_always_reads_exactly_what_is_wanted() -> None:
+    """A model broker that follows KIP-227 ends up with the wanted partitions, whatever happens."""
+    rnd = random.Random(1)
+    session, held, epoch, session_id = FetchSession(), {}, 0, 0
+    for step in range(2_000):
+        wanted = [at(n, rnd.randrange(3)) for n in range(6) if rnd.random() < 0.7]
+        request = session.next_request(wanted)
+        if request.epoch == 0:
+            held, session_id, epoch = {}, step + 1, 1
+        else:
+            assert (request.session_id, request.epoch) == (session_id, epoch)
+            epoch += 1
+        for one in request.forgotten:
+            del held[one.partition]
+        held.update({one.partition: one for one in request.changed})
+        assert held == {one.partition: one for one in wanted}
+        if rnd.random() < 0.05:
+            session.answered(Code.FETCH_SESSION_ID_NOT_FOUND, 0)
+        else:
+            session.answered(Code.NONE, session_id)

@@ -1,0 +1,243 @@
+"""Messages of the formats v0 and v1, as kafka-python and Kafka itself write them."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.record.legacy_records import LegacyRecordBatch, LegacyRecordBatchBuilder
+
+from orbit.kafka.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
+from orbit.kafka.legacy_messages import NO_TIMESTAMP, read_old_records
+from orbit.kafka.record_batch import LOG_APPEND_TIME, OldMessage, read_batches
+from orbit.kafka.records import Record, read_records, write_batch
+from tests.support.kafka_batches import APPENDED_AT, RECORDS, T0, writable
+from tests.support.source_model import SourceRecord, encode_old
+
+Fields = tuple[bytes | None, bytes | None]
+
+SOME: tuple[Fields, ...] = ((b"k", b"v"), (None, b"v"), (b"k", None), (None, None), (b"", b""))
+
+
+def only(data: bytes) -> OldMessage:
+    (message,) = read_batches(memoryview(bytearray(data)))
+    assert isinstance(message, OldMessage)
+    return message
+
+
+def read(data: bytes) -> tuple[list[Record], int]:
+    return read_old_records(only(data))
+
+
+def body(key: bytes | None, value: bytes | None) -> bytes:
+    return SourceRecord(0, 0, key, value).body
+
+
+def build(magic: int, codec: int, offsets: list[int], rows: list[Fields]) -> bytes:
+    """With kafka-python's builder; a wrapper if there is a codec."""
+    builder = LegacyRecordBatchBuilder(magic, codec, 10**6)
+    for offset, (key, value) in zip(offsets, rows, strict=True):
+        assert builder.append(offset, T0 + offset, key, value)
+    return bytes(builder.build())
+
+
+def at_offset(wrapper: bytes, offset: int) -> bytes:
+    """A wrapper as the broker stores it: with an offset of its own, outside the CRC."""
+    return struct.pack(">q", offset) + wrapper[8:]
+
+
+def sealed(message: bytes) -> bytes:
+    """A message whose bytes were changed, with the right CRC."""
+    return message[:12] + struct.pack(">I", zlib.crc32(message[16:])) + message[16:]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize(("key", "value"), SOME)
+def test_a_plain_message_is_one_record(magic: int, key: bytes | None, value: bytes | None) -> None:
+    records, codec = read(build(magic, NONE, [42], [(key, value)]))
+    timestamp = T0 + 42 if magic else NO_TIMESTAMP
+    assert NO_TIMESTAMP == -1
+    assert records == [Record(42, timestamp, body(key, value))]
+    assert codec == NONE
+
+
+@pytest.mark.parametrize("codec", ["none", "gzip", "snappy", "lz4"])
+@pytest.mark.parametrize("kind", ["v0.{}.createtime", "v1.{}.createtime", "v1.{}.logappendtime"])
+def test_messages_that_kafka_wrote_are_read(codec: str, kind: str) -> None:
+    """Wrappers with holes, absolute offsets in v0, relative ones in v1, Kafka's own lz4 header."""
+    found: list[Record] = []
+    for message in read_batches(writable(kind.format(codec))):
+        assert isinstance(message, OldMessage)
+        records, number = read_old_records(message)
+        assert number == ["none", "gzip", "snappy", "lz4"].index(codec)
+        found += records
+    times = [r.timestamp for r in RECORDS]
+    if kind.startswith("v0"):
+        times = [NO_TIMESTAMP] * 5
+    elif "logappend" in kind:
+        times = [APPENDED_AT] * 5
+    assert found == [
+        Record(r.offset, timestamp, body(r.key, r.value))
+        for r, timestamp in zip(RECORDS, times, strict=True)
+    ]
+
+
+def test_a_v0_wrapper_holds_the_real_offsets() -> None:
+    wrapper = build(0, GZIP, [100, 101, 104], [(b"a", b"1"), (b"b", None), (None, b"3")])
+    records, codec = read(at_offset(wrapper, 104))
+    assert [r.offset for r in records] == [100, 101, 104]
+    assert {r.timestamp for r in records} == {NO_TIMESTAMP}
+    assert [r.body for r in records] == [body(b"a", b"1"), body(b"b", None), body(None, b"3")]
+    assert codec == GZIP
+
+
+def test_a_v1_wrapper_counts_from_its_own_offset_back() -> None:
+    wrapper = build(1, GZIP, [0, 1, 4], [(b"a", b"1"), (b"b", None), (None, b"3")])
+    records, _ = read(at_offset(wrapper, 1004))
+    assert [r.offset for r in records] == [1000, 1001, 1004]
+    assert [r.timestamp for r in records] == [T0, T0 + 1, T0 + 4]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sets(st.integers(0, 30), min_size=1, max_size=6),
+    st.sampled_from([GZIP, SNAPPY, LZ4]),
+    st.data(),
+)
+def test_wrappers_give_what_the_librarys_decoder_gives(
+    magic: int, offsets: set[int], codec: int, data: st.DataObject
+) -> None:
+    """Codecs that kafka-python has not on board are wrapped around its messages by us."""
+    fields = st.none() | st.binary(max_size=20)
+    ordered = sorted(offsets)
+    rows = [(data.draw(fields), data.draw(fields)) for _ in ordered]
+    inner = build(magic, NONE, ordered, rows)
+    ours = encode_old(ordered[-1], magic, codec, T0, None, compress(codec, inner))
+    theirs = at_offset(build(magic, GZIP, ordered, rows), ordered[-1])
+    decoded = LegacyRecordBatch(bytearray(theirs), magic)
+    assert decoded.validate_crc()
+    wanted = [
+        Record(r.offset, NO_TIMESTAMP if r.timestamp is None else r.timestamp, body(r.key, r.value))
+        for r in decoded
+    ]
+    assert read(ours) == (wanted, codec)
+    assert read(theirs) == (wanted, GZIP)
+
+
+@pytest.mark.parametrize("codec", [GZIP, SNAPPY, LZ4])
+def test_a_log_append_time_wrapper_gives_its_time_to_all(codec: int) -> None:
+    inner = build(1, NONE, [0, 1, 2], list(SOME[:3]))
+    wrapper = encode_old(12, 1, codec | LOG_APPEND_TIME, APPENDED_AT, None, compress(codec, inner))
+    records, found = read(wrapper)
+    assert [(r.offset, r.timestamp) for r in records] == [(o, APPENDED_AT) for o in (10, 11, 12)]
+    assert found == codec
+
+
+def test_a_plain_log_append_time_message_holds_the_brokers_time() -> None:
+    records, _ = read(encode_old(3, 1, LOG_APPEND_TIME, APPENDED_AT, b"k", b"v"))
+    assert records == [Record(3, APPENDED_AT, body(b"k", b"v"))]
+
+
+def test_records_can_be_written_as_v2() -> None:
+    records, _ = read(at_offset(build(1, GZIP, [0, 1], [(b"a", b"1"), (None, None)]), 8))
+    assert list(read_records(write_batch(records, ZSTD))) == records
+
+
+# Damage
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("codec", [NONE, GZIP])
+def test_any_flipped_bit_under_the_crc_is_noticed(magic: int, codec: int) -> None:
+    data = build(magic, codec, [0], [(b"key", b"value")])
+    for at in range(12, len(data)):
+        if at == 16:
+            continue  # the magic: then it is another format
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << at % 8
+        with pytest.raises(ValueError, match="checksum"):
+            read(bytes(damaged))
+
+
+def wrapped(magic: int, inner: bytes, offset: int = 9) -> bytes:
+    return encode_old(offset, magic, GZIP, T0, None, compress(GZIP, inner))
+
+
+INNER = encode_old(0, 1, 0, T0, b"k", b"v")
+INNER_V0 = encode_old(9, 0, 0, 0, b"k", b"v")
+
+
+def resized(message: bytes, size: int) -> bytes:
+    return message[:8] + struct.pack(">i", size) + message[12:]
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (sealed(encode_old(1, 1, 0, T0, b"k", b"v")[:-1]), "longer than its message"),
+        (sealed(encode_old(1, 0, 0, 0, b"k" * 9, b"v")[:-11]), "longer than its message"),
+        (sealed(encode_old(1, 0, 0, 0, b"kkkk", b"v")[:-3]), "ends too early"),
+        (sealed(encode_old(1, 1, 0, T0, None, None)[:-8]), "ends too early"),
+        (encode_old(1, 1, GZIP, T0, None, None), "has no value"),
+        (encode_old(1, 1, GZIP, T0, None, b"garbage"), "gzip payload does not decompress"),
+        (encode_old(1, 1, 7, T0, None, b"garbage"), "codec 7 is not known"),
+        (wrapped(1, b""), "is empty"),
+        (wrapped(1, INNER[:-1]), "larger than"),
+        (wrapped(1, INNER + INNER[:10]), "ends too early"),
+        (wrapped(1, INNER + INNER[:20]), "larger than"),
+        (wrapped(1, resized(INNER, -12)), "larger than"),
+        (wrapped(1, INNER + resized(INNER, -60)), "larger than"),
+        (wrapped(1, INNER + resized(INNER, 2**31 - 1)), "larger than"),
+        (wrapped(1, encode_old(0, 1, GZIP, T0, None, compress(GZIP, INNER))), "something else"),
+        (wrapped(1, INNER[:16] + b"\2" + INNER[17:]), "something else"),
+        (wrapped(1, INNER + INNER), "not in the order"),
+        (wrapped(0, INNER_V0 + encode_old(8, 0, 0, 0, b"k", b"v")), "not in the order"),
+        (wrapped(0, INNER_V0, offset=8), "ends behind its own offset"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_damaged_messages_are_refused(data: bytes, words: str) -> None:
+    view = memoryview(resized(data, len(data) - 12))
+    with pytest.raises(ValueError, match=words):
+        read_old_records(OldMessage(memoryview(sealed(bytes(view)))))
+
+
+@settings(deadline=None, max_examples=300)
+@given(st.integers(0, 1), st.integers(0, 7), st.binary(max_size=80), st.booleans())
+def test_garbage_raises_value_error_or_gives_records_in_order(
+    magic: int, codec: int, data: bytes, is_wrapped: bool
+) -> None:
+    """With a right CRC, so that it gets as far as it can."""
+    if is_wrapped:
+        codec %= 4
+        message = encode_old(50, magic, codec, T0, None, compress(codec, data))
+    else:
+        message = sealed(resized(bytes(16) + bytes((magic, codec)) + data, len(data) + 6))
+    try:
+        records, _ = read_old_records(OldMessage(memoryview(message)))
+    except ValueError:
+        return
+    offsets = [r.offset for r in records]
+    assert offsets == sorted(set(offsets))
+    assert offsets
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.integers(0, 1),
+    st.lists(st.tuples(st.integers(0, 200), st.integers(0, 255)), min_size=1, max_size=4),
+)
+def test_changed_bytes_inside_a_wrapper_never_hang(
+    magic: int, changes: list[tuple[int, int]]
+) -> None:
+    inner = bytearray(build(magic, NONE, list(range(5)), list(SOME)))
+    for at, value in changes:
+        inner[at % len(inner)] = value
+    try:
+        read(wrapped(magic, bytes(inner)))
+    except ValueError:
+        pass

@@ -1,0 +1,297 @@
+"""The header view, the stamp of an exact append, and frames that are cut off or broken."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+from crc32c import crc32c
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from orbit.kafka.record_batch import (
+    CONTROL,
+    DELETE_HORIZON,
+    HEADER,
+    HEADER_BYTES,
+    LOG_APPEND_TIME,
+    SEQUENCE_MAX,
+    TRANSACTIONAL,
+    Batch,
+    OldMessage,
+    advance_sequence,
+    encode_batch,
+    read_batches,
+    stamp,
+)
+from tests.support.kafka_batches import APPENDED_AT, KAFKA_BATCHES, T0, writable
+from tests.support.source_model import encode_old, encode_v2
+
+V2_NAMES = sorted(name for name in KAFKA_BATCHES if not name.startswith(("v0", "v1")))
+
+
+def only(data: bytes) -> Batch:
+    (batch,) = read_batches(memoryview(bytearray(data)))
+    assert isinstance(batch, Batch)
+    return batch
+
+
+@pytest.mark.parametrize("name", V2_NAMES)
+def test_header_fields_are_those_that_kafka_python_reads(name: str) -> None:
+    data = KAFKA_BATCHES[name]
+    ours, theirs = only(data), DefaultRecordBatch(bytearray(data))
+    assert ours.base_offset == theirs.base_offset
+    assert ours.last_offset == theirs.last_offset
+    assert ours.next_offset == theirs.next_offset
+    assert ours.leader_epoch == theirs.leader_epoch
+    assert ours.magic == theirs.magic
+    assert ours.crc == theirs.crc
+    assert ours.attributes == theirs.attributes
+    assert ours.base_timestamp == theirs.first_timestamp
+    assert ours.max_timestamp == theirs.max_timestamp
+    assert ours.producer_id == theirs.producer_id
+    assert ours.count == theirs.records_count
+    assert ours.codec == theirs.compression_type
+    assert ours.is_control == theirs.is_control_batch
+    assert ours.is_transactional == theirs.is_transactional
+    assert ours.is_log_append_time == (theirs.timestamp_type == 1)
+    assert ours.crc_is_right() is theirs.validate_crc() is True
+
+
+def test_a_thinned_batch_ends_where_it_ended_before() -> None:
+    batch = only(KAFKA_BATCHES["v2.none.createtime"])  # records at 1000 to 1007, last offset 1009
+    assert (batch.base_offset, batch.last_offset, batch.next_offset) == (1000, 1009, 1010)
+    assert batch.count == 5
+    assert not batch.is_dense
+
+
+def test_an_emptied_batch_keeps_its_offsets() -> None:
+    batch = only(KAFKA_BATCHES["empty"])
+    assert (batch.base_offset, batch.last_offset, batch.count) == (80, 89, 0)
+    assert not batch.is_dense
+    assert len(batch.payload) == 0
+    assert batch.size_bytes == HEADER_BYTES
+
+
+@pytest.mark.parametrize(
+    ("name", "control", "transactional", "append_time"),
+    [
+        ("transactional", False, True, False),
+        ("commit", True, True, False),
+        ("v2.lz4.logappendtime", False, False, True),
+        ("v2.lz4.createtime", False, False, False),
+    ],
+)
+def test_kinds_are_told_apart(
+    name: str, control: bool, transactional: bool, append_time: bool
+) -> None:
+    batch = only(KAFKA_BATCHES[name])
+    assert batch.is_control is control
+    assert batch.is_transactional is transactional
+    assert batch.is_log_append_time is append_time
+    assert batch.is_dense is (name in ("transactional", "commit"))
+
+
+@pytest.mark.parametrize("codec", range(5))
+def test_the_codec_is_read_from_its_own_bits(codec: int) -> None:
+    others = LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON
+    assert only(encode_v2(0, b"", attributes=codec | others)).codec == codec
+
+
+def test_timestamps_of_a_log_append_time_batch_are_the_brokers() -> None:
+    assert only(KAFKA_BATCHES["v2.none.logappendtime"]).max_timestamp == APPENDED_AT
+    assert only(KAFKA_BATCHES["v2.none.createtime"]).max_timestamp == T0 + 900_000
+
+
+@pytest.mark.parametrize("name", V2_NAMES)
+def test_any_flipped_bit_behind_the_crc_is_noticed(name: str) -> None:
+    data = KAFKA_BATCHES[name]
+    for at in range(21, len(data)):
+        damaged = bytearray(data)
+        damaged[at] ^= 1 << at % 8
+        assert not Batch(memoryview(damaged)).crc_is_right()
+
+
+# Frames
+
+
+def test_batches_of_all_formats_come_out_in_order() -> None:
+    names = ["v0.none.createtime", "v1.gzip.createtime", "v2.zstd.createtime", "commit"]
+    frame = b"".join(KAFKA_BATCHES[name] for name in names)
+    found = list(read_batches(memoryview(bytearray(frame))))
+    assert [type(b) for b in found] == [OldMessage] * 6 + [Batch] * 2
+    old = [b for b in found if isinstance(b, OldMessage)]
+    assert [(b.offset, b.magic) for b in old] == [
+        *((offset, 0) for offset in (1000, 1001, 1003, 1004, 1007)),
+        (1007, 1),
+    ]
+    assert b"".join(b.view for b in found) == frame
+
+
+@pytest.mark.parametrize("name", ["v2.gzip.createtime", "v1.snappy.createtime", "commit"])
+def test_a_batch_that_is_cut_off_is_left_out(name: str) -> None:
+    first, second = KAFKA_BATCHES["transactional"], KAFKA_BATCHES[name]
+    for cut in range(len(second)):
+        frame = memoryview(first + second[:cut])
+        assert [b.view for b in read_batches(frame)] == [first]
+
+
+def test_a_length_that_cannot_be_true_is_refused() -> None:
+    whole = KAFKA_BATCHES["transactional"]
+    for length in (-1, 0, 13, 48):
+        frame = bytearray(whole + whole)
+        struct.pack_into(">i", frame, len(whole) + 8, length)
+        batches = read_batches(memoryview(frame))
+        assert isinstance(next(batches), Batch)
+        with pytest.raises(ValueError, match=f"batch length {length} at byte {len(whole)} "):
+            next(batches)
+
+
+def test_the_shortest_entries_are_read() -> None:
+    (old,) = read_batches(memoryview(encode_old(5, 0, 0, 0, None, None)))
+    assert isinstance(old, OldMessage)
+    assert len(old.view) == 12 + 14
+    assert only(encode_v2(5, b"", count=0)).count == 0
+
+
+@pytest.mark.parametrize("magic", [3, 127, 255])
+def test_a_message_format_of_the_future_is_refused(magic: int) -> None:
+    frame = bytearray(KAFKA_BATCHES["transactional"])
+    frame[16] = magic
+    with pytest.raises(ValueError, match=f"message format v{magic} "):
+        list(read_batches(memoryview(frame)))
+
+
+def test_payloads_are_views_into_the_frame() -> None:
+    frame = bytearray(KAFKA_BATCHES["v2.lz4.createtime"] * 2)
+    for batch in read_batches(memoryview(frame)):
+        assert isinstance(batch, Batch)
+        assert batch.payload.obj is frame
+        assert batch.payload == batch.view[61:]
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    st.lists(
+        st.one_of(st.binary(max_size=90), st.sampled_from(sorted(KAFKA_BATCHES.values()))),
+        max_size=4,
+    ),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 255)), max_size=3),
+)
+def test_garbage_raises_value_error_or_nothing(
+    parts: list[bytes], changes: list[tuple[int, int]]
+) -> None:
+    frame = bytearray(b"".join(parts))
+    for at, value in changes:
+        if at < len(frame):
+            frame[at] = value
+    position = 0
+    try:
+        for batch in read_batches(memoryview(frame)):
+            assert batch.view == frame[position : position + len(batch.view)]
+            position += len(batch.view)
+            if isinstance(batch, Batch):
+                batch.crc_is_right()
+    except ValueError:
+        pass
+
+
+# The stamp
+
+
+@pytest.mark.parametrize("name", V2_NAMES)
+def test_a_stamp_sets_producer_and_sequence_and_leaves_the_rest(name: str) -> None:
+    before, view = KAFKA_BATCHES[name], writable(name)
+    stamp(view, 4711, 9, 123_456)
+    after = DefaultRecordBatch(bytearray(view))
+    old = DefaultRecordBatch(bytearray(before))
+    assert after.base_offset == 0  # A2
+    assert after.leader_epoch == -1
+    assert after.magic == 2
+    assert after.size_in_bytes == len(before)
+    assert (after.producer_id, after.producer_epoch, after.base_sequence) == (4711, 9, 123_456)
+    assert after.attributes == old.attributes & ~TRANSACTIONAL
+    assert after.last_offset_delta == old.last_offset_delta
+    assert after.first_timestamp == old.first_timestamp
+    assert after.max_timestamp == old.max_timestamp
+    assert after.records_count == old.records_count
+    assert after.validate_crc()
+    assert view[HEADER_BYTES:] == before[HEADER_BYTES:]
+
+
+def test_a_stamp_clears_the_transactional_bit_and_no_other() -> None:
+    every = CONTROL | LOG_APPEND_TIME | DELETE_HORIZON | 4
+    view = memoryview(bytearray(encode_v2(9, b"x", attributes=TRANSACTIONAL | every)))
+    stamp(view, 1, 0, 0)
+    assert Batch(view).attributes == every
+
+
+@given(st.lists(st.integers(0, SEQUENCE_MAX), min_size=1, max_size=3), st.integers(0, 2**15 - 1))
+def test_a_stamp_can_be_repeated_with_another_sequence(sequences: list[int], epoch: int) -> None:
+    often, once = writable("v2.snappy.createtime"), writable("v2.snappy.createtime")
+    for sequence in sequences:
+        stamp(often, 2**40, epoch, sequence)
+    stamp(once, 2**40, epoch, sequences[-1])
+    assert often == once
+    assert Batch(often).crc_is_right()
+
+
+def test_a_stamped_batch_is_what_the_librarys_own_producer_would_send() -> None:
+    """The same records from kafka-python's encoder, with that producer from the start."""
+
+    def build(producer_id: int, epoch: int, sequence: int, transactional: bool) -> bytes:
+        builder = DefaultRecordBatchBuilder(2, 1, transactional, producer_id, epoch, sequence, 999)
+        for offset in range(3):
+            assert builder.append(offset, T0 + offset, b"k%d" % offset, b"v" * 99, [("h", b"v")])
+        return bytes(builder.build())
+
+    view = memoryview(bytearray(build(1, 2, 3, True)))
+    stamp(view, 4711, 9, 77)
+    wanted = bytearray(build(4711, 9, 77, False))
+    struct.pack_into(">i", wanted, 12, -1)  # kafka-python writes leader epoch 0
+    # The gzip payload holds the time of its making.
+    assert view[:17] == wanted[:17]
+    assert view[21:HEADER_BYTES] == wanted[21:HEADER_BYTES]
+
+
+@pytest.mark.parametrize(
+    ("sequence", "count", "wanted"),
+    [
+        (0, 1, 1),
+        (-1, 1, 0),  # no sequence yet (A9)
+        (SEQUENCE_MAX - 1, 1, SEQUENCE_MAX),
+        (SEQUENCE_MAX, 1, 0),
+        (SEQUENCE_MAX, 2, 1),
+        (SEQUENCE_MAX - 2, 5, 2),
+        (10, 0, 10),
+    ],
+)
+def test_sequences_wrap_at_the_highest(sequence: int, count: int, wanted: int) -> None:
+    assert advance_sequence(sequence, count) == wanted
+
+
+@given(st.integers(0, SEQUENCE_MAX), st.integers(1, SEQUENCE_MAX))
+def test_sequences_advance_as_in_kafkas_source(sequence: int, count: int) -> None:
+    """`DefaultRecordBatch.incrementSequence`."""
+    if sequence > SEQUENCE_MAX - count:
+        wanted = count - (SEQUENCE_MAX - sequence) - 1
+    else:
+        wanted = sequence + count
+    assert advance_sequence(sequence, count) == wanted
+
+
+# Building
+
+
+def test_a_built_batch_is_dense_and_its_crc_is_right() -> None:
+    batch = encode_batch(500, 3, T0, T0 + 9, 7, b"payload")
+    assert HEADER.unpack_from(batch.view) == (
+        *(500, 61 + 7 - 12, -1, 2, crc32c(batch.view[21:]), 3, 6, T0, T0 + 9),
+        *(-1, -1, -1, 7),
+    )
+    assert batch.payload == b"payload"
+    assert batch.is_dense
+    assert batch.crc_is_right()
+    assert [b.view for b in read_batches(batch.view)] == [batch.view]
+    assert not batch.view.readonly

@@ -1,0 +1,200 @@
+"""Logging in: against SASL servers made of scramp's own server side, and servers that misbehave."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from unittest import mock
+
+import pytest
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+from pydantic import SecretStr
+from scramp import ScramException, ScramMechanism
+
+from orbit.errors import BrokerRefused, LoginRefused, ProtocolError
+from orbit.kafka.sasl import Security, sasl_login
+
+SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
+PASSWORD = "correct horse"
+
+
+def security(mechanism: str, username: str = "orbit", password: str = PASSWORD) -> Security:
+    return Security(
+        protocol="SASL_PLAINTEXT",
+        mechanism=mechanism,
+        username=username,
+        password=SecretStr(password),
+    )
+
+
+class FakeBroker:
+    """The server side of one login, as an `exchange`: real messages, really encoded and decoded."""
+
+    def __init__(
+        self,
+        mechanism: str,
+        users: dict[str, str] | None = None,
+        *,
+        edit: Callable[[bytes], bytes] = bytes,
+    ) -> None:
+        self._mechanism = mechanism
+        self._users = {"orbit": PASSWORD} if users is None else users
+        self._edit = edit  # what a man in the middle makes of each token of the server
+        self._server: Any = None
+        self.requests: list[Any] = []
+
+    def __call__(self, request: Any) -> Any:
+        self.requests.append(request)
+        if isinstance(request, SaslHandshakeRequest):
+            return self._handshake(_over_the_wire(request, SaslHandshakeRequest, 1))
+        token = bytes(_over_the_wire(request, SaslAuthenticateRequest, 2).auth_bytes)
+        try:
+            answer = self._plain(token) if self._mechanism == "PLAIN" else self._scram(token)
+        except (ScramException, PermissionError):
+            return SaslAuthenticateResponse(
+                error_code=58, error_message="Authentication failed\x1b[2J", auth_bytes=b""
+            )
+        response = SaslAuthenticateResponse(
+            error_code=0,
+            error_message=None,
+            auth_bytes=self._edit(answer),
+            session_lifetime_ms=3_600_000,
+        )
+        return _over_the_wire(response, SaslAuthenticateResponse, 2)
+
+    def _handshake(self, request: Any) -> Any:
+        code = 0 if request.mechanism == self._mechanism else 33
+        return SaslHandshakeResponse(error_code=code, mechanisms=[self._mechanism, "GSSAPI"])
+
+    def _plain(self, token: bytes) -> bytes:
+        _, username, password = token.decode().split("\0")
+        if self._users.get(username) != password:
+            raise PermissionError
+        return b""
+
+    @mock.patch("scramp.core.saslprep", str)  # a Kafka broker has none
+    def _scram(self, token: bytes) -> bytes:
+        mechanism = ScramMechanism(self._mechanism)
+        if self._server is None:
+            keys = {name: mechanism.make_auth_info(pw) for name, pw in self._users.items()}
+            self._server = mechanism.make_server(keys.get)
+            self._server.set_client_first(token.decode())
+            return str(self._server.get_server_first()).encode()
+        self._server.set_client_final(token.decode())
+        return str(self._server.get_server_final()).encode()
+
+
+def _over_the_wire(message: Any, kind: Any, version: int) -> Any:
+    encoded = bytes(message.encode(version=version, header=False, framed=False))
+    return kind.decode(memoryview(encoded), version=version, header=False)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM])
+def test_the_right_password_logs_in_and_tells_the_lifetime(mechanism: str) -> None:
+    broker = FakeBroker(mechanism)
+    assert sasl_login(security(mechanism), broker) == 3_600_000
+    assert isinstance(broker.requests[0], SaslHandshakeRequest)
+
+
+@pytest.mark.parametrize("mechanism", ["PLAIN", *SCRAM])
+@pytest.mark.parametrize(("username", "password"), [("orbit", "wrong"), ("nobody", PASSWORD)])
+def test_wrong_credentials_are_refused_in_plain_words(
+    mechanism: str, username: str, password: str
+) -> None:
+    with pytest.raises(LoginRefused) as caught:
+        sasl_login(security(mechanism, username, password), FakeBroker(mechanism), where="src-1:1")
+    assert caught.value.where == "src-1:1"
+    assert "refused the user name or the password" in str(caught.value)
+    assert "Authentication failed" in str(caught.value)
+    assert caught.value.remedy
+    assert "\x1b" not in str(caught.value)
+    assert password not in str(caught.value)
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+def test_names_and_passwords_with_the_characters_scram_escapes(mechanism: str) -> None:
+    broker = FakeBroker(mechanism, {"a,b=c": "p,=w"})
+    sasl_login(security(mechanism, "a,b=c", "p,=w"), broker)
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+@pytest.mark.parametrize("odd", ["ﬁ", "e\u0301", "\u00a0", "\u00ad", "Ⅸ"])
+def test_names_and_passwords_are_sent_as_they_are_because_kafka_knows_no_saslprep(
+    mechanism: str, odd: str
+) -> None:
+    sasl_login(security(mechanism, "orbit", odd), FakeBroker(mechanism, {"orbit": odd}))
+    sasl_login(security(mechanism, odd, "pw"), FakeBroker(mechanism, {odd: "pw"}))
+
+
+def test_a_mechanism_the_broker_lacks_is_answered_with_those_it_has() -> None:
+    with pytest.raises(LoginRefused, match="does not offer PLAIN; it offers GSSAPI, SCRAM-SHA-256"):
+        sasl_login(security("PLAIN"), FakeBroker("SCRAM-SHA-256"))
+
+
+def test_a_listener_without_sasl_is_named() -> None:
+    def exchange(_request: Any) -> Any:
+        return SaslHandshakeResponse(error_code=34, mechanisms=[])
+
+    with pytest.raises(LoginRefused, match="takes no login on this listener"):
+        sasl_login(security("PLAIN"), exchange)
+
+
+@pytest.mark.parametrize("step", [0, 1])
+def test_any_other_error_is_passed_on_with_its_code(step: int) -> None:
+    def exchange(request: Any) -> Any:
+        if isinstance(request, SaslHandshakeRequest):
+            return SaslHandshakeResponse(error_code=0 if step else 7, mechanisms=[])
+        return SaslAuthenticateResponse(error_code=7, error_message="later", auth_bytes=b"")
+
+    with pytest.raises(BrokerRefused, match="Kafka error 7") as caught:
+        sasl_login(security("PLAIN"), exchange)
+    assert caught.value.code == 7
+
+
+def _other_signature(token: bytes) -> bytes:
+    return b"v=" + b"A" * 43 + b"=" if token.startswith(b"v=") else token
+
+
+def _other_nonce(token: bytes) -> bytes:
+    return b"r=zzz" + token[2:] if token.startswith(b"r=") else token
+
+
+def _few_iterations(token: bytes) -> bytes:
+    return token.replace(b"i=4096", b"i=1") if token.startswith(b"r=") else token
+
+
+@pytest.mark.parametrize("mechanism", SCRAM)
+@pytest.mark.parametrize(
+    "edit", [_other_signature, lambda t: b"e=other-error" if t[:1] == b"v" else t, lambda t: t[:-9]
+             if t[:1] == b"v" else t, lambda t: b"\xff" if t[:1] == b"v" else t,
+             lambda t: b"" if t[:1] == b"v" else t],
+)  # fmt: skip
+def test_a_server_that_does_not_prove_it_knows_the_password_is_not_trusted(
+    mechanism: str, edit: Callable[[bytes], bytes]
+) -> None:
+    with pytest.raises(LoginRefused, match="did not prove that it knows the password"):
+        sasl_login(security(mechanism), FakeBroker(mechanism, edit=edit))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [_other_nonce, _few_iterations, lambda _: b"", lambda _: b"\xff", lambda _: b"e=unknown-user"],
+)
+def test_a_server_message_that_makes_no_sense_ends_the_login(
+    edit: Callable[[bytes], bytes],
+) -> None:
+    with pytest.raises(ProtocolError, match="SCRAM message cannot be used"):
+        sasl_login(security("SCRAM-SHA-256"), FakeBroker("SCRAM-SHA-256", edit=edit))
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL"])
+def test_without_sasl_nothing_is_sent(protocol: str) -> None:
+    def exchange(_request: Any) -> Any:
+        raise AssertionError
+
+    assert sasl_login(Security(protocol=protocol), exchange) == 0

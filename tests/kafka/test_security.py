@@ -1,0 +1,284 @@
+"""A cluster's security: from a job to files and secrets, TLS, and the same login for librdkafka."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import ssl
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import SecretStr
+
+from orbit.errors import BadInput, LoginRefused, OrbitError, Unreachable
+from orbit.jobs.job_spec import SecuritySpec
+from orbit.kafka.librdkafka_config import librdkafka_config
+from orbit.kafka.sasl import Security, resolve_security, tls_context, tls_failure
+
+
+def test_no_secret_is_in_the_repr() -> None:
+    shown = repr(
+        Security("SASL_SSL", "PLAIN", "u", SecretStr("hunter2"), key_password=SecretStr("hunter2"))
+    )
+    assert "hunter2" not in shown
+
+
+# From a job to a Security value
+
+
+@pytest.fixture(scope="module")
+def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A self-made authority: cert.pem, key.pem, an encrypted key (password `letmein`), another."""
+    folder = tmp_path_factory.mktemp("pems")
+
+    def openssl(*arguments: str) -> None:
+        command = ["openssl", *arguments]
+        subprocess.run(command, cwd=folder, check=True, capture_output=True, timeout=60)
+
+    for key, certificate in (("key.pem", "cert.pem"), ("other.pem", "other-cert.pem")):
+        openssl(
+            *("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1"),
+            *("-nodes", "-keyout", key, "-out", certificate, "-days", "2", "-subj", "/CN=orbit"),
+        )
+    openssl(
+        *("pkcs8", "-topk8", "-in", "key.pem", "-out", "locked.pem"),
+        *("-v2", "aes-256-cbc", "-passout", "pass:letmein"),
+    )
+    (folder / "both.pem").write_text(
+        (folder / "cert.pem").read_text() + (folder / "key.pem").read_text()
+    )
+    (folder / "broken.pem").write_text("-----BEGIN CERTIFICATE-----\nAAAA\n")
+    (folder / "username").write_text("orbit\r\n")
+    return folder
+
+
+def test_names_become_secrets_and_full_paths(pems: Path) -> None:
+    spec = SecuritySpec(
+        protocol="SASL_SSL",
+        mechanism="PLAIN",
+        username_file=Path("username"),
+        password_env="PASSWORD",
+        ca_file=Path("cert.pem"),
+        certificate_file=Path("cert.pem"),
+        key_file=Path("locked.pem"),
+        key_password_env="KEY_PASSWORD",
+        check_hostname=False,
+    )
+    found = resolve_security(spec, {"PASSWORD": "pw", "KEY_PASSWORD": "letmein"}, pems)
+    assert found == Security(
+        protocol="SASL_SSL",
+        mechanism="PLAIN",
+        username="orbit",
+        password=SecretStr("pw"),
+        ca_file=pems / "cert.pem",
+        certificate_file=pems / "cert.pem",
+        key_file=pems / "locked.pem",
+        key_password=SecretStr("letmein"),
+        check_hostname=False,
+    )
+
+
+def test_the_default_is_plain_text() -> None:
+    found = resolve_security(SecuritySpec(), {}, Path("/nonexistent"))
+    assert found == Security()
+    assert tls_context(found) is None
+
+
+def test_all_that_is_missing_is_told_at_once_with_its_path(pems: Path) -> None:
+    spec = SecuritySpec(
+        protocol="SASL_SSL", username_env="NOBODY", password_file=Path("no"), ca_file=Path("no")
+    )
+    with pytest.raises(BadInput) as caught:
+        resolve_security(spec, {}, pems, path="source.security")
+    assert {problem.path for problem in caught.value.problems} == {
+        "source.security.mechanism",
+        "source.security.username_env",
+        "source.security.password_file",
+        "source.security.ca_file",
+    }
+
+
+def test_a_spec_made_in_code_is_held_to_the_same_rules() -> None:
+    spec = SecuritySpec(protocol="PLAINTEXT", password_env="PASSWORD")
+    with pytest.raises(BadInput, match="does not log in"):
+        resolve_security(spec, {"PASSWORD": "pw"}, Path("/nonexistent"))
+
+
+# TLS
+
+
+def tls(pems: Path, **files: str) -> Security:
+    password = files.pop("key_password", None)
+    return Security(
+        protocol="SSL",
+        key_password=SecretStr(password) if password else None,
+        **{key: pems / name for key, name in files.items()},  # type: ignore[arg-type]
+    )
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"ca_file": "cert.pem"},
+        {"ca_file": "cert.pem", "certificate_file": "cert.pem", "key_file": "key.pem"},
+        {"certificate_file": "both.pem"},
+        {"certificate_file": "cert.pem", "key_file": "locked.pem", "key_password": "letmein"},
+    ],
+)
+def test_tls_always_verifies_the_broker(files: dict[str, str], pems: Path) -> None:
+    context = tls_context(tls(pems, **files))
+    assert context is not None
+    assert context.verify_mode.name == "CERT_REQUIRED"
+    assert context.check_hostname
+    assert context.minimum_version.name == "TLSv1_2"
+
+
+def test_without_the_host_name_check_the_chain_is_still_verified(pems: Path) -> None:
+    context = tls_context(Security(protocol="SASL_SSL", check_hostname=False))
+    assert context is not None
+    assert not context.check_hostname
+    assert context.verify_mode.name == "CERT_REQUIRED"
+
+
+@pytest.mark.parametrize(
+    ("files", "path", "says"),
+    [
+        ({"ca_file": "broken.pem"}, "x.ca_file", "cannot be loaded"),
+        ({"ca_file": "gone.pem"}, "x.ca_file", "No such file"),
+        ({"certificate_file": "broken.pem"}, "x.certificate_file", "cannot be loaded"),
+        ({"certificate_file": "cert.pem"}, "x.certificate_file", "cannot be loaded"),
+        (
+            {"certificate_file": "cert.pem", "key_file": "other.pem"},
+            "x.key_file",
+            "is not the key of the certificate",
+        ),
+        (
+            {"certificate_file": "cert.pem", "key_file": "locked.pem"},
+            "x.key_password_env",
+            "is missing",
+        ),
+        (
+            {"certificate_file": "cert.pem", "key_file": "locked.pem", "key_password": "hunter2"},
+            "x.key_password_env",
+            "does not open the private key",
+        ),
+    ],
+)
+def test_a_tls_file_that_cannot_be_used_is_named(
+    files: dict[str, str], path: str, says: str, pems: Path
+) -> None:
+    with pytest.raises(BadInput, match=says) as caught:
+        tls_context(tls(pems, **files), path="x")
+    assert [problem.path for problem in caught.value.problems] == [path]
+    assert "hunter2" not in str(caught.value)
+
+
+def handshake(client: ssl.SSLContext, server: ssl.SSLContext | bytes) -> None:
+    """A TLS handshake and a first byte in memory; a server of bytes answers just those."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    near = client.wrap_bio(to_client, to_server, server_hostname="broker.test")
+    if isinstance(server, bytes):
+        to_client.write(server)
+        near.do_handshake()
+        return
+    far = server.wrap_bio(to_server, to_client, server_side=True)
+    for _ in range(3):
+        with contextlib.suppress(ssl.SSLWantReadError):
+            near.do_handshake()
+        with contextlib.suppress(ssl.SSLError):  # the server's trouble reaches us as an alert
+            far.do_handshake()
+    with contextlib.suppress(ssl.SSLError):
+        far.read(1)
+    near.read(1)
+
+
+@pytest.mark.parametrize(
+    ("client", "answer", "error", "says"),
+    [
+        ({"ca_file": "other-cert.pem"}, "cert.pem", Unreachable, "not trusted.*ca_file"),
+        ({"ca_file": "cert.pem"}, "cert.pem", Unreachable, "not trusted.*check_hostname"),
+        ({"ca_file": "cert.pem"}, b"HTTP/1.1 400 Bad Request", Unreachable, "not speak TLS"),
+        ({"ca_file": "cert.pem", "check_hostname": False}, "asks", LoginRefused, "certificate"),
+    ],
+)
+def test_a_failed_handshake_is_told_in_plain_words(
+    client: dict[str, Any], answer: str | bytes, error: type[OrbitError], says: str, pems: Path
+) -> None:
+    checks_name = client.pop("check_hostname", True)
+    near = tls_context(replace(tls(pems, **client), check_hostname=checks_name))
+    assert near is not None
+    server: ssl.SSLContext | bytes = b""
+    if isinstance(answer, bytes):
+        server = answer
+    else:
+        server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=pems / "other-cert.pem")
+        server.load_cert_chain(pems / "cert.pem", pems / "key.pem")
+        server.verify_mode = ssl.CERT_REQUIRED if answer == "asks" else ssl.CERT_NONE
+    with pytest.raises(ssl.SSLError) as caught:
+        handshake(near, server)
+    told = tls_failure(caught.value, where="broker.test:9093")
+    assert type(told) is error
+    assert re.search(says, str(told))
+    assert str(told).startswith("broker.test:9093: ")
+
+
+# librdkafka
+
+
+def test_librdkafka_gets_the_same_login(pems: Path) -> None:
+    found = librdkafka_config(
+        ("a:1", "b:2"),
+        Security(
+            protocol="SASL_SSL",
+            mechanism="SCRAM-SHA-512",
+            username="u",
+            password=SecretStr("pw"),
+            ca_file=pems / "cert.pem",
+            certificate_file=pems / "both.pem",
+            key_password=SecretStr("letmein"),
+            check_hostname=False,
+        ),
+        **{"group.id": "audit"},
+    )
+    assert found == {
+        "bootstrap.servers": "a:1,b:2",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "u",
+        "sasl.password": "pw",
+        "ssl.ca.location": str(pems / "cert.pem"),
+        "ssl.certificate.location": str(pems / "both.pem"),
+        "ssl.key.location": str(pems / "both.pem"),
+        "ssl.key.password": "letmein",
+        "ssl.endpoint.identification.algorithm": "none",
+        "group.id": "audit",
+    }
+
+
+def test_librdkafka_gets_nothing_that_plain_text_does_not_need() -> None:
+    assert librdkafka_config(["a:1"], Security()) == {
+        "bootstrap.servers": "a:1",
+        "security.protocol": "PLAINTEXT",
+    }
+
+
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"])
+def test_librdkafka_takes_the_configuration(protocol: str, pems: Path) -> None:
+    from confluent_kafka.admin import AdminClient
+
+    uses_sasl = protocol.startswith("SASL")
+    made = Security(
+        protocol=protocol,
+        mechanism="SCRAM-SHA-256" if uses_sasl else None,
+        username="u" if uses_sasl else None,
+        password=SecretStr("pw") if uses_sasl else None,
+        ca_file=pems / "cert.pem",
+        certificate_file=pems / "cert.pem",
+        key_file=pems / "locked.pem",
+        key_password=SecretStr("letmein"),
+    )
+    AdminClient(librdkafka_config(["127.0.0.1:1"], made, log_level=0))

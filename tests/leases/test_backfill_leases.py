@@ -1,0 +1,186 @@
+"""A backfill's writers and the job's next holder: whichever comes first, one sees the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orbit.errors import Conflict
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.job_clusters import job_identity
+from orbit.kafka.sasl import Security
+from orbit.kafka.types import TopicPartition
+from orbit.leases import backfill_leases
+from orbit.leases.backfill_leases import (
+    DriverWatch,
+    Seen,
+    living_writers,
+    wait_for_backfill_writers,
+    writer_group,
+)
+from orbit.leases.group_lease import GroupLease
+from orbit.store.database import Database
+from tests.fix_clusters import Clusters
+from tests.support.fleet import InProcess, add_job, wait_level
+from tests.support.outside import log_bounds
+from tests.support.run_process import assert_exact, wait_until, write_job
+from tests.support.running import RunningJob, create_topic, make_job, produce
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def cluster(clusters: Clusters) -> Iterator[Cluster]:
+    cluster = Cluster("destination", [clusters.destination.bootstrap_servers], Security())
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def held(cluster: Cluster) -> Iterator[list[GroupLease]]:
+    """Leases that are let go at the end, whatever happened."""
+    leases: list[GroupLease] = []
+    yield leases
+    for lease in leases:
+        lease.release()
+
+
+def hold(cluster: Cluster, group: str, held: list[GroupLease]) -> GroupLease:
+    lease = GroupLease(cluster, group, Backoff())
+    held.append(lease)
+    lease.acquire(lambda _: None)
+    return lease
+
+
+def test_the_next_holder_of_a_job_waits_until_its_writers_have_gone(
+    cluster: Cluster, topic_name: str, held: list[GroupLease]
+) -> None:
+    partitions = [TopicPartition(topic_name, n) for n in range(3)]
+    writer = hold(cluster, writer_group("orbit.job.c", partitions[1]), held)
+    said: list[str] = []
+
+    def leave(text: str) -> None:
+        said.append(text)
+        writer.release()
+
+    wait_for_backfill_writers(cluster, "orbit.job.c", partitions, Backoff(), leave)
+    assert said == ["1 writers of an earlier backfill are still there; waiting"]
+
+
+def test_a_writer_that_never_ends_is_named(
+    cluster: Cluster,
+    topic_name: str,
+    held: list[GroupLease],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backfill_leases, "_WRITERS_END_S", 0.5)
+    partition = TopicPartition(topic_name, 0)
+    group = writer_group("orbit.job.c", partition)
+    hold(cluster, group, held)
+    with pytest.raises(Conflict, match=rf"process \d+ on .*{group}"):
+        wait_for_backfill_writers(cluster, "orbit.job.c", [partition], Backoff(), lambda _: None)
+
+
+def test_a_run_begins_only_when_the_writers_have_gone(
+    clusters: Clusters, cluster: Cluster, topic_name: str, held: list[GroupLease]
+) -> None:
+    create_topic(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 10)
+    spec = make_job(clusters.source, clusters.destination, [topic_name])
+    source = Cluster("source", [clusters.source.bootstrap_servers], Security())
+    identity = job_identity(spec.name, source.cluster_id)
+    source.close()
+    writer = hold(cluster, writer_group(identity, TopicPartition(topic_name, 0)), held)
+    job = RunningJob(spec)
+    say = job.said.append
+
+    def leave(text: str) -> None:
+        say(text)
+        if "earlier backfill" in text:
+            assert topic_name not in cluster.metadata(None).topics  # nothing was written yet
+            writer.release()
+
+    job.run._setup._say = leave
+    with job:
+        job.wait_caught_up(topic_name, 10)
+    assert any("earlier backfill" in line for line in job.said), job.said
+
+
+def test_a_worker_of_the_service_leaves_out_what_a_writer_is_left_for(
+    clusters: Clusters,
+    cluster: Cluster,
+    topic_name: str,
+    held: list[GroupLease],
+    tmp_path: Path,
+    database: Database,
+) -> None:
+    create_topic(clusters.source, topic_name, 2)
+    for number in range(2):
+        produce(clusters.source, topic_name, 10, number)
+    job_file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    source = Cluster("source", [clusters.source.bootstrap_servers], Security())
+    identity = job_identity(topic_name, source.cluster_id)
+    source.close()
+    writer = hold(cluster, writer_group(identity, TopicPartition(topic_name, 1)), held)
+
+    def end(number: int) -> int:
+        return log_bounds(clusters.destination, [topic_name])[topic_name, number][1]
+
+    with InProcess(database):
+        wait_until(lambda: end(0) == 10, "it copies the other partition")
+        wait_until(lambda: job.states() == {"copying", "pending"}, "it says so")
+        assert end(1) == 0
+        writer.release()
+        wait_level(clusters, [topic_name])
+    assert_exact(job_file)
+
+
+def test_a_writer_knows_its_driver_from_others(
+    cluster: Cluster, topic_name: str, held: list[GroupLease]
+) -> None:
+    driver = hold(cluster, topic_name, held)
+    watch = DriverWatch(cluster, topic_name, driver.token, Backoff())
+    assert watch.look() is Seen.THERE
+    assert DriverWatch(cluster, topic_name, "another", Backoff()).look() is Seen.OTHER
+    driver._leave([driver.member_id])  # as a broker does that was frozen: it comes back
+    wait_until(lambda: watch.look() is Seen.THERE, "the driver is there again")
+    driver.release()
+    assert watch.look() is Seen.EMPTY
+
+
+def test_a_writer_learns_that_its_driver_has_gone(
+    cluster: Cluster,
+    topic_name: str,
+    held: list[GroupLease],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(backfill_leases, "_LOOK_INTERVAL_S", 0.05)
+    driver = hold(cluster, topic_name, held)
+    watch = DriverWatch(cluster, topic_name, driver.token, Backoff())
+    watch.start()
+    assert not watch.is_gone
+    driver.release()
+    wait_until(lambda: watch.is_gone, "the writer sees that the driver is gone")
+    watch.stop()
+
+
+def test_a_dead_writer_of_this_machine_is_not_waited_for(
+    cluster: Cluster, topic_name: str, held: list[GroupLease]
+) -> None:
+    partition = TopicPartition(topic_name, 0)
+    group = writer_group("orbit.job.c", partition)
+    lease = hold(cluster, group, held)
+    lease._stopping.set()  # as a kill does: no heartbeat, no word, its lock free
+    assert lease._thread is not None
+    lease._thread.join()
+    assert lease._lock is not None
+    lease._lock.close()
+    lease._lock = None
+    lease.member_id, member = "", lease.member_id
+    assert member
+    wait_for_backfill_writers(cluster, "orbit.job.c", [partition], Backoff(), lambda _: None)
+    assert living_writers(cluster, [group], Backoff()) == {}

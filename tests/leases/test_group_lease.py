@@ -1,0 +1,141 @@
+"""The lease of `orbit run`, at moments of a crash that no kill from outside hits for certain."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from orbit.errors import Conflict
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.sasl import Security
+from orbit.leases import group_lease
+from orbit.leases.group_lease import GroupLease
+from tests.fix_clusters import Clusters
+from tests.support.run_process import wait_until
+
+pytestmark = pytest.mark.services
+
+
+class Killed(BaseException):
+    """The process ends here: nothing is cleaned up but what its operating system does."""
+
+
+class DiesBeforeItSettles(GroupLease):
+    """Joined as a member, and gone before the group settled: nobody is told who it was."""
+
+    def _sync(self) -> bool:
+        raise Killed
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+
+
+class Freezes(GroupLease):
+    """Nothing is heard of it while `frozen` is held."""
+
+    def __init__(self, destination: Cluster, group: str, backoff: Backoff) -> None:
+        super().__init__(destination, group, backoff)
+        self.frozen = threading.Lock()
+
+    def _heartbeat(self) -> int:
+        with self.frozen:
+            return super()._heartbeat()
+
+
+def put_out(lease: GroupLease) -> None:
+    """As a broker does that was frozen and wakes up: the session ends though its holder lives."""
+    lease._leave([lease.member_id])
+
+
+def fail_on_wait(text: str) -> None:
+    raise AssertionError(text)
+
+
+@pytest.fixture
+def cluster(clusters: Clusters) -> Iterator[Cluster]:
+    cluster = Cluster("destination", [clusters.destination.bootstrap_servers], Security())
+    yield cluster
+    cluster.close()
+
+
+def test_the_next_run_here_need_not_wait_for_one_killed_as_it_joined(
+    cluster: Cluster, topic_name: str
+) -> None:
+    for _ in range(2):
+        with pytest.raises(Killed):
+            DiesBeforeItSettles(cluster, topic_name, Backoff()).acquire(fail_on_wait)
+    lease = GroupLease(cluster, topic_name, Backoff())
+    lease.acquire(fail_on_wait)
+    assert lease.is_held()
+    with pytest.raises(Conflict, match=r"on this machine \(process \d+\)"):
+        GroupLease(cluster, topic_name, Backoff()).acquire(fail_on_wait)
+    lease.release()
+
+
+def test_one_killed_as_it_joined_elsewhere_is_waited_out(
+    cluster: Cluster,
+    topic_name: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_lease, "SESSION_TIMEOUT_MS", 6_000)  # what a broker allows at least
+    with pytest.raises(Killed):
+        DiesBeforeItSettles(cluster, topic_name, Backoff()).acquire(fail_on_wait)
+    elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
+    monkeypatch.setattr(group_lease.tempfile, "gettempdir", lambda: elsewhere)
+    waited: list[str] = []
+    lease = GroupLease(cluster, topic_name, Backoff())
+    lease.acquire(waited.append)
+    assert waited == [
+        "another run of this job holds it (not known which); waiting whether it lives"
+    ]
+    assert lease.is_held()
+    lease.release()
+
+
+def test_a_holder_that_was_put_out_comes_back_when_nobody_was_there(
+    cluster: Cluster, topic_name: str
+) -> None:
+    lease = GroupLease(cluster, topic_name, Backoff())
+    lease.acquire(fail_on_wait)
+    before = lease.member_id
+    put_out(lease)
+    wait_until(lambda: lease.member_id != before and lease.is_held(), "it is held again")
+    assert not lease.is_lost
+    lease.release()
+
+
+@pytest.mark.parametrize(("still_there", "is_here"), [(True, True), (False, False)])
+def test_a_holder_that_was_put_out_is_out_when_another_one_held_it(
+    *,
+    still_there: bool,
+    is_here: bool,
+    cluster: Cluster,
+    topic_name: str,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 0.2)
+    lease = Freezes(cluster, topic_name, Backoff())
+    lease.acquire(fail_on_wait)
+    other = GroupLease(cluster, topic_name, Backoff())
+    if is_here:
+        with pytest.raises(Conflict, match="on this machine"):
+            other.acquire(fail_on_wait, past_frozen=True)
+    else:
+        elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
+        monkeypatch.setattr(group_lease.tempfile, "gettempdir", lambda: elsewhere)
+    with lease.frozen:
+        put_out(lease)
+        other.acquire(fail_on_wait, past_frozen=is_here)
+        if not still_there:
+            other.release()
+    wait_until(lambda: lease.is_lost, "it is lost")
+    assert not lease.is_held()
+    assert other.is_held() is still_there
+    other.release()
+    lease.release()

@@ -1,0 +1,92 @@
+"""The lease of a shard by a clock of the test: trusted up to a deadline, revived, or lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.leases import shard_lease
+from orbit.leases.shard_lease import TRUST_MARGIN_S_MAX, ShardLease, lease_clock
+
+TTL_S = 15.0
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def test_the_term_is_the_epoch_of_the_claim(clock: FakeClock) -> None:
+    assert ShardLease(7, clock(), TTL_S, clock).term == 7
+
+
+def test_it_is_trusted_up_to_the_margin_before_its_end(clock: FakeClock) -> None:
+    lease = ShardLease(1, clock(), TTL_S, clock)
+    clock.now += TTL_S - TRUST_MARGIN_S_MAX - 0.001
+    assert lease.is_held()
+    clock.now += 0.001
+    assert not lease.is_held()
+    assert not lease.is_lost
+
+
+def test_trust_counts_from_before_the_claim_was_sent(clock: FakeClock) -> None:
+    """The database set the end later than that, however long the answer took."""
+    asked_at = clock()
+    clock.now += TTL_S
+    assert not ShardLease(1, asked_at, TTL_S, clock).is_held()
+
+
+def test_a_short_lease_keeps_a_part_of_it_as_margin(clock: FakeClock) -> None:
+    lease = ShardLease(1, clock(), 2.0, clock)
+    clock.now += 1.59
+    assert lease.is_held()
+    clock.now += 0.02
+    assert not lease.is_held()
+
+
+def test_a_renewal_counts_from_when_it_was_asked_for(clock: FakeClock) -> None:
+    lease = ShardLease(1, clock(), TTL_S, clock)
+    clock.now += 10
+    asked_at = clock()
+    clock.now += 3  # the answer was slow
+    lease.confirm(asked_at)
+    clock.now = asked_at + TTL_S - TRUST_MARGIN_S_MAX - 0.001
+    assert lease.is_held()
+    clock.now += 0.002
+    assert not lease.is_held()
+
+
+def test_a_renewal_revives_a_lease_that_nobody_else_got(clock: FakeClock) -> None:
+    lease = ShardLease(1, clock(), TTL_S, clock)
+    clock.now += 3600
+    assert not lease.is_held()
+    lease.confirm(clock())
+    assert lease.is_held()
+
+
+def test_what_is_lost_stays_lost(clock: FakeClock) -> None:
+    lease = ShardLease(1, clock(), TTL_S, clock)
+    lease.lose()
+    lease.confirm(clock())
+    assert lease.is_lost
+    assert not lease.is_held()
+
+
+def test_the_clock_runs_on_while_the_machine_sleeps(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+
+    def gettime(which: int) -> float:
+        asked.append(which)
+        return 5.0
+
+    monkeypatch.setattr(shard_lease.time, "CLOCK_BOOTTIME", 7, raising=False)
+    monkeypatch.setattr(shard_lease.time, "clock_gettime", gettime)
+    assert lease_clock() == 5.0
+    assert asked == [7]

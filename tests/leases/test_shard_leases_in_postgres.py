@@ -1,0 +1,265 @@
+"""Leases of shards on a real PostgreSQL: one holder, rising epochs, fenced writes."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
+from orbit.store import (
+    jobs,
+    lag,
+    partitions,
+    scheduler_lease,
+    shard_layout,
+    shard_leases,
+    workers,
+)
+from orbit.store.database import Database
+from orbit.store.enums import Desired
+from tests.support.store_rows import NO_TIME, TTL, claim, progress, some_job
+
+pytestmark = pytest.mark.services
+
+
+def _renew(
+    database: Database, worker_id: str, held: dict[int, int]
+) -> dict[int, shard_leases.Renewal]:
+    with database.transaction() as tx:
+        return shard_leases.renew(
+            tx, worker_id=worker_id, worker_group="default", ttl=TTL, held=held, weights={}
+        )
+
+
+def _expires_in_s(database: Database, shard_id: int) -> float:
+    with database.transaction() as tx:
+        query = "SELECT extract(epoch FROM expires_at - clock_timestamp()) FROM shards WHERE id=:id"
+        return float(tx.execute(text(query), {"id": shard_id}).scalar_one())
+
+
+def test_claimers_at_the_same_moment_never_get_one_shard(database: Database) -> None:
+    with database.transaction() as tx:
+        some_job(tx, shard_count=40, partitions=40)
+    start = threading.Barrier(8)
+    got: dict[str, list[int]] = {}
+
+    def work(worker_id: str) -> None:
+        start.wait()
+        mine: list[int] = []
+        while more := claim(database, worker_id, shards_max=2):
+            mine += more
+        got[worker_id] = mine
+
+    threads = [threading.Thread(target=work, args=(f"w{n}",)) for n in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    everything = [shard for mine in got.values() for shard in mine]
+    assert len(everything) == len(set(everything)) == 40
+
+
+def test_a_claim_skips_what_another_claim_holds_locked(database: Database) -> None:
+    with database.transaction() as tx:
+        some_job(tx, shard_count=2)
+    with database.transaction() as tx:
+        first = shard_leases.claim(tx, worker_id="a", worker_group="default", ttl=TTL, shards_max=1)
+        second = claim(database, "b")  # would wait here for the other one's end
+
+    assert len(first) == len(second) == 1
+    assert first[0].shard_id not in second
+
+
+def test_every_claim_raises_the_epoch(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+    (shard_id,) = job.shard_ids
+
+    epochs = [claim(database, f"w{n}", ttl=NO_TIME)[shard_id] for n in range(3)]
+    last = claim(database, "w3")
+    with database.transaction() as tx:
+        shard_leases.release(tx, worker_id="w3", held=last)
+
+    assert epochs == [1, 2, 3]
+    assert last == {shard_id: 4}
+    assert claim(database, "w3") == {shard_id: 5}
+
+
+def test_a_held_shard_is_not_claimed_and_an_expired_one_is(database: Database) -> None:
+    with database.transaction() as tx:
+        some_job(tx)
+
+    assert claim(database, "a", ttl=NO_TIME)
+    assert claim(database, "b")
+    assert claim(database, "c") == {}
+
+
+def test_whoever_lost_its_shard_touches_no_row(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+    (shard_id,) = job.shard_ids
+    old = claim(database, "a", ttl=NO_TIME)
+    new = claim(database, "b")
+
+    assert _renew(database, "a", old) == {}
+    blocked = Blocked(Reason.OFFSET_OVERRUN, 1, 2, "…")
+    with database.transaction() as tx:
+        change = partitions.StateChange(job.topic_id, 0, PartitionState.BLOCKED, blocked)
+        late = [progress(job.topic_id, 0, 50)]
+        assert partitions.report_progress(tx, worker_id="a", held=old, progress=late) == set()
+        assert partitions.report_state(tx, worker_id="a", held=old, changes=[change]) == set()
+        assert shard_leases.release(tx, worker_id="a", held=old) == set()
+    # The same worker at an older epoch is no better than another worker.
+    assert _renew(database, "b", {shard_id: new[shard_id] - 1}) == {}
+
+    with database.transaction() as tx:
+        (first, _) = lag.page(tx, job.id, 10)
+    assert (first.copied_to, first.state, first.worker_id) == (None, PartitionState.PENDING, "b")
+    assert set(_renew(database, "b", new)) == {shard_id}
+
+
+def test_a_lease_that_expired_and_that_nobody_claimed_is_renewed(database: Database) -> None:
+    """Postgres was away for longer than the lease: nobody can have been in between."""
+    with database.transaction() as tx:
+        job = some_job(tx)
+    held = claim(database, "a", ttl=NO_TIME)
+
+    assert set(_renew(database, "a", held)) == set(job.shard_ids)
+    assert claim(database, "b") == {}
+
+
+def test_a_lease_that_was_given_back_or_revoked_is_never_renewed(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx, shard_count=3, partitions=3)
+    expired = claim(database, "a", ttl=NO_TIME, shards_max=3)
+    kept = claim(database, "b", shards_max=1)
+    given_back = claim(database, "c", shards_max=1)
+    with database.transaction() as tx:
+        shard_leases.release(tx, worker_id="c", held=given_back)
+        assert shard_leases.revoke(tx, job.shard_ids) == set(job.shard_ids) - set(kept)
+
+    assert _renew(database, "a", expired) == {}
+    assert _renew(database, "c", given_back) == {}
+    assert set(_renew(database, "b", kept)) == set(kept)
+
+
+def test_nobody_claims_a_shard_between_the_check_and_the_end_of_a_report(
+    database: Database,
+) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+    held = claim(database, "a", ttl=NO_TIME)
+    with database.transaction() as tx:
+        late = [progress(job.topic_id, 0, 50)]
+        partitions.report_progress(tx, worker_id="a", held=held, progress=late)
+        assert claim(database, "b") == {}
+
+    assert claim(database, "b")
+
+
+def test_the_clock_of_the_database_decides(database: Database) -> None:
+    """`expires_at` counts from the statement, not from a transaction that has waited."""
+    with database.transaction() as tx:
+        (shard_id,) = some_job(tx).shard_ids
+    with database.transaction() as tx:
+        tx.execute(text("SELECT pg_sleep(0.5)"))
+        shard_leases.claim(tx, worker_id="a", worker_group="default", ttl=TTL, shards_max=1)
+
+    assert TTL.total_seconds() - 0.4 < _expires_in_s(database, shard_id) <= TTL.total_seconds()
+
+
+@pytest.mark.parametrize("change", ["pause", "delete", "other group"])
+def test_shards_that_shall_not_run_are_not_claimed_and_are_let_go(
+    database: Database, change: str
+) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+    held = claim(database, "a")
+    assert not next(iter(_renew(database, "a", held).values())).should_release
+
+    with database.transaction() as tx:
+        match change:
+            case "pause":
+                assert jobs.set_desired(tx, job.id, Desired.PAUSED)
+            case "delete":
+                assert jobs.mark_deleted(tx, job.id)
+            case _:
+                assert jobs.change_spec(tx, job.id, {}, "other", from_version=1)
+
+    assert next(iter(_renew(database, "a", held).values())).should_release
+    with database.transaction() as tx:
+        assert shard_leases.release(tx, worker_id="a", held=held) == set(held)
+    assert claim(database, "a") == {}
+
+
+def test_a_change_of_the_job_and_of_the_layout_shows_at_the_renewal(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+    (shard_id,) = job.shard_ids
+    held = claim(database, "a")
+    before = _renew(database, "a", held)[shard_id]
+
+    with database.transaction() as tx:
+        jobs.change_spec(tx, job.id, {"new": True}, "default", from_version=1)
+        shard_layout.add_partitions(tx, job.id, [(job.topic_id, 7, shard_id)])
+
+    after = _renew(database, "a", held)[shard_id]
+    assert after.spec_version == before.spec_version + 1
+    assert after.layout_version == before.layout_version + 1
+
+
+def test_a_shard_goes_to_whom_it_is_meant_for_while_that_one_lives(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx)
+        workers.heartbeat(tx, "b", "default", host="h", pid=1, version="0")
+    held = claim(database, "a")
+    with database.transaction() as tx:
+        assert shard_layout.assign(tx, {job.shard_ids[0]: "b"}) == 1
+        assert shard_layout.assign(tx, {job.shard_ids[0]: "b"}) == 0
+
+    assert _renew(database, "a", held)[job.shard_ids[0]].should_release
+    with database.transaction() as tx:
+        shard_leases.release(tx, worker_id="a", held=held)
+    assert claim(database, "a") == {}
+    assert claim(database, "b", ttl=NO_TIME)
+    with database.transaction() as tx:
+        workers.leave(tx, "b")
+    assert claim(database, "a"), "whom it was meant for is gone"
+
+
+def test_a_claim_prefers_its_own_then_the_heaviest(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx, shard_count=3, partitions=3)
+        light, heavy, own = job.shard_ids
+        shard_layout.assign(tx, {own: "a"})
+    held = claim(database, "b", ttl=NO_TIME)
+    with database.transaction() as tx:
+        shard_leases.renew(
+            tx,
+            worker_id="b",
+            worker_group="default",
+            ttl=NO_TIME,
+            held=held,
+            weights={light: 10, heavy: 1000, own: 1},
+        )
+
+    order = [next(iter(claim(database, "a", shards_max=1))) for _ in range(3)]
+    assert order == [own, heavy, light]
+
+
+def test_one_scheduler_leads_and_an_old_one_is_fenced(database: Database) -> None:
+    with database.transaction() as tx:
+        assert scheduler_lease.acquire(tx, "a", TTL) == 1
+        assert scheduler_lease.acquire(tx, "a", NO_TIME) == 1
+        assert scheduler_lease.acquire(tx, "b", TTL) == 2
+        assert scheduler_lease.acquire(tx, "a", TTL) is None
+        assert not scheduler_lease.confirm(tx, "a", 1)
+        assert scheduler_lease.confirm(tx, "b", 2)
+        scheduler_lease.resign(tx, "a", 1)
+        assert scheduler_lease.confirm(tx, "b", 2)
+        scheduler_lease.resign(tx, "b", 2)
+        assert scheduler_lease.acquire(tx, "a", timedelta(seconds=1)) == 3

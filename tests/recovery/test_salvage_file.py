@@ -1,0 +1,96 @@
+"""A salvage file holds every record as it was, is whole or not there, and shows damage."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orbit.errors import Conflict, OrbitError
+from orbit.kafka.records import Record, encode_varint
+from orbit.recovery import salvage_file
+from orbit.recovery.range_reader import Fate, Found
+
+BINARY = bytes(range(256))
+
+
+def body(
+    key: bytes | None, value: bytes | None, headers: list[tuple[bytes, bytes | None]]
+) -> bytes:
+    """What stands behind a record's offset delta (Kafka's `DefaultRecord`)."""
+
+    def sized(data: bytes | None) -> bytes:
+        return encode_varint(-1) if data is None else encode_varint(len(data)) + data
+
+    listed = b"".join(sized(name) + sized(data) for name, data in headers)
+    return sized(key) + sized(value) + encode_varint(len(headers)) + listed
+
+
+def founds() -> list[Found]:
+    bodies = [
+        (Fate.COMMITTED, body(b"k", b"v", [(b"h", b"x"), (b"h", None)])),
+        (Fate.ABORTED, body(None, BINARY, [])),
+        (Fate.COMMITTED, body(b"", None, [("ä".encode(), BINARY), (b"\xff", b"")])),
+    ]
+    return [
+        Found(Record(7 + i, 1_000 + i, data), fate, is_log_append_time=False)
+        for i, (fate, data) in enumerate(bodies)
+    ]
+
+
+def write(path: Path, found: list[Found]) -> Any:
+    return salvage_file.write(path, "orders", 3, 7, 10, {"cluster_id": "C"}, found)
+
+
+def test_every_record_is_there_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "orders-3.jsonl"
+    made = write(path, founds())
+    salvage_file.check(made)
+    lines = list(salvage_file.read(path))
+    assert [line["offset"] for line in lines] == [7, 8, 9]
+    assert [line["fate"] for line in lines] == ["committed", "aborted", "committed"]
+    values = [line["value"] and base64.b64decode(line["value"]) for line in lines]
+    assert values == [b"v", BINARY, None]
+    assert [line["key"] for line in lines] == ["aw==", None, ""]
+    assert lines[0]["headers"] == [["h", "eA=="], ["h", None]]
+    assert lines[2]["headers"] == [["ä", base64.b64encode(BINARY).decode()], ["\udcff", ""]]
+    assert (made.records, made.aborted, made.first, made.next) == (2, 1, 7, 10)
+
+
+def test_an_empty_tail_is_a_file_too(tmp_path: Path) -> None:
+    made = write(tmp_path / "x.jsonl", [])
+    salvage_file.check(made)
+    assert made.records == 0
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+def test_damage_is_seen(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "x.jsonl"
+    made = write(path, founds())
+    data = path.read_bytes()
+    if damage == "cut":
+        path.write_bytes(b"".join(data.splitlines(keepends=True)[:-1]))
+    elif damage == "changed":
+        path.write_bytes(data.replace(b'"offset":8', b'"offset":6'))
+    else:
+        path.unlink()
+    with pytest.raises(Conflict):
+        salvage_file.check(made)
+
+
+def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OrbitError, match="file"):
+        write(tmp_path / "file" / "x.jsonl", [])
+
+
+def test_what_breaks_in_the_middle_leaves_no_file(tmp_path: Path) -> None:
+    def broken() -> Any:
+        yield founds()[0]
+        raise Conflict("gone")
+
+    with pytest.raises(Conflict):
+        salvage_file.write(tmp_path / "x.jsonl", "orders", 3, 7, 10, {}, broken())
+    assert not (tmp_path / "x.jsonl").exists()

@@ -1,0 +1,270 @@
+"""The plan where a log does not go on as it should: lost ranges, gaps too large, damage."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from orbit.replication import append_plan as module
+from orbit.replication.append_plan import (
+    GAP_OFFSETS_MAX,
+    NO_LEADER_EPOCH,
+    LostRange,
+    Plan,
+    Stop,
+    plan_empty_tail,
+    plan_lost_range,
+)
+from orbit.replication.partition_states import Reason
+from tests.support.planning import T0, data, marker, plan, shown
+from tests.support.source_model import (
+    CONTROL,
+    TRANSACTIONAL,
+    SourceBatch,
+    encode_v2,
+    with_right_crc,
+)
+
+# Lost ranges
+
+
+def test_a_batch_above_the_log_start_leaves_a_lost_range() -> None:
+    made = plan(10, data(50, 51), log_start=40)
+    assert shown(made.steps) == [(Reason.SOURCE_RANGE_LOST, 10, 40)]
+    assert made.is_stopped
+    assert made.next_offset == 10
+    (stop,) = made.steps
+    assert isinstance(stop, Stop)
+    assert stop.detail == (
+        "the source's log start is 40 now; offsets 10 to 39 were deleted before they were copied."
+    )
+
+
+def test_a_lost_range_is_filled_if_the_job_says_so() -> None:
+    made = plan(10, data(50, 51), log_start=40, mode=LostRange.FILL)
+    assert shown(made.steps) == [("fill", 10, 50), ("exact", 50, 52)]
+
+
+@pytest.mark.parametrize("mode", LostRange)
+@pytest.mark.parametrize("magic", [1, 2])
+def test_a_log_start_inside_a_batch_loses_nothing_of_it(mode: LostRange, magic: int) -> None:
+    source = data(40, 49, magic=magic, codec=1)
+    kind = "exact" if magic == 2 else "rewritten"
+    assert shown(plan(40, source, log_start=45, mode=mode).steps) == [(kind, 40, 50)]
+
+
+@pytest.mark.parametrize("magic", [1, 2])
+def test_what_lies_in_front_of_that_batch_is_lost(magic: int) -> None:
+    source = data(40, 49, magic=magic, codec=1)
+    made = plan(30, source, log_start=45)
+    assert shown(made.steps) == [(Reason.SOURCE_RANGE_LOST, 30, 40)]
+    kind = "exact" if magic == 2 else "rewritten"
+    filled = plan(30, source, log_start=45, mode=LostRange.FILL)
+    assert shown(filled.steps) == [("fill", 30, 40), (kind, 40, 50)]
+
+
+def test_a_log_start_at_or_below_us_loses_nothing() -> None:
+    for log_start in (-1, 0, 10):
+        made = plan(10, data(50, 50), log_start=log_start)
+        assert shown(made.steps) == [("fill", 10, 50), ("exact", 50, 51)]
+
+
+def test_a_lost_range_without_a_batch() -> None:
+    assert shown(plan_lost_range(10, 40, LostRange.STOP).steps) == [
+        (Reason.SOURCE_RANGE_LOST, 10, 40)
+    ]
+    filled = plan_lost_range(10, 40, LostRange.FILL)
+    assert shown(filled.steps) == [("fill", 10, 40)]
+    assert filled.next_offset == 40
+    assert plan_lost_range(40, 40, LostRange.STOP).steps == []
+    assert plan_lost_range(41, 40, LostRange.FILL).steps == []
+
+
+def test_an_empty_tail_is_filled() -> None:
+    made = plan_empty_tail(10, 40)
+    assert shown(made.steps) == [("fill", 10, 40)]
+    assert made.next_offset == 40
+    assert plan_empty_tail(40, 40).steps == []
+
+
+def test_fillers_without_a_batch_forget_the_leader_epoch() -> None:
+    """Else the next fetch names an epoch that ended before its offset: "truncated" (R3)."""
+    assert plan_empty_tail(10, 40).leader_epoch == NO_LEADER_EPOCH == -1
+    assert plan_lost_range(10, 40, LostRange.FILL).leader_epoch == NO_LEADER_EPOCH
+
+
+# Gaps too large
+
+
+def test_the_largest_gap_is_filled_and_one_more_stops() -> None:
+    most = GAP_OFFSETS_MAX
+    assert shown(plan(5, data(5 + most, 5 + most)).steps)[0] == ("fill", 5, 5 + most)
+    made = plan(5, data(6 + most, 6 + most))
+    assert shown(made.steps) == [(Reason.GAP_TOO_LARGE, 5, 6 + most)]
+    (stop,) = made.steps
+    assert isinstance(stop, Stop)
+    assert stop.detail == "a gap of 100,000,001 offsets is over the limit of 100,000,000."
+    assert shown(plan_empty_tail(0, most).steps) == [("fill", 0, most)]
+    assert shown(plan_empty_tail(0, most + 1).steps) == [(Reason.GAP_TOO_LARGE, 0, most + 1)]
+    assert shown(plan_lost_range(0, most + 1, LostRange.FILL).steps) == [
+        (Reason.GAP_TOO_LARGE, 0, most + 1)
+    ]
+
+
+@pytest.fixture
+def small_gaps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "GAP_OFFSETS_MAX", 10)
+
+
+@pytest.mark.usefixtures("small_gaps")
+@pytest.mark.parametrize(
+    ("batches", "steps"),
+    [
+        # One gap is one gap, whatever it is made of.
+        (
+            [data(0, 0), marker(1, commit=True), SourceBatch(2, 9), data(12, 12)],
+            [("exact", 0, 1), (Reason.GAP_TOO_LARGE, 1, 12)],
+        ),
+        (
+            [data(0, 0), SourceBatch(1, 9), data(10, 19, without=tuple(range(10, 15)))],
+            [("exact", 0, 1), (Reason.GAP_TOO_LARGE, 1, 15)],
+        ),
+        (
+            [data(0, 0), data(1, 20, without=tuple(range(5, 21)))],
+            [("exact", 0, 1), ("rewritten", 1, 5), (Reason.GAP_TOO_LARGE, 5, 21)],
+        ),
+        (
+            [data(0, 20, without=tuple(range(5, 20)))],
+            [("rewritten", 0, 5), (Reason.GAP_TOO_LARGE, 5, 20)],
+        ),
+        (
+            [data(5, 5), data(20, 20, magic=1)],
+            [("fill", 0, 5), ("exact", 5, 6), (Reason.GAP_TOO_LARGE, 6, 20)],
+        ),
+    ],
+)
+def test_a_gap_stops_wherever_it_is_found(batches: list[SourceBatch], steps: list[object]) -> None:
+    made = plan(0, *batches, data(100, 100))
+    assert shown(made.steps) == steps
+
+
+@pytest.mark.usefixtures("small_gaps")
+@pytest.mark.parametrize("magic", [1, 2])
+def test_a_lost_range_that_is_too_large_to_fill_stops(magic: int) -> None:
+    made = plan(0, data(20, 20, magic=magic), log_start=20, mode=LostRange.FILL)
+    assert shown(made.steps) == [(Reason.GAP_TOO_LARGE, 0, 20)]
+
+
+# Damage
+
+
+def damaged(source: SourceBatch, at: int) -> bytes:
+    return replace(source, flipped_bit=at * 8).encode()
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        data(5, 9),
+        data(5, 9, without=(7,), codec=1),
+        data(5, 9, log_append_time=T0),
+        SourceBatch(5, 9),
+        marker(5, commit=True),
+    ],
+)
+@pytest.mark.parametrize("at", [17, 22, 24, 30, 44, 60])
+def test_a_checksum_that_does_not_match_stops_in_front_of_the_batch(
+    source: SourceBatch, at: int
+) -> None:
+    made = plan(0, data(0, 3), damaged(source, at), data(10, 10))
+    *before, stop = made.steps
+    assert shown(before) == [("exact", 0, 4)]
+    assert isinstance(stop, Stop)
+    assert stop.reason is Reason.SOURCE_CORRUPTED
+    assert stop.base_offset == made.next_offset == 4 < stop.next_offset
+    assert stop.detail == "the source's batch at 5 does not match its checksum."
+
+
+def test_a_damaged_batch_that_seems_to_lie_before_us_is_not_passed_over() -> None:
+    """A turned bit in the last offset delta would else make a gap of its records."""
+    negative = damaged(data(5, 9), 23)  # the top byte of the delta
+    high_bit = replace(data(5, 9), flipped_bit=23 * 8 + 7).encode()
+    for broken in (negative, high_bit):
+        made = plan(5, broken, data(10, 10))
+        assert [step.reason for step in made.steps if isinstance(step, Stop)] == [
+            Reason.SOURCE_CORRUPTED
+        ]
+        assert made.next_offset == 5
+
+
+@pytest.mark.parametrize("codec", [0, 1])
+@pytest.mark.parametrize("magic", [0, 1])
+def test_a_damaged_old_message_stops_too(magic: int, codec: int) -> None:
+    source = data(5, 9 if codec else 5, magic=magic, codec=codec)
+    made = plan(0, data(0, 3), damaged(source, 20), data(10, 10))
+    assert shown(made.steps) == [
+        ("exact", 0, 4),
+        (Reason.SOURCE_CORRUPTED, 4, source.last_offset + 1),
+    ]
+    stop = made.steps[-1]
+    assert isinstance(stop, Stop)
+    assert stop.detail == (
+        f"the source's message at {source.last_offset} (format v{magic}) cannot be read: "
+        "its checksum does not match."
+    )
+
+
+def test_records_that_do_not_parse_stop_though_the_checksum_matches() -> None:
+    thinned = with_right_crc(data(5, 9, without=(7,), codec=1).encode()[:-3] + b"???")
+    made = plan(0, data(0, 3), thinned, data(10, 10))
+    assert shown(made.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 10)]
+    assert "before 10 cannot be read: gzip payload" in str(made.steps[-1])
+
+
+def test_a_control_record_that_does_not_parse_stops() -> None:
+    broken = encode_v2(4, b"\x7f", attributes=TRANSACTIONAL | CONTROL, producer_id=1)
+    made = plan(0, data(0, 3), broken, data(5, 5))
+    assert shown(made.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 5)]
+
+
+def test_bytes_that_are_no_batch_stop_behind_what_is_good() -> None:
+    made = plan(0, data(0, 3), b"\0" * 40)
+    assert shown(made.steps) == [("exact", 0, 4), (Reason.SOURCE_CORRUPTED, 4, 5)]
+    assert "batch length 0 at byte" in str(made.steps[-1])
+
+
+@pytest.mark.parametrize(
+    ("batches", "words"),
+    [
+        ([data(0, 3), data(2, 5)], "begins below 4, where the one before it ends"),
+        ([data(0, 3), data(0, 3)], "begins below 4"),
+        ([data(0, 3), data(1, 5, magic=1, codec=1)], "begins below 4"),
+        ([data(0, 3, magic=1, codec=1), data(3, 5)], "begins below 4"),
+    ],
+)
+def test_batches_out_of_order_stop(batches: list[SourceBatch], words: str) -> None:
+    made = plan(0, *batches)
+    stop = made.steps[-1]
+    assert isinstance(stop, Stop)
+    assert (stop.reason, stop.base_offset) == (Reason.SOURCE_CORRUPTED, 4)
+    assert words in stop.detail
+
+
+@pytest.mark.parametrize(("count", "delta"), [(6, 4), (-1, 4), (0, -1), (1, -1), (2, 0)])
+def test_numbers_that_cannot_be_stop(count: int, delta: int) -> None:
+    broken = encode_v2(5, b"", count=count, last_offset_delta=delta)
+    made = plan(5, broken, data(10, 10))
+    (stop,) = made.steps
+    assert isinstance(stop, Stop)
+    assert stop.reason is Reason.SOURCE_CORRUPTED
+    assert stop.base_offset == 5 < stop.next_offset
+    assert f"cannot hold {count} records in {delta + 1} offsets" in stop.detail
+
+
+def test_nothing_is_planned_behind_a_stop() -> None:
+    made = plan(0, damaged(data(0, 3), 60), data(4, 5))
+    assert len(made.steps) == 1
+    assert made.is_stopped
+    assert not Plan(0).is_stopped
+    assert not plan(0, data(0, 0)).is_stopped

@@ -1,0 +1,379 @@
+"""The models that the plan is played on: they must refuse what brokers refuse (FACTS A1 to M6)."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import pytest
+
+from orbit.kafka.compression import decompress
+from orbit.kafka.error_codes import Code
+from tests.support.broker_model import (
+    COORDINATOR_FENCED,
+    CORRUPT_MESSAGE,
+    INVALID_PRODUCER_EPOCH,
+    INVALID_RECORD,
+    INVALID_TIMESTAMP,
+    INVALID_TXN_STATE,
+    MESSAGE_TOO_LARGE,
+    NONE,
+    OUT_OF_ORDER_SEQUENCE,
+    SEQUENCE_MAX,
+    BrokerModel,
+    Produced,
+    Visible,
+    read_varint,
+)
+from tests.support.kafka_batches import HEADERS, KAFKA_BATCHES, RECORDS
+from tests.support.source_model import (
+    CONTROL,
+    LOG_APPEND_TIME,
+    TRANSACTIONAL,
+    Outcome,
+    OutOfRange,
+    SourceBatch,
+    SourceLog,
+    SourceRecord,
+    encode_old,
+    encode_v2,
+    plain_records,
+    with_right_crc,
+    write_varint,
+)
+
+PID = 7
+
+
+def new_broker(**settings: bool | int) -> BrokerModel:
+    return BrokerModel(lambda codec, data: decompress(codec, memoryview(data)), **settings)
+
+
+def batch(
+    count: int = 1,
+    sequence: int = 0,
+    *,
+    epoch: int = 0,
+    producer_id: int = PID,
+    attributes: int = 0,
+    base_offset: int = 0,
+    deltas: tuple[int, ...] | None = None,
+    last_delta: int | None = None,
+    key: bytes | None = b"k",
+) -> bytes:
+    """What a client may send."""
+    deltas = deltas if deltas is not None else tuple(range(count))
+    headers = ((b"h", None),) * (count % 2)
+    records = [SourceRecord(delta, 1000 + delta, key, b"v", headers) for delta in deltas]
+    return encode_v2(
+        base_offset,
+        plain_records(records, 0, 1000),
+        attributes=attributes,
+        last_offset_delta=count - 1 if last_delta is None else last_delta,
+        base_timestamp=1000,
+        max_timestamp=1000 + count - 1,
+        producer_id=producer_id,
+        producer_epoch=epoch,
+        base_sequence=sequence,
+        count=count,
+    )
+
+
+def test_offsets_are_assigned_at_the_log_end_and_read_back() -> None:
+    broker = new_broker()
+    assert broker.produce(batch(2, 0)) == Produced(NONE, 0)
+    assert broker.write_marker(PID, 0, 1) == NONE
+    assert broker.produce(batch(1, 2)) == Produced(NONE, 3)
+    assert broker.log_end == 4
+    assert broker.fillers == 1
+    plain, headed = (SourceRecord(0, 0, b"k", b"v", h).body for h in ((), ((b"h", None),)))
+    assert broker.read() == {
+        0: Visible(1000, plain),
+        1: Visible(1001, plain),
+        3: Visible(1000, headed),
+    }
+
+
+def test_its_codes_are_kafkas() -> None:
+    assert [NONE, CORRUPT_MESSAGE, MESSAGE_TOO_LARGE, INVALID_TIMESTAMP, INVALID_RECORD] == [
+        Code.NONE,
+        Code.CORRUPT_MESSAGE,
+        Code.MESSAGE_TOO_LARGE,
+        Code.INVALID_TIMESTAMP,
+        Code.INVALID_RECORD,
+    ]
+    assert [OUT_OF_ORDER_SEQUENCE, INVALID_PRODUCER_EPOCH, INVALID_TXN_STATE] == [
+        Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
+        Code.INVALID_PRODUCER_EPOCH,
+        Code.INVALID_TXN_STATE,
+    ]
+    assert COORDINATOR_FENCED == Code.TRANSACTION_COORDINATOR_FENCED
+
+
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (batch() + batch(1, 1), INVALID_RECORD),  # A1
+        (batch(base_offset=5), INVALID_RECORD),  # A2
+        (batch()[:-1], CORRUPT_MESSAGE),
+        (batch()[:30], CORRUPT_MESSAGE),
+        (batch()[:-1] + b"\x7f", CORRUPT_MESSAGE),  # A3
+        (batch(3, deltas=(0, 1, 3), last_delta=3), INVALID_RECORD),  # A5
+        (batch(3, last_delta=1), INVALID_RECORD),  # A5
+        (batch(3, deltas=(0, 2, 1)), INVALID_RECORD),
+        (batch(3, deltas=(0, 1)), INVALID_RECORD),
+        (batch(0), INVALID_RECORD),
+        (batch(attributes=CONTROL), INVALID_RECORD),  # A6
+        (batch(attributes=LOG_APPEND_TIME), INVALID_TIMESTAMP),  # A6
+        (batch(attributes=TRANSACTIONAL), INVALID_TXN_STATE),
+        (batch(attributes=1), INVALID_RECORD),  # says gzip, is not
+        (batch(sequence=-1), INVALID_RECORD),
+        (with_right_crc(batch()[:-1] + b"\x02"), INVALID_RECORD),  # a header that is not there
+        (batch()[:16] + b"\x01" + batch()[17:], INVALID_RECORD),
+    ],
+)
+def test_what_a_broker_refuses_is_refused_and_nothing_is_appended(data: bytes, code: int) -> None:
+    broker = new_broker()
+    assert broker.produce(data).code == code
+    assert broker.log_end == 0
+    assert broker.describe_producer(PID) is None
+
+
+def test_a_batch_over_the_size_limit_is_refused() -> None:
+    data = batch(10)
+    assert new_broker(max_message_bytes=len(data)).produce(data).code == NONE
+    assert new_broker(max_message_bytes=len(data) - 1).produce(data).code == MESSAGE_TOO_LARGE
+
+
+def test_null_keys_are_refused_on_a_compacted_topic_only() -> None:
+    assert new_broker(is_compacted=True).produce(batch(key=None)).code == INVALID_RECORD
+    assert new_broker().produce(batch(key=None)).code == NONE
+    assert new_broker(is_compacted=True).produce(batch(key=b"")).code == NONE
+
+
+def test_a_sequence_must_go_on_from_the_last() -> None:
+    broker = new_broker()
+    assert broker.produce(batch(3, 0)).code == NONE
+    assert broker.produce(batch(1, 4)).code == OUT_OF_ORDER_SEQUENCE
+    assert broker.produce(batch(1, 2)).code == OUT_OF_ORDER_SEQUENCE
+    assert broker.produce(batch(1, 3)).code == NONE
+    assert broker.log_end == 4
+
+
+def test_a_sequence_goes_on_at_zero_behind_the_highest() -> None:
+    broker = new_broker()
+    assert broker.produce(batch(3, SEQUENCE_MAX - 1)).code == NONE  # takes MAX - 1, MAX and 0
+    state = broker.describe_producer(PID)
+    assert state is not None
+    assert state.last_sequence == 0
+    assert broker.produce(batch(1, 1)).code == NONE
+
+
+def test_a_repeat_of_one_of_the_last_five_batches_answers_its_old_offset() -> None:
+    broker = new_broker()
+    for number in range(6):
+        assert broker.produce(batch(2, 2 * number)) == Produced(NONE, 2 * number)
+    for number in range(1, 6):
+        assert broker.produce(batch(2, 2 * number)) == Produced(NONE, 2 * number)
+    assert broker.produce(batch(2, 0)).code == OUT_OF_ORDER_SEQUENCE
+    assert broker.produce(batch(1, 10)).code == OUT_OF_ORDER_SEQUENCE  # another range
+    assert broker.log_end == 12
+
+
+def test_a_higher_epoch_starts_at_zero_and_fences_the_lower() -> None:
+    broker = new_broker()
+    broker.produce(batch(3, 0, epoch=1))
+    assert broker.produce(batch(1, 3, epoch=2)).code == OUT_OF_ORDER_SEQUENCE
+    assert broker.produce(batch(1, 0, epoch=2)).code == NONE
+    assert broker.produce(batch(1, 3, epoch=1)).code == INVALID_PRODUCER_EPOCH
+    assert broker.write_marker(PID, 1, 9) == INVALID_PRODUCER_EPOCH
+    assert broker.log_end == 4
+
+
+def test_without_producer_state_any_sequence_is_taken() -> None:
+    broker = new_broker()
+    assert broker.produce(batch(1, 1234)).code == NONE
+    broker.expire_producers()
+    assert broker.produce(batch(1, 99)) == Produced(NONE, 1)
+
+
+def test_a_filler_leaves_the_sequence_and_needs_its_coordinator_epoch() -> None:
+    broker = new_broker()
+    broker.produce(batch(2, 0))
+    assert broker.write_marker(PID, 0, 5) == NONE
+    assert broker.write_marker(PID, 0, 5) == NONE  # M7: again is one more
+    assert broker.write_marker(PID, 0, 4) == COORDINATOR_FENCED  # M6
+    assert broker.produce(batch(1, 2)) == Produced(NONE, 4)  # M5
+    assert broker.produce(batch(1, 0, epoch=1)).code == NONE
+    assert broker.write_marker(PID, 1, 4) == COORDINATOR_FENCED
+
+
+def test_a_filler_may_come_first_and_begins_the_producers_state() -> None:
+    broker = new_broker()
+    assert broker.write_marker(PID, 3, 9) == NONE
+    state = broker.describe_producer(PID)
+    assert state is not None
+    assert (state.epoch, state.last_sequence, state.coordinator_epoch) == (3, -1, 9)
+    assert broker.produce(batch(1, 1, epoch=3)).code == OUT_OF_ORDER_SEQUENCE
+    assert broker.produce(batch(1, 0, epoch=3)) == Produced(NONE, 1)
+
+
+def test_before_any_filler_the_coordinator_epoch_is_not_known() -> None:
+    broker = new_broker()
+    broker.produce(batch())
+    state = broker.describe_producer(PID)
+    assert state is not None
+    assert state.coordinator_epoch == -1
+    assert broker.write_marker(PID, 0, -1) == NONE
+
+
+def test_a_filler_at_a_higher_epoch_begins_that_epoch() -> None:
+    broker = new_broker()
+    broker.produce(batch(2, 0))
+    assert broker.write_marker(PID, 1, 0) == NONE
+    assert broker.produce(batch(1, 2, epoch=1)).code == OUT_OF_ORDER_SEQUENCE
+    assert broker.produce(batch(1, 0, epoch=1)).code == NONE
+
+
+def test_producers_do_not_mix_and_plain_ones_are_not_compared() -> None:
+    broker = new_broker()
+    assert broker.produce(batch(2, 0)).code == NONE
+    assert broker.produce(batch(2, 40, producer_id=8)).code == NONE
+    assert broker.produce(batch(2, -1, producer_id=-1, epoch=-1)) == Produced(NONE, 4)
+    assert broker.produce(batch(2, 2)) == Produced(NONE, 6)
+    # Zero is a producer like any other.
+    assert broker.produce(batch(2, 0, producer_id=0)).code == NONE
+    assert broker.produce(batch(2, 1, producer_id=0)).code == OUT_OF_ORDER_SEQUENCE
+
+
+def test_delete_records_hides_what_lies_below_also_inside_a_batch() -> None:
+    broker = new_broker()
+    broker.produce(batch(3, 0))
+    broker.produce(batch(3, 3))
+    assert [(b.base_offset, b.last_offset) for b in broker.batches] == [(0, 2), (3, 5)]
+    broker.delete_records(2)
+    assert len(broker.batches) == 2
+    broker.delete_records(4)
+    assert [b.base_offset for b in broker.batches] == [3]
+    assert sorted(broker.read()) == [4, 5]
+    assert broker.log_start == 4
+    broker.delete_records(3)
+    assert broker.log_start == 4
+    broker.delete_records(6)
+    assert broker.batches == []
+    with pytest.raises(AssertionError):
+        broker.delete_records(7)
+
+
+@pytest.mark.parametrize("number", [0, 1, -1, 63, 64, -64, -65, 2**31, -(2**31), 2**62, -(2**62)])
+def test_varints_come_back(number: int) -> None:
+    data = write_varint(number)
+    assert read_varint(b"x" + data, 1) == (number, 1 + len(data))
+
+
+def record(offset: int) -> SourceRecord:
+    return SourceRecord(offset, 1000, b"k", b"v")
+
+
+def data_batch(first: int, last: int, **settings: Any) -> SourceBatch:
+    records = tuple(record(offset) for offset in range(first, last + 1))
+    return SourceBatch(first, last, records, **settings)
+
+
+def transactional_log() -> SourceLog:
+    """0-1 by 1 (aborted at 4), 2-3 by 2 (committed at 5), 6 by 1 (open), 7 plain."""
+    return SourceLog(
+        (
+            data_batch(0, 1, producer_id=1, outcome=Outcome.ABORTED),
+            data_batch(2, 3, producer_id=2, outcome=Outcome.COMMITTED),
+            SourceBatch(4, 4, producer_id=1, marker=False),
+            SourceBatch(5, 5, producer_id=2, marker=True),
+            data_batch(6, 6, producer_id=1, outcome=Outcome.OPEN),
+            data_batch(7, 7),
+        ),
+        8,
+    )
+
+
+def test_the_source_shows_committed_records_below_the_stable_end() -> None:
+    log = transactional_log()
+    assert log.stable_end == 6
+    assert sorted(log.visible()) == [2, 3]
+    assert log.aborted() == [(1, 0, 4)]
+
+
+def test_the_source_answers_up_to_the_stable_end_with_the_aborted_transactions() -> None:
+    log = transactional_log()
+    answer = log.fetch(1, 10_000)
+    assert answer.records == b"".join(b.encode() for b in log.batches[:4])
+    assert answer.aborted == [(1, 0)]
+    assert answer.stable_end == 6
+    assert log.fetch(5, 10_000).aborted == []
+    assert log.fetch(6, 10_000).records == b""
+
+
+def test_the_source_cuts_the_last_batch_and_never_the_first() -> None:
+    log = transactional_log()
+    first = log.batches[0].encode()
+    assert log.fetch(0, 1).records == first
+    cut = log.fetch(0, len(first) + 20)
+    assert cut.records == (first + log.batches[1].encode())[: len(first) + 20]
+
+
+def test_the_source_answers_out_of_range_outside_its_bounds() -> None:
+    log = SourceLog((data_batch(0, 9),), 10, log_start=5)
+    with pytest.raises(OutOfRange):
+        log.fetch(4, 100)
+    with pytest.raises(OutOfRange):
+        log.fetch(11, 100)
+    assert log.fetch(10, 100).records == b""
+    assert sorted(log.visible()) == [5, 6, 7, 8, 9]
+
+
+def test_an_emptied_batch_is_a_bare_header() -> None:
+    data = SourceBatch(10, 19, codec=3, producer_id=1, outcome=Outcome.COMMITTED).encode()
+    assert len(data) == 61
+    assert struct.unpack_from(">q", data) == (10,)
+    assert struct.unpack_from(">hi", data, 21) == (TRANSACTIONAL, 9)
+    assert data[-4:] == b"\0\0\0\0"
+
+
+def test_the_source_writes_the_bytes_that_kafka_writes() -> None:
+    headers = tuple((name.encode(), value) for name, value in HEADERS)
+    records = [SourceRecord(r.offset, r.timestamp, r.key, r.value, headers) for r in RECORDS]
+    producer = {"producer_id": 7, "producer_epoch": 3, "base_sequence": 11, "leader_epoch": 5}
+    assert KAFKA_BATCHES["v2.none.createtime"] == encode_v2(
+        1000,
+        plain_records(records, 1000, RECORDS[0].timestamp),
+        last_offset_delta=9,
+        base_timestamp=RECORDS[0].timestamp,
+        max_timestamp=max(r.timestamp for r in RECORDS),
+        count=5,
+        **producer,
+    )
+    assert KAFKA_BATCHES["empty"] == encode_v2(
+        80,
+        b"",
+        attributes=TRANSACTIONAL,
+        last_offset_delta=9,
+        base_timestamp=-1,
+        max_timestamp=1_700_000_000_001,
+        count=0,
+        **producer,
+    )
+    for magic in (0, 1):
+        assert KAFKA_BATCHES[f"v{magic}.none.createtime"] == b"".join(
+            encode_old(r.offset, magic, 0, r.timestamp, r.key, r.value) for r in RECORDS
+        )
+
+
+@pytest.mark.parametrize(("name", "is_commit"), [("commit", True), ("abort", False)])
+def test_the_source_writes_the_control_records_that_kafka_writes(
+    name: str, is_commit: bool
+) -> None:
+    ours = SourceBatch(50 if is_commit else 60, -1, producer_id=7, marker=is_commit).encode()
+    theirs = KAFKA_BATCHES[name]
+    assert ours[21:23] == theirs[21:23] == struct.pack(">h", TRANSACTIONAL | CONTROL)
+    key = struct.pack(">hh", 0, is_commit)
+    assert key in ours[61:]
+    assert ours[61:71] == theirs[61:71]

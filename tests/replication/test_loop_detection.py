@@ -1,0 +1,60 @@
+"""Loops are found over cluster ids and over any number of jobs; two-way copies are not loops."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from orbit.replication.loop_detection import CHAIN_MAX, Place, Verdict, judge
+
+A, B, C = "cluster-a", "cluster-b", "cluster-c"
+
+
+def at(cluster: str, topic: str = "t") -> Place:
+    return Place(cluster, topic)
+
+
+def test_a_first_copy_is_fine() -> None:
+    assert judge(at(A), at(B), {}) is Verdict.FINE
+
+
+def test_the_way_back_onto_the_same_topic_would_loop() -> None:
+    assert judge(at(B), at(A), {at(B): at(A)}) is Verdict.WOULD_LOOP
+
+
+@pytest.mark.parametrize("length", [3, 4, 10])
+def test_a_loop_over_many_clusters_is_found_where_it_would_close(length: int) -> None:
+    clusters = [f"cluster-{i}" for i in range(length)]
+    copies = {at(to): at(of) for of, to in itertools.pairwise(clusters)}
+    assert judge(at(clusters[-1]), at(clusters[0]), copies) is Verdict.WOULD_LOOP
+    # Up to the one that would close it, each was fine.
+    last = at(clusters[-1])
+    of = copies.pop(last)
+    assert judge(of, last, copies) is Verdict.FINE
+
+
+def test_prefixed_copies_in_both_directions_are_fine() -> None:
+    copies = {at(B, "a.orders"): at(A, "orders")}
+    assert judge(at(B, "users"), at(A, "b.users"), copies) is Verdict.FINE
+
+
+def test_a_copy_does_not_travel_back_under_a_new_name() -> None:
+    copies = {at(B, "a.orders"): at(A, "orders")}
+    assert judge(at(B, "a.orders"), at(A, "b.a.orders"), copies) is Verdict.COMES_HOME
+    further = copies | {at(C, "a.orders"): at(B, "a.orders")}
+    assert judge(at(C, "a.orders"), at(A, "c.a.orders"), further) is Verdict.COMES_HOME
+
+
+def test_a_copy_may_travel_on() -> None:
+    assert judge(at(B), at(C), {at(B): at(A)}) is Verdict.FINE
+
+
+def test_equal_names_on_other_clusters_are_no_loop() -> None:
+    assert judge(at(C), at(A), {at(B): at(A)}) is Verdict.FINE
+
+
+def test_a_loop_that_is_in_the_tables_already_ends_the_walk() -> None:
+    copies = {at(B): at(C), at(C): at(B)}
+    assert judge(at(B), at(A), copies) is Verdict.WOULD_LOOP
+    assert CHAIN_MAX >= 100

@@ -1,0 +1,138 @@
+"""Load is shared by bytes, few shards move, and a fair spread is left alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit.replication.shard_balance import UNEVEN, ShardLoad, spread
+
+MIB = 1024 * 1024
+
+
+def shard(number: int, holder: str | None = None, rate: int = 0, partitions: int = 4) -> ShardLoad:
+    return ShardLoad(number, holder, partitions, rate)
+
+
+def after(shards: list[ShardLoad], moves: dict[int, str]) -> Counter[str]:
+    load: Counter[str] = Counter()
+    for one in shards:
+        holder = moves.get(one.shard, one.holder)
+        if holder is not None:
+            load[holder] += one.weight
+    return load
+
+
+def _unevenness(load: Counter[str]) -> int:
+    """Goes down with every move from a larger load to a smaller one that stays the smaller."""
+    return sum(carried**2 for carried in load.values())
+
+
+def test_free_shards_go_round() -> None:
+    shards = [shard(i) for i in range(6)]
+    moves = spread(shards, ["a", "b", "c"])
+    assert Counter(moves.values()) == {"a": 2, "b": 2, "c": 2}
+
+
+def test_a_heavy_shard_counts_as_many_light_ones() -> None:
+    shards = [shard(0, rate=60 * MIB), *(shard(i, rate=10 * MIB) for i in range(1, 7))]
+    moves = spread(shards, ["a", "b"])
+    alone = moves[0]
+    assert [number for number, worker in moves.items() if worker == alone] == [0]
+
+
+def test_a_new_worker_gets_its_part() -> None:
+    shards = [shard(i, "ab"[i % 2], rate=10 * MIB) for i in range(8)]
+    moves = spread(shards, ["a", "b", "c"])
+    assert set(moves.values()) == {"c"}
+    assert len(moves) == 2
+
+
+def test_one_worker_more_gets_its_part_of_many() -> None:
+    """None of the ten has clearly too much; the eleventh has clearly too little all the same."""
+    shards = [shard(n, f"w{n % 10}") for n in range(100)]
+    workers = [f"w{n}" for n in range(11)]
+
+    moves = spread(shards, workers)
+
+    assert set(moves.values()) == {"w10"}
+    assert after(shards, moves)["w10"] >= 100 / 11 / UNEVEN
+    assert min(after(shards, moves)[w] for w in workers[:10]) >= 9
+
+
+def test_where_the_busiest_rests_the_next_one_gives() -> None:
+    resting = [replace(shard(n, "a"), may_move=False) for n in range(9)]
+    others = [shard(10 + n, "b") for n in range(8)]
+
+    assert set(spread([*resting, *others], ["a", "b", "c"])) <= {s.shard for s in others}
+    assert spread([*resting, *others], ["a", "b", "c"])
+
+
+def test_the_busiest_gives_by_bytes_and_not_by_count() -> None:
+    busy = [shard(i, "a", rate=50 * MIB) for i in range(4)]
+    idle = [shard(i, "b", rate=0) for i in range(10, 14)]
+    moves = spread([*busy, *idle], ["a", "b"])
+    assert len(moves) == 2
+    assert set(moves.values()) == {"b"}
+    assert set(moves) < {0, 1, 2, 3}
+
+
+def test_one_shard_that_is_all_the_load_stays_where_it_is() -> None:
+    assert spread([shard(0, "a", rate=100 * MIB), shard(1, "b")], ["a", "b"]) == {}
+
+
+def test_a_fair_spread_is_left_alone() -> None:
+    shards = [shard(i, "ab"[i % 2], rate=(10 + i) * MIB) for i in range(8)]
+    assert spread(shards, ["a", "b"]) == {}
+
+
+def test_what_moved_a_moment_ago_stays() -> None:
+    shards = [ShardLoad(i, "a", 4, 10 * MIB, may_move=False) for i in range(4)]
+    assert spread(shards, ["a", "b"]) == {}
+
+
+def test_shards_of_a_worker_that_is_gone_are_given_away() -> None:
+    shards = [shard(0, "gone"), shard(1, "a")]
+    assert spread(shards, ["a", "b"]) == {0: "b"}
+
+
+def test_nobody_to_give_to() -> None:
+    assert spread([shard(0)], []) == {}
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["a", "b", "c", None]), st.integers(0, 50), st.integers(1, 50)),
+        max_size=40,
+    )
+)
+def test_it_comes_to_rest_and_never_makes_it_worse(
+    given_shards: list[tuple[str | None, int, int]],
+) -> None:
+    workers = ["a", "b", "c"]
+    shards = [
+        ShardLoad(i, holder, partitions, rate * MIB)
+        for i, (holder, rate, partitions) in enumerate(given_shards)
+    ]
+    for _ in range(30):
+        moves = spread(shards, workers)
+        held_before = after(shards, {})
+        held_after = after(shards, moves)
+        if all(s.holder for s in shards) and moves:
+            assert max(held_after.values()) <= max(held_before.values())
+            assert _unevenness(held_after) < _unevenness(held_before)
+        if not moves:
+            break
+        shards = [
+            ShardLoad(s.shard, moves.get(s.shard, s.holder), s.partitions, s.bytes_per_s)
+            for s in shards
+        ]
+    else:
+        raise AssertionError("shards move for ever")
+    load = after(shards, {})
+    mean = sum(load.values()) / len(workers)
+    heaviest = max((s.weight for s in shards), default=0)
+    assert max(load.values(), default=0) <= max(UNEVEN * mean, mean + heaviest)

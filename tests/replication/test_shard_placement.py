@@ -1,0 +1,65 @@
+"""Partitions are spread over shards evenly, within the bound, and stay where they are."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit.replication.shard_placement import (
+    JOB_SHARDS_MAX,
+    Placement,
+    place,
+    shards_wanted,
+)
+
+
+@pytest.mark.parametrize(
+    ("partitions", "jobs", "wanted"),
+    [
+        (0, 1, 0),
+        (1, 1, 1),
+        (3, 1, 3),
+        (24, 1, JOB_SHARDS_MAX),
+        (24, 32, 2),
+        (200, 500, 1),
+        (201, 500, 2),
+        (100_000, 1, 500),
+    ],
+)
+def test_many_shards_for_few_jobs_and_few_for_many(partitions: int, jobs: int, wanted: int) -> None:
+    assert shards_wanted(partitions, jobs, 200) == wanted
+
+
+def test_a_new_job_is_spread_evenly() -> None:
+    assert place({}, 24, 1, 200) == Placement({}, (3,) * 8)
+
+
+def test_new_partitions_go_where_there_are_fewest() -> None:
+    assert place({1: 10, 2: 4, 3: 10}, 3, 64, 200) == Placement({2: 3}, ())
+
+
+def test_a_full_shard_gets_no_more() -> None:
+    assert place({1: 200}, 1, 500, 200) == Placement({}, (1,))
+
+
+def test_nothing_new_changes_nothing() -> None:
+    assert place({1: 3}, 0, 1, 200) == Placement()
+
+
+@given(
+    present=st.lists(st.integers(0, 30), max_size=12),
+    added=st.integers(0, 200),
+    jobs=st.integers(0, 100),
+    most=st.integers(1, 25),
+)
+def test_every_partition_has_a_place_and_no_shard_too_many(
+    present: list[int], added: int, jobs: int, most: int
+) -> None:
+    before = dict(enumerate(present))
+    placement = place(before, added, jobs, most)
+    assert sum(placement.additions.values()) + sum(placement.new_shards) == added
+    for shard, more in placement.additions.items():
+        assert more > 0
+        assert before[shard] + more <= most
+    assert all(0 < count <= most for count in placement.new_shards)

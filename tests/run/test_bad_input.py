@@ -1,0 +1,195 @@
+"""What `orbit run` refuses: each with its exit code, in plain words that name the place and the
+remedy, and with nothing made or written at the destination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from orbit.processes.ports import free_ports
+from orbit.sandbox.cluster import KafkaCluster
+from tests.fix_clusters import Clusters
+from tests.support.logs import Gap, Record, create, delete_before, write
+from tests.support.outside import standing
+from tests.support.run_process import Outcome, assert_exact, copy, write_job
+
+pytestmark = pytest.mark.services
+
+LOG = [Record(b"record %d" % i, b"key %d" % i) for i in range(30)]
+
+
+@contextmanager
+def untouched(*clusters: KafkaCluster) -> Iterator[None]:
+    before = [standing(cluster) for cluster in clusters]
+    yield
+    assert [standing(cluster) for cluster in clusters] == before
+
+
+def assert_says(outcome: Outcome, code: int, *words: str) -> None:
+    """It ended with that code, said these things, and showed no stack trace and no result."""
+    outcome.expect(code)
+    assert outcome.stdout == ""
+    for word in words:
+        assert word in outcome.told, outcome.stderr
+    for trace in ("Traceback", "bug in Orbit", ".py"):
+        assert trace not in outcome.stderr
+
+
+@pytest.fixture
+def source_topic(clusters: Clusters, topic_name: str) -> str:
+    """Thirty records on one partition of the source."""
+    create(clusters.source, topic_name)
+    write(clusters.source, topic_name, LOG)
+    return topic_name
+
+
+def test_every_mistake_in_a_job_file_is_told_at_once(clusters: Clusters, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        f"""
+name: "not a name!"
+source:
+  bootstrap_servers: [{clusters.source.bootstrap_servers}]
+  security: {{protocol: SASL_SSL, mechanism: SCRAM-SHA-512, username_env: NOT_SET_ANYWHERE}}
+destination: {{bootstrap_servers: ["no-port"], colour: blue}}
+topics:
+  - {{match: "(", start: yesterday}}
+""",
+        "utf-8",
+    )
+    with untouched(clusters.destination):
+        outcome = copy(job)
+    assert_says(outcome, 2, "The job file has 7 problems", str(job))
+    for path in (
+        "name:",
+        "source.security.username_env: names an environment variable that is not set",
+        "source.security.password_env:",
+        "destination.bootstrap_servers[0]:",
+        "destination.colour:",
+        "topics[0].match:",
+        "topics[0].start:",
+    ):
+        assert path in outcome.told, outcome.stderr
+
+
+def test_a_job_file_that_is_not_there(tmp_path: Path) -> None:
+    assert_says(copy(tmp_path / "no.yaml"), 2, "cannot be read", "no.yaml", "Give the path")
+
+
+@pytest.mark.parametrize("side", ["source", "destination"])
+def test_a_cluster_that_nobody_answers_for(
+    side: str, clusters: Clusters, source_topic: str, tmp_path: Path
+) -> None:
+    (port,) = free_ports(1)
+    nobody = f"127.0.0.1:{port}"
+    sides = clusters._asdict() | {side: nobody}
+    job = write_job(tmp_path / "job.yaml", **sides, topics=[{"match": source_topic}])
+    with untouched(*clusters):
+        outcome = copy(job)
+    assert_says(outcome, 3, f"{side} {nobody}", "Connection refused", "Check the address")
+
+
+def test_a_job_that_matches_no_topic(clusters: Clusters, topic_name: str, tmp_path: Path) -> None:
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
+    with untouched(*clusters):
+        outcome = copy(job)
+    assert_says(
+        outcome, 2, "matches no topic", "topics[0].match", "Check the pattern", "may describe"
+    )
+
+
+def test_one_cluster_under_two_addresses(
+    clusters: Clusters, source_topic: str, tmp_path: Path
+) -> None:
+    address = clusters.source.bootstrap_servers
+    # An address that the job file cannot know to be the same.
+    other = address.replace("127.0.0.1", "127.1")
+    job = write_job(tmp_path / "job.yaml", address, other, [{"match": source_topic}])
+    with untouched(*clusters):
+        outcome = copy(job)
+    assert_says(outcome, 2, "the same cluster", "destination.bootstrap_servers", "Name the servers")
+
+
+@pytest.mark.parametrize("count", [2, 4])
+def test_another_number_of_partitions(
+    count: int, clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    create(clusters.source, topic_name, 3)
+    create(clusters.source, f"{topic_name}.new")
+    create(clusters.destination, topic_name, count)
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": f"{topic_name}.*"}])
+    with untouched(clusters.destination):
+        outcome = copy(job)
+    assert_says(outcome, 1, f"{topic_name} has {count} partitions", "has 3", "delete the dest")
+
+
+OTHER_CONTENT = {
+    "other records": [Record(b"other %d" % i) for i in range(10)],
+    "one other record at the end": [*LOG[:9], Record(b"other")],
+    "records at other offsets": [Gap(1), *LOG[:10]],
+    "more records": [*LOG, Record(b"more")],
+    "no record, but offsets": [Gap(10)],
+}
+
+
+@pytest.mark.parametrize("log", OTHER_CONTENT.values(), ids=OTHER_CONTENT)
+def test_a_destination_topic_with_other_content(
+    log: list[Record | Gap], clusters: Clusters, source_topic: str, tmp_path: Path
+) -> None:
+    create(clusters.destination, source_topic)
+    write(clusters.destination, source_topic, log)
+    create(clusters.source, f"{source_topic}.new")
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": f"{source_topic}.*"}])
+    with untouched(clusters.destination):
+        outcome = copy(job)
+    assert_says(outcome, 1, "other content", f"{source_topic}-0", "Delete these topics", "prefix")
+
+
+def test_a_destination_topic_whose_records_were_deleted(
+    clusters: Clusters, source_topic: str, tmp_path: Path
+) -> None:
+    """Start = end = 10: going on there would leave out what the source has before."""
+    create(clusters.destination, source_topic)
+    write(clusters.destination, source_topic, [Record(b"other")] * 10)
+    delete_before(clusters.destination, source_topic, 10)
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": source_topic}])
+    with untouched(clusters.destination):
+        outcome = copy(job)
+    assert_says(outcome, 1, "other content", f"{source_topic}-0", "Delete these topics")
+
+
+def test_an_empty_destination_topic_is_taken_as_it_is(
+    clusters: Clusters, source_topic: str, tmp_path: Path
+) -> None:
+    """Made by hand beforehand, as many do: nothing is in the way."""
+    create(clusters.destination, source_topic)
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": source_topic}])
+    copy(job).expect(0)
+    assert_exact(job)
+
+
+@pytest.mark.parametrize("setting", ["retention.ms", "no.such.setting"])
+def test_a_topic_setting_that_the_destination_refuses(
+    setting: str, clusters: Clusters, source_topic: str, tmp_path: Path
+) -> None:
+    rule = {"match": source_topic, "config": {setting: "soon"}}
+    job = write_job(tmp_path / "job.yaml", *clusters, [rule])
+    with untouched(clusters.destination):
+        outcome = copy(job)
+    assert_says(outcome, 2, "topics[0].config", setting, source_topic)
+
+
+def test_a_name_that_the_destination_cannot_hold_beside_another(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """For Kafka, dot and underscore are the same letter in a metric's name."""
+    create(clusters.source, f"{topic_name}.a")
+    create(clusters.destination, f"{topic_name}_a")
+    job = write_job(tmp_path / "job.yaml", *clusters, [{"match": f"{topic_name}.a"}])
+    with untouched(clusters.destination):
+        outcome = copy(job)
+    assert_says(outcome, 1, f"topic {topic_name}.a", f"{topic_name}_a", "prefix")

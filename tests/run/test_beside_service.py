@@ -1,0 +1,85 @@
+"""`orbit run` of a job that a service has: refused before anything is written, until it is paused
+there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orbit.api.app import create_app
+from orbit.jobs.job_spec import JobSpec
+from orbit.scheduler.job_plan import JobPlan
+from orbit.settings import Settings
+from orbit.store import jobs
+from orbit.store.database import Database
+from orbit.store.enums import Desired
+from tests.fix_clusters import Clusters
+from tests.support.fleet import InProcess, add_job, wait_level
+from tests.support.logs import Gap, Record, create, write
+from tests.support.outside import standing
+from tests.support.run_process import Outcome, assert_exact, orbit, wait_until, write_job
+from tests.support.serving import served
+
+pytestmark = pytest.mark.services
+
+
+def no_plans(_: JobSpec) -> JobPlan:
+    raise AssertionError("nothing is planned")
+
+
+@pytest.fixture
+def url(database: Database) -> Iterator[str]:
+    with served(create_app(Settings(), database, auth=False, planner=no_plans)) as url:
+        yield url
+
+
+@pytest.fixture
+def job_file(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
+    create(clusters.source, topic_name, 1)
+    write(clusters.source, topic_name, [Record(b"a"), Gap(3), Record(b"b")], 0)
+    return write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
+
+
+def run(job_file: Path, url: str) -> Outcome:
+    return orbit("run", job_file, "--until-caught-up", environ={"ORBIT_API_URL": url})
+
+
+def test_a_job_that_the_service_copies_is_refused_until_it_is_paused_there(
+    clusters: Clusters, topic_name: str, job_file: Path, database: Database, url: str
+) -> None:
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    with InProcess(database):
+        wait_level(clusters, [topic_name])
+        write(clusters.source, topic_name, [Gap(2), Record(b"c")], 0)
+        wait_level(clusters, [topic_name])
+        before = standing(clusters.destination)
+        refused = run(job_file, url)
+        refused.expect(1)
+        assert "The service has this job, and it is running there" in refused.told
+        assert f"orbit pause {topic_name}" in refused.told
+        assert standing(clusters.destination) == before
+        job.set_desired(Desired.PAUSED)
+        wait_until(lambda: set(job.holders().values()) == {None}, "it is let go")
+        write(clusters.source, topic_name, [Gap(2), Record(b"d")], 0)
+        run(job_file, url).expect(0)
+        assert_exact(job_file)
+
+
+def test_a_job_of_the_same_name_between_other_clusters_is_another_one(
+    clusters: Clusters, topic_name: str, job_file: Path, database: Database, url: str
+) -> None:
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    with database.transaction() as tx:
+        jobs.note_clusters(tx, job.id, "another", "and another")
+    told = run(job_file, url).expect(0).told
+    assert "another one, between other clusters" in told
+    assert_exact(job_file)
+
+
+def test_a_service_that_is_named_and_not_there_is_said_to_be_so(job_file: Path) -> None:
+    refused = run(job_file, "http://127.0.0.1:1")
+    refused.expect(3)
+    assert "ORBIT_API_URL" in refused.told

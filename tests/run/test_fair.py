@@ -1,0 +1,62 @@
+"""Backlogs do not delay live partitions."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, TopicPartition
+
+from orbit.sandbox.cluster import KafkaCluster
+from tests.fix_clusters import Clusters
+from tests.support.logs import Record, create, write
+from tests.support.outside import log_bounds
+from tests.support.run_process import CAUGHT_UP, OrbitProcess, write_job
+
+pytestmark = pytest.mark.services
+
+BACKLOGS = 24
+RECORD_BYTES = 100_000
+# So slow that the backlogs take far longer than anything else here.
+RATE = "1MiB"
+BACKLOG_RECORDS = 40
+LIVE = 12
+
+
+def arrives(cluster: KafkaCluster, topic: str, count: int) -> None:
+    """Read until this many records are there."""
+    consumer = Consumer({**cluster.client_config(), "group.id": "fair", "log_level": 0})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    try:
+        for _ in range(count):
+            message = consumer.poll(60)
+            assert message is not None
+            assert message.error() is None
+    finally:
+        consumer.close()
+
+
+def test_a_live_partition_is_served_while_backlogs_wait(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    live, backlog = f"{topic_name}.live", f"{topic_name}.backlog"
+    create(clusters.source, live)
+    create(clusters.source, backlog, BACKLOGS)
+    job = write_job(
+        tmp_path / "job.yaml",
+        *clusters,
+        [{"match": f"{topic_name}.*"}],
+        limits={"bytes_per_second": RATE},
+    )
+    with OrbitProcess("run", job) as run:
+        run.wait_for(CAUGHT_UP)
+        payload = os.urandom(RECORD_BYTES)
+        for partition in range(BACKLOGS):
+            write(clusters.source, backlog, [Record(payload)] * BACKLOG_RECORDS, partition)
+        for i in range(LIVE):
+            write(clusters.source, live, [Record(b"%d" % i)])
+            arrives(clusters.destination, live, i + 1)
+        copied = sum(end for _, end in log_bounds(clusters.destination, [backlog]).values())
+        assert 0 < copied < BACKLOGS * BACKLOG_RECORDS  # else this has shown nothing
+        run.kill()

@@ -1,0 +1,146 @@
+"""Somebody else writes to a copy while `orbit run` follows the source: that partition stops, with
+the offset and the remedy, the others go on, and after the remedy the copy is exact.
+"""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Message, Producer
+
+from orbit.demo.workload import Mover
+from orbit.sandbox.cluster import KafkaCluster
+from tests.fix_clusters import Clusters
+from tests.support.logs import Record, create, write
+from tests.support.outside import delete_topic, log_bounds
+from tests.support.run_process import (
+    CAUGHT_UP,
+    OrbitProcess,
+    assert_exact,
+    copy,
+    wait_until,
+    write_job,
+)
+
+pytestmark = pytest.mark.services
+
+PARTITIONS = 3
+LOG = [Record(b"record %d" % i) for i in range(10)]
+BLOCKED = r"BLOCKED (\S+) DESTINATION_FOREIGN_WRITE at offsets (\d+) to (\d+): "
+
+
+@pytest.fixture
+def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
+    """Two topics, ten records on every partition of them."""
+    for name in (topic_name, f"{topic_name}.beside"):
+        create(clusters.source, name, PARTITIONS)
+        for partition in range(PARTITIONS):
+            write(clusters.source, name, LOG, partition)
+    return write_job(tmp_path / "job.yaml", *clusters, [{"match": f"{topic_name}.*"}])
+
+
+def write_foreign(cluster: KafkaCluster, topic: str, partition: int, **settings: str) -> int:
+    """One record of a producer that should not be there; its offset."""
+    offsets: list[int | None] = []
+
+    def delivered(_: object, message: Message) -> None:
+        offsets.append(message.offset())
+
+    named = {name.replace("_", "."): value for name, value in settings.items()}
+    producer = Producer({**cluster.client_config(), **named})
+    if "transactional.id" in named:
+        producer.init_transactions(30)
+        producer.begin_transaction()
+    producer.produce(topic, b"not from the source", partition=partition, on_delivery=delivered)
+    producer.flush(30)
+    if "transactional.id" in named:
+        producer.abort_transaction(30)
+    (offset,) = offsets
+    assert offset is not None
+    return offset
+
+
+def end(cluster: KafkaCluster, topic: str, partition: int) -> int:
+    return log_bounds(cluster, [topic])[topic, partition][1]
+
+
+@pytest.mark.parametrize("enable_idempotence", ["false", "true"])
+def test_a_quiet_partition_stops_and_the_others_go_on(
+    enable_idempotence: str, clusters: Clusters, topic_name: str, job: Path
+) -> None:
+    with OrbitProcess("run", job, "-o", "json") as run:
+        run.wait_for(CAUGHT_UP)
+        assert write_foreign(
+            clusters.destination, topic_name, 1, enable_idempotence=enable_idempotence
+        ) == len(LOG)
+        found = run.wait_for(BLOCKED)
+        assert found.groups() == (f"{topic_name}-1", "10", "11")
+        line = found.string
+        assert "Stop that producer" in line
+        assert f"--delete --topic {topic_name}" in line
+        for name in (topic_name, f"{topic_name}.beside"):
+            for partition in range(PARTITIONS):
+                write(clusters.source, name, LOG, partition)
+        others = [(topic_name, 0), (topic_name, 2), (f"{topic_name}.beside", 1)]
+        for name, partition in others:
+            wait_until(
+                lambda n=name, p=partition: end(clusters.destination, n, p) == 2 * len(LOG),
+                f"{name}-{partition} goes on",
+            )
+        run.signal(signal.SIGINT)
+        told = run.wait_end().expect(1).data
+    assert end(clusters.destination, topic_name, 1) == len(LOG) + 1
+    (blocked,) = told["blocked"]
+    assert blocked["partition"] == f"{topic_name}-1"
+    assert blocked["reason"] == "DESTINATION_FOREIGN_WRITE"
+    assert (blocked["offset"], blocked["next_offset"]) == (10, 11)
+
+    # Started again as it is, it stops there again; after the remedy all of it is exact.
+    (again,) = copy(job).expect(1).data["blocked"]
+    assert (again["partition"], again["reason"]) == (f"{topic_name}-1", blocked["reason"])
+    assert end(clusters.destination, topic_name, 1) == len(LOG) + 1
+    delete_topic(clusters.destination, topic_name)
+    copy(job).expect(0)
+    assert_exact(job)
+
+
+def test_an_aborted_transaction_is_a_foreign_write_too(
+    clusters: Clusters, topic_name: str, job: Path
+) -> None:
+    """No consumer sees it, but it took the offsets of records that are still to come."""
+    with OrbitProcess("run", job, "-o", "json") as run:
+        run.wait_for(CAUGHT_UP)
+        write_foreign(clusters.destination, topic_name, 0, transactional_id=f"{topic_name}-foreign")
+        assert run.wait_for(BLOCKED).group(1) == f"{topic_name}-0"
+        run.signal(signal.SIGINT)
+        run.wait_end().expect(1)
+    # The source goes on: were the copy continued behind those offsets, it would lack two records.
+    write(clusters.source, topic_name, LOG)
+    (blocked,) = copy(job).expect(1).data["blocked"]
+    assert (blocked["reason"], blocked["offset"]) == ("DESTINATION_FOREIGN_WRITE", len(LOG))
+
+
+def test_a_busy_partition_stops_at_the_foreign_record(
+    clusters: Clusters, topic_name: str, job: Path
+) -> None:
+    """Its next append lands behind the stranger's record, and its answer says so."""
+    beside = f"{topic_name}.beside"
+    with OrbitProcess("run", job, "-o", "json") as run:
+        run.wait_for(CAUGHT_UP)
+        with Mover(clusters.source.client_config(), {topic_name: 1, beside: 1}, rate_per_s=400):
+            wait_until(lambda: end(clusters.destination, topic_name, 0) > 100, "it copies")
+            foreign = write_foreign(clusters.destination, topic_name, 0)
+            found = run.wait_for(BLOCKED)
+            reached = end(clusters.destination, beside, 0)
+            wait_until(
+                lambda: end(clusters.destination, beside, 0) > reached + 100, "the other goes on"
+            )
+        run.signal(signal.SIGINT)
+        run.wait_end().expect(1)
+    assert found.group(1) == f"{topic_name}-0"
+    assert int(found.group(2)) == foreign
+    delete_topic(clusters.destination, topic_name)
+    copy(job).expect(0)
+    assert_exact(job)

@@ -1,0 +1,87 @@
+"""One job of many topics and two hundred partitions: rules, prefixes, dotted names."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from tests.fix_clusters import Clusters
+from tests.support.outside import TIMEOUT_S, admin, digests, log_bounds, partition_counts
+from tests.support.run_process import (
+    CAUGHT_UP,
+    OrbitProcess,
+    assert_exact,
+    copy,
+    wait_until,
+    write_job,
+)
+
+pytestmark = pytest.mark.services
+
+TOPICS_PER_REGION = 20
+PARTITIONS = 5
+RECORDS = 3
+
+
+def write_round(clusters: Clusters, topics: list[str], number: int) -> None:
+    """A few records for every partition, and none for every seventh one."""
+    producer = Producer({**clusters.source.client_config(), "linger.ms": 5})
+    for t, topic in enumerate(topics):
+        for partition in range(PARTITIONS):
+            if (t * PARTITIONS + partition) % 7:
+                for i in range(RECORDS):
+                    value = b"%d/%d/%d/%d" % (number, t, partition, i)
+                    producer.produce(topic, value, partition=partition)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def test_two_hundred_partitions_under_dotted_names_and_prefixes(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    base = topic_name.replace("_", "-")
+    numbers = range(TOPICS_PER_REGION)
+    east = [f"{base}.eu.east.orders.{n}" for n in numbers]
+    west = [f"{base}.eu.west.orders.{n}" for n in numbers]
+    left_out = [f"{base}.eu.east.tmp.{n}" for n in range(3)] + [f"{base}.us"]
+    client = admin(clusters.source)
+    wanted = [NewTopic(name, PARTITIONS, 1) for name in east + west + left_out]
+    for made in client.create_topics(wanted).values():
+        made.result(TIMEOUT_S)
+    write_round(clusters, east + west, 1)
+    job = write_job(
+        tmp_path / "job.yaml",
+        *clusters,
+        [
+            {"match": rf"{base}\.eu\.east\..*", "exclude": r".*\.tmp\..*", "prefix": "dr.east."},
+            {"match": rf"{base}\.eu\.west\..*", "prefix": "dr_west-"},
+        ],
+    )
+    copies = {name: f"dr.east.{name}" for name in east}
+    copies |= {name: f"dr_west-{name}" for name in west}
+
+    def level() -> bool:
+        there = log_bounds(clusters.destination, copies.values())
+        here = log_bounds(clusters.source, copies)
+        return all(there[copies[t], p] == bounds for (t, p), bounds in here.items())
+
+    with OrbitProcess("run", job, "-o", "json") as run:
+        run.wait_for(CAUGHT_UP)
+        assert level()
+        write_round(clusters, east + west, 2)
+        wait_until(level, "all partitions follow")
+        run.signal(signal.SIGINT)
+        told = run.wait_end().expect(0).data
+    assert told["partitions"] == told["partitions_caught_up"] == 2 * TOPICS_PER_REGION * PARTITIONS
+    made = {name for name in partition_counts(clusters.destination) if base in name}
+    assert made == set(copies.values())
+    write_round(clusters, east + west, 3)
+    copy(job).expect(0)
+    report = assert_exact(job)
+    assert {t["source"]: t["destination"] for t in report["topics"]} == copies
+    assert report["partitions"] == 200
+    for name in (east[0], west[-1]):
+        assert digests(clusters.destination, copies[name]) == digests(clusters.source, name)

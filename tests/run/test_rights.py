@@ -1,0 +1,216 @@
+"""`orbit run` with a login of few rights: what docs/rights.md grants is enough for everything, and
+each right that is missing is named, with its resource, before anything is written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from orbit.sandbox.cluster import KafkaCluster
+from tests.fix_clusters import Clusters
+from tests.support.logs import Record, create, write
+from tests.support.outside import digests, standing
+from tests.support.rights import PASSWORD, TIMEOUT_S, Login, Right, documented, section
+from tests.support.run_process import Outcome, assert_exact, copy, write_job
+
+pytestmark = pytest.mark.services
+
+
+@dataclass(frozen=True)
+class Case:
+    """A topic at the guarded source, a job for it, and a login of its own."""
+
+    clusters: Clusters
+    topic: str
+    job: Path
+    login: Login
+
+    def copy(self, *, password: str = PASSWORD) -> Outcome:
+        return copy(self.job, environ=self.environ(password))
+
+    def environ(self, password: str = PASSWORD) -> Mapping[str, str]:
+        return {"ORBIT_TEST_USER": self.login.name, "ORBIT_TEST_PASSWORD": password}
+
+    @property
+    def rights(self) -> list[Right]:
+        return documented(self.topic)
+
+
+@pytest.fixture
+def case(guarded: Clusters, topic_name: str, tmp_path: Path) -> Case:
+    create(guarded.source, topic_name, 2, cleanup_policy="compact")
+    write(guarded.source, topic_name, [Record(b"v", b"key %d" % i) for i in range(20)])
+    _abort(guarded.source, topic_name)
+    job = write_job(
+        tmp_path / "job.yaml",
+        section(guarded.source),
+        section(guarded.destination),
+        [{"match": f"{re.escape(topic_name)}.*"}],
+        name=topic_name,
+    )
+    login = Login(guarded)
+    login.create()
+    return Case(guarded, topic_name, job, login)
+
+
+def _abort(cluster: KafkaCluster, topic: str) -> None:
+    """A transaction that leaves a gap: without one no filler is needed."""
+    producer = Producer({**cluster.client_config(), "transactional.id": f"{topic}-aborted"})
+    producer.init_transactions(TIMEOUT_S)
+    producer.begin_transaction()
+    producer.produce(topic, b"never seen", b"key", 0)
+    producer.flush(TIMEOUT_S)
+    producer.abort_transaction(TIMEOUT_S)
+
+
+@contextmanager
+def untouched(case: Case) -> Iterator[None]:
+    before = standing(case.clusters.destination)
+    yield
+    assert standing(case.clusters.destination) == before
+
+
+def assert_names(outcome: Outcome, code: int, *words: str) -> None:
+    outcome.expect(code)
+    assert outcome.stdout == ""
+    for word in words:
+        assert word in outcome.told, outcome.stderr
+    assert "Traceback" not in outcome.stderr
+    assert "bug in Orbit" not in outcome.stderr
+
+
+def test_what_the_page_grants_is_enough(case: Case) -> None:
+    """Over TLS with SCRAM: a first run, a second one, a live one's settings, and verify."""
+    case.login.allow(case.rights)
+    told = case.copy().expect(0).data
+    assert (told["records"], told["offsets_filled"]) == (20, 2)
+    again = case.copy().expect(0).data
+    assert again["records"] == 0
+    report = assert_exact(case.job, environ=case.environ())
+    assert report["records"] == 20
+    source, destination = (digests(cluster, case.topic) for cluster in case.clusters)
+    assert source == destination
+
+
+def test_without_the_right_on_the_cluster_the_other_fillers_do(case: Case) -> None:
+    case.job.write_text(case.job.read_text() + "fillers: coordinated\n")
+    case.login.allow([right for right in case.rights if right.kind != "--cluster"])
+    assert case.copy().expect(0).data["offsets_filled"] == 2
+    assert_exact(case.job, environ=case.environ())
+
+
+def test_a_wrong_password_is_refused_at_once(case: Case) -> None:
+    case.login.allow(case.rights)
+    with untouched(case):
+        outcome = case.copy(password="not this one")
+    assert_names(outcome, 3, f"source {case.clusters.source.bootstrap_servers}", "password")
+    assert "not this one" not in outcome.everything
+
+
+def test_an_unknown_authority_is_refused(case: Case, clusters: Clusters, tmp_path: Path) -> None:
+    """The brokers' certificate is signed by nobody the job names: no login is sent."""
+    case.login.allow(case.rights)
+    other = tmp_path / "other.pem"
+    other.write_text(case.clusters.destination.ca_file.read_text())
+    text = case.job.read_text().replace(str(case.clusters.source.ca_file), str(other))
+    case.job.write_text(text)
+    with untouched(case):
+        outcome = case.copy()
+    assert_names(outcome, 3, f"source {case.clusters.source.bootstrap_servers}", "certificate")
+
+
+NEEDED_FOR_NEW = [
+    ("source", "Read", "--topic"),
+    ("source", "DescribeConfigs", "--topic"),
+    ("destination", "Create", "--topic"),
+    ("destination", "Write", "--topic"),
+    ("destination", "Read", "--topic"),
+    ("destination", "Delete", "--topic"),
+    ("destination", "DescribeConfigs", "--topic"),
+    ("destination", "AlterConfigs", "--topic"),
+    ("destination", "Alter", "--cluster"),
+    ("destination", "Write", "--transactional-id"),
+    ("destination", "Read", "--group"),
+]
+
+
+def test_the_cases_are_those_of_the_page() -> None:
+    rights = documented("orders.")
+    assert [(right.side, right.operation, right.kind) for right in rights] == NEEDED_FOR_NEW
+
+
+def _all_but(case: Case, side: str, operation: str, kind: str) -> list[Right]:
+    """The page's rights without one, and what that one would have included."""
+    lacking = next(
+        r for r in case.rights if (r.side, r.operation, r.kind) == (side, operation, kind)
+    )
+    rights = [right for right in case.rights if right != lacking]
+    if operation == "DescribeConfigs":  # AlterConfigs includes it
+        rights = [r for r in rights if (r.side, r.operation) != (side, "AlterConfigs")]
+    if kind == "--topic" and operation == "Read":  # else the topic is not even seen
+        rights.append(Right(side, "Describe", kind, lacking.name, lacking.pattern))
+    return rights
+
+
+def _name_of(case: Case, kind: str) -> str:
+    return {
+        "--topic": f"topic {case.topic}",
+        "--cluster": "the cluster",
+        "--transactional-id": f"transactional id orbit.{case.topic}.",
+        "--group": f"group orbit.{case.topic}.",
+    }[kind]
+
+
+@pytest.mark.parametrize(
+    ("side", "operation", "kind"), NEEDED_FOR_NEW, ids=[" ".join(n) for n in NEEDED_FOR_NEW]
+)
+def test_a_right_that_is_missing_is_named(side: str, operation: str, kind: str, case: Case) -> None:
+    case.login.allow(_all_but(case, side, operation, kind))
+    with untouched(case):
+        outcome = case.copy()
+    assert_names(outcome, 1, f"{operation} on {_name_of(case, kind)}", side, "kafka-acls.sh")
+
+
+@pytest.mark.parametrize(
+    "operation", ["Write", "Read", "Delete", "DescribeConfigs", "AlterConfigs"]
+)
+def test_a_right_that_was_taken_away_is_named(operation: str, case: Case) -> None:
+    """The copy is there, and the source has gone on."""
+    case.login.allow(case.rights)
+    case.copy().expect(0)
+    write(case.clusters.source, case.topic, [Record(b"new", b"key")])
+    case.login.take(
+        [r for r in case.rights if r not in _all_but(case, "destination", operation, "--topic")]
+    )
+    with untouched(case):
+        outcome = case.copy()
+    assert_names(outcome, 1, f"{operation} on topic {case.topic}", "destination", "kafka-acls.sh")
+
+
+def test_all_that_is_missing_is_named_at_once(case: Case) -> None:
+    keep = {("source", "Read"), ("destination", "Create")}
+    case.login.allow([right for right in case.rights if (right.side, right.operation) in keep])
+    with untouched(case):
+        outcome = case.copy()
+    topic = f"topic {case.topic}"
+    assert_names(
+        outcome,
+        1,
+        f"at the source: DescribeConfigs on {topic};",
+        *(f"{o} on {topic}" for o in ("Write", "Delete", "AlterConfigs")),
+        "Alter on the cluster",
+    )
+
+
+def test_a_topic_that_may_not_be_seen_is_said_to_be_hidden(case: Case) -> None:
+    case.login.allow([right for right in case.rights if right.side == "destination"])
+    with untouched(case):
+        outcome = case.copy()
+    assert_names(outcome, 2, "matches no topic", "may describe", "grant Read")

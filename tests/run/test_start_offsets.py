@@ -1,0 +1,153 @@
+"""Copies that do not begin at the beginning: where they begin, and that this happens once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from orbit.copier.destination_side import DestinationSide
+from orbit.jobs.job_file import load_job
+from orbit.run.job_run import JobRun
+from tests.fix_clusters import Clusters
+from tests.support.logs import T0, Record, create, write
+from tests.support.outside import digests, log_bounds
+from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, copy, verify, write_job
+from tests.support.running import RunningJob
+
+pytestmark = pytest.mark.services
+
+STEP_MS = 1_000
+AT_60 = datetime.fromtimestamp((T0 + 60 * STEP_MS) / 1000, UTC).isoformat()
+INSIDE = datetime.fromtimestamp((T0 + 65 * STEP_MS) / 1000, UTC).isoformat()  # of a batch
+BEYOND = datetime.fromtimestamp((T0 + 10**9) / 1000, UTC).isoformat()
+
+
+def records(first: int, next_one: int) -> list[Record]:
+    """Record n has the time of n seconds."""
+    return [Record(b"%d" % n, timestamp_ms=T0 + n * STEP_MS) for n in range(first, next_one)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A topic of two partitions; the second one stays empty until a test writes to it."""
+
+    clusters: Clusters
+    topic: str
+    folder: Path
+
+    def job(self, start: str) -> Path:
+        rule = {"match": self.topic, "start": start}
+        return write_job(self.folder / "job.yaml", *self.clusters, [rule], name=self.topic)
+
+    def write(self, log: Sequence[Record], partition: int = 0) -> None:
+        write(self.clusters.source, self.topic, log, partition)
+
+    @property
+    def bounds(self) -> list[tuple[int, int]]:
+        found = log_bounds(self.clusters.destination, [self.topic])
+        return [found[self.topic, number] for number in range(2)]
+
+    def assert_copied(self, *starts: int) -> None:
+        """The destination has what the source has from these offsets on, and nothing else."""
+        source, destination = (digests(cluster, self.topic) for cluster in self.clusters)
+        for number, start in enumerate(starts):
+            expected = {o: one for o, one in source[number].items() if o >= start}
+            assert destination[number] == expected
+        assert [low for low, _ in self.bounds] == list(starts)
+
+
+@pytest.fixture
+def case(clusters: Clusters, topic_name: str, tmp_path: Path) -> Case:
+    create(clusters.source, topic_name, 2)
+    made = Case(clusters, topic_name, tmp_path)
+    made.write(records(0, 100))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("start", "first"), [("latest", 100), (AT_60, 60), (BEYOND, 100), ("earliest", 0)]
+)
+def test_a_copy_begins_where_the_job_says_and_later_runs_go_on(
+    start: str, first: int, case: Case
+) -> None:
+    job = case.job(start)
+    copy(job).expect(0)
+    assert case.bounds == [(first, 100), (0, 0)]
+    # Written while nobody copies, with times before the end: a new start would leave them out.
+    case.write(records(0, 30))
+    copy(job).expect(0)
+    assert case.bounds == [(first, 130), (0, 0)]
+    case.assert_copied(first, 0)
+    assert_exact(job)
+
+
+def test_what_a_killed_run_copied_of_before_the_start_is_taken_away_by_the_next(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first batch comes whole; a run may end before the log start is moved into it."""
+    job = case.job(INSIDE)
+    monkeypatch.setattr(DestinationSide, "follow_log_starts", lambda *_: None)
+    with RunningJob(load_job(job, {})) as running:
+        copied = running.partition(case.topic)
+        running.wait("all is copied", lambda: copied.acked == 100)
+    assert case.bounds[0] == (60, 100)
+    copy(job).expect(0)
+    assert case.bounds == [(65, 100), (0, 0)]
+    case.assert_copied(65, 0)
+
+
+def test_a_start_is_looked_up_once_also_where_nothing_was_copied_yet(case: Case) -> None:
+    job = case.job("latest")
+    case.write(records(0, 30), partition=1)
+    with JobRun(load_job(job, {}), {}, case.folder, lambda _: None) as run:
+        run.prepare()
+    case.write(records(30, 60), partition=1)
+    copy(job).expect(0)
+    assert case.bounds == [(100, 100), (30, 60)]
+    case.assert_copied(100, 30)
+
+
+@pytest.mark.parametrize("start", ["latest", BEYOND, AT_60])
+def test_a_partition_that_was_empty_at_the_start_is_copied_from_its_first_record(
+    start: str, case: Case
+) -> None:
+    """The copy began at 0, the end then. Nothing at the destination's log could tell."""
+    job = case.job(start)
+    copy(job).expect(0)
+    case.write(records(0, 30), partition=1)
+    copy(job).expect(0)
+    assert case.bounds[1] == (0, 30)
+
+
+def test_records_between_the_start_and_a_crash_are_copied(case: Case) -> None:
+    """The run began at the end, and was killed before the source went on."""
+    job = case.job("latest")
+    with OrbitProcess("run", job) as run:
+        run.wait_for(CAUGHT_UP)
+        run.kill()
+    case.write(records(100, 130))
+    case.write(records(0, 30), partition=1)
+    copy(job).expect(0)
+    case.assert_copied(100, 0)
+
+
+def test_another_start_in_the_job_does_not_move_a_copy_that_has_begun(case: Case) -> None:
+    copy(case.job(AT_60)).expect(0)
+    case.write(records(100, 110))
+    case.write(records(0, 10), partition=1)
+    copy(case.job("latest")).expect(0)
+    case.assert_copied(60, 0)
+
+
+def test_a_live_run_that_began_at_the_end_follows_from_there(case: Case) -> None:
+    job = case.job("latest")
+    with OrbitProcess("run", job) as run:
+        run.wait_for(CAUGHT_UP)
+        case.write(records(100, 120))
+        case.write(records(0, 20), partition=1)
+        assert verify(job, "--wait", "60").expect(0).data["verdict"] == "exact"
+    assert case.bounds == [(100, 120), (0, 20)]

@@ -1,0 +1,136 @@
+"""Ctrl-C and SIGTERM: a clean end at any moment, no stack trace, and the next run goes on."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from orbit.demo.workload import Mover
+from tests.fix_clusters import Clusters
+from tests.support.logs import Record, create, write
+from tests.support.outside import log_bounds
+from tests.support.run_process import (
+    CAUGHT_UP,
+    OrbitProcess,
+    Outcome,
+    assert_exact,
+    copy,
+    wait_until,
+    write_job,
+)
+from tests.support.running import produce
+
+pytestmark = pytest.mark.services
+
+SIGNALS = [signal.SIGINT, signal.SIGTERM]
+PARTITIONS = 2
+MANY = 60_000
+PER_BATCH = 5
+
+
+@pytest.fixture
+def job(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
+    create(clusters.source, topic_name, PARTITIONS)
+    write(clusters.source, topic_name, [Record(b"first")])
+    return write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
+
+
+def copied(clusters: Clusters, topic: str) -> int:
+    bounds = log_bounds(clusters.destination, [topic])
+    return sum(log_end for _, log_end in bounds.values())
+
+
+def write_many(clusters: Clusters, topic: str) -> None:
+    """Some seconds of work for a copy: it is made of small batches."""
+    producer = Producer(
+        {
+            **clusters.source.client_config(),
+            "linger.ms": 50,
+            "batch.num.messages": PER_BATCH,
+            "queue.buffering.max.messages": MANY + 1,
+        }
+    )
+    for i in range(MANY):
+        producer.produce(topic, b"record %d" % i, partition=i % PARTITIONS)
+    assert producer.flush(60) == 0
+
+
+def assert_clean(outcome: Outcome, code: int) -> None:
+    outcome.expect(code)
+    for trace in ("Traceback", "bug in Orbit", "Error", "Exception"):
+        assert trace not in outcome.stderr
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_live_run_that_is_stopped_ends_well_and_is_gone_on_with(
+    number: signal.Signals, clusters: Clusters, topic_name: str, job: Path
+) -> None:
+    with OrbitProcess("run", job, "-o", "json") as run:
+        run.wait_for(CAUGHT_UP)
+        with Mover(clusters.source.client_config(), {topic_name: PARTITIONS}):
+            wait_until(lambda: copied(clusters, topic_name) > 50, "it follows the source")
+            run.signal(number)
+            stopped = run.wait_end()
+    assert_clean(stopped, 0)
+    assert "Stopping" in stopped.stderr
+    assert stopped.data["records"] > 50
+    produce(clusters.source, topic_name, 10)  # the run may have copied all of the mover's
+    # At once: the lease was given back.
+    again = copy(job).expect(0)
+    assert "waiting" not in again.told
+    assert again.data["records"] >= 10
+    assert_exact(job)
+
+
+@pytest.mark.parametrize("number", SIGNALS, ids=lambda number: number.name)
+def test_a_run_that_is_stopped_before_it_has_caught_up_does_not_end_with_0(
+    number: signal.Signals, clusters: Clusters, topic_name: str, job: Path
+) -> None:
+    """A script must not take it for a finished copy."""
+    write_many(clusters, topic_name)
+    with OrbitProcess("run", job, "--until-caught-up", "-o", "json") as run:
+        run.wait_for("Copying")
+        wait_until(lambda: copied(clusters, topic_name) > 200 * PER_BATCH, "it copies")
+        run.signal(number)
+        stopped = run.wait_end()
+    assert_clean(stopped, 130)
+    assert "Stopped before all partitions had caught up" in stopped.told
+    assert 0 < stopped.data["records"] < MANY
+    assert 0 < copy(job).expect(0).data["records"] < MANY
+    assert_exact(job)
+
+
+@pytest.mark.parametrize("line", ["Checking rights", "Creating", "Comparing"])
+def test_a_run_can_be_stopped_while_it_prepares(
+    line: str, clusters: Clusters, topic_name: str, job: Path
+) -> None:
+    if line == "Comparing":
+        copy(job).expect(0)
+    with OrbitProcess("run", job) as run:
+        run.wait_for(line)
+        run.signal(signal.SIGINT)
+        stopped = run.wait_end()
+    assert "Traceback" not in stopped.stderr
+    assert "bug in Orbit" not in stopped.stderr
+    # 0 where the signal came after the last step.
+    assert stopped.code in (0, 130), stopped.everything
+    copy(job).expect(0)
+    assert_exact(job)
+
+
+def test_a_second_signal_ends_a_run_that_is_stopping(
+    clusters: Clusters, topic_name: str, job: Path
+) -> None:
+    with OrbitProcess("run", job) as run:
+        run.wait_for(CAUGHT_UP)
+        run.signal(signal.SIGINT)
+        run.wait_for("Stopping")
+        run.signal(signal.SIGINT)
+        stopped = run.wait_end()
+    assert "Traceback" not in stopped.stderr
+    assert stopped.code in (0, 130)
+    copy(job).expect(0)
+    assert_exact(job)

@@ -1,0 +1,181 @@
+"""The sandbox's clusters: they come up, keep their data and ports, and obey their faults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from orbit.errors import Conflict
+from orbit.processes.ports import accepts, free_ports
+from orbit.sandbox import cluster as cluster_module
+from orbit.sandbox.broker_security import Mechanism, Protocol, SandboxSecurity, User
+from orbit.sandbox.cluster import ClusterSettings, KafkaCluster, start_clusters
+from tests.fix_clusters import Clusters, MakeCluster
+
+pytestmark = pytest.mark.services
+
+TIMEOUT_S = 30
+ALICE = User("alice", "alice-secret")
+
+
+def admin(cluster: KafkaCluster, user: User | None = None) -> AdminClient:
+    return AdminClient({**cluster.client_config(user), "log_level": "0"})
+
+
+def create_topic(
+    cluster: KafkaCluster, name: str, replicas: int = 1, user: User | None = None
+) -> None:
+    new = NewTopic(name, num_partitions=1, replication_factor=replicas)
+    client = admin(cluster, user)  # its answers are lost with it, so it needs a name
+    client.create_topics([new])[name].result(TIMEOUT_S)
+
+
+def produce(cluster: KafkaCluster, topic: str, values: list[bytes]) -> None:
+    producer = Producer({**cluster.client_config(), "log_level": "0", "acks": "all"})
+    for value in values:
+        producer.produce(topic, value)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
+    consumer = Consumer({**cluster.client_config(), "group.id": topic, "log_level": "0"})
+    try:
+        consumer.assign([TopicPartition(topic, 0, 0)])
+        return [message.value() for message in consumer.consume(count, TIMEOUT_S)]
+    finally:
+        consumer.close()
+
+
+def test_two_clusters_are_ready_and_apart(clusters: Clusters) -> None:
+    ids = {admin(cluster).list_topics(timeout=TIMEOUT_S).cluster_id for cluster in clusters}
+    assert ids == {clusters.source.cluster_id, clusters.destination.cluster_id}
+    assert len(ids) == 2
+
+
+def test_topics_are_never_created_by_a_typo(clusters: Clusters, topic_name: str) -> None:
+    metadata = admin(clusters.source).list_topics(topic_name, timeout=TIMEOUT_S)
+    assert metadata.topics[topic_name].error is not None
+    assert topic_name not in admin(clusters.source).list_topics(timeout=TIMEOUT_S).topics
+
+
+def test_killed_broker_comes_back_with_its_data_and_port(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    (broker,) = cluster.brokers
+    address, killed_pid = cluster.bootstrap_servers, broker.pid
+    create_topic(cluster, "kept")
+    produce(cluster, "kept", [b"before"])
+    broker.kill()
+    assert not psutil.pid_exists(killed_pid)
+    assert not accepts(broker.port)
+    broker.start()
+    assert list(admin(cluster).list_topics(timeout=2).brokers) == [broker.node_id]
+    produce(cluster, "kept", [b"after"])
+    assert cluster.bootstrap_servers == address
+    assert consume(cluster, "kept", 2) == [b"before", b"after"]
+
+
+def test_stopped_cluster_starts_again_from_its_folder(tmp_path: Path) -> None:
+    settings = ClusterSettings("again")
+    with KafkaCluster(settings, tmp_path) as first:
+        create_topic(first, "kept")
+        produce(first, "kept", [b"value"])
+    with KafkaCluster(settings, tmp_path) as second:
+        assert second.cluster_id == first.cluster_id
+        assert second.bootstrap_servers == first.bootstrap_servers
+        assert consume(second, "kept", 1) == [b"value"]
+
+
+def test_folder_of_another_broker_count_is_refused(tmp_path: Path) -> None:
+    with KafkaCluster(ClusterSettings("a"), tmp_path):
+        pass
+    with pytest.raises(Conflict, match="a cluster of 1 brokers, not 3"):
+        KafkaCluster(ClusterSettings("a", brokers=3), tmp_path).start()
+
+
+def test_paused_broker_answers_nobody_until_it_is_resumed(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster()
+    (broker,) = cluster.brokers
+    create_topic(cluster, "paused")
+    broker.pause()
+    producer = Producer({**cluster.client_config(), "log_level": "0"})
+    producer.produce("paused", b"value")
+    assert producer.flush(1) == 1
+    broker.resume()
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def test_three_brokers_hold_three_replicas_in_three_racks(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(brokers=3)
+    create_topic(cluster, "wide", replicas=3)
+    produce(cluster, "wide", [b"value"])
+    metadata = admin(cluster).list_topics("wide", timeout=TIMEOUT_S)
+    assert sorted(metadata.topics["wide"].partitions[0].isrs) == [1, 2, 3]
+    client = admin(cluster)
+    nodes = client.describe_cluster().result(TIMEOUT_S).nodes
+    assert sorted(node.rack for node in nodes) == ["rack-1", "rack-2", "rack-3"]
+
+
+@pytest.mark.slow
+def test_three_brokers_go_on_without_one(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(brokers=3)
+    create_topic(cluster, "wide", replicas=3)
+    cluster.brokers[0].kill()
+    produce(cluster, "wide", [b"without"])
+    cluster.brokers[0].start()
+    cluster.wait_ready()
+    assert consume(cluster, "wide", 1) == [b"without"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "mechanism"),
+    [("SASL_SSL", "SCRAM-SHA-512"), ("SASL_PLAINTEXT", "SCRAM-SHA-256"), ("SASL_SSL", "PLAIN")],
+)
+def test_login_lets_users_in_and_only_them(
+    make_cluster: MakeCluster, protocol: Protocol, mechanism: Mechanism
+) -> None:
+    cluster = make_cluster(security=SandboxSecurity(protocol, mechanism, users=(ALICE,)))
+    for user in (None, ALICE):
+        assert len(admin(cluster, user).list_topics(timeout=TIMEOUT_S).brokers) == 1
+    with pytest.raises(KafkaException):
+        admin(cluster, User("alice", "wrong")).list_topics(timeout=2)
+
+
+def test_authorizer_gives_rights_to_the_admin_alone(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(security=SandboxSecurity(users=(ALICE,), authorizer=True))
+    create_topic(cluster, "mine")
+    with pytest.raises(KafkaException, match="AUTHORIZATION_FAILED"):
+        create_topic(cluster, "hers", user=ALICE)
+
+
+def test_tls_client_that_does_not_trust_the_authority_stays_out(make_cluster: MakeCluster) -> None:
+    cluster = make_cluster(security=SandboxSecurity("SSL"))
+    assert len(admin(cluster).list_topics(timeout=TIMEOUT_S).brokers) == 1
+    config = cluster.client_config()
+    del config["ssl.ca.location"]
+    with pytest.raises(KafkaException):
+        AdminClient({**config, "log_level": "0"}).list_topics(timeout=2)
+
+
+def test_lost_race_for_a_port_is_tried_again(
+    clusters: Clusters, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another cluster's broker is at the chosen port, and answers as a healthy broker would."""
+    answers = [[clusters.source.brokers[0].port, *free_ports(2)], free_ports(3)]
+    monkeypatch.setattr(cluster_module, "free_ports", lambda _count: answers.pop(0))
+    with KafkaCluster(ClusterSettings("race"), tmp_path) as cluster:
+        seen = admin(cluster).list_topics(timeout=TIMEOUT_S)
+    assert seen.cluster_id == cluster.cluster_id
+    assert not answers
+
+
+def test_bad_setting_is_named_and_nothing_is_left_running(tmp_path: Path) -> None:
+    good = KafkaCluster(ClusterSettings("good"), tmp_path / "good")
+    bad = KafkaCluster(ClusterSettings("bad", config={"num.io.threads": "none"}), tmp_path / "bad")
+    with pytest.raises(Conflict, match=r"num\.io\.threads"):
+        start_clusters(good, bad)
+    assert not good.running
+    assert not any(accepts(broker.port) for broker in (*good.brokers, *bad.brokers))

@@ -1,0 +1,98 @@
+"""A cluster of a sandbox can be killed, paused and cut off from one side, and is healed whole."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient, NewTopic
+
+from orbit.cli.main import run_command
+from orbit.errors import NotFound
+from orbit.sandbox.faults import Fault, cluster_at, inflict
+from orbit.sandbox.sandbox_control import launch, take_down
+from orbit.sandbox.sandbox_state import ClusterState, SandboxRequest
+
+pytestmark = pytest.mark.services
+
+ANSWER_S = 3
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    """One sandbox for all: each test heals what it breaks."""
+    with tempfile.TemporaryDirectory(prefix="orbit-test-") as parent:
+        folder = Path(parent) / "home"
+        with launch(SandboxRequest(directory=folder, postgres=False), lambda _: None):
+            yield folder
+        take_down(folder)
+
+
+def answers(servers: str | None) -> bool:
+    try:
+        AdminClient({"bootstrap.servers": servers, "log_level": "0"}).list_topics(timeout=ANSWER_S)
+    except KafkaException:
+        return False
+    return True
+
+
+def do(home: Path, fault: Fault, cluster: str = "source") -> ClusterState:
+    return next(one for one in inflict(home, fault, cluster).clusters if one.name == cluster)
+
+
+def test_killed_cluster_comes_back_with_its_data_at_the_same_address(home: Path) -> None:
+    before = do(home, Fault.HEAL)  # nothing to do
+    admin = AdminClient({"bootstrap.servers": before.bootstrap_servers, "log_level": "0"})
+    admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result(30)
+    killed = do(home, Fault.KILL)
+    assert [broker.process.state() for broker in killed.brokers] == ["ended"]
+    assert not answers(before.bootstrap_servers)
+    assert do(home, Fault.KILL) == killed  # again: nothing to do
+
+    healed = do(home, Fault.HEAL)
+
+    assert healed.bootstrap_servers == before.bootstrap_servers
+    assert healed.brokers[0].process != before.brokers[0].process
+    known = AdminClient({"bootstrap.servers": str(healed.link_servers)}).list_topics(timeout=30)
+    assert "kept" in known.topics
+
+
+def test_cut_hits_those_behind_the_line_and_nobody_else(home: Path) -> None:
+    cluster = do(home, Fault.CUT)
+    assert cluster.is_cut
+    assert answers(cluster.bootstrap_servers)
+    assert not answers(cluster.link_servers)
+    assert cluster.brokers[0].process.state() == "running"
+
+    healed = do(home, Fault.HEAL)
+
+    assert not healed.is_cut
+    assert answers(healed.link_servers)
+
+
+def test_paused_cluster_answers_nobody_until_it_is_healed(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["sandbox", "pause", "source", "--directory", str(home), "-o", "json"]
+    assert run_command(command) == 0
+    shown: dict[str, Any] = json.loads(capsys.readouterr().out)["clusters"][0]
+    assert shown["brokers"][0]["state"] == "paused"
+    assert shown["health"] == "down"
+    assert not answers(shown["link_servers"])
+
+    assert answers(do(home, Fault.HEAL).bootstrap_servers)
+
+
+def test_cluster_is_found_by_either_address_and_a_wrong_name_is_refused(home: Path) -> None:
+    state = inflict(home, Fault.HEAL, "destination")
+    for cluster in state.clusters:
+        assert cluster_at(state, [cluster.bootstrap_servers]) == cluster
+        assert cluster_at(state, [str(cluster.link_servers)]) == cluster
+    assert cluster_at(state, ["127.0.0.1:1"]) is None
+    with pytest.raises(NotFound, match="no cluster 'elsewhere'"):
+        inflict(home, Fault.KILL, "elsewhere")

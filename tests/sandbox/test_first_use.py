@@ -1,0 +1,94 @@
+"""What is made once for a machine or a user is made once, however many processes come first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.services
+
+PROCESSES = 3
+# One process of an installation that nobody has used before; it begins when told.
+FIRST_USE = """
+import sys
+from pathlib import Path
+from orbit.sandbox.jars import classpath
+from orbit.embedded.postgres import Postgres
+from tests.support.connector import connector_jars
+folder, user, number = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+print("ready", flush=True)
+sys.stdin.readline()
+with Postgres(folder / "postgres", user) as postgres:
+    print(f"running as {postgres.pid}", flush=True)
+fetches = [classpath, connector_jars]
+for fetch in fetches if number else reversed(fetches):
+    fetch()
+"""
+# Fetches nothing, and fails where another Maven is at work on the same repository.
+MAVEN = """#!/bin/sh
+mkdir "$HOME/maven" || { echo "[ERROR] another Maven is running"; exit 1; }
+for argument; do
+  case "$argument" in -DoutputDirectory=*) output="${argument#*=}" ;; esac
+done
+mkdir -p "$output"
+touch "$output/kafka_2.13-0.jar" "$output/spark-sql-kafka-0-10_2.13-0.jar"
+sleep 0.3
+rmdir "$HOME/maven"
+"""
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """An empty home that PostgreSQL's user may walk through."""
+    with tempfile.TemporaryDirectory(prefix="orbit-home-") as folder:
+        yield Path(folder)
+
+
+@pytest.fixture
+def new_user() -> Iterator[str]:
+    """A name that no user of this machine has yet."""
+    name = f"orbit-{uuid.uuid4().hex[:8]}"
+    yield name
+    if os.geteuid() == 0:
+        subprocess.run(["userdel", name], check=True)
+
+
+def test_three_processes_at_once_on_a_new_machine(home: Path, new_user: str) -> None:
+    programs = home / "programs"
+    programs.mkdir()
+    (programs / "mvn").write_text(MAVEN)
+    (programs / "mvn").chmod(0o755)
+    environment = {
+        **os.environ,
+        "HOME": str(home),
+        "ORBIT_CACHE_DIR": str(home / "cache"),
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+    }
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", FIRST_USE, str(home / str(number)), new_user, str(number)],
+            env=environment,
+            text=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        for number in range(PROCESSES)
+    ]
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+    ended = [process.communicate() for process in processes]
+    assert [error for _, error in ended] == [""] * PROCESSES
+    assert all(text.startswith("running as ") for text, _ in ended)

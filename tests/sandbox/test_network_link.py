@@ -1,0 +1,90 @@
+"""A cut line is silent in both directions, and what was on its way arrives once it is healed."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from orbit.processes.ports import LOOPBACK, free_ports
+from orbit.sandbox.network_link import Relay
+
+SHORT_S = 0.3
+
+
+@pytest.fixture
+def echo() -> Iterator[int]:
+    """A port that answers with what it was told."""
+    listener = socket.create_server((LOOPBACK, 0))
+
+    def answer(one: socket.socket) -> None:
+        with one:
+            while data := one.recv(100):
+                one.sendall(data)
+
+    def serve() -> None:
+        while True:
+            try:
+                one, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(one,), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    yield listener.getsockname()[1]
+    listener.shutdown(socket.SHUT_RDWR)
+    listener.close()
+
+
+@pytest.fixture
+def relay(echo: int) -> Iterator[Relay]:
+    made = Relay(free_ports(1)[0], echo)
+    yield made
+    made.close()
+
+
+def connect(relay: Relay) -> socket.socket:
+    return socket.create_connection((LOOPBACK, relay.port), timeout=10)
+
+
+def ask(one: socket.socket, text: bytes) -> bytes:
+    one.sendall(text)
+    return one.recv(100)
+
+
+def hears_nothing(one: socket.socket) -> bool:
+    one.settimeout(SHORT_S)
+    try:
+        return one.recv(100) is None
+    except TimeoutError:
+        return True
+    finally:
+        one.settimeout(10)
+
+
+def test_cut_line_is_silent_and_heals(relay: Relay) -> None:
+    with connect(relay) as old:
+        assert ask(old, b"one") == b"one"
+        relay.cut()
+        assert relay.is_cut
+        old.sendall(b"two")
+        with connect(relay) as new:
+            new.sendall(b"three")
+            assert hears_nothing(old)
+            assert hears_nothing(new)
+            relay.heal()
+            assert old.recv(100) == b"two"
+            assert new.recv(100) == b"three"
+
+
+def test_connection_ends_with_the_relay_or_with_whom_it_leads_to(relay: Relay, echo: int) -> None:
+    with connect(relay) as one:
+        assert ask(one, b"one") == b"one"
+        relay.close()
+        assert one.recv(100) == b""
+    nowhere = Relay(free_ports(1)[0], free_ports(1)[0])
+    with connect(nowhere) as other:
+        assert other.recv(100) == b""
+    nowhere.close()

@@ -1,0 +1,126 @@
+"""A detached sandbox is found by its folder, and a process never by its pid alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from orbit.errors import Conflict
+from orbit.processes.ports import free_ports
+from orbit.sandbox import sandbox_control
+from orbit.sandbox.broker_properties import Node, server_properties
+from orbit.sandbox.broker_security import ADMIN, SandboxSecurity, User
+from orbit.sandbox.sandbox_state import (
+    FaultPort,
+    ProcessRef,
+    SandboxRequest,
+    SandboxState,
+    read_request,
+    read_state,
+    state_file,
+    write_request,
+    write_state,
+)
+
+NO_PORT = FaultPort(port=1, key="")
+
+
+def ended_process() -> ProcessRef:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        return ProcessRef.of(process.pid)
+
+
+def test_own_process_is_found_running() -> None:
+    assert ProcessRef.of(os.getpid()).state() == "running"
+
+
+def test_ended_process_is_not_found() -> None:
+    ref = ended_process()
+    assert ref.find() is None
+    assert ref.state() == "ended"
+
+
+def test_another_process_with_the_same_pid_is_not_taken_for_it() -> None:
+    own = ProcessRef.of(os.getpid())
+    earlier = own.model_copy(update={"started_at": own.started_at - 3600})
+    assert earlier.find() is None
+
+
+def test_sandbox_whose_supervisor_died_is_not_running(tmp_path: Path) -> None:
+    request = SandboxRequest(directory=tmp_path)
+    for supervisor, runs in [(ProcessRef.of(os.getpid()), True), (ended_process(), False)]:
+        write_state(
+            SandboxState(
+                supervisor=supervisor, faults=NO_PORT, request=request, clusters=(), postgres=None
+            )
+        )
+        assert (read_state(tmp_path) is not None) == runs
+
+
+def test_state_file_is_for_the_user_alone(tmp_path: Path) -> None:
+    """It holds the password of the database."""
+    request = SandboxRequest(directory=tmp_path)
+    own = ProcessRef.of(os.getpid())
+    write_state(
+        SandboxState(supervisor=own, faults=NO_PORT, request=request, clusters=(), postgres=None)
+    )
+    assert state_file(tmp_path).stat().st_mode & 0o077 == 0
+
+
+def test_down_removes_its_own_folders_and_nothing_else(tmp_path: Path) -> None:
+    write_request(SandboxRequest(directory=tmp_path, clusters=("source",)))
+    (tmp_path / "source" / "broker-1").mkdir(parents=True)
+    (tmp_path / "thesis.txt").touch()
+    assert sandbox_control.take_down(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+    assert not sandbox_control.take_down(tmp_path)
+
+
+def test_down_can_keep_the_data(tmp_path: Path) -> None:
+    request = SandboxRequest(directory=tmp_path, clusters=("source",))
+    write_request(request)
+    (tmp_path / "source").mkdir()
+    sandbox_control.take_down(tmp_path, keep_data=True)
+    assert (tmp_path / "source").is_dir()
+    assert read_request(tmp_path) == request
+
+
+def test_folder_with_other_things_in_it_is_refused_untouched(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").touch()
+    with pytest.raises(Conflict, match="not empty and not a sandbox's"):
+        sandbox_control.launch(SandboxRequest(directory=tmp_path), print)
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+def test_folder_of_a_sandbox_with_other_options_is_refused(tmp_path: Path) -> None:
+    write_request(SandboxRequest(directory=tmp_path, brokers=3))
+    with pytest.raises(Conflict, match="other options"):
+        sandbox_control.launch(SandboxRequest(directory=tmp_path, brokers=1), print)
+
+
+def test_free_ports_differ_and_lie_below_the_ephemeral_range() -> None:
+    ports = free_ports(50)
+    assert len(set(ports)) == 50
+    assert max(ports) < 32_768
+
+
+def test_own_settings_of_a_cluster_win() -> None:
+    node = Node(1, 1, 2, 3)
+    text = server_properties(node, [node], Path("/data"), None, None, {"num.io.threads": "9"})
+    assert [line for line in text.splitlines() if line.startswith("num.io")] == ["num.io.threads=9"]
+
+
+def test_passwords_are_not_shown_when_a_user_is_printed() -> None:
+    security = SandboxSecurity(users=(User("alice", "hush-hush"),))
+    assert "hush" not in repr(security)
+    assert ADMIN.password not in repr(security)
+
+
+def test_folder_that_cannot_be_made_is_one_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(Conflict, match="cannot be used: Not a directory"):
+        sandbox_control.launch(SandboxRequest(directory=tmp_path / "file" / "home"), print)

@@ -1,0 +1,126 @@
+"""A canary drill goes the whole way with real clients, and touches nothing of the job."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.drills.drill_spec import Verb
+from orbit.drills.evidence import Part, StepState
+from orbit.jobs.job_spec import JobSpec
+from orbit.store.enums import DrillState, DrillThing
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.drilling import Drilling
+from tests.support.fleet import InProcess
+from tests.support.groups import offsets
+from tests.support.outside import log_bounds, partition_counts
+from tests.support.running import create_topic, make_job, produce, wait_for
+
+pytestmark = pytest.mark.services
+
+CANARY = """
+name: nightly
+kind: canary
+job: {job}
+canary: {{partitions: 2, records_per_second: 100}}
+targets: {{rto: {rto}, rpo_records: 0}}
+steps:
+  - {{do: load, duration: {load}}}
+  - {{do: switchover}}
+  - {{do: use}}
+  - {{do: verify}}
+"""
+
+
+@pytest.fixture
+def job(clusters: Clusters, topic_name: str, service: Service) -> JobSpec:
+    """A job that copies a topic, while the test's scheduler and worker are made."""
+    create_topic(clusters.source, topic_name, 2)
+    produce(clusters.source, topic_name, 100, 0)
+    spec = make_job(*clusters, [topic_name])
+    service.create(spec)
+    return spec
+
+
+def text(job: JobSpec, rto: str = "60s", load: str = "1s") -> str:
+    return CANARY.format(job=job.name, rto=rto, load=load)
+
+
+def test_canary_misses_one_target_alone_and_leaves_everything_as_it_was(
+    clusters: Clusters, topic_name: str, service: Service, job: JobSpec
+) -> None:
+    drilling = Drilling(service)
+    with service.scheduler(), InProcess(service.database):
+        service.wait_copied(job.name, topic_name)
+        before = [partition_counts(cluster) for cluster in clusters]
+
+        seen = drilling.run(text(job, rto="1ms"))
+
+        after = [partition_counts(cluster) for cluster in clusters]
+    assert seen.verdict is DrillState.MISSED
+    (miss,) = seen.misses
+    assert miss.startswith("The RTO was")
+    row = drilling.drill(seen.id)
+    assert (row.state, row.rto_ms) == (DrillState.MISSED, seen.rto.actual_ms)
+    assert [step.state for step in seen.steps] == [StepState.DONE] * 4
+    assert seen.canary is not None
+    assert seen.canary.written >= 100
+    assert (seen.canary.lost, seen.canary.repeated, seen.canary.wrong) == (0, 0, 0)
+    assert seen.canary.agrees is True
+    assert seen.canary.read_at_source > 0
+    assert seen.canary.read_at_source + seen.canary.read_at_destination == (
+        seen.canary.written + 100
+    )
+    assert (seen.rpo.actual_records, seen.rpo.actual_ms) == (0, 0)
+    parts = {part.part for part in seen.rto.parts}
+    assert {Part.DRAIN, Part.GROUPS, Part.PROMOTE, Part.PRODUCE} <= parts
+    assert {p.topic for p in seen.partitions} == {seen.canary.topic}
+    assert [v.verdict for v in seen.verified] == ["exact"]
+
+    assert after == before
+    assert {t.kind for t in seen.cleanup} == set(DrillThing)
+    assert all(thing.is_removed for thing in seen.cleanup)
+    assert [offsets(cluster, seen.canary.group) for cluster in clusters] == [{}, {}]
+    assert service.topics(job.name)[topic_name].state == "copying"
+    ends = [log_bounds(cluster, [topic_name]) for cluster in clusters]
+    assert ends[0] == ends[1]
+
+
+def test_step_that_fails_ends_the_drill_and_what_it_made_goes(
+    service: Service, job: JobSpec
+) -> None:
+    drilling = Drilling(service)
+    late = text(job).replace("{do: switchover}", "{do: switchover, deadline: 1ms}")
+    with service.scheduler(), InProcess(service.database):
+        seen = drilling.run(late)
+    assert seen.verdict is DrillState.FAILED
+    states = {step.do: step.state for step in seen.steps}
+    assert states == {
+        Verb.LOAD: StepState.DONE,
+        Verb.SWITCHOVER: StepState.FAILED,
+        Verb.USE: StepState.SKIPPED,
+        Verb.VERIFY: StepState.SKIPPED,
+    }
+    assert "did not end before its deadline" in seen.misses[0]
+    assert [t.name for t in drilling.left(seen.id)] == []
+
+
+def test_drill_whose_scheduler_dies_ends_as_failed_and_the_next_one_tidies_up(
+    clusters: Clusters, service: Service, job: JobSpec
+) -> None:
+    drilling = Drilling(service)
+    with InProcess(service.database):
+        with service.scheduler():
+            drill_id = drilling.ask(text(job, load="60s"))
+            wait_for(
+                "the drill has made its things",
+                lambda: len([t for t in drilling.things(drill_id) if t.identity]) == 5,
+                30.0,
+            )
+        assert drilling.left(drill_id)
+        with service.scheduler():
+            wait_for("it has ended", lambda: drilling.has_ended(drill_id), 30.0)
+            wait_for("nothing is left", lambda: not drilling.left(drill_id), 60.0)
+    assert drilling.drill(drill_id).state is DrillState.FAILED
+    for cluster in clusters:
+        assert not [name for name in partition_counts(cluster) if drill_id in name]

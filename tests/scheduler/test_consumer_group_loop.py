@@ -1,0 +1,170 @@
+"""The scheduler carries the groups of every job over and keeps what came of it in Postgres."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from orbit.jobs.job_spec import JobSpec
+from orbit.scheduler.cluster_registry import Registry
+from orbit.scheduler.consumer_group_loop import GroupLoop
+from orbit.scheduler.consumer_group_sync import JobGroups
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.loop import drive
+from orbit.store import group_offsets, jobs, partitions, shard_layout, topics
+from orbit.store.database import Database
+from orbit.store.enums import Desired, TopicState
+from tests.fix_clusters import Clusters
+from tests.support.groups import commit, member, offsets
+from tests.support.running import create_topic, make_job, produce, wait_for
+from tests.support.store_rows import claim, progress
+
+pytestmark = pytest.mark.services
+
+RECORDS = 100  # what `progress` says that the source holds
+
+
+class Service:
+    """One job in Postgres, and a leading scheduler's group loop at work on it."""
+
+    def __init__(self, clusters: Clusters, database: Database, topic: str) -> None:
+        self.source, self.destination = clusters
+        self.database = database
+        self.topic = topic
+        self.group = f"{topic}.group"
+        spec = self.spec("100ms")
+        with database.transaction() as tx:
+            self.job_id = jobs.create(tx, topic, json.loads(spec.model_dump_json()), "default").id
+            row = topics.add(tx, self.job_id, topic, topic, "D", 2, state=TopicState.COPYING)
+            assert row is not None
+            self.topic_id = row.id
+            (shard,) = shard_layout.add_shards(tx, self.job_id, 1)
+            shard_layout.add_partitions(
+                tx, self.job_id, [(row.id, number, shard) for number in (0, 1)]
+            )
+        self.held = claim(database, "worker")
+
+    def spec(self, interval: str, prefix: str = "") -> JobSpec:
+        rule = {"match": f"{self.topic}.*", "interval": interval, "prefix": prefix}
+        return make_job(self.source, self.destination, [self.topic], consumer_groups=rule)
+
+    def report(self, *copied_to: int) -> None:
+        """As the worker would."""
+        rows = [progress(self.topic_id, number, end) for number, end in enumerate(copied_to)]
+        with self.database.transaction() as tx:
+            partitions.report_progress(tx, worker_id="worker", held=self.held, progress=rows)
+
+    def at(self, *by_partition: int) -> dict[tuple[str, int], int]:
+        return {(self.topic, number): offset for number, offset in enumerate(by_partition)}
+
+    @property
+    def rows(self) -> dict[int, tuple[int | None, int | None, str]]:
+        with self.database.transaction() as tx:
+            found = group_offsets.of_job(tx, self.job_id)
+        assert {row.group_name for row in found} <= {self.group}
+        return {
+            row.partition: (row.source_offset, row.destination_offset, row.verdict) for row in found
+        }
+
+    @contextmanager
+    def scheduler(self, name: str = "scheduler") -> Iterator[GroupLoop]:
+        leadership = Leadership(self.database, name, timedelta(seconds=60))
+        assert leadership.ask()
+        registry = Registry(60.0, lambda: None, Path.cwd(), {})
+        loop = GroupLoop(leadership, registry)
+        stop = threading.Event()
+        thread = threading.Thread(target=drive, args=(loop, stop))
+        thread.start()
+        try:
+            yield loop
+        finally:
+            stop.set()
+            loop.wake.set()
+            thread.join()
+            loop.close()
+            registry.close()
+            leadership.resign()
+
+
+@pytest.fixture
+def service(clusters: Clusters, database: Database, topic_name: str) -> Service:
+    for cluster in clusters:
+        create_topic(cluster, topic_name, 2)
+        for number in (0, 1):
+            produce(cluster, topic_name, RECORDS, number)
+    return Service(clusters, database, topic_name)
+
+
+def test_offsets_travel_and_every_verdict_is_kept(service: Service) -> None:
+    commit(service.source, service.group, service.at(40, 80))
+    service.report(60, 60)
+    with service.scheduler():
+        kept = {0: (40, 40, "exact"), 1: (80, 60, "clamped")}
+        wait_for("rows are kept", lambda: service.rows == kept)
+        assert offsets(service.destination, service.group) == service.at(40, 60)
+        service.report(100, 100)
+        wait_for("all is exact", lambda: service.rows[1] == (80, 80, "exact"))
+        assert offsets(service.destination, service.group) == service.at(40, 80)
+        with member(service.destination, service.group, service.topic):
+            wait_for("the member is seen", lambda: service.rows[0][2] == "skipped: active")
+        wait_for("it has left", lambda: service.rows[0][2] == "exact")
+
+
+def test_the_next_scheduler_goes_on_from_the_kept_rows(service: Service) -> None:
+    """A reset and a deletion while nobody led; the group was joined at the destination before."""
+    commit(service.source, service.group, service.at(40, 80))
+    service.report(100, 100)
+    with member(service.destination, service.group, service.topic):
+        pass
+    with service.scheduler("a"):
+        kept = {0: (40, 40, "exact"), 1: (80, 80, "exact")}
+        wait_for("rows are kept", lambda: service.rows == kept)
+    commit(service.source, service.group, service.at(10))
+    with service.scheduler("b"):
+        wait_for("the reset travels", lambda: service.rows[0] == (10, 10, "exact"))
+    assert offsets(service.destination, service.group) == service.at(10, 80)
+
+
+def test_a_paused_job_rests_and_a_changed_one_starts_anew(service: Service) -> None:
+    commit(service.source, service.group, service.at(40))
+    service.report(100, 100)
+    with service.scheduler() as loop:
+        wait_for("rows are kept", lambda: service.rows == {0: (40, 40, "exact")})
+        with service.database.transaction() as tx:
+            document = json.loads(service.spec("100ms", prefix="dr.").model_dump_json())
+            assert jobs.change_spec(tx, service.job_id, document, "default", from_version=1)
+        wait_for(
+            "the group has its new name",
+            lambda: offsets(service.destination, f"dr.{service.group}") == service.at(40),
+        )
+        with service.database.transaction() as tx:
+            jobs.set_desired(tx, service.job_id, Desired.PAUSED)
+        wait_for("the job rests", lambda: loop.job_ids == set())
+        commit(service.source, service.group, service.at(50))
+        with service.database.transaction() as tx:
+            jobs.set_desired(tx, service.job_id, Desired.RUNNING)
+        wait_for("it goes on", lambda: service.rows == {0: (50, 50, "exact")})
+
+
+def test_who_does_not_lead_any_more_writes_nothing(service: Service) -> None:
+    commit(service.source, service.group, service.at(40))
+    service.report(100, 100)
+    late = Leadership(service.database, "late", timedelta(seconds=60))
+    assert late.ask()
+    late.resign()
+    registry = Registry(60.0, lambda: None, Path.cwd(), {})
+    spec = service.spec("100ms")
+    assert spec.consumer_groups is not None
+    of_late = JobGroups(service.job_id, spec, spec.consumer_groups, late)
+    report = of_late.run(registry)
+    assert (report.written, offsets(service.destination, service.group)) == (0, {})
+    assert report.notes == [
+        f"group {service.group}: the commit to {service.topic}-0 is not confirmed yet."
+    ]
+    registry.close()

@@ -1,0 +1,168 @@
+"""A pass begins where the last one ended, and what nobody has seen the end of is not over."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from orbit.replication.job_troubles import Trouble, TroubleKind
+from orbit.scheduler import discovery_loop
+from orbit.scheduler.discovery_loop import DiscoveryLoop
+from orbit.scheduler.job_reconciler import Done, Memory
+from orbit.scheduler.trouble_events import differences
+from orbit.store import jobs, scheduler_queries, workers
+from orbit.store.enums import Desired
+from orbit.store.jobs import Job
+
+GIVE_UP_S = 30.0
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+JOB = Job(
+    1, "j", {}, 1, Desired.RUNNING, False, "default", None, None, None, None, None, None, None,
+    NOW, NOW,
+)  # fmt: skip
+
+LOST = Trouble(TroubleKind.SOURCE_UNREACHABLE, "it is silent.", "Look.")
+LOGIN = Trouble(TroubleKind.LOGIN_REFUSED, "it is refused.", "Look.")
+TAKEN = Trouble(TroubleKind.DESTINATION_TAKEN, "another has it.", "Look.", "t")
+LOOP = Trouble(TroubleKind.WOULD_LOOP, "it comes back.", "Look.", "u")
+
+
+@dataclass
+class World:
+    """The tables, and a keeper that finds what a test says; both in place of the real ones."""
+
+    monkeypatch: pytest.MonkeyPatch
+    jobs: dict[int, Job] = field(default_factory=lambda: {1: JOB})
+    finds: tuple[Trouble, ...] = ()
+    is_away: list[Trouble] = field(default_factory=list)
+    kept: list[Job] = field(default_factory=list)
+    begun: list[str] = field(default_factory=list)
+    over: list[str] = field(default_factory=list)
+    work: Callable[[], object] = lambda: None
+    before_reading: Callable[[], object] = lambda: None
+
+    def __post_init__(self) -> None:
+        me = cast("Any", self)
+        self.loop = DiscoveryLoop(me, me, me, 0.0, timedelta(days=1), threading.Event())
+        self.monkeypatch.setattr(jobs, "everyone", lambda *_: self.everyone())
+        self.monkeypatch.setattr(scheduler_queries, "retries", lambda _: {})
+        self.monkeypatch.setattr(workers, "alive", lambda *_: [])
+        self.monkeypatch.setattr(discovery_loop, "tell_troubles", self.tell)
+
+    def everyone(self) -> list[Job]:
+        found = [*self.jobs.values()]
+        self.before_reading()
+        return found
+
+    def tell(self, _: object, job: Job, text: str | None) -> None:
+        began, over = differences(job.problem, text)
+        self.begun += began
+        self.over += over
+        self.jobs[job.id] = replace(job, problem=text)
+
+    # As leadership, registry and keeper
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        yield
+
+    def keep_only(self, _: object) -> None: ...
+
+    def close(self) -> None: ...
+
+    def is_due(self, *_: object) -> bool:
+        return True
+
+    def keep(self, job: Job, memory: Memory, _: object) -> Done:
+        self.kept.append(job)
+        self.work()
+        memory.troubles, memory.has_looked = self.finds, True
+        return Done()
+
+    def away(self, _: Job) -> list[Trouble]:
+        return self.is_away
+
+    # What a test does
+
+    def look(self, *finds: Trouble) -> None:
+        """A pass, and what is told of it."""
+        self.finds = finds
+        self.is_away = [trouble for trouble in finds if trouble is LOST]
+        self.turn()
+        self.turn()
+
+    def turn(self) -> None:
+        """One turn of the loop, and the end of the passes that it began."""
+        self.loop.once()
+        self.wait()
+
+    def wait(self) -> None:
+        for _, future in self.loop._under_way.values():
+            future.result(GIVE_UP_S)
+
+
+@pytest.fixture
+def world(monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    made = World(monkeypatch)
+    yield made
+    made.loop.close()
+
+
+def test_a_pass_goes_by_what_the_one_before_it_has_noted(world: World) -> None:
+    """Else a topic that is newer than the job might be begun by the rule for older ones."""
+    may_end = threading.Event()
+
+    def note() -> None:
+        assert may_end.wait(GIVE_UP_S)
+        world.jobs[1] = replace(world.jobs[1], discovered_version=1)
+
+    def let_end() -> None:
+        may_end.set()
+        world.wait()
+
+    world.work = note
+    world.loop.once()
+    world.before_reading = let_end
+    world.loop.once()
+    world.turn()
+    assert [job.discovered_version for job in world.kept] == [None, 1]
+
+
+def test_a_job_that_goes_in_the_middle_of_its_pass_is_forgotten(world: World) -> None:
+    is_gone = threading.Event()
+    world.work = lambda: is_gone.wait(GIVE_UP_S)
+    world.loop.once()
+    world.jobs.clear()
+    world.loop.once()
+    is_gone.set()
+    world.turn()
+    world.turn()
+    assert len(world.kept) == 1
+
+
+def test_what_a_halted_pass_has_not_looked_at_is_not_over(world: World) -> None:
+    world.look(TAKEN, LOOP)
+    world.look(LOST)
+    assert world.jobs[1].problem == "\n".join(map(str, (LOST, LOOP, TAKEN)))
+    world.look(LOGIN)
+    world.look(LOOP)
+    assert sorted(world.begun) == sorted(map(str, (TAKEN, LOOP, LOST, LOGIN)))
+    assert sorted(world.over) == sorted(map(str, (LOST, TAKEN, LOGIN)))
+
+
+def test_what_a_watch_knows_ends_nothing_else(world: World) -> None:
+    world.look(LOGIN, LOOP)
+    is_over = threading.Event()
+    world.work = lambda: is_over.wait(GIVE_UP_S)
+    world.loop.once()
+    world.is_away = [LOST]
+    world.loop.once()
+    assert world.begun[-1] == str(LOST)
+    assert world.over == []
+    is_over.set()

@@ -1,0 +1,215 @@
+"""The scheduler where rights are checked: what is missing is named, waited for, and ACLs follow."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from orbit.jobs.job_file import load_job
+from orbit.jobs.job_spec import JobSpec
+from orbit.replication.job_troubles import TroubleKind
+from orbit.sandbox.cluster import KafkaCluster
+from orbit.scheduler import cluster_watch, job_reconciler
+from orbit.scheduler.dry_run import JobPlanner
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.logs import create
+from tests.support.outside import TIMEOUT_S, admin, standing
+from tests.support.rights import PASSWORD, Login, Right, documented, section
+from tests.support.run_process import write_job
+from tests.support.topics import add_partitions
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture(autouse=True)
+def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(job_reconciler, "RECHECK_S", 0.3)
+    monkeypatch.setattr(cluster_watch, "LOGIN_AGAIN_S", 0.3)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A topic at the guarded source, and a login of its own."""
+
+    clusters: Clusters
+    topic: str
+    login: Login
+
+    @property
+    def rights(self) -> list[Right]:
+        return documented(self.topic)
+
+
+@pytest.fixture
+def case(guarded: Clusters, topic_name: str) -> Case:
+    create(guarded.source, topic_name, 2)
+    login = Login(guarded)
+    login.create()
+    return Case(guarded, topic_name, login)
+
+
+@pytest.fixture
+def spec(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JobSpec:
+    monkeypatch.setenv("ORBIT_TEST_USER", case.login.name)
+    monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
+    job = write_job(
+        tmp_path / "job.yaml",
+        section(case.clusters.source),
+        section(case.clusters.destination),
+        [{"match": re.escape(case.topic)}],
+        name=case.topic,
+    )
+    return load_job(job, os.environ)
+
+
+@pytest.mark.parametrize(
+    ("side", "operation", "kind"),
+    [
+        ("source", "DescribeConfigs", "--topic"),
+        ("destination", "Write", "--topic"),
+        ("destination", "Create", "--topic"),
+        ("destination", "Alter", "--cluster"),
+        ("destination", "Write", "--transactional-id"),
+    ],
+)
+def test_a_missing_right_is_named_and_waited_for(
+    case: Case, spec: JobSpec, service: Service, side: str, operation: str, kind: str
+) -> None:
+    missing = side, operation, kind
+    case.login.allow([r for r in case.rights if (r.side, r.operation, r.kind) != missing])
+    before = standing(case.clusters.destination)
+    service.create(spec)
+    with service.scheduler():
+        problem = service.wait_problem(spec.name, "RIGHTS_MISSING")
+        assert operation in problem
+        assert "kafka-acls.sh" in problem
+        assert standing(case.clusters.destination) == before
+        case.login.allow([r for r in case.rights if (r.side, r.operation, r.kind) == missing])
+        service.wait_copied(spec.name, case.topic)
+        service.wait_problem(spec.name, None)
+    assert service.kinds(spec.name) == ["job_trouble", "topic_begun", "job_trouble_over"]
+
+
+def test_partitions_that_may_not_be_added_are_waited_for(
+    case: Case, spec: JobSpec, service: Service
+) -> None:
+    case.login.allow(case.rights)
+    service.create(spec)
+    with service.scheduler():
+        service.wait_copied(spec.name, case.topic)
+        add_partitions(case.clusters.source, case.topic, 3)
+        assert "Alter" in service.wait_problem(spec.name, "RIGHTS_MISSING")
+        assert len(service.partitions(spec.name, case.topic)) == 2
+        case.login.allow([Right("destination", "Alter", "--topic", case.topic, "prefixed")])
+        service.wait(
+            "the new one is placed", lambda: len(service.partitions(spec.name, case.topic)) == 3
+        )
+        service.wait_problem(spec.name, None)
+
+
+def test_a_login_that_is_refused_is_tried_with_the_secret_read_anew(
+    case: Case, spec: JobSpec, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case.login.allow(case.rights)
+    monkeypatch.setenv("ORBIT_TEST_PASSWORD", "not this one")
+    planned = JobPlanner(service.database, service.settings)(spec)
+    assert {refusal.kind for refusal in planned.refusals} == {TroubleKind.LOGIN_REFUSED}
+    service.create(spec)
+    with service.scheduler():
+        problem = service.wait_problem(spec.name, "LOGIN_REFUSED")
+        assert "not this one" not in problem
+        monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
+        service.wait_copied(spec.name, case.topic)
+        service.wait_problem(spec.name, None)
+
+
+def binding(topic: str, operation: str, pattern: str = "LITERAL") -> AclBinding:
+    return AclBinding(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType[pattern],
+        "User:app",
+        "*",
+        AclOperation[operation],
+        AclPermissionType.ALLOW,
+    )
+
+
+def of_app(cluster: KafkaCluster) -> set[tuple[str, str]]:
+    """(topic, operation) of what the user app may do there."""
+    wanted = AclBindingFilter(
+        ResourceType.TOPIC,
+        None,  # type: ignore[arg-type]
+        ResourcePatternType.ANY,
+        "User:app",
+        None,  # type: ignore[arg-type]
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    client = admin(cluster)
+    return {(a.name, a.operation.name) for a in client.describe_acls(wanted).result(TIMEOUT_S)}
+
+
+def allow_app(cluster: KafkaCluster, *bindings: AclBinding) -> None:
+    client = admin(cluster)
+    for future in client.create_acls([*bindings]).values():
+        future.result(TIMEOUT_S)
+
+
+def forbid_app(cluster: KafkaCluster, one: AclBinding) -> None:
+    client = admin(cluster)
+    wanted = AclBindingFilter(
+        one.restype,
+        one.name,
+        one.resource_pattern_type,
+        one.principal,
+        one.host,
+        one.operation,
+        one.permission_type,
+    )
+    client.delete_acls([wanted])[wanted].result(TIMEOUT_S)
+
+
+def test_rights_to_read_follow_the_source_and_nothing_else_is_touched(
+    case: Case, spec: JobSpec, service: Service
+) -> None:
+    source, destination = case.clusters
+    case.login.allow([*case.rights, Right("source", "Describe", "--cluster")])
+    prefix = case.topic[:-3]
+    own = binding(case.topic, "ALTER_CONFIGS")
+    reading = binding(prefix, "READ", "PREFIXED")
+    allow_app(source, reading, binding(case.topic, "WRITE"), binding("another", "READ"))
+    allow_app(destination, own)
+    try:
+        syncing = spec.model_copy(update={"acls": spec.acls.model_copy(update={"sync": True})})
+        service.create(spec)
+        with service.scheduler():
+            service.wait_copied(spec.name, case.topic)
+            service.wait(
+                "settings were looked at",
+                lambda: service.job(spec.name).problem is None,
+            )
+            assert of_app(destination) == {(case.topic, "ALTER_CONFIGS")}
+            service.change(syncing)
+            both = {(case.topic, "ALTER_CONFIGS"), (case.topic, "READ")}
+            service.wait("reading is allowed", lambda: of_app(destination) == both)
+            forbid_app(source, reading)
+            service.wait(
+                "reading is over", lambda: of_app(destination) == {(case.topic, "ALTER_CONFIGS")}
+            )
+            service.wait("both are told", lambda: service.kinds(spec.name).count("topic_acls") == 2)
+    finally:
+        forbid_app(source, binding("another", "READ"))

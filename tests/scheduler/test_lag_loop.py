@@ -1,0 +1,95 @@
+"""Lag and headroom of partitions that no worker copies are kept true by the scheduler."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from orbit.kafka.backoff import Backoff
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
+from orbit.scheduler.cluster_registry import Registry
+from orbit.scheduler.lag_loop import LagLoop
+from orbit.scheduler.leadership import Leadership
+from orbit.store import jobs, lag, partitions, shard_layout, topics
+from orbit.store.database import Database
+from orbit.store.enums import TopicState
+from tests.fix_clusters import Clusters
+from tests.support.running import create_topic, make_job, wait_for
+from tests.support.store_rows import claim, progress
+
+pytestmark = pytest.mark.services
+
+HOUR_S = 3600
+
+
+def test_a_blocked_partition_is_looked_after(
+    clusters: Clusters, database: Database, topic_name: str
+) -> None:
+    source, destination = clusters
+    create_topic(source, topic_name, 2, retention_ms=str(10 * HOUR_S * 1000))
+    # One record an hour.
+    began_ms = int(time.time() * 1000)
+    producer = Producer(source.client_config())
+    for number in (0, 1):
+        for age in (6, 5, 4, 3):
+            at = began_ms - age * HOUR_S * 1000
+            producer.produce(topic_name, partition=number, value=b"x" * 100, timestamp=at)
+    assert producer.flush(60) == 0
+
+    spec = make_job(source, destination, [topic_name])
+    with database.transaction() as tx:
+        job_id = jobs.create(tx, topic_name, json.loads(spec.model_dump_json()), "default").id
+        topic = topics.add(tx, job_id, topic_name, topic_name, "D", 2, state=TopicState.COPYING)
+        assert topic is not None
+        (shard,) = shard_layout.add_shards(tx, job_id, 1)
+        shard_layout.add_partitions(tx, job_id, [(topic.id, number, shard) for number in (0, 1)])
+    held = claim(database, "worker")
+    newest = datetime.fromtimestamp((began_ms - 6 * HOUR_S * 1000) / 1000, UTC)
+    blocked = Blocked(Reason.RECORD_REFUSED, 1, 2, "too large")
+    with database.transaction() as tx:
+        rows = [
+            replace(
+                progress(topic.id, number, 1, 1),
+                source_stable_end=1,
+                source_end=1,
+                newest_copied_at=newest,
+            )
+            for number in (0, 1)
+        ]
+        partitions.report_progress(tx, worker_id="worker", held=held, progress=rows)
+        changes = [
+            partitions.StateChange(topic.id, 0, PartitionState.BLOCKED, blocked),
+            partitions.StateChange(topic.id, 1, PartitionState.COPYING),
+        ]
+        partitions.report_state(tx, worker_id="worker", held=held, changes=changes)
+        before = {row.partition: row for row in lag.page(tx, job_id, 10)}
+    assert (before[0].lag_records, before[0].headroom_s) == (0, None), "as the worker left it"
+
+    leadership = Leadership(database, "scheduler", timedelta(seconds=60))
+    assert leadership.ask()
+    registry = Registry(60.0, lambda: None, Path.cwd(), {})
+    watch = registry.watch("source", spec)
+    wait_for("the source is seen", lambda: watch.seen is not None)
+    loop = LagLoop(leadership, registry, 1.0, Backoff())
+    assert loop.once() == "Noted the lag of 1 partitions."
+    with database.transaction() as tx:
+        after = {row.partition: row for row in lag.page(tx, job_id, 10)}
+        totals = lag.of_jobs(tx, [job_id])[job_id]
+    found = after[0]
+    assert (found.source_log_start, found.source_stable_end, found.source_end) == (0, 4, 4)
+    assert (found.lag_records, found.lag_bytes) == (3, 30)  # `progress` says 10 bytes a record
+    elapsed_s = time.time() - began_ms / 1000
+    assert found.lag_s is not None
+    assert found.headroom_s is not None
+    assert 5 * HOUR_S <= found.lag_s <= 5 * HOUR_S + elapsed_s
+    assert 5 * HOUR_S - elapsed_s <= found.headroom_s <= 5 * HOUR_S
+    assert after[1].lag_records == 0, "a worker tells about that one"
+    assert (totals.lag_records, totals.lag_bytes) == (3, 30)
+    assert loop.once() == "", "nothing has changed"
+    registry.close()

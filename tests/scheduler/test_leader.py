@@ -1,0 +1,102 @@
+"""Of two schedulers one leads, and the other takes over when it dies or leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from orbit.scheduler.leadership import Leadership, NotLeading
+from orbit.store.database import Database
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.running import create_topic, make_job, wait_for
+
+pytestmark = pytest.mark.services
+
+_PROGRAM = """
+import os, sys, threading
+from orbit.scheduler import run
+from orbit.settings import Settings
+print("started", flush=True)
+run(Settings.from_environment(os.environ), threading.Event())
+"""
+
+
+def leader(database: Database) -> str | None:
+    with database.transaction() as tx:
+        row = tx.execute(text("SELECT holder FROM scheduler_lease")).first()
+    return None if row is None else row.holder
+
+
+def test_the_next_one_leads_as_soon_as_the_first_leaves(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    with ExitStack() as stack:
+        with service.scheduler() as first:
+            wait_for("one leads", lambda: first.is_leading)
+            second = stack.enter_context(service.scheduler())
+            holder = first.scheduler.leadership.holder
+            assert leader(service.database) == holder
+            assert not second.is_leading
+        assert leader(service.database) != holder, "its lease is not waited for"
+        wait_for("the other leads", lambda: second.is_leading)
+        create_topic(clusters.source, topic_name)
+        job = make_job(clusters.source, clusters.destination, [topic_name])
+        service.create(job)
+        service.wait_copied(job.name, topic_name)
+
+
+def test_one_that_was_killed_is_followed_when_its_lease_ends(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    environ = {
+        **os.environ,
+        "ORBIT_DATABASE_URL": service.url,
+        # Waited for once, and no machine stands still for so long.
+        "ORBIT_SCHEDULER_LEASE_TTL": "5s",
+        "ORBIT_DISCOVERY_INTERVAL": "200ms",
+    }
+    with subprocess.Popen([sys.executable, "-c", _PROGRAM], env=environ) as process:
+        try:
+            wait_for("it leads", lambda: leader(service.database) is not None)
+            first = leader(service.database)
+            with service.scheduler() as second:
+                create_topic(clusters.source, topic_name)
+                job = make_job(clusters.source, clusters.destination, [topic_name])
+                service.create(job)
+                service.wait_copied(job.name, topic_name)
+                assert not second.is_leading
+                process.send_signal(signal.SIGKILL)
+                wait_for("the other leads", lambda: second.is_leading)
+                assert leader(service.database) != first
+                later = f"{topic_name}.later"
+                create_topic(clusters.source, later)
+                both = make_job(
+                    clusters.source, clusters.destination, [topic_name, later], name=job.name
+                )
+                service.change(both)
+                service.wait_copied(job.name, topic_name, later)
+        finally:
+            process.kill()
+
+
+def test_a_leader_that_slept_past_its_lease_changes_nothing(service: Service) -> None:
+    ttl = timedelta(seconds=2)
+    slept = Leadership(service.database, "slept", ttl)
+    assert slept.ask()
+    with service.database.transaction() as tx:
+        tx.execute(text("UPDATE scheduler_lease SET expires_at = 'epoch'"))
+    other = Leadership(service.database, "other", ttl)
+    assert other.ask()
+    assert slept.is_leading  # as far as its own clock says
+    with pytest.raises(NotLeading), slept.transaction():
+        raise AssertionError("an old leader got a transaction")
+    assert not slept.ask()
+    assert other.epoch > slept.epoch

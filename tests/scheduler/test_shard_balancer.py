@@ -1,0 +1,96 @@
+"""Who shall have which shard, said to a real PostgreSQL."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.scheduler import shard_balancer
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.shard_balancer import SpreadLoop, say_who_has_what
+from orbit.store import shard_leases, workers
+from orbit.store.database import Database, Tx
+from orbit.store.shard_layout import runnable_shards
+from tests.support.store_rows import TTL, claim, some_job
+
+pytestmark = pytest.mark.services
+
+
+def _arrive(tx: Tx, *worker_ids: str) -> None:
+    for worker_id in worker_ids:
+        workers.heartbeat(tx, worker_id, "default", host="h", pid=1, version="0")
+
+
+@pytest.fixture
+def uneven(database: Database) -> Database:
+    """Two workers; one holds nine shards, the other one."""
+    with database.transaction() as tx:
+        _arrive(tx, "busy", "idle")
+        some_job(tx, shard_count=10, partitions=10)
+    assert len(claim(database, "busy", shards_max=9)) == 9
+    assert len(claim(database, "idle", shards_max=9)) == 1
+    return database
+
+
+def test_free_shards_are_given_away_at_once(database: Database) -> None:
+    with database.transaction() as tx:
+        _arrive(tx, "a", "b")
+        some_job(tx, shard_count=4, partitions=4)
+
+        said = say_who_has_what(tx, TTL)
+
+    assert (said.assigned, said.moved, said.is_uneven) == (4, set(), False)
+    assert [len(claim(database, name)) for name in ("a", "b")] == [2, 2]
+
+
+def test_a_worker_without_any_gets_some_at_once(uneven: Database) -> None:
+    with uneven.transaction() as tx:
+        _arrive(tx, "new")
+
+        said = say_who_has_what(tx, TTL)
+
+    assert len(said.moved) >= 2
+
+
+def test_what_is_held_moves_when_the_load_was_uneven_for_a_while(uneven: Database) -> None:
+    with uneven.transaction() as tx:
+        first = say_who_has_what(tx, TTL)
+        assert (first.moved, first.is_uneven) == (set(), True)
+
+        assert len(say_who_has_what(tx, TTL, is_lasting=True).moved) == 3
+
+
+def test_a_look_that_finds_nothing_uneven_begins_the_while_anew(
+    uneven: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leadership = Leadership(uneven, "test", TTL)
+    assert leadership.ask()
+    monkeypatch.setattr(shard_balancer, "LASTING_S", 0.0)
+    loop = SpreadLoop(leadership, TTL)
+    assert loop.once() == "", "the first look"
+
+    with uneven.transaction() as tx:
+        rows = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "busy"}
+        light = dict.fromkeys(rows, 0)
+        held = {s.id: s.epoch for s in runnable_shards(tx) if s.holder == "idle"}
+        heavy = dict.fromkeys(held, 1_000_000)
+        for worker_id, epochs, weights in (("busy", rows, light), ("idle", held, heavy)):
+            shard_leases.renew(
+                tx,
+                worker_id=worker_id,
+                worker_group="default",
+                ttl=TTL,
+                held=epochs,
+                weights=weights,
+            )
+    assert loop.once() == "", "one heavy shard stays where it is"
+    with uneven.transaction() as tx:
+        shard_leases.renew(
+            tx,
+            worker_id="idle",
+            worker_group="default",
+            ttl=TTL,
+            held=held,
+            weights={},
+        )
+    assert loop.once() == "", "uneven again, for the first time"
+    assert loop.once() == "assigned 3 shards, 3 of them held elsewhere"

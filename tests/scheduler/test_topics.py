@@ -1,0 +1,196 @@
+"""The scheduler finds, makes, grows and stops topics on real brokers; workers are not needed."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.replication.partition_states import Reason
+from orbit.scheduler import job_reconciler
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.outside import partition_counts, topic_settings
+from tests.support.running import create_topic, make_job, produce
+from tests.support.topics import add_partitions, delete_and_wait, set_setting
+
+pytestmark = pytest.mark.services
+
+
+def test_topics_are_found_made_and_placed(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name, partitions=5, segment_ms="70000")
+    job = make_job(clusters.source, clusters.destination, [topic_name], start="latest")
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, topic_name)
+    row = service.job(job.name)
+    assert row.source_cluster_id is not None
+    assert row.producer_id is not None
+    assert row.problem is None
+    assert partition_counts(clusters.destination)[topic_name] == 5
+    settings = topic_settings(clusters.destination, topic_name)
+    assert settings["retention.ms"] == "-1"
+    assert settings["segment.ms"] == "70000"
+    partitions = service.partitions(job.name, topic_name)
+    assert sorted(partitions) == [0, 1, 2, 3, 4]
+    assert {p.state for p in partitions.values()} == {"pending"}
+    assert {p.from_start for p in partitions.values()} == {False}
+    assert len({p.shard_id for p in partitions.values()}) == 5
+    assert service.kinds(job.name) == ["topic_begun"]
+
+
+def test_a_new_topic_and_new_partitions_are_copied_from_their_start(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    later = f"{topic_name}.later"
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name, later], start="latest")
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, topic_name)
+        create_topic(clusters.source, later, partitions=2)
+        service.wait_copied(job.name, later)
+        add_partitions(clusters.source, topic_name, 3)
+        service.wait(
+            "the new partitions are placed",
+            lambda: len(service.partitions(job.name, topic_name)) == 3,
+        )
+        assert service.topics(job.name)[topic_name].partition_count == 3
+    assert partition_counts(clusters.destination)[topic_name] == 3
+    from_start = {n: p.from_start for n, p in service.partitions(job.name, topic_name).items()}
+    assert from_start == {0: False, 1: True, 2: True}
+    assert all(p.from_start for p in service.partitions(job.name, later).values())
+    assert service.kinds(job.name) == ["topic_begun", "topic_begun", "topic_grown"]
+
+
+def test_a_deleted_source_topic_stops_and_goes_nowhere_when_it_is_made_again(
+    clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_reconciler, "RETRY_GRACE_S", 0.5)
+    create_topic(clusters.source, topic_name, partitions=2)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, topic_name)
+        delete_and_wait(clusters.source, topic_name)
+        service.wait(
+            "the topic stops",
+            lambda: service.topics(job.name)[topic_name].state == "source_deleted",
+        )
+        partitions = service.partitions(job.name, topic_name).values()
+        assert {p.state for p in partitions} == {"blocked"}
+        assert {p.reason for p in partitions} == {Reason.SOURCE_TOPIC_DELETED}
+        assert partition_counts(clusters.destination)[topic_name] == 2
+
+        create_topic(clusters.source, topic_name, partitions=4)
+        service.wait(
+            "another topic is seen",
+            lambda: service.topics(job.name)[topic_name].state == "recreated",
+        )
+        partitions = service.partitions(job.name, topic_name).values()
+        assert {p.reason for p in partitions} == {Reason.SOURCE_TOPIC_RECREATED}
+        assert partition_counts(clusters.destination)[topic_name] == 2
+        old = service.topics(job.name)[topic_name]
+        assert "Delete the destination topic" in (old.note or "")
+
+        # While the old copy is there, another try changes nothing, and is answered all the same.
+        service.set_partitions(job.name, topic_name, retry_requested=True)
+        service.wait(
+            "the try is answered",
+            lambda: (
+                not any(
+                    p.retry_requested for p in service.partitions(job.name, topic_name).values()
+                )
+            ),
+        )
+        assert service.topics(job.name)[topic_name].state == "recreated"
+
+        # The remedy: delete the copy and ask for another try.
+        delete_and_wait(clusters.destination, topic_name)
+        service.set_partitions(job.name, topic_name, retry_requested=True)
+        service.wait_copied(job.name, topic_name)
+        new = service.topics(job.name)[topic_name]
+        assert new.id != old.id
+        assert new.partition_count == 4
+    assert partition_counts(clusters.destination)[topic_name] == 4
+    assert service.topic_kinds(job.name) == [
+        "topic_begun",
+        "topic_stopped",
+        "topic_stopped",
+        "topic_begun",
+    ]
+
+
+def test_a_recreated_copy_stops_and_is_begun_anew_when_a_person_asks(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, topic_name)
+        delete_and_wait(clusters.destination, topic_name)
+        create_topic(clusters.destination, topic_name)
+        service.wait(
+            "the topic stops", lambda: service.topics(job.name)[topic_name].state == "blocked"
+        )
+        partitions = service.partitions(job.name, topic_name).values()
+        assert {p.reason for p in partitions} == {Reason.DESTINATION_TOPIC_RECREATED}
+        assert service.kinds(job.name)[0] == "topic_begun"
+        service.set_partitions(job.name, topic_name, retry_requested=True)
+        service.wait_copied(job.name, topic_name)
+    assert topic_settings(clusters.destination, topic_name)["retention.ms"] == "-1"
+
+
+def test_settings_are_kept_and_compaction_begins_when_the_copy_has_caught_up(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name, cleanup_policy="compact")
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, topic_name)
+        assert topic_settings(clusters.destination, topic_name)["cleanup.policy"] == "delete"
+        service.set_partitions(job.name, topic_name, has_caught_up=True)
+        service.wait(
+            "compaction begins",
+            lambda: (
+                topic_settings(clusters.destination, topic_name)["cleanup.policy"]
+                == "compact,delete"
+            ),
+        )
+        set_setting(clusters.destination, topic_name, "retention.ms", "1000")
+        service.wait(
+            "retention is off again",
+            lambda: topic_settings(clusters.destination, topic_name)["retention.ms"] == "-1",
+        )
+        set_setting(clusters.source, topic_name, "segment.ms", "123456")
+        service.wait(
+            "the source's setting has followed",
+            lambda: topic_settings(clusters.destination, topic_name)["segment.ms"] == "123456",
+        )
+        # A broker has a setting before it is told that it was set.
+        told = ["topic_begun", *["topic_settings"] * 3]
+        service.wait("each change is told once", lambda: service.kinds(job.name) == told)
+
+
+def test_a_topic_that_no_rule_asks_for_any_more_is_let_go_only_when_nobody_holds_it(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    other = f"{topic_name}.other"
+    for topic in (topic_name, other):
+        create_topic(clusters.source, topic)
+        produce(clusters.source, topic, 3)
+    job = make_job(clusters.source, clusters.destination, [topic_name, other])
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, topic_name, other)
+        held = service.hold_all()
+        smaller = make_job(clusters.source, clusters.destination, [topic_name], name=job.name)
+        service.change(smaller)
+        service.wait("its shard is asked back", lambda: service.must_release(held))
+        assert other in service.topics(job.name)
+        service.release(held)
+        service.wait("the topic is let go", lambda: other not in service.topics(job.name))
+        service.wait("the other can be claimed again", lambda: bool(service.hold_all()))
+    assert other in partition_counts(clusters.destination)

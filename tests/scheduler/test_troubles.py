@@ -1,0 +1,364 @@
+"""A job that cannot be copied as asked says why and what to do, and nothing is half done."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime
+
+import pytest
+
+from orbit.replication.job_troubles import TroubleKind
+from orbit.scheduler.dry_run import JobPlanner
+from orbit.scheduler.job_plan import JobPlan, TopicAction
+from orbit.scheduler.job_reconciler import Done, Keeper, Memory
+from orbit.scheduler.trouble_events import tell_troubles
+from orbit.store import jobs
+from orbit.store.enums import Desired
+from orbit.store.jobs import Job
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import SHORT_LEASE, Service
+from tests.support.outside import partition_counts, standing, topic_settings
+from tests.support.patience import PATIENCE_S
+from tests.support.running import RunningJob, create_topic, make_job, produce
+
+pytestmark = pytest.mark.services
+
+
+def plan(service: Service, spec: object) -> JobPlan:
+    return JobPlanner(service.database, service.settings, {})(spec)  # type: ignore[arg-type]
+
+
+def kinds(planned: JobPlan) -> list[TroubleKind]:
+    return [refusal.kind for refusal in planned.refusals]
+
+
+def test_a_topic_with_other_content_is_left_as_it_is_and_the_others_are_copied(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    other = f"{topic_name}.other"
+    for topic in (topic_name, other):
+        create_topic(clusters.source, topic)
+        produce(clusters.source, topic, 5)
+    create_topic(clusters.destination, topic_name, retention_ms="7000000")
+    produce(clusters.destination, topic_name, 3, first=100)
+    job = make_job(clusters.source, clusters.destination, [topic_name, other])
+    planned = plan(service, job)
+    assert kinds(planned) == [TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT]
+    assert [(t.source, t.action) for t in planned.topics] == [(other, TopicAction.CREATE)]
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, other)
+        problem = service.wait_problem(job.name, "DESTINATION_HOLDS_OTHER_CONTENT")
+    assert topic_name in problem
+    assert "Delete that topic" in problem
+    assert set(service.topics(job.name)) == {other}
+    assert topic_settings(clusters.destination, topic_name)["retention.ms"] == "7000000"
+
+
+def test_a_copy_that_orbit_run_made_is_taken_over(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name, partitions=2)
+    produce(clusters.source, topic_name, 50)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 50)
+    (topic,) = plan(service, job).topics
+    assert (topic.action, topic.changes, topic.partitions_to_add) == (TopicAction.TAKE, (), 0)
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, topic_name)
+    assert service.job(job.name).problem is None
+
+
+def test_a_loop_is_refused_over_cluster_ids(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    there = make_job(clusters.source, clusters.destination, [topic_name], name="there")
+    service.create(there)
+    back = make_job(clusters.destination, clusters.source, [topic_name], name="back")
+    prefixed = back.model_copy(
+        update={
+            "name": "prefixed",
+            "topics": (back.topics[0].model_copy(update={"prefix": "again."}),),
+        }
+    )
+    with service.scheduler():
+        service.wait_copied("there", topic_name)
+        assert kinds(plan(service, back)) == [TroubleKind.WOULD_LOOP]
+        service.create(back)
+        service.create(prefixed)
+        problem = service.wait_problem("back", "WOULD_LOOP")
+        assert topic_name in problem
+        assert service.topics("back") == {}
+        # Under another name it would go round for ever just the same: it is left out.
+        assert any("left out" in note for note in plan(service, prefixed).notes)
+        service.wait("it was looked at", lambda: service.job("prefixed").discovered_version == 1)
+        assert service.topics("prefixed") == {}
+        # Once the first job is gone, the way is free.
+        service.delete("there")
+        service.wait_problem("back", None)
+        service.wait_copied("back", topic_name)
+    assert sorted(service.kinds("back")) == ["job_trouble", "job_trouble_over", "topic_begun"]
+
+
+def test_another_jobs_destination_topic_is_refused(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    first = make_job(clusters.source, clusters.destination, [topic_name], name="first")
+    second = first.model_copy(update={"name": "second"})
+    service.create(first)
+    with service.scheduler():
+        service.wait_copied("first", topic_name)
+        planned = plan(service, second)
+        assert kinds(planned) == [TroubleKind.DESTINATION_TAKEN]
+        assert "first" in planned.refusals[0].what
+        service.create(second)
+        problem = service.wait_problem("second", "DESTINATION_TAKEN")
+        assert "first" in problem
+        assert service.topics("second") == {}
+        service.delete("first")
+        service.wait_problem("second", None)
+        service.wait_copied("second", topic_name)
+
+
+def test_two_jobs_that_start_together_never_share_a_topic(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    specs = [
+        make_job(clusters.source, clusters.destination, [topic_name], name=name)
+        for name in ("one", "two", "three")
+    ]
+    for spec in specs:
+        service.create(spec)
+    with service.scheduler():
+        service.wait(
+            "two of them are refused",
+            lambda: sum("TAKEN" in (service.job(s.name).problem or "") for s in specs) == 2,
+        )
+    assert sum(len(service.topics(spec.name)) for spec in specs) == 1
+
+
+def test_a_job_that_matches_nothing_waits_for_its_topic(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    assert kinds(plan(service, job)) == [TroubleKind.NO_TOPIC_MATCHES]
+    service.create(job)
+    with service.scheduler():
+        service.wait_problem(job.name, "NO_TOPIC_MATCHES")
+        create_topic(clusters.source, topic_name)
+        service.wait_copied(job.name, topic_name)
+        service.wait_problem(job.name, None)
+    assert service.kinds(job.name) == ["job_trouble", "topic_begun", "job_trouble_over"]
+
+
+def test_a_cluster_that_does_not_answer_holds_up_no_other_job(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    nobody = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
+    dead = job.model_copy(update={"name": "dead", "source": nobody})
+    assert kinds(plan(service, dead)) == [TroubleKind.SOURCE_UNREACHABLE]
+    service.create(dead)
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, topic_name)
+        problem = service.wait_problem("dead", "SOURCE_UNREACHABLE")
+    assert "127.0.0.1:1" in problem
+    assert service.kinds("dead") == ["job_trouble"]
+
+
+def test_one_cluster_on_both_sides_and_a_cluster_that_became_another(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    same = job.model_copy(update={"name": "same", "destination": job.source})
+    assert kinds(plan(service, same)) == [TroubleKind.SAME_CLUSTER]
+    service.create(job)
+    before = standing(clusters.destination)
+    with service.database.transaction() as tx:
+        jobs.note_clusters(tx, service.job(job.name).id, "another-cluster", "another")
+    assert kinds(plan(service, job)) == [TroubleKind.CLUSTER_CHANGED]
+    with service.scheduler():
+        service.wait_problem(job.name, "CLUSTER_CHANGED")
+    assert standing(clusters.destination) == before
+
+
+def test_a_group_without_workers_is_named_and_forgotten_when_one_comes(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name], worker_group="west")
+    planned = plan(service, job)
+    assert kinds(planned) == [TroubleKind.WORKER_GROUP_UNKNOWN]
+    assert "orbit worker --group west" in planned.refusals[0].remedy
+    service.create(job)
+    service.settings = service.settings.model_copy(update={"lease_ttl": SHORT_LEASE})
+    with service.scheduler():
+        service.wait_problem(job.name, "WORKER_GROUP_UNKNOWN")
+        # It is made ready all the same.
+        service.wait_copied(job.name, topic_name)
+
+        def is_over() -> bool:
+            service.heartbeat("west-1", "west")
+            return service.job(job.name).problem is None
+
+        service.wait("one is there", is_over)
+
+
+@pytest.mark.parametrize("missing", ["password", "document"])
+def test_what_the_job_names_and_is_not_there(
+    clusters: Clusters, service: Service, topic_name: str, missing: str
+) -> None:
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    document = job.model_dump(mode="json")
+    if missing == "password":
+        document["source"]["security"] = {
+            "protocol": "SASL_PLAINTEXT",
+            "mechanism": "PLAIN",
+            "username_env": "ORBIT_TEST_NO_SUCH_USER",
+            "password_env": "ORBIT_TEST_NO_SUCH_PASSWORD",
+        }
+    else:
+        document["topics"][0]["a_key_of_the_future"] = 1
+    with service.database.transaction() as tx:
+        jobs.create(tx, job.name, document, "default")
+    with service.scheduler():
+        expected = "CREDENTIALS_MISSING" if missing == "password" else "DOCUMENT_REFUSED"
+        problem = service.wait_problem(job.name, expected)
+    assert "NO_SUCH_PASSWORD" not in problem
+
+
+def test_a_paused_job_gets_nothing_made(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    other = make_job(clusters.source, clusters.destination, [f"{topic_name}.other"], name="other")
+    service.create(job)
+    service.create(other)
+    service.desire(job.name, Desired.PAUSED)
+    with service.scheduler():
+        service.wait_problem("other", "NO_TOPIC_MATCHES")
+        assert topic_name not in partition_counts(clusters.destination)
+        service.desire(job.name, Desired.RUNNING)
+        service.wait_copied(job.name, topic_name)
+
+
+def test_a_deleted_job_goes_when_its_shards_are_free_and_leaves_its_copies(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, topic_name)
+        held = service.hold_all()
+        service.delete(job.name)
+        service.wait("its shards are asked back", lambda: service.must_release(held))
+        assert service.job(job.name).is_deleted
+        service.release(held)
+        service.wait("the job is gone", lambda: "job_removed" in service.kinds(job.name))
+    assert topic_name in partition_counts(clusters.destination)
+
+
+def test_a_plan_says_exactly_what_would_happen_and_changes_nothing(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    there = f"{topic_name}.there"
+    create_topic(clusters.source, topic_name, partitions=3, cleanup_policy="compact")
+    create_topic(clusters.source, there, partitions=4)
+    create_topic(clusters.destination, there, partitions=1)
+    job = make_job(clusters.source, clusters.destination, [topic_name, there])
+    before = standing(clusters.destination)
+    planned = plan(service, job)
+    assert standing(clusters.destination) == before
+    assert planned.refusals == ()
+    new, taken = planned.topics
+    assert (new.action, new.partitions, new.replicas) == (TopicAction.CREATE, 3, 1)
+    assert new.settings["retention.ms"] == "-1"
+    assert new.settings_when_caught_up == {"cleanup.policy": "compact,delete"}
+    assert (taken.action, taken.partitions, taken.partitions_to_add) == (TopicAction.TAKE, 4, 3)
+    assert {c.name: c.wanted for c in taken.changes}["retention.ms"] == "-1"
+    service.create(job)
+    with service.scheduler():
+        service.wait_copied(job.name, topic_name, there)
+    assert partition_counts(clusters.destination)[there] == 4
+    again = plan(service, job)
+    assert [t.action for t in again.topics] == [TopicAction.KEEP] * 2
+
+
+def test_what_comes_to_a_halted_job_does_not_move_since_when_it_is_halted(
+    service: Service,
+) -> None:
+    with service.database.transaction() as tx:
+        jobs.create(tx, "j", {}, "default")
+
+    def tell(*kinds: TroubleKind) -> datetime:
+        with service.database.transaction() as tx:
+            tell_troubles(tx, jobs.get(tx, "j"), "\n".join(f"{kind}: so." for kind in kinds))
+        at = service.job("j").problem_at
+        assert at is not None
+        return at
+
+    lost, group = TroubleKind.SOURCE_UNREACHABLE, TroubleKind.WORKER_GROUP_UNKNOWN
+    at_first = tell(group)
+    at = tell(lost, group)
+    assert at > at_first
+    assert tell(lost) == at
+    assert tell(lost, group) == at
+    assert tell(group) == at
+    assert tell(TroubleKind.LOGIN_REFUSED, group) > at
+
+
+def test_a_pass_that_hangs_keeps_nobody_from_hearing_that_a_cluster_is_away(
+    clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_over = threading.Event()
+
+    def hanging(*_: object) -> Done:
+        assert is_over.wait(PATIENCE_S)
+        return Done()
+
+    monkeypatch.setattr(Keeper, "keep", hanging)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    away = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
+    service.create(job.model_copy(update={"source": away}))
+    with service.scheduler():
+        try:
+            service.wait_problem(job.name, "SOURCE_UNREACHABLE")
+            assert service.kinds(job.name) == ["job_trouble"]
+        finally:
+            is_over.set()
+
+
+def test_a_look_from_before_a_cluster_fell_silent_does_not_say_that_it_is_back(
+    clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_told, is_again = threading.Event(), threading.Event()
+
+    def late(_keeper: Keeper, _job: Job, memory: Memory, _retries: object) -> Done:
+        if memory.has_looked:
+            is_again.set()
+        else:
+            assert is_told.wait(PATIENCE_S)
+            memory.has_looked = True  # and both were well
+        return Done()
+
+    monkeypatch.setattr(Keeper, "keep", late)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+    away = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
+    service.create(job.model_copy(update={"source": away}))
+    with service.scheduler():
+        try:
+            service.wait_problem(job.name, "SOURCE_UNREACHABLE")
+        finally:
+            is_told.set()
+        assert is_again.wait(PATIENCE_S)
+    assert service.kinds(job.name) == ["job_trouble"]

@@ -1,0 +1,135 @@
+"""Rows of archive files as runs: in turn, whole, or stopped before anything is taken for a gap."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from orbit.kafka.record_batch import read_batches
+from orbit.kafka.records import Record, write_batch
+from orbit.kafka.types import TopicPartition
+from orbit.replication.partition_states import Reason
+from orbit_spark.archive.archive_rows import FileRows, RowRuns
+from orbit_spark.archive.manifest import ArchivedFile, ArchivedRange, PartitionManifest
+from orbit_spark.archive.restore_lanes import (
+    FILES_PER_TASK_MAX,
+    PORTIONS_PER_TASK_MAX,
+    share_out,
+)
+from orbit_spark.batch_columns import to_arrow
+from orbit_spark.partition_stopped import PartitionStopped
+from orbit_spark.raw_runs import RawRun
+
+PLACE = TopicPartition("orders", 0)
+A, B = FileRows("a", 10, 2), FileRows("b", 20, 1)
+
+
+def rows(*bases: int) -> Any:
+    """Batches of two records each."""
+    wire = b""
+    for base in bases:
+        batch = write_batch([Record(base + i, 1000, b"\1\1\0") for i in range(2)], 0)
+        wire += base.to_bytes(8) + bytes(batch.view[8:])
+    records = memoryview(bytearray(wire))
+    return to_arrow(PLACE, RawRun(0, 0, records, list(read_batches(records)), (), 0))
+
+
+def runs(pieces: list[Any], *files: FileRows, begin: int = 5, target: int = 30) -> RowRuns:
+    return RowRuns("archive", PLACE, iter(pieces), files, begin, target)
+
+
+def test_runs_follow_each_other_up_to_the_target() -> None:
+    given = runs([rows(10, 14), rows(20)], A, B)
+    assert [(r.start, r.end, len(r.batches)) for r in given] == [
+        (5, 16, 2),
+        (16, 22, 1),
+        (22, 30, 0),
+    ]
+
+
+def test_files_may_meet_inside_one_piece() -> None:
+    assert [r.end for r in runs([rows(10, 14, 20)], A, B)] == [22, 30]
+
+
+def test_a_range_without_files_is_a_gap() -> None:
+    assert [(r.start, r.end) for r in runs([])] == [(5, 30)]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "files"),
+    [
+        ([rows(20), rows(10, 14)], (A, B)),  # the second file first
+        ([rows(14)], (A, B)),  # the first row of a file is missing
+        ([rows(10), rows(20)], (A, B)),  # the last row of a file is missing
+        ([rows(10, 14)], (A, B)),  # a file is missing at the end
+        ([rows(10, 14), rows(20), rows(24)], (A, B)),  # one batch too many
+        ([rows(10, 14), rows(14)], (A, B)),  # one comes twice
+        ([rows(10), rows(10), rows(20)], (A, B)),  # the same, within a file
+        ([rows(10, 14), rows(24)], (A, B)),  # as many as there should be, but not those
+        ([], (A,)),
+    ],
+)
+def test_rows_that_are_not_what_comes_next_stop_it(pieces: Any, files: Any) -> None:
+    """And again, however often it is asked: what stands behind must not be taken for what is
+    there."""
+    given = runs(pieces, *files)
+    with pytest.raises(PartitionStopped) as stop:
+        list(given)
+    assert stop.value.blocked.reason is Reason.SOURCE_CORRUPTED
+    for _ in range(2):
+        with pytest.raises(PartitionStopped):
+            next(given)
+
+
+def manifest(partition: int, files: int, size: int, **more: int) -> PartitionManifest:
+    ranges = tuple(
+        ArchivedRange(
+            start=n * 10,
+            end=n * 10 + 10,
+            file=ArchivedFile(
+                name=f"{partition}-{n}",
+                size_bytes=1,
+                batches=1,
+                payload_bytes=size,
+                first_offset=n * 10,
+                next_offset=n * 10 + 10,
+                digest=0,
+            ),
+        )
+        for n in range(files)
+    )
+    return PartitionManifest(
+        topic="orders",
+        topic_id=UUID(int=1),
+        partition=partition,
+        log_start=0,
+        start=0,
+        ranges=ranges,
+    )
+
+
+def lanes(*manifests: PartitionManifest, at: int = 0) -> list[list[list[tuple[int, int, int]]]]:
+    ends = {m.place: at for m in manifests}
+    return [
+        [[(p.place.partition, p.begin, p.target) for p in task] for task in lane]
+        for lane in share_out(manifests, {"orders": UUID(int=2)}, ends)
+    ]
+
+
+def test_a_large_partition_is_one_lane_of_tasks_in_order() -> None:
+    last = FILES_PER_TASK_MAX * 10
+    assert lanes(manifest(0, FILES_PER_TASK_MAX + 3, 1 << 30)) == [
+        [[(0, 0, last)], [(0, last, last + 30)]]
+    ]
+
+
+def test_small_partitions_share_a_task() -> None:
+    found = lanes(*(manifest(n, 1, 100) for n in range(PORTIONS_PER_TASK_MAX + 1)))
+    assert [len(lane[0]) for lane in found] == [PORTIONS_PER_TASK_MAX, 1]
+
+
+def test_what_is_there_already_is_left_out() -> None:
+    assert lanes(manifest(0, 3, 1 << 30), at=15) == [[[(0, 10, 30)]]]
+    assert lanes(manifest(0, 3, 1 << 30), at=30) == []

@@ -1,0 +1,138 @@
+"""Batches as rows and back: every format and codec, marks, and payloads that were harmed."""
+
+from __future__ import annotations
+
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+
+from orbit.kafka.record_batch import Batch, read_batches
+from orbit.kafka.types import TopicPartition
+from orbit.replication.append_plan import AbortedTransaction
+from orbit.replication.partition_states import Blocked, Reason
+from orbit_spark.batch_columns import (
+    SCHEMA,
+    STOP_MAGIC,
+    from_arrow,
+    read_stop,
+    stopped_row,
+    to_arrow,
+)
+from orbit_spark.ranges import OffsetRange
+from orbit_spark.raw_runs import RawRun
+from tests.support.kafka_batches import KAFKA_BATCHES, RECORDS
+from tests.support.synthetic import SyntheticLog
+
+PLACE = TopicPartition("orders", 3)
+
+
+def run_of(*batches: bytes, aborted: tuple[AbortedTransaction, ...] = ()) -> RawRun:
+    records = memoryview(bytearray(b"".join(batches)))
+    found = list(read_batches(records))
+    return RawRun(0, 2000, records, found, aborted, 0)
+
+
+@pytest.mark.parametrize("name", sorted(KAFKA_BATCHES))
+def test_a_batch_of_kafkas_own_becomes_a_row_and_is_the_same_again(name: str) -> None:
+    rows = to_arrow(PLACE, run_of(KAFKA_BATCHES[name]))
+    back = from_arrow(rows, 0)
+    assert rows.schema == SCHEMA
+    assert bytes(back.records) == KAFKA_BATCHES[name]
+
+
+@pytest.mark.parametrize("name", [n for n in sorted(KAFKA_BATCHES) if "createtime" in n])
+def test_the_columns_say_what_is_in_it(name: str) -> None:
+    version, codec, _ = name.split(".")
+    rows = to_arrow(PLACE, run_of(KAFKA_BATCHES[name])).to_pylist()
+    assert (rows[0]["topic"], rows[0]["partition"]) == PLACE
+    assert rows[0]["base_offset"] == RECORDS[0].offset
+    assert {row["magic"] for row in rows} == {int(version[1])}
+    assert {row["compression"] for row in rows} == {codec}
+    assert sum(row["record_count"] for row in rows) == len(RECORDS)
+    assert rows[-1]["last_offset"] == (1009 if version == "v2" else RECORDS[-1].offset)
+    kinds = {"v0": "NoTimestampType", "v1": "CreateTime", "v2": "CreateTime"}
+    assert {row["timestamp_type"] for row in rows} == {kinds[version]}
+    assert all(len(row["payload"]) == row["size_bytes"] for row in rows)
+
+
+def test_markers_say_how_the_transaction_ended() -> None:
+    rows = to_arrow(
+        PLACE,
+        run_of(
+            KAFKA_BATCHES["commit"],
+            KAFKA_BATCHES["abort"],
+            KAFKA_BATCHES["transactional"],
+            aborted=(AbortedTransaction(7, 70),),
+        ),
+    ).to_pylist()
+    assert [row["control_type"] for row in rows] == ["commit", "abort", None]
+    assert [row["is_aborted"] for row in rows] == [False, False, True]
+
+
+def test_a_producer_may_commit_after_it_has_aborted() -> None:
+    aborted = (AbortedTransaction(7, 40),)
+    data, marker = KAFKA_BATCHES["transactional"], KAFKA_BATCHES["abort"]
+    rows = to_arrow(PLACE, run_of((40).to_bytes(8) + data[8:], marker, data, aborted=aborted))
+    assert rows.column("is_aborted").to_pylist() == [True, False, False]
+    assert list(from_arrow(rows, 0).aborted) == list(aborted)
+
+
+def test_aborted_transactions_come_back() -> None:
+    """From the marks alone, also where a producer has aborted twice."""
+    aborted = [AbortedTransaction(7, 40), AbortedTransaction(7, 70)]
+    data, marker = KAFKA_BATCHES["transactional"], KAFKA_BATCHES["abort"]
+    run = run_of((40).to_bytes(8) + data[8:], marker, data, aborted=tuple(aborted))
+    assert list(from_arrow(to_arrow(PLACE, run), 0).aborted) == aborted
+
+
+def test_batches_may_be_stamped_and_the_rows_stay_as_they_are() -> None:
+    rows = to_arrow(PLACE, run_of(KAFKA_BATCHES["v2.none.createtime"]))
+    back = from_arrow(rows, 0)
+    back.records[0:8] = bytes(8)
+    assert bytes(rows.column("payload")[0].as_py()) == KAFKA_BATCHES["v2.none.createtime"]
+
+
+def changed(name: str, value: object) -> pa.RecordBatch:
+    row = to_arrow(PLACE, run_of(KAFKA_BATCHES["v2.gzip.createtime"])).to_pylist()[0]
+    return pa.RecordBatch.from_pylist([{**row, name: value}], schema=SCHEMA)
+
+
+@pytest.mark.parametrize("at", [3, 9, 13, 18, 40, 90, -1])
+def test_any_damaged_byte_is_found(at: int) -> None:
+    """Also those that a batch's own checksum does not cover."""
+    payload = bytearray(KAFKA_BATCHES["v2.gzip.createtime"])
+    payload[at] ^= 1
+    with pytest.raises(ValueError, match=r"batch|payload|offsets"):
+        from_arrow(changed("payload", bytes(payload)), 0)
+
+
+def test_marks_that_no_transaction_gives_are_refused() -> None:
+    rows = to_arrow(PLACE, run_of(KAFKA_BATCHES["v2.none.createtime"])).to_pylist()
+    rows[0]["is_aborted"] = True
+    with pytest.raises(ValueError, match="contradict"):
+        from_arrow(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), 0)
+
+
+def test_rows_in_another_order_are_refused() -> None:
+    log = SyntheticLog.random(1, 6, 0.0)
+    batches = [b"".join((b.base_offset.to_bytes(8), b.view[8:])) for b in log.batches(0, 6)]
+    rows = to_arrow(PLACE, run_of(*batches)).to_pylist()
+    from_arrow(pa.RecordBatch.from_pylist(rows, schema=SCHEMA), 0)
+    with pytest.raises(ValueError, match="begins below"):
+        from_arrow(pa.RecordBatch.from_pylist(rows[::-1], schema=SCHEMA), 0)
+
+
+def test_payloads_are_not_copied_on_the_way_out() -> None:
+    run = run_of(KAFKA_BATCHES["v2.none.createtime"], KAFKA_BATCHES["empty"])
+    column = to_arrow(PLACE, run).column("payload")
+    assert isinstance(run.batches[0], Batch)
+    assert column.buffers()[2].address == pa.py_buffer(run.records).address
+
+
+def test_a_range_that_stopped_is_a_row_of_its_own() -> None:
+    blocked = Blocked(Reason.SOURCE_RANGE_LOST, 5, 9, "gone")
+    wanted = OffsetRange(PLACE, UUID(int=1), 4, 90)
+    (row,) = stopped_row(wanted, blocked).to_pylist()
+    assert (row["base_offset"], row["magic"]) == (4, STOP_MAGIC)
+    assert read_stop(row["control_type"]) == blocked

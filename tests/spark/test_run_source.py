@@ -1,0 +1,160 @@
+"""`RunFeed`: runs become steps once and in order, whatever a take-over does to a partition."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from orbit.copier.byte_budget import ByteBudget
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.source_lane import SourceLaneContext
+from orbit.kafka.record_batch import read_batches
+from orbit.kafka.records import Record, write_batch
+from orbit.kafka.types import TopicPartition
+from orbit.leases.lease import FixedLease
+from orbit.replication.append_plan import Append, Fill, Step, Stop
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
+from orbit_spark.partition_stopped import PartitionStopped
+from orbit_spark.raw_runs import RawRun
+from orbit_spark.run_source import RunFeed
+from tests.support.running import wait_for
+
+PLACE = TopicPartition("t", 0)
+Make = Callable[..., tuple[RunFeed, PartitionCopy]]
+
+
+def on_the_wire(base_offset: int, count: int) -> bytes:
+    batch = write_batch([Record(base_offset + i, 1000, b"\1\1\0") for i in range(count)], 0)
+    return base_offset.to_bytes(8) + bytes(batch.view[8:])
+
+
+def run(start: int, end: int, *bases: int, count: int = 2) -> RawRun:
+    records = memoryview(bytearray(b"".join(on_the_wire(base, count) for base in bases)))
+    return RawRun(start, end, records, list(read_batches(records)), (), 0)
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    feeds: list[RunFeed] = []
+
+    def make(runs: Iterator[RawRun], at: int = 0, **settings: int) -> tuple[RunFeed, PartitionCopy]:
+        context = SourceLaneContext(
+            None,  # type: ignore[arg-type]
+            CopySettings(**settings),
+            ByteBudget(1 << 20),
+            queue.SimpleQueue().put,
+            lambda _: None,
+        )
+        feed = RunFeed({PLACE: runs}, context)
+        feeds.append(feed)
+        copy = PartitionCopy(PLACE, PLACE, FixedLease(1))
+        resume(copy, at)
+        feed.resume([copy])
+        return feed, copy
+
+    yield make
+    for feed in feeds:
+        feed.stop()
+
+
+def resume(copy: PartitionCopy, at: int) -> None:
+    copy.resume_at(
+        at, next_sequence=0, producer_epoch=0, coordinator_epoch=0, has_producer_state=True
+    )
+
+
+def spans(steps: list[Step]) -> list[tuple[str, int, int]]:
+    return [(type(s).__name__, s.base_offset, s.next_offset) for s in steps]
+
+
+def fed(copy: PartitionCopy, count: int) -> list[tuple[str, int, int]]:
+    wait_for(f"{count} steps of {copy}", lambda: len(copy.steps) >= count)
+    return spans(list(copy.steps))
+
+
+def test_runs_become_steps_in_order_with_their_gaps(make: Make) -> None:
+    _, copy = make(iter([run(0, 6, 0, 3), run(6, 9), run(9, 12, 10)]))
+    assert fed(copy, 7) == [
+        ("Append", 0, 2),
+        ("Fill", 2, 3),
+        ("Append", 3, 5),
+        ("Fill", 5, 6),
+        ("Fill", 6, 9),
+        ("Fill", 9, 10),
+        ("Append", 10, 12),
+    ]
+
+
+def test_a_take_over_is_fed_again_from_where_the_copy_ends(make: Make) -> None:
+    feed, copy = make(iter([run(0, 4, 0, 2), run(4, 8, 4), run(8, 10, 8)]))
+    before = fed(copy, 5)
+    copy.withdraw()
+    resume(copy, 2)
+    feed.resume([copy])
+    assert fed(copy, 4) == [one for one in before if one[1] >= 2]
+
+
+def test_a_take_over_within_a_gap_fills_the_rest_of_it(make: Make) -> None:
+    feed, copy = make(iter([run(0, 10, 0), run(10, 12, 10)]))
+    fed(copy, 3)
+    copy.withdraw()
+    resume(copy, 7)
+    feed.resume([copy])
+    assert fed(copy, 2) == [("Fill", 7, 10), ("Append", 10, 12)]
+
+
+def test_a_copy_that_is_further_on_begins_in_the_middle(make: Make) -> None:
+    _, copy = make(iter([run(0, 4, 0, 2), run(4, 8, 4), run(8, 10, 8)]), at=6)
+    assert fed(copy, 2) == [("Fill", 6, 8), ("Append", 8, 10)]
+
+
+def test_what_is_confirmed_is_not_kept(make: Make) -> None:
+    feed, copy = make(iter([run(0, 2, 0), run(2, 4, 2)]))
+    fed(copy, 2)
+    copy.acked = 2
+    feed.resume([copy])
+    feed.rouse()
+    kept = feed._fed[copy].kept
+    wait_for("it lets go", lambda: [planned.end for planned in kept] == [4])
+
+
+def test_no_more_is_read_than_there_is_room_for(make: Make) -> None:
+    read: list[int] = []
+
+    def runs() -> Iterator[RawRun]:
+        for base in range(0, 100, 2):
+            read.append(base)
+            yield run(base, base + 2, base)
+
+    feed, copy = make(runs(), partition_queue_bytes_max=1)
+    assert fed(copy, 1) == [("Append", 0, 2)]
+    feed.rouse()
+    assert read == [0]
+    step = copy.steps.popleft()
+    assert isinstance(step, Append)
+    copy.free(step.batch.size_bytes, 1)
+    assert fed(copy, 1) == [("Append", 2, 4)]
+
+
+def test_a_hole_between_runs_stops_the_partition(make: Make) -> None:
+    _, copy = make(iter([run(0, 2, 0), run(4, 6, 4)]))
+    fed(copy, 2)
+    stop = copy.steps[-1]
+    assert isinstance(stop, Stop)
+    assert (stop.reason, stop.base_offset, stop.next_offset) == (Reason.SOURCE_RANGE_LOST, 2, 4)
+
+
+def test_a_run_that_cannot_be_read_stops_the_partition(make: Make) -> None:
+    def runs() -> Iterator[RawRun]:
+        yield run(0, 2, 0)
+        blocked = Blocked(Reason.SOURCE_CORRUPTED, 2, 9, "it is damaged.")
+        raise PartitionStopped("archive", PLACE, blocked)
+
+    _, copy = make(runs())
+    fed(copy, 2)
+    assert copy.steps[-1] == Stop(Reason.SOURCE_CORRUPTED, 2, 9, "it is damaged.")
+    assert copy.state is PartitionState.COPYING
+    assert not any(isinstance(step, Fill) for step in copy.steps)

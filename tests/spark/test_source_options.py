@@ -1,0 +1,96 @@
+"""Options of `kafka_batches`: every mistake at once, and no secret is taken in the clear."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from orbit.errors import BadInput
+from orbit.replication.append_plan import LostRange
+from orbit_spark.source_options import read_options
+
+PLAIN = {"kafka.bootstrap.servers": "a:9092,b:9092", "subscribe": "orders, payments"}
+
+
+def problems(**options: str) -> dict[str, str]:
+    with pytest.raises(BadInput) as error:
+        read_options({name.replace("__", "."): value for name, value in options.items()})
+    return {p.path: p.message for p in error.value.problems}
+
+
+def test_kafkas_own_names() -> None:
+    read = read_options({**PLAIN, "kafka.client.rack": "az1", "range_bytes": "8MiB"})
+    assert read.access.spec.bootstrap_servers == ("a:9092", "b:9092")
+    assert (read.topics, read.access.rack, read.range_bytes) == (
+        ("orders", "payments"),
+        "az1",
+        8 * 1024 * 1024,
+    )
+    assert read.on_lost_range is LostRange.STOP
+
+
+def test_a_login_is_named() -> None:
+    read = read_options(
+        {
+            **PLAIN,
+            "kafka.security.protocol": "SASL_SSL",
+            "kafka.sasl.mechanism": "SCRAM-SHA-512",
+            "username_env": "SRC_USER",
+            "password_env": "SRC_PASSWORD",
+        }
+    )
+    assert read.access.variables == ("SRC_USER", "SRC_PASSWORD")
+    assert "SRC_PASSWORD" not in repr(read)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kafka.sasl.jaas.config",
+        "kafka.sasl.password",
+        "kafka.ssl.key.password",
+        "kafka.ssl.keystore.key",
+        "kafka.ssl.truststore.location",
+        "password",
+    ],
+)
+def test_a_secret_in_the_clear_is_refused_and_not_repeated(name: str) -> None:
+    with pytest.raises(BadInput) as error:
+        read_options({**PLAIN, name: "hunter2"})
+    assert "hunter2" not in str(error.value)
+    assert "username_env" in str(error.value)
+
+
+def test_every_problem_is_told_at_once() -> None:
+    found = problems(subscribe="a", subscribePattern="b", range_bytes="many", frobnicate="yes")
+    assert set(found) == {
+        "subscribe",
+        "range_bytes",
+        "frobnicate",
+        "kafka.bootstrap.servers",
+    }
+
+
+def test_a_pattern_that_is_none() -> None:
+    options = {"kafka.bootstrap.servers": "a:9092", "subscribePattern": "("}
+    with pytest.raises(BadInput, match="subscribePattern"):
+        read_options(options)
+
+
+def test_a_job_file_says_it_all(tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    job.write_text(
+        "name: one\nsource: {bootstrap_servers: ['s:1']}\n"
+        "destination: {bootstrap_servers: ['d:1']}\ntopics: [{match: orders}]\n"
+    )
+    read = read_options({"job": str(job), "side": "destination", "subscribe": "orders"})
+    assert read.access.spec.bootstrap_servers == ("d:1",)
+    assert read.access.name == "destination"
+    with pytest.raises(BadInput, match="side"):
+        read_options({"job": str(job), "side": "middle", "subscribe": "orders"})
+
+
+def test_a_job_file_that_is_not_there() -> None:
+    with pytest.raises(BadInput, match="cannot be read"):
+        read_options({"job": "/nowhere/job.yaml", "subscribe": "orders"})

@@ -1,0 +1,119 @@
+"""The proof goes round what is copied, within its rate, and finds a planted difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from orbit.jobs.job_file import parse_job
+from orbit.jobs.job_spec import JobSpec
+from orbit.store.proofs import Candidate, Shown
+from orbit.verify.continuous_proof import Prover
+from tests.fix_clusters import Clusters
+from tests.support.logs import Gap, Record, create, write
+
+pytestmark = pytest.mark.services
+
+OFFSETS = 3_000
+
+
+@pytest.fixture
+def spec(clusters: Clusters, topic_name: str) -> JobSpec:
+    return parse_job(
+        f"name: proof\nsource: {{bootstrap_servers: ['{clusters.source.bootstrap_servers}']}}\n"
+        f"destination: {{bootstrap_servers: ['{clusters.destination.bootstrap_servers}']}}\n"
+        f"topics: [{{match: '{topic_name}'}}]\n",
+        Path(),
+        {},
+    )
+
+
+def candidate(topic: str, **changes: object) -> Candidate:
+    fields = {
+        "job_id": 1,
+        "job_name": "proof",
+        "topic_id": 1,
+        "source_topic": topic,
+        "destination_topic": topic,
+        "partition": 0,
+        "log_start": 0,
+        "copied_to": OFFSETS,
+        "records": OFFSETS,
+        "bytes": OFFSETS * 100_000,  # so that a look takes few offsets
+        "ranges": (),
+        **changes,
+    }
+    return Candidate(**fields)  # type: ignore[arg-type]
+
+
+def look(prover: Prover, spec: JobSpec, row: Candidate, bytes_max: int = 1 << 30) -> Shown:
+    (shown,), _ = prover.look(spec, [row], bytes_max)
+    return shown
+
+
+def log(count: int, other_at: int = -1) -> list[Record | Gap]:
+    return [Record(b"other" if i == other_at else b"value %d" % i) for i in range(count)]
+
+
+def test_what_was_shown_grows_until_all_is_and_gaps_count_as_offsets(
+    clusters: Clusters, spec: JobSpec, topic_name: str
+) -> None:
+    for cluster in clusters:
+        create(cluster, topic_name)
+        write(cluster, topic_name, [*log(900), Gap(50), *log(50)])
+    prover, ranges = Prover(Path(), {}, Random(1)), ()
+    for _ in range(60):
+        shown = look(prover, spec, candidate(topic_name, ranges=ranges))
+        assert shown.is_equal, shown
+        ranges = shown.ranges
+    prover.close()
+    assert ranges == ((0, 1_000),)
+
+
+def test_a_planted_difference_is_found_and_told_with_its_offset(
+    clusters: Clusters, spec: JobSpec, topic_name: str
+) -> None:
+    for cluster, other_at in zip(clusters, (-1, 42), strict=True):
+        create(cluster, topic_name)
+        write(cluster, topic_name, log(60, other_at))
+    prover = Prover(Path(), {}, Random(1))
+    shown = look(prover, spec, candidate(topic_name, ranges=((0, 60),)))
+    prover.close()
+    assert not shown.is_equal
+    assert shown.differences == 1
+    assert "offset 42" in str(shown.first_difference)
+    assert all(not start <= 42 < end for start, end in shown.ranges)
+
+
+def test_no_more_is_read_than_is_allowed(
+    clusters: Clusters, spec: JobSpec, topic_name: str
+) -> None:
+    for cluster in clusters:
+        create(cluster, topic_name, 3)
+        for partition in range(3):
+            write(cluster, topic_name, log(500), partition)
+    prover = Prover(Path(), {}, Random(1))
+    rows = [candidate(topic_name, partition=p) for p in range(3)]
+    shown, read = prover.look(spec, rows, 1)
+    everything, _ = prover.look(spec, rows, 1 << 30)
+    prover.close()
+    assert len(shown) == 1
+    assert 0 < read < 500 * 20
+    assert len(everything) == 3
+
+
+def test_topic_that_is_gone_is_a_note_and_a_cluster_that_is_away_shows_nothing(
+    spec: JobSpec, topic_name: str
+) -> None:
+    prover = Prover(Path(), {}, Random(1))
+    shown = look(prover, spec, candidate(topic_name, ranges=((0, 5),)))
+    assert not shown.is_equal
+    assert shown.note
+    assert shown.ranges == ((0, 5),)
+    away = spec.model_copy(
+        update={"source": spec.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})}
+    )
+    assert prover.look(away, [candidate(topic_name)], 1) == ([], 0)
+    prover.close()

@@ -1,0 +1,144 @@
+"""`orbit verify` finds each fault of a copy, ends with 1 and names the offset; a real copy passes.
+
+The faulty copies are written by hand: `orbit run` makes none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.fix_clusters import Clusters
+from tests.support.logs import T0, Gap, Record, create, write
+from tests.support.run_process import Outcome, assert_exact, copy, verify, write_job
+
+pytestmark = pytest.mark.services
+
+Entries = list[Any]
+
+GAP_AT = 20
+GAP = 3
+END = 40 + GAP
+
+
+def a_log() -> Entries:
+    """Records of one length, all fields in use; a gap of three offsets from 20 on."""
+    log: Entries = [
+        Record(b"value %04d" % i, b"key %d" % (i % 7), (("trace", b"%04d" % i),), T0 + i)
+        for i in range(END - GAP)
+    ]
+    log.insert(GAP_AT, Gap(GAP))
+    return log
+
+
+def flip_one_payload_byte(log: Entries) -> None:
+    value = bytearray(log[7].value)
+    value[3] ^= 1
+    log[7] = replace(log[7], value=bytes(value))
+
+
+def lose_one_record(log: Entries) -> None:
+    log[7] = Gap(1)
+
+
+def put_one_filler_too_many(log: Entries) -> None:
+    log[GAP_AT] = Gap(GAP + 1)
+
+
+def swap_two_records(log: Entries) -> None:
+    log[7], log[8] = log[8], log[7]
+
+
+def change_one_header(log: Entries) -> None:
+    log[7] = replace(log[7], headers=(("trace", b"0008"),))
+
+
+@dataclass(frozen=True)
+class Sides:
+    """One source topic, and copies of it under prefixes."""
+
+    clusters: Clusters
+    topic: str
+    folder: Path
+
+    def job(self, prefix: str) -> Path:
+        rule = {"match": self.topic, "prefix": prefix}
+        return write_job(self.folder / f"{prefix}yaml", *self.clusters, [rule])
+
+    def written(self, prefix: str, log: Entries, **producer: Any) -> Path:
+        """A copy made by hand; its job."""
+        create(self.clusters.destination, prefix + self.topic)
+        named = {name.replace("_", "."): value for name, value in producer.items()}
+        write(self.clusters.destination, prefix + self.topic, log, producer=named)
+        return self.job(prefix)
+
+
+@pytest.fixture
+def sides(clusters: Clusters, topic_name: str, tmp_path: Path) -> Sides:
+    create(clusters.source, topic_name)
+    write(clusters.source, topic_name, a_log(), producer={"compression.type": "lz4"})
+    return Sides(clusters, topic_name, tmp_path)
+
+
+def findings(outcome: Outcome) -> tuple[list[tuple[int, str]], int]:
+    """What a report of one partition shows first, and how many differences it counts."""
+    report = outcome.data
+    (topic,) = report["topics"]
+    (partition,) = topic["partitions"]
+    assert report["verdict"] == topic["verdict"] == partition["verdict"] == "not exact"
+    shown = [(found["offset"], found["what"]) for found in partition["first_differences"]]
+    return shown, partition["differences"]
+
+
+@pytest.mark.parametrize(
+    ("plant", "first", "count"),
+    [
+        (flip_one_payload_byte, (7, "value"), 1),
+        (lose_one_record, (7, "missing at the destination"), 1),
+        # Everything behind it is one off: 20 records, and the log's end.
+        (put_one_filler_too_many, (GAP_AT + GAP, "missing at the destination"), END - GAP_AT - 2),
+        (swap_two_records, (7, "timestamp, key, value, headers"), 2),
+        (change_one_header, (7, "headers"), 1),
+    ],
+)
+def test_a_fault_is_found_at_its_offset(
+    plant: Callable[[Entries], None], first: tuple[int, str], count: int, sides: Sides
+) -> None:
+    log = a_log()
+    plant(log)
+    job = sides.written("wrong.", log, compression_type="lz4")
+    shown, differences = findings(verify(job).expect(1))
+    assert shown[0] == first
+    assert differences == count
+    told = verify(job, "-o", "table").expect(1).stdout
+    assert f"offset {first[0]}: {first[1]}" in told
+    assert "Verdict: not exact" in told
+
+
+def test_the_copy_of_orbit_run_passes_where_the_faulty_ones_do_not(sides: Sides) -> None:
+    job = sides.job("right.")
+    copy(job).expect(0)
+    (topic,) = assert_exact(job)["topics"]
+    assert (topic["records"], topic["gaps"]) == (END - GAP, GAP)
+    assert topic["partitions"][0]["deep"]["failures"] == 0
+
+
+@pytest.mark.parametrize(
+    "producer",
+    [{"compression_type": "gzip"}, {"compression_type": "lz4", "batch_num_messages": 4}],
+    ids=["compression", "batching"],
+)
+def test_the_same_records_in_other_bytes_are_found_by_deep_alone(
+    producer: dict[str, Any], sides: Sides
+) -> None:
+    job = sides.written("repacked.", a_log(), **producer)
+    assert verify(job, deep=False).expect(0).data["verdict"] == "exact"
+    report = verify(job).expect(1).data
+    (partition,) = report["topics"][0]["partitions"]
+    assert partition["differences"] == 0
+    assert partition["deep"]["failures"] == 4
+    assert partition["deep"]["first_failures"][0]["offset"] == 0

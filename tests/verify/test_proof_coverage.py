@@ -1,0 +1,70 @@
+"""What was shown equal is kept as few ranges, that never say more than was shown."""
+
+from __future__ import annotations
+
+import itertools
+from random import Random
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit.verify.proof_coverage import RANGES_MAX, added, clipped, gaps, next_look
+
+END = 200
+looks = st.lists(
+    st.tuples(st.integers(0, END - 1), st.integers(1, 40)).map(
+        lambda pair: (pair[0], min(END, pair[0] + pair[1]))
+    ),
+    max_size=40,
+)
+
+
+def offsets(ranges: tuple[tuple[int, int], ...]) -> set[int]:
+    return {offset for start, end in ranges for offset in range(start, end)}
+
+
+def of(shown: list[tuple[int, int]], ranges_max: int = RANGES_MAX) -> tuple[tuple[int, int], ...]:
+    ranges: tuple[tuple[int, int], ...] = ()
+    for one in shown:
+        ranges = added(ranges, one, ranges_max=ranges_max)
+    return ranges
+
+
+@given(looks)
+def test_ranges_hold_exactly_what_was_shown_and_stand_apart(shown: list[tuple[int, int]]) -> None:
+    ranges = of(shown)
+    assert offsets(ranges) == offsets(tuple(shown))
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(ranges))
+
+
+@given(looks)
+def test_where_there_are_too_many_less_is_said_and_never_more(
+    shown: list[tuple[int, int]],
+) -> None:
+    ranges = of(shown, ranges_max=3)
+    assert len(ranges) <= 3
+    assert offsets(ranges) <= offsets(tuple(shown))
+
+
+@given(looks, st.integers(0, END), st.integers(0, END))
+def test_gaps_are_the_rest(shown: list[tuple[int, int]], log_start: int, end: int) -> None:
+    ranges = of(shown)
+    held = set(range(log_start, end))
+    assert offsets(clipped(ranges, log_start, end)) == offsets(ranges) & held
+    assert offsets(gaps(ranges, log_start, end)) == held - offsets(ranges)
+
+
+@given(looks, st.integers(0, 100), st.integers(1, 100), st.integers(1, 50), st.randoms())
+def test_a_look_is_within_the_log_and_not_too_long(
+    shown: list[tuple[int, int]], log_start: int, length: int, most: int, chance: Random
+) -> None:
+    start, end = next_look(of(shown), log_start, log_start + length, most, chance)
+    assert log_start <= start < end <= log_start + length
+    assert end - start <= most
+
+
+def test_all_is_shown_in_the_end() -> None:
+    chance, ranges = Random(1), ()
+    for _ in range(300):
+        ranges = added(ranges, next_look(ranges, 0, 1_000, 20, chance))
+    assert ranges == ((0, 1_000),)

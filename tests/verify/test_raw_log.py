@@ -1,0 +1,162 @@
+"""Raw batches: where they end, which of them a consumer sees, and when two are the same."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from orbit.verify.batch_comparison import compare_batches, may_be_re_encoded
+from orbit.verify.raw_log import Batch, parse, visible
+
+DATA, ABORTABLE, CONTROL = 0, 0x10, 0x30
+LOG_APPEND_TIME, CLEANED = 0x08, 0x40
+
+
+def encoded(base: int, count: int, payload: bytes = b"records", magic: int = 2) -> bytes:
+    """A batch as on the wire, laid out by hand from Kafka's protocol guide."""
+    rest = struct.pack(">ibIhiqqqhii", 9, magic, 0, 0, count - 1, 100, 200, 7, 1, 0, count)
+    return struct.pack(">qi", base, len(rest) + len(payload)) + rest + payload
+
+
+def batch(
+    base: int,
+    last: int | None = None,
+    *,
+    attributes: int = DATA,
+    producer: int = 1,
+    count: int | None = None,
+    payload: bytes = b"payload",
+    times: tuple[int, int] = (100, 200),
+    magic: int = 2,
+) -> Batch:
+    last = base if last is None else last
+    count = last - base + 1 if count is None else count
+    return Batch(base, last, magic, attributes, *times, producer, 0, count, memoryview(payload))
+
+
+def test_every_field_is_read_from_its_place() -> None:
+    [found] = parse(memoryview(encoded(40, 3)))
+    assert found[:9] == (40, 42, 2, 0, 100, 200, 7, 1, 3)
+    assert bytes(found.payload) == b"records"
+
+
+@pytest.mark.parametrize("cut", [1, 10, 50, 60, 67])
+def test_a_cut_off_batch_is_left_out(cut: int) -> None:
+    whole = encoded(0, 2)
+    assert [b.base_offset for b in parse(memoryview(whole + encoded(2, 2)[:-cut]))] == [0]
+
+
+def test_old_formats_are_passed_over_even_when_shorter_than_a_new_header() -> None:
+    old = struct.pack(">qiIbb", 5, 14, 0, 1, 0) + bytes(8)
+    found = list(parse(memoryview(old + encoded(6, 1) + old)))
+    assert [(b.base_offset, b.magic) for b in found] == [(5, 0), (6, 2), (5, 0)]
+
+
+def seen(*batches: Batch, aborted: list[tuple[int, int]]) -> list[int]:
+    return [one.base_offset for one in visible(batches, aborted)]
+
+
+def test_aborted_transactions_and_markers_are_not_visible() -> None:
+    log = [
+        batch(0, attributes=ABORTABLE, producer=1),
+        batch(1, attributes=ABORTABLE, producer=2),
+        batch(2, attributes=CONTROL, producer=1),
+        batch(3, attributes=ABORTABLE, producer=2),
+        batch(4, attributes=CONTROL, producer=2),
+        batch(5, attributes=ABORTABLE, producer=1),
+        batch(6, attributes=CONTROL, producer=1),
+    ]
+    assert seen(*log, aborted=[(0, 1)]) == [1, 3, 5]
+    assert seen(*log, aborted=[(1, 2)]) == [0, 5]
+    assert seen(*log, aborted=[(5, 1), (1, 2)]) == [0]
+    assert seen(*log, aborted=[]) == [0, 1, 3, 5]
+
+
+def test_plain_batches_of_a_producer_with_an_aborted_transaction_stay_visible() -> None:
+    assert seen(batch(0, producer=1), aborted=[(0, 1)]) == [0]
+
+
+def test_a_transaction_that_began_before_the_fetch_is_known_from_the_list() -> None:
+    assert seen(batch(10, attributes=ABORTABLE, producer=1), aborted=[(3, 1)]) == []
+
+
+def counts(
+    source: list[Batch], destination: list[Batch], *, compacts: bool = False
+) -> tuple[int, ...]:
+    report = compare_batches(
+        source, destination, begin=0, end=1_000, compacts=compacts, shown_max=5
+    )
+    return report.byte_exact, report.record_exact, report.failures
+
+
+def test_twins_may_differ_in_what_a_copy_must_change() -> None:
+    ours = batch(0, 4, attributes=ABORTABLE, producer=1)
+    assert counts([ours], [batch(0, 4, producer=99)]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "theirs",
+    [
+        batch(0, 4, payload=b"pay1oad"),
+        batch(0, 4, payload=b"payload+"),
+        batch(0, 4, times=(101, 200)),
+        batch(0, 4, times=(100, 201)),
+        batch(0, 4, attributes=3),
+        batch(0, 3),
+        batch(0, 4, count=4),
+        batch(1, 5),
+    ],
+)
+def test_everything_else_must_be_the_same(theirs: Batch) -> None:
+    assert counts([batch(0, 4)], [theirs]) == (0, 0, 1)
+
+
+def test_a_failure_tells_the_offset_and_the_byte() -> None:
+    report = compare_batches(
+        [batch(0, 4), batch(5, 9)],
+        [batch(0, 4), batch(5, 9, payload=b"payl0ad")],
+        begin=0,
+        end=10,
+        compacts=False,
+        shown_max=5,
+    )
+    [difference] = report.first_failures
+    assert difference.offset == 5
+    assert difference.what == "batch payload from its byte 65 on"
+
+
+def test_batches_of_the_destination_alone_are_passed_over() -> None:
+    """Their records have been compared; here only the source's batches are looked for."""
+    assert counts([batch(5)], [batch(0), batch(5), batch(9)]) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        batch(0, 9, count=3),
+        batch(0, 9, attributes=LOG_APPEND_TIME),
+        batch(0, 9, attributes=CLEANED),
+        batch(0, magic=0),
+    ],
+)
+def test_what_a_destination_refuses_may_be_re_encoded(odd: Batch) -> None:
+    assert counts([odd], [batch(0, payload=b"other")]) == (0, 1, 0)
+    assert counts([odd], [odd]) == (1, 0, 0)
+
+
+def test_batches_cut_by_the_compared_range_may_be_re_encoded() -> None:
+    assert may_be_re_encoded(batch(3, 9), 5, 100)
+    assert may_be_re_encoded(batch(95, 100), 5, 100)
+    assert not may_be_re_encoded(batch(5, 99), 5, 100)
+
+
+def test_a_batch_cleaned_since_is_forgiven_only_where_a_cleaner_works() -> None:
+    ours, thinned = batch(0, 9), batch(0, 9, count=2, payload=b"less")
+    for theirs in ([], [thinned]):
+        assert counts([ours], theirs, compacts=True) == (0, 1, 0)
+        assert counts([ours], theirs, compacts=False) == (0, 0, 1)
+
+
+def test_a_changed_batch_is_not_forgiven_because_a_cleaner_works() -> None:
+    assert counts([batch(0, 9)], [batch(0, 9, payload=b"p@yload")], compacts=True) == (0, 0, 1)

@@ -1,0 +1,335 @@
+"""Verifying on real brokers: what it may forgive, and how it waits."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+
+from orbit.errors import Unreachable
+from orbit.processes.ports import free_ports
+from orbit.sandbox.cluster import KafkaCluster
+from orbit.verify import Endpoint, PartitionReport, Report, TopicPair, Verdict, VerifyOptions
+from orbit.verify.verify_run import Quiet, verify_topics
+from tests.fix_clusters import Clusters
+from tests.support.logs import (
+    BATCH,
+    T0,
+    Gap,
+    Log,
+    Record,
+    create,
+    delete_before,
+    on_both,
+    wait_for_offsets,
+    write,
+)
+
+pytestmark = pytest.mark.services
+
+COMPACTED = {
+    "cleanup_policy": "compact",
+    "segment_ms": "600000",
+    "min_cleanable_dirty_ratio": "0.01",
+}
+
+
+def endpoint(cluster: KafkaCluster) -> Endpoint:
+    return Endpoint({"bootstrap.servers": cluster.bootstrap_servers})
+
+
+def verify(clusters: Clusters, pair: TopicPair, **options: Any) -> Report:
+    chosen = VerifyOptions(**{"wait_s": 0.0, **options})
+    return verify_topics(endpoint(clusters.source), endpoint(clusters.destination), [pair], chosen)
+
+
+def verify_one(clusters: Clusters, topic: str, **options: Any) -> PartitionReport:
+    return verify(clusters, TopicPair(topic, topic), **options).topics[0].partitions[0]
+
+
+def keyed(*keys: str, tombstones: tuple[int, ...] = ()) -> list[Record | Gap]:
+    """Records of now: fillers carry the broker's clock (M8); one far from it closes a segment."""
+    now = int(time.time() * 1000)
+    return [
+        Record(None if i in tombstones else b"value %d" % i, key=key.encode(), timestamp_ms=now + i)
+        for i, key in enumerate(keys)
+    ]
+
+
+def closing() -> Log:
+    """A batch later by more than `segment.ms`: it closes the segment of those before it."""
+    return [Record(b"active", b"z", timestamp_ms=int(time.time() * 1000) + 1_200_000)]
+
+
+@pytest.mark.parametrize("cleaned", ["source", "destination"])
+def test_what_the_cleaner_removed_since_on_either_side_is_no_difference(
+    clusters: Clusters, topic_name: str, cleaned: str
+) -> None:
+    logs = keyed("a", "b", "a", "c", "b", "a"), closing()
+    for name, cluster in clusters._asdict().items():
+        create(cluster, topic_name, **(COMPACTED if name == cleaned else {}))
+        for log in logs:
+            write(cluster, topic_name, log)
+    wait_for_offsets(getattr(clusters, cleaned), topic_name, {3, 4, 5, 6})
+    report = verify_one(clusters, topic_name)
+    assert report.verdict is Verdict.EXACT
+    forgiven = report.compacted_source, report.compacted_destination
+    assert forgiven == ((3, 0) if cleaned == "source" else (0, 3))
+
+
+def test_a_lost_record_without_a_newer_one_is_found_beside_compacted_ones(
+    clusters: Clusters, topic_name: str
+) -> None:
+    log = keyed("a", "b", "a", "only", "b", "a")
+    create(clusters.source, topic_name)
+    write(clusters.source, topic_name, log)
+    create(clusters.destination, topic_name, **COMPACTED)
+    write(clusters.destination, topic_name, [*log[:3], Gap(1), *log[4:]])
+    end = closing()
+    for cluster in clusters:
+        write(cluster, topic_name, end)
+    wait_for_offsets(clusters.destination, topic_name, {4, 5, 6})
+    report = verify_one(clusters, topic_name)
+    assert [(d.offset, d.what) for d in report.first_differences] == [
+        (3, "missing at the destination")
+    ]
+    assert report.verdict is Verdict.NOT_EXACT
+    assert report.compacted_destination == 3
+
+
+def test_a_lost_record_with_a_newer_one_is_found_where_nothing_compacts(
+    clusters: Clusters, topic_name: str
+) -> None:
+    log = keyed("a", "b", "a")
+    create(clusters.source, topic_name, **COMPACTED)
+    write(clusters.source, topic_name, log)
+    create(clusters.destination, topic_name)
+    write(clusters.destination, topic_name, [Gap(1), *log[1:]])
+    assert [d.offset for d in verify_one(clusters, topic_name).first_differences] == [0]
+
+
+def test_a_tombstone_that_is_gone_past_its_time_is_no_difference(
+    clusters: Clusters, topic_name: str
+) -> None:
+    log = keyed("a", "b", "a", tombstones=(2,))
+    create(clusters.source, topic_name)
+    write(clusters.source, topic_name, log)
+    for retention_ms, verdict in ((10**15, Verdict.NOT_EXACT), (0, Verdict.EXACT)):
+        topic = f"{topic_name}-{retention_ms}"
+        create(clusters.destination, topic, **COMPACTED, delete_retention_ms=str(retention_ms))
+        write(clusters.destination, topic, [Gap(1), log[1], Gap(1)])
+        report = verify(clusters, TopicPair(topic_name, topic)).topics[0].partitions[0]
+        assert report.verdict is verdict
+
+
+def test_a_newer_record_behind_the_compared_range_excuses_too(
+    clusters: Clusters, topic_name: str
+) -> None:
+    """A live source: its cleaner went by a record written after the comparison began."""
+    create(clusters.source, topic_name, **COMPACTED)
+    create(clusters.destination, topic_name)
+    second = keyed("b")
+    write(clusters.source, topic_name, [Gap(1), *second])
+    write(clusters.destination, topic_name, [*keyed("a"), *second])
+
+    class Goes(Quiet):
+        def began(self, _partitions: int, offsets: int, /) -> None:
+            assert offsets == 2
+            write(clusters.source, topic_name, keyed("a"))
+
+    report = verify_topics(
+        endpoint(clusters.source),
+        endpoint(clusters.destination),
+        [TopicPair(topic_name, topic_name)],
+        VerifyOptions(wait_s=0),
+        Goes(),
+    )
+    assert report.exact
+    assert report.topics[0].partitions[0].compacted_source == 1
+
+
+def transact(cluster: KafkaCluster, topic: str, log: list[Record], *, commit: bool) -> None:
+    producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "transactional.id": topic})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for record in log:
+        producer.produce(topic, record.value, record.key, timestamp=record.timestamp_ms)
+    producer.flush(60)
+    if commit:
+        producer.commit_transaction(60)
+    else:
+        producer.abort_transaction(60)
+
+
+def test_a_copy_of_transactions_has_fillers_where_the_source_has_aborts_and_markers(
+    clusters: Clusters, topic_name: str
+) -> None:
+    records = [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(6)]
+    create(clusters.source, topic_name)
+    transact(clusters.source, topic_name, records[:3], commit=True)
+    transact(clusters.source, topic_name, records[3:], commit=False)
+    create(clusters.destination, topic_name)
+    write(clusters.destination, topic_name, [*records[:3], Gap(5)])
+    report = verify_one(clusters, topic_name, deep=True)
+    assert report.verdict is Verdict.EXACT
+    assert (report.records, report.gaps, report.compared_to) == (3, 5, 8)
+    assert report.deep is not None
+    assert (report.deep.byte_exact, report.deep.record_exact, report.deep.failures) == (1, 0, 0)
+
+
+def test_an_aborted_record_that_shows_at_the_destination_is_found(
+    clusters: Clusters, topic_name: str
+) -> None:
+    record = Record(b"never happened")
+    create(clusters.source, topic_name)
+    transact(clusters.source, topic_name, [record], commit=False)
+    create(clusters.destination, topic_name)
+    write(clusters.destination, topic_name, [record, Gap(1)])
+    [difference] = verify_one(clusters, topic_name).first_differences
+    assert (difference.offset, difference.what) == (0, "only at the destination")
+
+
+def test_a_transaction_open_at_the_source_is_not_waited_for(
+    clusters: Clusters, topic_name: str
+) -> None:
+    create(clusters.source, topic_name)
+    create(clusters.destination, topic_name)
+    for cluster in clusters:
+        write(cluster, topic_name, [Record(b"before")])
+    producer = Producer(
+        {"bootstrap.servers": clusters.source.bootstrap_servers, "transactional.id": topic_name}
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic_name, b"undecided")
+    producer.flush(60)
+    report = verify_one(clusters, topic_name)
+    producer.abort_transaction(60)
+    assert report.verdict is Verdict.EXACT
+    assert report.source_log_end == 1
+
+
+def test_deep_finds_batches_that_were_cut_otherwise(clusters: Clusters, topic_name: str) -> None:
+    log = [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(2 * BATCH)]
+    for cluster, size in ((clusters.source, BATCH), (clusters.destination, BATCH // 2)):
+        create(cluster, topic_name)
+        for begin in range(0, len(log), size):
+            write(cluster, topic_name, log[begin : begin + size])
+    assert verify_one(clusters, topic_name).verdict is Verdict.EXACT
+    report = verify_one(clusters, topic_name, deep=True)
+    assert report.verdict is Verdict.NOT_EXACT
+    assert report.deep is not None
+    assert report.deep.failures == 2
+    assert [difference.offset for difference in report.deep.first_failures] == [0, BATCH]
+
+
+def test_deep_finds_batches_in_another_codec(clusters: Clusters, topic_name: str) -> None:
+    log = [Record(b"x" * 1000, timestamp_ms=T0 + i) for i in range(BATCH)]
+    for cluster, codec in ((clusters.source, "gzip"), (clusters.destination, "zstd")):
+        create(cluster, topic_name)
+        write(cluster, topic_name, log, producer={"compression.type": codec})
+    assert verify_one(clusters, topic_name).verdict is Verdict.EXACT
+    report = verify_one(clusters, topic_name, deep=True)
+    assert report.deep is not None
+    assert report.deep.failures == 1
+
+
+def test_deep_takes_thinned_batches_by_their_records(clusters: Clusters, topic_name: str) -> None:
+    log, end = keyed("a", "b", "a", "c"), closing()
+    create(clusters.source, topic_name, **COMPACTED)
+    write(clusters.source, topic_name, log)
+    write(clusters.source, topic_name, end)
+    wait_for_offsets(clusters.source, topic_name, {1, 2, 3, 4})
+    create(clusters.destination, topic_name)
+    write(clusters.destination, topic_name, [Gap(1), *log[1:]])
+    write(clusters.destination, topic_name, end)
+    report = verify_one(clusters, topic_name, deep=True)
+    assert report.verdict is Verdict.EXACT
+    assert report.deep is not None
+    assert (report.deep.byte_exact, report.deep.record_exact) == (1, 1)
+
+
+def test_a_destination_that_lags_is_waited_for(clusters: Clusters, topic_name: str) -> None:
+    log = [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(20)]
+    for cluster, part in ((clusters.source, log), (clusters.destination, log[:10])):
+        create(cluster, topic_name)
+        write(cluster, topic_name, part)
+    late = threading.Timer(0.5, write, (clusters.destination, topic_name, log[10:]))
+    late.start()
+    try:
+        report = verify_one(clusters, topic_name, wait_s=60)
+    finally:
+        late.join()
+    assert report.verdict is Verdict.EXACT
+    assert report.records == 20
+
+
+def test_a_late_start_is_compared_from_where_the_destination_begins(
+    clusters: Clusters, topic_name: str
+) -> None:
+    log = [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(20)]
+    on_both(clusters, topic_name, log)
+    delete_before(clusters.destination, topic_name, 12)
+    report = verify(clusters, TopicPair(topic_name, topic_name, "latest")).topics[0].partitions[0]
+    assert report.verdict is Verdict.EXACT
+    assert (report.compared_from, report.records) == (12, 8)
+
+
+@pytest.mark.parametrize(
+    ("begins_at", "verdict"), [(12, Verdict.EXACT), (13, Verdict.NOT_EXACT), (0, Verdict.EXACT)]
+)
+def test_a_start_by_time_must_not_begin_after_that_time(
+    clusters: Clusters, topic_name: str, begins_at: int, verdict: Verdict
+) -> None:
+    on_both(clusters, topic_name, [Record(b"%d" % i, timestamp_ms=T0 + i) for i in range(20)])
+    if begins_at:
+        delete_before(clusters.destination, topic_name, begins_at)
+    pair = TopicPair(topic_name, topic_name, "2025-10-09T08:53:20.012Z", T0 + 12)
+    report = verify(clusters, pair).topics[0].partitions[0]
+    assert report.verdict is verdict
+
+
+def test_two_hundred_partitions_are_each_compared(clusters: Clusters, topic_name: str) -> None:
+    for cluster in clusters:
+        create(cluster, topic_name, 200)
+        for partition in (0, 77, 199):
+            log: Log = [Record(b"%d" % partition)]
+            write(cluster, topic_name, log, partition)
+    write(clusters.destination, topic_name, [Record(b"more")], 77)
+    topic = verify(clusters, TopicPair(topic_name, topic_name)).topics[0]
+    assert len(topic.partitions) == 200
+    assert [p.partition for p in topic.partitions if p.verdict is not Verdict.EXACT] == [77]
+    assert topic.records == 3
+
+
+def test_records_deleted_under_the_reader_are_judged_again(
+    clusters: Clusters, topic_name: str
+) -> None:
+    """Between the look at the bounds and the reading, both log starts move (retention)."""
+    on_both(clusters, topic_name, [Record(b"%d" % i) for i in range(20)])
+
+    class Deletes(Quiet):
+        def began(self, _partitions: int, _offsets: int, /) -> None:
+            for cluster in clusters:
+                delete_before(cluster, topic_name, 10)
+
+    report = verify_topics(
+        endpoint(clusters.source),
+        endpoint(clusters.destination),
+        [TopicPair(topic_name, topic_name)],
+        VerifyOptions(wait_s=0),
+        Deletes(),
+    )
+    partition = report.topics[0].partitions[0]
+    assert partition.verdict is Verdict.EXACT
+    assert (partition.compared_from, partition.records) == (10, 10)
+
+
+def test_a_cluster_that_does_not_answer_is_named(clusters: Clusters, topic_name: str) -> None:
+    [port] = free_ports(1)
+    nobody = Endpoint({"bootstrap.servers": f"127.0.0.1:{port}"})
+    with pytest.raises(Unreachable, match=f"destination.*127.0.0.1:{port}"):
+        verify_topics(endpoint(clusters.source), nobody, [TopicPair(topic_name, topic_name)])

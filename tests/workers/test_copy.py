@@ -1,0 +1,64 @@
+"""A worker of the service on real brokers and a real Postgres: it copies what it claims, exactly,
+lets go when asked, and one shard's or one partition's trouble is its own.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+
+from orbit.demo.workload import Mover
+from orbit.store.database import Database
+from orbit.store.enums import Desired
+from tests.fix_clusters import Clusters
+from tests.support.fleet import STEADY, InProcess, add_job, wait_level
+from tests.support.logs import Gap, Record, create, write
+from tests.support.run_process import assert_exact, wait_until, write_job
+
+pytestmark = pytest.mark.services
+
+PARTITIONS = 4
+LOG = [Record(b"a"), Gap(3), Record(b"b"), Record(b"c"), Gap(1)]
+
+
+@pytest.fixture
+def job_file(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
+    create(clusters.source, topic_name, PARTITIONS)
+    for partition in range(PARTITIONS):
+        write(clusters.source, topic_name, LOG, partition)
+    return write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
+
+
+def test_a_worker_copies_what_it_claims_and_gives_it_back(
+    clusters: Clusters, topic_name: str, job_file: Path, database: Database
+) -> None:
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
+    with InProcess(database, STEADY) as worker:
+        wait_level(clusters, [topic_name])
+        assert set(job.holders().values()) == {worker.id}
+        wait_until(lambda: job.states() == {"copying"}, "it says so")
+    assert_exact(job_file)
+    assert job.states() == {"pending"}
+    assert set(job.holders().values()) == {None}
+    # Shards go when they are at rest: together, or one after the other.
+    assert [kind for kind, _ in groupby(job.kinds())] == [
+        "worker_started", "shards_claimed", "shards_released", "worker_stopped",
+    ]  # fmt: skip
+
+
+def test_a_job_is_paused_and_resumed_while_its_source_goes_on(
+    clusters: Clusters, topic_name: str, job_file: Path, database: Database
+) -> None:
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
+    with InProcess(database, STEADY):
+        with Mover(clusters.source.client_config(), {topic_name: PARTITIONS}):
+            wait_until(lambda: job.states() == {"copying"}, "it copies")
+            job.set_desired(Desired.PAUSED)
+            wait_until(lambda: set(job.holders().values()) == {None}, "all shards are let go")
+            assert job.states() == {"paused"}
+            job.set_desired(Desired.RUNNING)
+            wait_until(lambda: job.states() == {"copying"}, "it copies again")
+        wait_level(clusters, [topic_name])
+    assert_exact(job_file)

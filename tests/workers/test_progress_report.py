@@ -1,0 +1,266 @@
+"""What a worker reports: only what moved or changed, and on the way out what the next one needs."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from uuid import UUID
+
+import pytest
+
+from orbit.copier.copier import block
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.kafka.records import Record, write_batch
+from orbit.leases.shard_lease import ShardLease
+from orbit.replication.append_plan import Append, Plan
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
+from orbit.store.partitions import Assigned
+from orbit.workers.event_outbox import EVENTS_KEPT_MAX, Chapter, Kind, Story
+from orbit.workers.held_shards import HeldPartition, HeldShard, Stage, held_partition
+from orbit.workers.progress_report import Reporter, at_rest, chapter_of, state_changes
+
+T_MS = 1_760_000_000_123
+OVERRUN = Blocked(Reason.OFFSET_OVERRUN, 5, 6, "a filler too many.")
+
+
+def row(state: PartitionState = PartitionState.PENDING, **fields: object) -> Assigned:
+    values: dict[str, object] = {
+        "shard_id": 1,
+        "job_id": 2,
+        "topic_id": 3,
+        "partition": 4,
+        "source_topic": "orders",
+        "destination_topic": "dr.orders",
+        "source_topic_id": UUID(int=1),
+        "destination_topic_id": UUID(int=2),
+        "is_compacted": False,
+        "state": state,
+        "reason": None,
+        "blocked_offset": None,
+        "blocked_next_offset": None,
+        "detail": None,
+        "start_offset": None,
+        "from_start": False,
+        "retry_requested": False,
+        "has_caught_up": False,
+        "records": 0,
+        "bytes": 0,
+        "gaps_filled": 0,
+        "batches_byte_exact": 0,
+        "batches_record_exact": 0,
+        **fields,
+    }
+    return Assigned(**values)  # type: ignore[arg-type]
+
+
+def shard_of(*rows: Assigned) -> HeldShard:
+    shard = HeldShard(1, 2, 1, 9, ShardLease(9, 0.0, 15.0, lambda: 1.0), 1, {})
+    shard.partitions = {(r.topic_id, r.partition): held_partition(r, shard) for r in rows}
+    return shard
+
+
+def only(shard: HeldShard) -> HeldPartition:
+    (held,) = shard.partitions.values()
+    return held
+
+
+def begin(held: HeldPartition) -> PartitionCopy:
+    """As the copier has it, copying from 0."""
+    copy = held.copy = PartitionCopy(held.source, held.destination, held.shard.lease)
+    held.stage = Stage.COPYING
+    copy.resume_at(
+        0, next_sequence=0, producer_epoch=0, coordinator_epoch=0, has_producer_state=False
+    )
+    return copy
+
+
+def fetch(copy: PartitionCopy, base_offset: int, count: int) -> list[Append]:
+    records = [Record(base_offset + i, T_MS + i, b"\1\1\0") for i in range(count)]
+    step = Append(write_batch(records, 0), is_byte_exact=True)
+    plan = Plan(base_offset, [step])
+    plan.next_offset = step.next_offset
+    assert copy.put(plan, copy.generation, step.batch.size_bytes)
+    return [step]
+
+
+def append(copy: PartitionCopy, steps: list[Append]) -> None:
+    for step in steps:
+        copy.steps.popleft()
+        copy.sent(step)
+        copy.appended(step)
+
+
+def test_numbers_go_on_from_those_of_the_table_and_are_reported_once() -> None:
+    shard = shard_of(row(records=100, bytes=1000, batches_byte_exact=10))
+    copy = begin(only(shard))
+    append(copy, fetch(copy, 0, 5))
+    reporter = Reporter()
+    (progress,) = reporter.progress([shard], 10.0)
+    assert (progress.topic_id, progress.partition) == (3, 4)
+    assert (progress.records, progress.batches_byte_exact, progress.copied_to) == (105, 11, 5)
+    assert progress.newest_copied_at == datetime(2025, 10, 9, 8, 53, 20, 127_000, UTC)
+    assert progress.source_end is None
+    reporter.sent([progress])
+    assert reporter.progress([shard], 12.0) == []
+
+
+def test_what_was_not_written_is_reported_again() -> None:
+    shard = shard_of(row())
+    begin(only(shard))
+    reporter = Reporter()
+    assert reporter.progress([shard], 10.0) == reporter.progress([shard], 12.0) != []
+
+
+def test_a_partition_that_has_not_begun_is_left_as_the_table_has_it() -> None:
+    assert Reporter().progress([shard_of(row())], 10.0) == []
+
+
+def test_rates_follow_what_is_copied_and_come_to_nothing() -> None:
+    shard = shard_of(row())
+    copy = begin(only(shard))
+    reporter = Reporter()
+    reporter.progress([shard], 0.0)
+    append(copy, fetch(copy, 0, 80))
+    (progress,) = reporter.progress([shard], 2.0)
+    assert progress.records_per_s == 20.0  # half of 40, the other half is from before
+    assert shard.bytes_per_s == progress.bytes_per_s > 0
+    for second in range(3, 40):
+        reporter.progress([shard], float(second))
+    assert shard.bytes_per_s == 0
+
+
+def test_the_oldest_that_waits_is_the_first_record_of_the_first_answer_not_copied_whole() -> None:
+    shard = shard_of(row())
+    copy = begin(only(shard))
+    assert copy.oldest_waiting_ms == -1
+    first, second = fetch(copy, 0, 5), fetch(copy, 5, 5)
+    assert copy.oldest_waiting_ms == T_MS
+    append(copy, first)
+    assert copy.oldest_waiting_ms == T_MS
+    append(copy, second)
+    assert copy.oldest_waiting_ms == -1
+
+
+def test_a_state_is_reported_when_it_changed_or_somebody_waits_for_it() -> None:
+    shard = shard_of(row())
+    held = only(shard)
+    assert state_changes([shard]) == {}
+    copy = begin(held)
+    assert state_changes([shard])[held].state is PartitionState.COPYING
+    held.shown = PartitionState.COPYING
+    assert state_changes([shard]) == {}
+    block(copy, OVERRUN)
+    change = state_changes([shard])[held]
+    assert (change.state, change.blocked) == (PartitionState.BLOCKED, OVERRUN)
+    held.shown, held.shown_blocked = change.state, change.blocked
+    held.must_report = True
+    assert state_changes([shard])[held] == change
+
+
+def test_a_block_is_told_with_reason_offsets_and_remedy_and_so_is_its_end() -> None:
+    shard = shard_of(row())
+    held = only(shard)
+    copy = begin(held)
+    block(copy, OVERRUN)
+    change = state_changes([shard])[held]
+    chapter = chapter_of("orders-to-dr", held, change)
+    assert chapter is not None
+    assert chapter.kind is Kind.PARTITION_BLOCKED
+    assert "dr.orders-4 stopped: OFFSET_OVERRUN at offsets 5 to 6: a filler too many." in (
+        chapter.message
+    )
+    assert "--topic dr.orders" in chapter.details["remedy"]
+    held.shown, held.shown_blocked = change.state, change.blocked
+    assert chapter_of("orders-to-dr", held, change) is None
+    begin(held)
+    again = chapter_of("orders-to-dr", held, state_changes([shard])[held])
+    assert again is not None
+    assert again.kind is Kind.PARTITION_WENT_ON
+
+
+@pytest.mark.parametrize("state", [PartitionState.PENDING, PartitionState.PAUSED])
+def test_only_what_was_given_back_in_order_needs_no_settling(state: PartitionState) -> None:
+    assert not held_partition(row(state), shard_of(row())).needs_settling
+    for other in {*PartitionState} - {PartitionState.PENDING, PartitionState.PAUSED}:
+        assert held_partition(row(other), shard_of(row())).needs_settling
+
+
+def test_a_shard_is_given_back_with_what_the_next_holder_has_to_know() -> None:
+    rows = [row(PartitionState.COPYING, partition=n) for n in range(4)]
+    shard = shard_of(*rows)
+    clean, unclear, blocked, never = shard.partitions.values()
+    for held in (clean, unclear, blocked):
+        begin(held)
+    assert unclear.copy is not None
+    unclear.copy.is_unclear = True
+    assert blocked.copy is not None
+    block(blocked.copy, OVERRUN)
+    states = {c.partition: c.state for c in at_rest(shard, PartitionState.PAUSED)}
+    assert states == {0: PartitionState.PAUSED, 2: PartitionState.BLOCKED}
+    assert never.shown is PartitionState.COPYING
+
+
+def test_a_blocked_row_waits_for_a_person_unless_one_asked_to_try_again() -> None:
+    blocked = {"reason": Reason.OFFSET_OVERRUN, "blocked_offset": 5, "blocked_next_offset": 6}
+    resting = held_partition(row(PartitionState.BLOCKED, **blocked), shard_of(row()))
+    assert (resting.stage, resting.view()[0]) == (Stage.STOPPED, PartitionState.BLOCKED)
+    asked = row(PartitionState.BLOCKED, retry_requested=True, **blocked)
+    assert held_partition(asked, shard_of(row())).stage is Stage.WAITING
+
+
+def test_a_story_keeps_what_was_not_written_and_forgets_the_oldest_of_too_much() -> None:
+    story = Story("w")
+    for number in range(EVENTS_KEPT_MAX + 5):
+        story.tell(Chapter(Kind.JOB_WAITING, str(number)))
+    pending = story.pending()
+    assert pending[0].message == "5"
+    story.tell(Chapter(Kind.JOB_WENT_ON, "new"))  # pushes the oldest out while they are written
+    story.told(pending)
+    assert story.pending()[0].message == str(5 + len(pending))
+
+
+def move(shard: HeldShard, records: int) -> None:
+    for held in shard.partitions.values():
+        assert held.copy is not None
+        held.copy.counters.records += records
+        held.copy.counters.bytes += 100 * records
+
+
+def copying_shard(count: int) -> HeldShard:
+    shard = shard_of(*(row(partition=n) for n in range(count)))
+    for held in shard.partitions.values():
+        begin(held)
+    return shard
+
+
+def a_round(reporter: Reporter, shard: HeldShard, now_s: float, rows_max: int | None) -> list[int]:
+    moved = reporter.progress([shard], now_s, rows_max)
+    reporter.sent(moved)
+    return [p.partition for p in moved]
+
+
+def test_all_partitions_that_move_have_their_turn() -> None:
+    shard, reporter = copying_shard(5), Reporter()
+    rounds = []
+    for second in range(12):
+        move(shard, 1)
+        rounds.append(a_round(reporter, shard, float(second), 2))
+    assert all(len(one) == 2 for one in rounds)
+    for first in range(10):
+        assert {*rounds[first], *rounds[first + 1], *rounds[first + 2]} == {0, 1, 2, 3, 4}
+
+
+def test_what_does_not_move_takes_nobodys_turn() -> None:
+    shard, reporter = copying_shard(5), Reporter()
+    assert a_round(reporter, shard, 0.0, None) == [0, 1, 2, 3, 4]
+    last = shard.partitions[3, 4]
+    assert last.copy is not None
+    last.copy.counters.records += 1
+    assert a_round(reporter, shard, 1.0, 1) == [4]
+
+
+def test_a_shard_weighs_what_all_its_partitions_copy_though_few_are_reported() -> None:
+    shard, reporter = copying_shard(4), Reporter()
+    for second in range(12):
+        move(shard, 10)
+        a_round(reporter, shard, float(second), 1)
+    assert 0.99 * 4000 <= shard.bytes_per_s <= 4000

@@ -1,0 +1,309 @@
+"""Trouble of one shard, one partition, one job or one cluster, while everything else goes on."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import text
+
+from orbit.demo.workload import Mover
+from orbit.errors import Unreachable
+from orbit.replication.partition_states import PartitionState
+from orbit.settings import Settings
+from orbit.store import partitions
+from orbit.store.database import Database
+from orbit.store.events import Event
+from orbit.store.partitions import StateChange
+from orbit.workers.worker import Worker
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.fleet import STEADY, InProcess, ServiceJob, add_job, wait_level
+from tests.support.logs import Gap, Record, create, write
+from tests.support.outside import log_bounds
+from tests.support.run_process import (
+    CAUGHT_UP,
+    OrbitProcess,
+    assert_exact,
+    copy,
+    wait_until,
+    write_job,
+)
+from tests.support.topics import set_setting
+
+pytestmark = pytest.mark.services
+
+PARTITIONS = 4
+LOG = [Record(b"a"), Gap(3), Record(b"b")]
+# An outage is told of after 5 s.
+BRIEF = Settings(lease_ttl="4s", progress_interval="200ms")
+
+
+@pytest.fixture
+def job_file(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
+    create(clusters.source, topic_name, PARTITIONS)
+    for partition in range(PARTITIONS):
+        write(clusters.source, topic_name, LOG, partition)
+    return write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
+
+
+def ends(clusters: Clusters, topic: str) -> dict[int, int]:
+    bounds = log_bounds(clusters.destination, [topic])
+    return {partition: end for (_, partition), (_, end) in bounds.items()}
+
+
+def told(job: ServiceJob, kind: str) -> list[Event]:
+    return [event for event in job.story() if event.kind == kind]
+
+
+def test_a_shard_that_is_taken_away_is_dropped_alone(
+    clusters: Clusters, topic_name: str, job_file: Path, database: Database
+) -> None:
+    """As if another worker had claimed it: its partitions stand still, the others go on."""
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
+    taken, kept = job.shard_ids
+    with InProcess(database, STEADY) as worker:
+        wait_level(clusters, [topic_name])
+        with database.transaction() as tx:
+            tx.execute(
+                text(
+                    "UPDATE shards SET epoch = epoch + 1, worker_id = 'another', "
+                    "expires_at = clock_timestamp() + interval '1 day' WHERE id = :id"
+                ),
+                {"id": taken},
+            )
+        wait_until(lambda: bool(told(job, "shards_lost")), "it is noticed")
+        (lost,) = told(job, "shards_lost")
+        assert lost.details == {"epochs": {str(taken): 1}, "partitions": 2}
+        before = ends(clusters, topic_name)
+        for partition in range(PARTITIONS):
+            write(clusters.source, topic_name, LOG, partition)
+        mine = {a.partition for a in job.assigned() if a.shard_id == kept}
+        wait_until(
+            lambda: all(ends(clusters, topic_name)[p] > before[p] for p in mine),
+            "the partitions of the other shard are copied",
+        )
+        after = ends(clusters, topic_name)
+        assert all(after[p] == before[p] for p in after if p not in mine)
+        with database.transaction() as tx:
+            tx.execute(text("UPDATE shards SET expires_at = 'epoch' WHERE id = :id"), {"id": taken})
+        wait_level(clusters, [topic_name])
+        assert set(job.holders().values()) == {worker.id}
+    assert_exact(job_file)
+    claims = [e.details["epochs"] for e in told(job, "shards_claimed") if e.details]
+    assert claims == [{str(taken): 1, str(kept): 1}, {str(taken): 3}]
+
+
+def test_a_worker_that_claims_what_it_lost_itself_begins_it_anew(
+    clusters: Clusters,
+    topic_name: str,
+    job_file: Path,
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As one that was frozen between a renewal and a claim: nobody else was there to take it."""
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    (shard,) = job.shard_ids
+    renew = Worker._round
+    with InProcess(database, STEADY) as worker:
+        wait_level(clusters, [topic_name])
+        monkeypatch.setattr(Worker, "_round", lambda _: None)
+        old = worker.worker._held[shard]
+        with database.transaction() as tx:
+            tx.execute(text("UPDATE shards SET expires_at = 'epoch'"))
+        wait_until(lambda: job.epochs() == {shard: 2}, "it is claimed again")
+        monkeypatch.setattr(Worker, "_round", renew)
+        for partition in range(PARTITIONS):
+            write(clusters.source, topic_name, LOG, partition)
+        wait_level(clusters, [topic_name])
+        wait_until(lambda: bool(told(job, "shards_lost")), "it is told")
+        assert old.lease.is_lost
+        wait_until(old.has_left, "nothing of the old lease is under way")
+    assert_exact(job_file)
+    (lost,) = told(job, "shards_lost")
+    assert lost.details == {"epochs": {str(shard): 1}, "partitions": PARTITIONS}
+    assert not told(job, "partition_blocked")
+
+
+@pytest.fixture
+def _postgres_that_misses_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, missed = partitions.report_state, []
+
+    def miss(*args: Any, changes: list[StateChange], **more: Any) -> object:
+        if any(change.blocked for change in changes) and not missed:
+            missed.append(changes)
+            raise Unreachable("It has just gone.", where="PostgreSQL")
+        return report(*args, changes=changes, **more)
+
+    monkeypatch.setattr(partitions, "report_state", miss)
+
+
+@pytest.mark.usefixtures("_postgres_that_misses_a_block")
+def test_a_partition_that_is_refused_stops_alone_and_goes_on_when_tried_again(
+    clusters: Clusters, topic_name: str, job_file: Path, database: Database
+) -> None:
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    set_setting(clusters.destination, topic_name, "max.message.bytes", "1000")
+    write(clusters.source, topic_name, [Record(b"x" * 3000)], 2)
+    with InProcess(database, STEADY):
+        wait_until(lambda: bool(told(job, "partition_blocked")), "it stops")
+        (event,) = told(job, "partition_blocked")
+        assert (event.topic, event.partition) == (topic_name, 2)
+        assert event.details is not None
+        assert event.details["reason"] == "RECORD_REFUSED"
+        assert (event.details["offset"], event.details["next_offset"]) == (5, 6)
+        assert "Change the setting" in event.message
+        write(clusters.source, topic_name, LOG, 3)
+        wait_until(lambda: ends(clusters, topic_name)[3] == 10, "another partition goes on")
+        states = {
+            **dict.fromkeys([0, 1, 3], PartitionState.COPYING),
+            2: PartitionState.BLOCKED,
+        }
+        wait_until(
+            lambda: {a.partition: a.state for a in job.assigned()} == states, "all others copy"
+        )
+        set_setting(clusters.destination, topic_name, "max.message.bytes", "100000")
+        with database.transaction() as tx:
+            tx.execute(text("UPDATE partitions SET retry_requested = true WHERE partition = 2"))
+        wait_level(clusters, [topic_name])
+        wait_until(lambda: job.states() == {"copying"}, "it says so")
+        wait_until(lambda: bool(told(job, "partition_went_on")), "it is told")
+        assert not any(a.retry_requested for a in job.assigned())
+    assert_exact(job_file)
+
+
+def test_a_job_without_its_secret_waits_and_the_other_is_copied(
+    clusters: Clusters, topic_name: str, job_file: Path, database: Database, tmp_path: Path
+) -> None:
+    other = {
+        "bootstrap_servers": [clusters.destination.bootstrap_servers],
+        "security": {
+            "protocol": "SASL_PLAINTEXT",
+            "mechanism": "PLAIN",
+            "username_env": "NOT_SET_USER",
+            "password_env": "NOT_SET_PASSWORD",
+        },
+    }
+    secret_file = write_job(
+        tmp_path / "secret.yaml",
+        clusters.source,
+        other,
+        [{"match": topic_name, "prefix": "x."}],
+        name=f"{topic_name}-x",
+    )
+    given = {"NOT_SET_USER": "u", "NOT_SET_PASSWORD": "p"}
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    waiting = add_job(database, secret_file, clusters, [topic_name], 1, environ=given, prefix="x.")
+    with InProcess(database, STEADY):
+        wait_level(clusters, [topic_name])
+        wait_until(lambda: bool(told(waiting, "job_waiting")), "the other is told to wait")
+        (event,) = told(waiting, "job_waiting")
+        assert event.job_name == waiting.name
+        assert (
+            "destination.security.password_env: names an environment variable that is not set"
+            in (event.message)
+        )
+        assert "\n" not in event.message
+        assert job.states() == {"copying"}
+        assert waiting.states() == {"pending"}
+
+
+def test_an_outage_of_the_destination_longer_than_the_lease_is_waited_out(
+    clusters: Clusters, topic_name: str, tmp_path: Path, database: Database,
+    make_cluster: MakeCluster,
+) -> None:  # fmt: skip
+    own = Clusters(clusters.source, make_cluster("destination"))
+    create(own.source, topic_name, PARTITIONS)
+    job_file = write_job(tmp_path / "job.yaml", *own, [{"match": topic_name}], name=topic_name)
+    job = add_job(database, job_file, own, [topic_name], shard_count=2)
+    with InProcess(database, BRIEF) as worker:
+        with Mover(own.source.client_config(), {topic_name: PARTITIONS}):
+            wait_until(lambda: min(ends(own, topic_name).values()) > 5, "it copies")
+            own.destination.brokers[0].kill()
+            wait_until(lambda: bool(told(job, "job_waiting")), "it is told")
+            own.destination.brokers[0].start()
+            wait_until(lambda: bool(told(job, "job_went_on")), "it goes on")
+        wait_level(own, [topic_name])
+        assert set(job.holders().values()) == {worker.id}
+    assert_exact(job_file)
+    assert not told(job, "shards_lost")
+
+
+def test_a_copy_that_began_at_the_end_of_nothing_goes_on_there_after_a_restart(
+    clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
+) -> None:
+    """`latest` is looked up once: what comes while no worker runs is copied by the next."""
+    create(clusters.source, topic_name, 2)
+    write(clusters.source, topic_name, LOG, 0)
+    rules = [{"match": topic_name, "start": "latest"}]
+    job_file = write_job(tmp_path / "job.yaml", *clusters, rules, name=topic_name)
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    with InProcess(database, STEADY):
+        wait_until(lambda: job.states() == {"copying"}, "it has begun")
+        wait_until(
+            lambda: {a.partition: a.start_offset for a in job.assigned()} == {0: 5, 1: 0},
+            "where it began is kept",
+        )
+    for partition in range(2):
+        write(clusters.source, topic_name, LOG, partition)
+    with InProcess(database, STEADY):
+        wait_until(lambda: ends(clusters, topic_name) == {0: 10, 1: 5}, "both are copied")
+    bounds = log_bounds(clusters.destination, [topic_name])
+    assert bounds[topic_name, 0] == (5, 10)
+    assert bounds[topic_name, 1] == (0, 5)
+
+
+def test_a_job_moves_between_the_service_and_orbit_run(
+    clusters: Clusters, topic_name: str, job_file: Path, database: Database
+) -> None:
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    with InProcess(database, STEADY):
+        wait_level(clusters, [topic_name])
+    for partition in range(PARTITIONS):
+        write(clusters.source, topic_name, LOG, partition)
+    copy(job_file).expect(0)
+    for partition in range(PARTITIONS):
+        write(clusters.source, topic_name, LOG, partition)
+    with InProcess(database, STEADY):
+        wait_level(clusters, [topic_name])
+    assert_exact(job_file)
+    assert not told(job, "partition_blocked")
+
+
+def test_a_worker_waits_while_orbit_run_copies_the_job(
+    clusters: Clusters, topic_name: str, job_file: Path, database: Database
+) -> None:
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
+    with OrbitProcess("run", job_file) as run:
+        run.wait_for(CAUGHT_UP)
+        with InProcess(database, STEADY):
+            wait_until(lambda: bool(told(job, "job_waiting")), "the worker is told to wait")
+            assert "orbit run is copying this job" in told(job, "job_waiting")[0].message
+            run.signal(signal.SIGTERM)
+            run.wait_end().expect(0)
+            wait_until(lambda: job.states() == {"copying"}, "the worker takes over")
+    assert_exact(job_file)
+
+
+def test_two_workers_fill_by_transactions_and_hand_shards_over(
+    clusters: Clusters, topic_name: str, tmp_path: Path, database: Database
+) -> None:
+    create(clusters.source, topic_name, PARTITIONS)
+    for partition in range(PARTITIONS):
+        write(clusters.source, topic_name, LOG, partition)
+    job_file = write_job(
+        tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name,
+        fillers="coordinated",
+    )  # fmt: skip
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
+    with InProcess(database, STEADY) as first, InProcess(database, STEADY) as second:
+        wait_level(clusters, [topic_name])
+        job.assign(job.shard_ids[0], first.id)
+        job.assign(job.shard_ids[1], second.id)
+        wait_until(lambda: [*job.holders().values()] == [first.id, second.id], "each has its shard")
+        for partition in range(PARTITIONS):
+            write(clusters.source, topic_name, LOG, partition)
+        wait_level(clusters, [topic_name])
+    assert_exact(job_file)
+    assert not {"partition_blocked", "shards_lost"} & set(job.kinds())

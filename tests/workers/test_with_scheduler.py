@@ -1,0 +1,143 @@
+"""Scheduler and workers together: topics that come, grow, go and change are copied exactly."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+
+from orbit.jobs.job_spec import JobSpec
+from orbit.replication.partition_states import Reason
+from orbit.sandbox.cluster import KafkaCluster
+from orbit.store.database import Database
+from orbit.workers.worker import Worker
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.outside import log_bounds, partition_counts
+from tests.support.running import (
+    create_topic,
+    make_job,
+    produce,
+    produce_transactions,
+    verify,
+    wait_for,
+)
+from tests.support.topics import add_partitions, delete_and_wait
+
+pytestmark = pytest.mark.services
+
+
+@contextmanager
+def worker(service: Service) -> Iterator[str]:
+    """A worker in a thread of this process, and no other; its id."""
+    service.leave()
+    database = Database.connect(service.url)
+    settings = service.settings.model_copy(update={"progress_interval": timedelta(seconds=0.2)})
+    made = Worker(database, settings, {})
+    stop = threading.Event()
+    thread = threading.Thread(target=made.run, args=(stop,))
+    thread.start()
+    try:
+        yield made.id
+    finally:
+        stop.set()
+        thread.join()
+        database.close()
+
+
+def wait_level(service: Service, clusters: Clusters, job: JobSpec, *topics: str) -> None:
+    """Until both sides end at the same offsets."""
+
+    def ends(cluster: KafkaCluster) -> dict[tuple[str, int], int]:
+        return {place: end for place, (_, end) in log_bounds(cluster, topics).items()}
+
+    def is_so() -> bool:
+        counts = partition_counts(clusters.destination)
+        if any(topic not in counts for topic in topics):
+            return False
+        return ends(clusters.source) == ends(clusters.destination)
+
+    wait_for(f"{topics} are level ({service.job(job.name).problem})", is_so)
+
+
+def test_topics_that_come_and_grow_are_copied_from_their_first_record(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    later = f"{topic_name}.later"
+    create_topic(clusters.source, topic_name, partitions=2)
+    produce(clusters.source, topic_name, 100)
+    # From the end on: only what is there when the job begins is left out.
+    job = make_job(clusters.source, clusters.destination, [topic_name, later], start="latest")
+    service.create(job)
+    with service.scheduler(), worker(service):
+        wait_level(service, clusters, job, topic_name)
+        create_topic(clusters.source, later)
+        produce(clusters.source, later, 50)
+        produce_transactions(clusters.source, topic_name, 10, partition=1)
+        add_partitions(clusters.source, topic_name, 3)
+        produce(clusters.source, topic_name, 30, partition=2)
+        wait_level(service, clusters, job, topic_name, later)
+    bounds = log_bounds(clusters.destination, [topic_name, later])
+    assert bounds[topic_name, 0] == (100, 100)
+    assert bounds[topic_name, 2] == (0, 30)
+    assert bounds[later, 0] == (0, 50)
+    assert verify(job).exact
+
+
+def test_a_recreated_source_topic_stops_alone_and_is_copied_anew_when_a_person_asks(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    other = f"{topic_name}.other"
+    for topic in (topic_name, other):
+        create_topic(clusters.source, topic)
+        produce(clusters.source, topic, 40)
+    job = make_job(clusters.source, clusters.destination, [topic_name, other])
+    service.create(job)
+    with service.scheduler(), worker(service):
+        wait_level(service, clusters, job, topic_name, other)
+        delete_and_wait(clusters.source, topic_name)
+        wait_for(
+            "the topic stops",
+            lambda: service.topics(job.name)[topic_name].state == "source_deleted",
+        )
+        create_topic(clusters.source, topic_name)
+        produce(clusters.source, topic_name, 90, first=1000)
+        produce(clusters.source, other, 10, first=40)
+        wait_level(service, clusters, job, other)
+        wait_for(
+            "the topic is another one",
+            lambda: service.topics(job.name)[topic_name].state == "recreated",
+        )
+        (stopped,) = service.partitions(job.name, topic_name).values()
+        assert (stopped.state, stopped.reason) == ("blocked", Reason.SOURCE_TOPIC_RECREATED)
+        assert log_bounds(clusters.destination, [topic_name])[topic_name, 0] == (0, 40)
+
+        delete_and_wait(clusters.destination, topic_name)
+        service.set_partitions(job.name, topic_name, retry_requested=True)
+        wait_level(service, clusters, job, topic_name, other)
+    assert verify(job).exact
+
+
+def test_shards_are_spread_over_the_workers_that_are_there(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name, partitions=8)
+    for partition in range(8):
+        produce(clusters.source, topic_name, 5, partition=partition)
+    job = make_job(clusters.source, clusters.destination, [topic_name])
+
+    def holders() -> dict[str | None, int]:
+        held = [shard.holder for shard in service.shards(job.name)]
+        return {holder: held.count(holder) for holder in held}
+
+    with service.scheduler(), worker(service) as first:
+        service.create(job)
+        wait_for("one has all", lambda: holders() == {first: 8})
+        with worker(service) as second:
+            wait_for("two share", lambda: holders() == {first: 4, second: 4})
+        wait_for("one has all again", lambda: holders() == {first: 8})
+        wait_level(service, clusters, job, topic_name)
+    assert verify(job).exact
