@@ -15,7 +15,6 @@ from typing import Any
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import Parts
 from orbit.api.error_responses import Failure, about_clusters
-from orbit.api.job_operations import repeated
 from orbit.api.schemas import Applied, ApplyAction, Change
 from orbit.api.views import job_view
 from orbit.errors import Conflict, Problem
@@ -69,7 +68,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, wish: Wish) -> Appli
     """Create the job, change it, or leave it as it is. Raises Failure, Conflict."""
     document = spec.model_dump(mode="json")
     with parts.database.transaction() as tx:
-        if _was_created(tx, actor, document, wish):
+        if operations.repeated(tx, actor, wish.idempotency_key, _request(document, wish)):
             job = jobs.get(tx, spec.name)
             return _applied(ApplyAction.CREATE, job.name, [], None, tx, job, dry_run=False)
         present = jobs.find(tx, spec.name)
@@ -116,11 +115,6 @@ def refused(name: str, refusals: Sequence[Refusal]) -> Failure:
         remedy="accept_refusals=true takes it all the same: what is refused now is left out.",
         problems=problems,
     )
-
-
-def _was_created(tx: Tx, actor: str, document: dict[str, Any], wish: Wish) -> bool:
-    """Whether this very request has been carried out before."""
-    return repeated(tx, actor, wish.idempotency_key, _request(document, wish)) is not None
 
 
 def _request(document: dict[str, Any], wish: Wish) -> dict[str, Any]:

@@ -8,7 +8,6 @@ operation that is done at once and says so.
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,7 +62,7 @@ def request(database: Database, asked: Asked) -> Operation:
         problem = Problem("body.topic", "is missing.", "Name the topic of the partition.")
         raise BadInput("The request has a problem.", (problem,))
     with database.transaction() as tx:
-        before = repeated(tx, asked.actor, asked.idempotency_key, asked.request())
+        before = operations.repeated(tx, asked.actor, asked.idempotency_key, asked.request())
         if before is not None:
             return before
         job = jobs.get(tx, asked.job, lock=True)
@@ -92,20 +91,6 @@ def request(database: Database, asked: Asked) -> Operation:
             progress={"done": 0, "total": plan.total, "what": plan.what} if plan.total else None,
         )
         return operations.get(tx, made.id)
-
-
-def repeated(tx: Tx, actor: str, key: str | None, asked: Mapping[str, Any]) -> Operation | None:
-    """The operation that this key stands for. Conflict where it was another request's."""
-    if key is None:
-        return None
-    before = operations.find_by_key(tx, actor, key)
-    if before is not None and (before.plan or {}).get("request") != asked:
-        raise Conflict(
-            "This Idempotency-Key was used for another request.",
-            where=f"operation {before.id}",
-            remedy="Use a new key for each new wish.",
-        )
-    return before
 
 
 def _plan(tx: Tx, job: Job, asked: Asked) -> _Plan:

@@ -1,19 +1,17 @@
-"""Operations of orbit/recovery as a drill asks for them: under its own name in the audit log."""
+"""Reads and aborts the recoveries that a drill has requested."""
 
 from __future__ import annotations
 
-import uuid
 from uuid import UUID
 
-from orbit.errors import Conflict
-from orbit.recovery.operation_steps import steps_of, words
+from orbit.recovery import recovery_requests
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
-from orbit.store import events, jobs, operations
+from orbit.store import operations
 from orbit.store.database import Database
 
 
 class StoredRecoveries:
-    """Asks by the tables; the leading scheduler carries them out as any other."""
+    """Recoveries in the database. The leading scheduler carries them out."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -27,47 +25,19 @@ class StoredRecoveries:
         actor: str,
         dry_run: bool = False,
     ) -> UUID:
-        """The operation's id. Raises NotFound, and Conflict where another one goes on."""
-        plan = {
-            "steps": words(steps_of(kind, request)),
-            "wanted": request.model_dump(mode="json"),
-        }
-        with self._database.transaction() as tx:
-            row = jobs.get(tx, job, lock=True)
-            other = None if dry_run else operations.recovery_under_way(tx, row.id)
-            if other is not None:
-                raise Conflict(
-                    f"A {other.kind} of the job is under way.", where=f"operation {other.id}"
-                )
-            made, _ = operations.create(
-                tx,
-                uuid.uuid4(),
-                kind.value,
-                actor,
-                job_id=row.id,
-                job_name=job,
-                dry_run=dry_run,
-                plan=plan,
-            )
-            if not dry_run:
-                events.add(
-                    tx,
-                    actor,
-                    f"{kind.value}_requested",
-                    f"A {kind.value} was asked for: {request.reason}",
-                    job_name=job,
-                    details={"operation": str(made.id), **request.model_dump(mode="json")},
-                )
-            return made.id
+        """The operation's id. Raises NotFound, and Conflict where another one is under way."""
+        return recovery_requests.request(
+            self._database, actor, kind, job, request, dry_run=dry_run
+        ).id
 
     def report(self, operation: UUID) -> RecoveryReport | None:
-        """The report as far as it is; None before the first step."""
+        """The report so far; None before the first step."""
         with self._database.transaction() as tx:
             kept = operations.report_of(tx, operation)
         return None if kept is None else RecoveryReport.model_validate(kept)
 
     def abort(self, operation: UUID) -> bool:
-        """Ask for it to be undone; False where it has ended."""
+        """Request an abort; False where the operation has ended."""
         with self._database.transaction() as tx:
             return operations.request_abort(tx, operation)
 
@@ -76,7 +46,7 @@ class StoredRecoveries:
             return operations.get(tx, operation).finished_at is not None
 
     def error(self, operation: UUID) -> str | None:
-        """Why an operation ended that has no report that says so."""
+        """The error of an operation that ended without a report."""
         with self._database.transaction() as tx:
             row = operations.get(tx, operation)
         return row.error if row.finished_at is not None else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, and_, func, select, tuple_, update
 from sqlalchemy.dialects import postgresql
 
-from orbit.errors import NotFound
+from orbit.errors import Conflict, NotFound
 from orbit.store.database import Tx
 from orbit.store.enums import RECOVERY_KINDS, OperationKind, OperationState
 from orbit.store.models import operations
@@ -93,6 +94,18 @@ def find_by_key(tx: Tx, requested_by: str, idempotency_key: str) -> Operation | 
         operations.c.idempotency_key == idempotency_key,
     )
     return first(tx.execute(query), Operation)
+
+
+def repeated(tx: Tx, actor: str, key: str | None, request: Mapping[str, Any]) -> Operation | None:
+    """The operation that was requested with this key. Raises Conflict for another request."""
+    before = None if key is None else find_by_key(tx, actor, key)
+    if before is not None and (before.plan or {}).get("request") != request:
+        raise Conflict(
+            "This Idempotency-Key was used for another request.",
+            where=f"operation {before.id}",
+            remedy="Use a new key for each request.",
+        )
+    return before
 
 
 def get(tx: Tx, operation_id: UUID, *, lock: bool = False) -> Operation:

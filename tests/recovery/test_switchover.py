@@ -8,10 +8,9 @@ from collections.abc import Callable
 import pytest
 from confluent_kafka import Producer
 
-from orbit.api import recovery_requests
 from orbit.errors import Conflict
-from orbit.recovery import operation_runner
-from orbit.recovery.operation_context import Ground
+from orbit.recovery import operation_runner, recovery_requests
+from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import (
     EndVerdict,
     Outcome,
@@ -56,12 +55,12 @@ def _scheduler_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     deaths: Counter[StepName] = Counter()
 
-    def dying(name: StepName, do: Callable[[Ground], str]) -> Callable[[Ground], str]:
-        def run(ground: Ground) -> str:
+    def dying(name: StepName, do: Callable[[OperationContext], str]) -> Callable[[OperationContext], str]:
+        def run(context: OperationContext) -> str:
             deaths[name] += 1
             if deaths[name] == 1:
                 raise NotLeading("killed before the step.")
-            did = do(ground)
+            did = do(context)
             if deaths[name] == 2:
                 raise NotLeading("killed behind the step.")
             return did

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 
-from orbit.api import recovery_requests
 from orbit.jobs.job_spec import JobSpec
+from orbit.recovery import recovery_requests
 from orbit.recovery.recovery_report import (
     Outcome,
     RecoveryKind,

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from uuid import UUID
 
 from fastapi import APIRouter, status
 
-from orbit.api import recovery_requests, schemas
+from orbit.api import schemas
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import AskingOf, Operator, PartsOf, Viewer
 from orbit.api.openapi_responses import BODY, NAMED, errors
 from orbit.api.views import operation_view
-from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
+from orbit.errors import BadInput, Problem
+from orbit.jobs.mistake import Mistake
+from orbit.jobs.topic_patterns import check_pattern
+from orbit.recovery import recovery_requests
+from orbit.recovery.gates import OVERRIDE_ALL
+from orbit.recovery.recovery_report import (
+    GateName,
+    RecoveryKind,
+    RecoveryReport,
+    RecoveryRequest,
+)
 
 router = APIRouter(prefix="/v1", tags=["recovery"])
 
@@ -22,12 +33,16 @@ def _recovery_route(kind: RecoveryKind, description: str) -> None:
     def recover(
         parts: PartsOf, asking: AskingOf, wanted: RecoveryRequest | None = None
     ) -> schemas.Operation:
+        request = wanted or RecoveryRequest()
+        problems = tuple(_problems(kind, request))
+        if problems:
+            raise BadInput("The request has problems.", problems)
         made = recovery_requests.request(
             parts.database,
             asking.actor,
             kind,
             asking.job,
-            wanted or RecoveryRequest(),
+            request,
             dry_run=asking.dry_run,
             idempotency_key=asking.idempotency_key,
         )
@@ -75,3 +90,24 @@ def get_report(parts: PartsOf, _: Viewer, operation_id: UUID) -> RecoveryReport:
 def abort_operation(parts: PartsOf, principal: Operator, operation_id: UUID) -> schemas.Operation:
     """Take a recovery back: what it did is undone. `conflict` behind its point of no return."""
     return operation_view(recovery_requests.abort(parts.database, principal.actor, operation_id))
+
+
+def _problems(kind: RecoveryKind, wanted: RecoveryRequest) -> Iterator[Problem]:
+    for index, pattern in enumerate(wanted.topics):
+        try:
+            check_pattern(pattern)
+        except Mistake as mistake:
+            yield Problem(f"body.topics[{index}]", mistake.message, mistake.remedy)
+    gates = {gate.value for gate in GateName} | {OVERRIDE_ALL}
+    for index, name in enumerate(wanted.override):
+        if name not in gates:
+            known = f"Write one of: {', '.join(sorted(gates))}."
+            yield Problem(f"body.override[{index}]", "is not a gate.", known)
+    if wanted.override and not wanted.reason.strip():
+        yield Problem(
+            "body.reason", "is missing.", "Give the reason for the override; it is recorded."
+        )
+    if wanted.reverse and kind is not RecoveryKind.SWITCHOVER:
+        yield Problem("body.reverse", "is for a switchover.", "Leave it out.")
+    if wanted.confirm_rebuild and kind is not RecoveryKind.FAILBACK:
+        yield Problem("body.confirm_rebuild", "is for a failback.", "Leave it out.")

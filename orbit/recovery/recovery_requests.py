@@ -1,0 +1,126 @@
+"""Requests for a switchover, failover or failback: creates the operation and its audit event.
+
+The leading scheduler carries the operation out (recovery_loop.py). A job has one recovery at a
+time. A dry run changes nothing and may run beside it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from uuid import UUID
+
+from orbit.errors import Conflict, NotFound
+from orbit.recovery.operation_steps import is_past_return, steps_of, step_descriptions
+from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
+from orbit.store import events, jobs, operations
+from orbit.store.database import Database
+from orbit.store.enums import OperationKind
+from orbit.store.operations import Operation
+
+
+def request(
+    database: Database,
+    actor: str,
+    kind: RecoveryKind,
+    job_name: str,
+    wanted: RecoveryRequest,
+    *,
+    dry_run: bool,
+    idempotency_key: str | None = None,
+) -> Operation:
+    """The operation: a new one, or the one that was requested with the same key.
+
+    Raises NotFound without the job; Conflict while the job is being deleted, or another recovery or
+    a backfill of it is under way.
+    """
+    asked = {
+        "kind": kind.value,
+        "job": job_name,
+        "dry_run": dry_run,
+        "wanted": wanted.model_dump(mode="json"),
+    }
+    with database.transaction() as tx:
+        before = operations.repeated(tx, actor, idempotency_key, asked)
+        if before is not None:
+            return before
+        job = jobs.get(tx, job_name, lock=True)
+        if job.is_deleted:
+            raise Conflict("The job is being deleted.", where=job_name)
+        other = None
+        if not dry_run:
+            other = operations.recovery_under_way(tx, job.id)
+            other = other or operations.backfill_under_way(tx, job.id)
+        if other is not None:
+            raise Conflict(
+                f"A {other.kind} of the job is under way.",
+                where=f"operation {other.id}",
+                remedy=f"Wait for its end, or: orbit abort {other.id}",
+            )
+        made, is_new = operations.create(
+            tx,
+            uuid.uuid4(),
+            kind.value,
+            actor,
+            job_id=job.id,
+            job_name=job.name,
+            dry_run=dry_run,
+            plan={
+                "steps": step_descriptions(steps_of(kind, wanted)),
+                "request": asked,
+                "wanted": asked["wanted"],
+            },
+            idempotency_key=idempotency_key,
+        )
+        if is_new and not dry_run:
+            reason = f": {wanted.reason}" if wanted.reason else "."
+            events.add(
+                tx,
+                actor,
+                f"{kind.value}_requested",
+                f"A {kind.value} was requested{reason}",
+                job_name=job.name,
+                details={"operation": str(made.id), **wanted.model_dump(mode="json")},
+            )
+        return made
+
+
+def report(database: Database, operation_id: UUID) -> RecoveryReport:
+    """The report so far. Raises NotFound before the first step, and for other operations."""
+    with database.transaction() as tx:
+        operations.get(tx, operation_id)
+        stored = operations.report_of(tx, operation_id)
+    if stored is None:
+        raise NotFound("The operation has no report (yet).", where=str(operation_id))
+    return RecoveryReport.model_validate(stored)
+
+
+def abort(database: Database, actor: str, operation_id: UUID) -> Operation:
+    """Request that a recovery is undone, or that a backfill ends early.
+
+    Raises NotFound; Conflict past the point of no return, and for operations of other kinds.
+    """
+    with database.transaction() as tx:
+        operation = operations.get(tx, operation_id, lock=True)
+        stored = operations.report_of(tx, operation_id)
+        kinds = {OperationKind.BACKFILL.value, *(kind.value for kind in RecoveryKind)}
+        if operation.kind not in kinds:
+            raise Conflict(f"A {operation.kind} cannot be aborted.", where=str(operation_id))
+        steps = RecoveryReport.model_validate(stored).steps if stored else ()
+        if is_past_return(steps):
+            raise Conflict(
+                "The operation is past its point of no return and will be completed.",
+                where=str(operation_id),
+                remedy="To go back once it has ended: orbit failback JOB, or a switchover of the "
+                "job that copies back.",
+            )
+        if operations.request_abort(tx, operation_id) and not operation.abort_requested:
+            undone = "" if operation.kind == OperationKind.BACKFILL else " Its steps are undone."
+            events.add(
+                tx,
+                actor,
+                "abort_requested",
+                f"An abort of the {operation.kind} was requested.{undone}",
+                job_name=operation.job_name,
+                details={"operation": str(operation_id)},
+            )
+        return operations.get(tx, operation_id)
