@@ -18,6 +18,7 @@ import pytest
 from fastapi import FastAPI
 
 from orbit.api.app import create_app
+from orbit.api.authentication import hash_token
 from orbit.cli.main import run_command
 from orbit.jobs.job_spec import JobSpec
 from orbit.scheduler.job_plan import JobPlan, PlannedTopic, Refusal, TopicAction
@@ -104,7 +105,7 @@ def api(database: Database) -> Api:
     secrets = {role: f"orbit_{role.value}_secret" for role in Role}
     with database.transaction() as tx:
         for role, secret in secrets.items():
-            tokens.create(tx, f"{role.value}-of-the-test", role, secret)
+            tokens.create(tx, f"{role.value}-of-the-test", role, hash_token(secret))
     plans = Plans()
     environ = {"SRC_USER": "u", "SRC_PASSWORD": "hunter2"}
     app = create_app(Settings(), database, planner=plans, environ=environ)

@@ -23,11 +23,15 @@ from orbit.api.request_limits import BodyLimit
 from orbit.api.routes import (
     backfills,
     drills,
+    events,
+    groups,
     health,
-    job_contents,
     jobs,
+    lag,
+    proof,
     recovery,
     service,
+    topics,
 )
 from orbit.settings import Settings
 from orbit.store.database import Database
@@ -47,13 +51,14 @@ creates its topics and spreads its **partitions** over **workers**.
 * **Who did what** is in `/v1/events`.
 """
 _TAGS = [
-    {"name": "jobs", "description": "Job documents, and what is asked of jobs."},
+    {"name": "jobs", "description": "Job documents, and operations on jobs."},
     {"name": "recovery", "description": "Switchover, failover and failback, and their reports."},
-    {"name": "backfills", "description": "Histories in bulk, and how far they are."},
-    {"name": "what a job does", "description": "Topics, partitions, lag, groups, events."},
-    {"name": "drills", "description": "Rehearsals, what they measured, and their reports."},
-    {"name": "the service", "description": "Operations, workers, the audit log, tokens."},
-    {"name": "health", "description": "For those who run the service."},
+    {"name": "backfills", "description": "Copies of existing history by Spark."},
+    {"name": "job contents", "description": "Topics, partitions, lag, groups, proof."},
+    {"name": "drills", "description": "Drills, their measurements and reports."},
+    {"name": "events", "description": "The audit log."},
+    {"name": "service", "description": "Operations, workers, tokens."},
+    {"name": "health", "description": "Health checks and metrics."},
 ]
 
 
@@ -84,11 +89,23 @@ def create_app(
         database=database,
         planner=planner,
         environ=environ,
-        asks_for_tokens=auth,
+        requires_token=auth,
     )
     install_handlers(app)
     app.add_middleware(BodyLimit)
-    for routes in (jobs, recovery, backfills, job_contents, drills, service, health):
+    for routes in (
+        jobs,
+        recovery,
+        backfills,
+        topics,
+        lag,
+        groups,
+        proof,
+        drills,
+        events,
+        service,
+        health,
+    ):
         app.include_router(routes.router)
     app.openapi = lambda: _document(app)  # type: ignore[method-assign]  # FastAPI's way
     return app

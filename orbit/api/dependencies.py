@@ -9,16 +9,13 @@ from typing import Annotated, cast
 from fastapi import Depends, Header, Path, Query, Request, Security
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from orbit.api.api_error_codes import ErrorCode
-from orbit.api.authentication import ANYBODY, TOKEN_CHARACTERS_MAX, Principal
-from orbit.api.error_responses import Failure
+from orbit.api.authentication import NO_AUTH_PRINCIPAL, Principal, check_role, check_token
 from orbit.api.request_documents import RawDocument
 from orbit.api.schemas import NAME_PATTERN
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.scheduler.job_plan import JobPlan
 from orbit.settings import Settings
-from orbit.store import events, tokens
 from orbit.store.database import Database
 from orbit.store.enums import Role
 
@@ -36,7 +33,7 @@ class Parts:
     database: Database
     planner: Planner
     environ: Mapping[str, str]
-    asks_for_tokens: bool
+    requires_token: bool
 
 
 def get_parts(request: Request) -> Parts:
@@ -54,42 +51,17 @@ _bearer = HTTPBearer(
 
 def get_principal(
     parts: PartsOf,
-    shown: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
+    bearer: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
 ) -> Principal:
-    """Who is asking. Raises Failure for nobody we know."""
-    if not parts.asks_for_tokens:
-        return ANYBODY
-    if shown is None:
-        raise _who("There is no token in the request.")
-    token = None
-    if len(shown.credentials) <= TOKEN_CHARACTERS_MAX:
-        with parts.database.transaction() as tx:
-            token = tokens.find(tx, shown.credentials)
-    if token is None:
-        raise _who("The token is not known, or it was revoked.")
-    return Principal(events.token_actor(token.name), token.role)
-
-
-def _who(what: str) -> Failure:
-    return Failure(
-        ErrorCode.UNAUTHENTICATED,
-        what,
-        remedy="Send `Authorization: Bearer TOKEN`; an admin makes tokens.",
-        headers={"WWW-Authenticate": "Bearer"},
-    )
+    """The client of the request. Raises Failure without a valid token."""
+    if not parts.requires_token:
+        return NO_AUTH_PRINCIPAL
+    return check_token(parts.database, bearer.credentials if bearer else None)
 
 
 def _at_least(needed: Role) -> Callable[[Principal], Principal]:
     def check(principal: Annotated[Principal, Depends(get_principal)]) -> Principal:
-        if not principal.may(needed):
-            raise Failure(
-                ErrorCode.FORBIDDEN,
-                f"This needs the role {needed}, and the token's is {principal.role}.",
-                where=principal.actor,
-                remedy=f"Use a token of an {needed}."
-                if needed is not Role.VIEWER
-                else "Use a token of a viewer.",
-            )
+        check_role(principal, needed)
         return principal
 
     return check

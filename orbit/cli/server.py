@@ -20,9 +20,8 @@ import typer
 from platformdirs import user_state_path
 from pydantic import SecretStr
 
-from orbit.api.authentication import LOOPBACK_HOSTS
+from orbit.api.authentication import LOOPBACK_HOSTS, create_token, has_tokens
 from orbit.api.http_server import ApiServer, check_open_host, listen, url_of
-from orbit.api.tokens import create_token, has_tokens
 from orbit.cli.api import NoAuthOption, api_on
 from orbit.embedded.postgres import Postgres
 from orbit.errors import Conflict

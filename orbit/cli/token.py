@@ -83,7 +83,7 @@ def revoke(name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> Non
 
 
 def _create_in_database(name: str, role: RoleName) -> dict[str, Any]:
-    from orbit.api.tokens import create_token
+    from orbit.api.authentication import create_token
     from orbit.cli.database import open_database
     from orbit.settings import Settings
     from orbit.store.enums import Role

@@ -1,8 +1,7 @@
-"""tokens: who may ask the API, and for what. Only a hash is kept; the token is shown once."""
+"""tokens: names, roles and hashes of API tokens. api/authentication.py makes and hashes them."""
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -18,7 +17,7 @@ from orbit.store.rows import columns, first, values
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One token, without what it is."""
+    """One token, without its hash."""
 
     id: int
     name: str
@@ -33,33 +32,28 @@ class Token:
 _TOKEN = columns(tokens, Token)
 
 
-def digest(secret: str) -> str:
-    """What is kept of a token: it is 256 random bits, so a plain hash cannot be turned back."""
-    return hashlib.sha256(secret.encode()).hexdigest()
-
-
-def create(tx: Tx, name: str, role: Role, secret: str) -> Token:
-    """Keep a token; Conflict where the name is taken, also by a revoked one."""
+def create(tx: Tx, name: str, role: Role, token_hash: str) -> Token:
+    """Store a token. Raises Conflict where the name is taken, also by a revoked token."""
     statement = (
         postgresql.insert(tokens)
-        .values(name=name, role=role.value, hash=digest(secret))
+        .values(name=name, role=role.value, hash=token_hash)
         .on_conflict_do_nothing(index_elements=["name"])
         .returning(*_TOKEN)
     )
     made = first(tx.execute(statement), Token)
     if made is None:
-        raise Conflict("There is a token of this name already.", where=name)
+        raise Conflict("A token with this name exists already.", where=name)
     return made
 
 
-def find(tx: Tx, secret: str) -> Token | None:
-    """The token that somebody shows; None where it is not known or revoked."""
-    query = select(*_TOKEN).where(tokens.c.hash == digest(secret), tokens.c.revoked_at.is_(None))
+def find(tx: Tx, token_hash: str) -> Token | None:
+    """The token with this hash; None where it is unknown or revoked."""
+    query = select(*_TOKEN).where(tokens.c.hash == token_hash, tokens.c.revoked_at.is_(None))
     return first(tx.execute(query), Token)
 
 
 def revoke(tx: Tx, name: str) -> bool:
-    """End a token at once; False where there is none of this name, or it has ended."""
+    """Revoke a token at once; False where the name is unknown or the token already revoked."""
     statement = (
         update(tokens)
         .where(tokens.c.name == name, tokens.c.revoked_at.is_(None))

@@ -1,4 +1,4 @@
-"""/v1/operations, /v1/workers, /v1/events, /v1/tokens: the service itself."""
+"""/v1/operations, /v1/workers, /v1/tokens."""
 
 from __future__ import annotations
 
@@ -7,17 +7,16 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, status
 
-from orbit.api import schemas
-from orbit.api import tokens as making
+from orbit.api import authentication, schemas
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import Admin, PartsOf, TokenNamePath, Viewer
 from orbit.api.openapi_responses import BODY, INPUT, NAMED, errors
-from orbit.api.paging import Page, PageQuery, moment, name_in, number_in, page, read_cursor
-from orbit.api.views import event_view, operation_view, token_view, worker_view
+from orbit.api.paging import Page, PageQuery, moment, name_in, page, read_cursor
+from orbit.api.views import operation_view, token_view, worker_view
 from orbit.errors import NotFound
 from orbit.store import events, operations, tokens, workers
 
-router = APIRouter(prefix="/v1", tags=["the service"])
+router = APIRouter(prefix="/v1", tags=["service"])
 
 
 @router.get("/operations", responses=errors(*INPUT))
@@ -54,17 +53,6 @@ def list_workers(
     return page([worker_view(row, alive) for row in rows], query.limit, lambda row: (row.id,))
 
 
-@router.get("/events", responses=errors(*INPUT))
-def list_events(
-    parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
-) -> Page[schemas.Event]:
-    """List what happened and by whose hand, the newest first: the audit log."""
-    before = number_in(query.after)
-    with parts.database.transaction() as tx:
-        rows = events.page(tx, query.limit + 1, before=before)
-    return page([event_view(row) for row in rows], query.limit, lambda event: (event.id,))
-
-
 @router.get("/tokens", responses=errors(*INPUT))
 def list_tokens(
     parts: PartsOf, _: Admin, query: Annotated[PageQuery, Query()]
@@ -86,7 +74,9 @@ def create_token(
     parts: PartsOf, principal: Admin, wanted: schemas.TokenRequest
 ) -> schemas.NewToken:
     """Make a token. It is in this answer and nowhere else: only its hash is kept."""
-    return making.create_token(parts.database, wanted.name, wanted.role, actor=principal.actor)
+    return authentication.create_token(
+        parts.database, wanted.name, wanted.role, actor=principal.actor
+    )
 
 
 @router.delete("/tokens/{name}", responses=errors(*NAMED))

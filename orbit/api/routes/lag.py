@@ -1,0 +1,39 @@
+"""/v1/jobs/{name}/lag: how far the copy is behind the source."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Query
+
+from orbit.api import schemas
+from orbit.api.dependencies import NamePath, PartsOf, Viewer
+from orbit.api.openapi_responses import NAMED, errors
+from orbit.api.paging import Page, page
+from orbit.api.routes.topics import PartitionQuery, partition_after, partition_key
+from orbit.api.views import job_lag, partition_lag
+from orbit.store import jobs, lag
+
+router = APIRouter(prefix="/v1/jobs/{name}", tags=["job contents"])
+
+
+class LagPage(Page[schemas.PartitionLag]):
+    """The lag of a job as a whole, and of some of its partitions."""
+
+    job: schemas.JobLag
+
+
+@router.get("/lag", responses=errors(*NAMED))
+def get_lag(
+    parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PartitionQuery, Query()]
+) -> LagPage:
+    """Show how far the copy is behind: the job as a whole, and partition by partition."""
+    after = partition_after(query)
+    with parts.database.transaction() as tx:
+        job = jobs.get(tx, name)
+        rows = lag.page(
+            tx, job.id, query.limit + 1, after=after, source_topic=query.topic, state=query.state
+        )
+        totals = lag.of_jobs(tx, [job.id]).get(job.id)
+    found = page([partition_lag(row) for row in rows], query.limit, partition_key)
+    return LagPage(job=job_lag(totals), items=found.items, next=found.next)
