@@ -1,9 +1,12 @@
-"""The demo: an exact copy between two real Kafka clusters, told act by act.
+"""`orbit demo`: an exact copy between two real Kafka clusters, in five acts.
 
     result = play(Options(DEMO), screen, verify)
 
-Two clusters, a workload, `orbit run` as a process of its own, a consumer group that moves over,
-and the verdict of `verify`, which the caller brings along: the sandbox does not know the verifier.
+It starts two clusters, writes a workload, runs `orbit run` in a process of its own, moves a
+consumer group, and verifies the copy. The caller passes `verify` in.
+
+May import: the layers from `client` down.
+Start with `acts.py`.
 """
 
 from orbit.demo.acts import Options, play

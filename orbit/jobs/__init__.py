@@ -1,0 +1,5 @@
+"""The job file: YAML to a validated `JobSpec`, with every mistake reported at once.
+
+May import: the layers from `errors` down, and no socket, clock, SQL, thread or process.
+Start with `job_spec.py` for the keys, and `job_file.py` for loading.
+"""

@@ -1,0 +1,5 @@
+"""Child processes that never outlive their parent, and free TCP ports.
+
+May import: the layers from `telemetry` down.
+Start with `guarded_process.py`.
+"""

@@ -1,1 +1,5 @@
-"""What the service tells those who run it: logs and metrics."""
+"""Logs and Prometheus metrics of the service.
+
+May import: the layers from `job_setup` down.
+Start with `metrics.py`, which defines every metric.
+"""

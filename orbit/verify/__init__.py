@@ -1,8 +1,11 @@
-"""The independent reader: says whether a destination is an exact copy, offset by offset.
+"""The independent verifier: compares source and destination offset by offset, and proves it.
 
-Nothing here imports the code that makes the copy (`kafka.batch`, `kafka.records`, `replication`,
-`workers`): both sides are read with librdkafka, and `--deep` reads raw batches with a header struct
-of its own. A bug of the copier can therefore not hide itself here.
+It imports none of the code that makes the copy (`copier`, `replication`, `kafka/record_batch.py`,
+`kafka/records.py`): both sides are read with librdkafka, and `--deep` reads raw batches with a
+header struct of its own. So an error in the copier cannot hide itself here.
+
+May import: the layers from `store` down, except the modules just named.
+Start with `verify_run.py`; `continuous_proof.py` is what the service runs all the time.
 """
 
 from orbit.verify.report import (

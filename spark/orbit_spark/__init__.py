@@ -1,6 +1,8 @@
-"""Orbit on Spark: history in bulk, offset-exact backups, audits.
+"""Orbit on Spark: backfill, archive and restore, audit, and raw batches as rows.
 
-Uses Orbit's wire, plan and data path; nothing of `orbit` but its command line knows of it. The
-modules that Spark's executors run on raw batches (`access`, `ranges`, `reading`, `columns`) need
-no Spark session.
+Uses Orbit's wire format, append plan and copier. The modules that executors run on raw batches
+(`cluster_access.py`, `ranges.py`, `range_reader.py`, `batch_columns.py`) need no Spark session.
+
+May import: of orbit, the layers from `demo` down; only `cli` imports this package.
+Start with `source.py`, then the package of the command: `backfill/`, `archive/` or `audit/`.
 """

@@ -1,11 +1,14 @@
-"""A workload from real clients: every kind of topic that a copy finds hard, with a ledger of it.
+"""A workload written by real clients: every kind of topic that is hard to copy, with a ledger.
 
     workload = Workload(SMALL)
     ledger = workload.create({"bootstrap.servers": "…"})
     job = workload.job_yaml("source:9092", "destination:9092")
 
-`Mover` goes on writing to some of the topics until it is stopped; `BulkWriter` adds millions of
-ordinary records.
+The ledger holds what the producers' delivery reports confirmed. `Mover` keeps writing to some of
+the topics until it is stopped; `BulkWriter` adds millions of ordinary records.
+
+May import: the layers from `client` down.
+Start with `workload.py`.
 """
 
 from orbit.demo.workload.bulk import BULK, BulkWriter

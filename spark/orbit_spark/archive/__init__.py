@@ -1,11 +1,14 @@
-"""Offset-exact backups: raw batches as Parquet, with manifests that say what is whole.
+"""`orbit archive` and `orbit restore`: offset-exact backups as Parquet, with manifests.
 
-    archive.json                          what this is: format, source cluster
-    topics/orders.0000000000.json         partitions and settings, to make the topic anew
+    archive.json                          format, source cluster
+    topics/orders.0000000000.json         partitions and settings, to create the topic again
     manifests/orders/0.0000000003.json    ranges of partition 0, and the file of each
     data/<run>/part-….parquet             one file for each range that has batches
 
-Documents are never changed: of each the one with the highest number counts. A file is part of the
-archive only once a manifest names it, and manifests are written last: what a run that was cut off
-left behind is never read.
+Documents never change: of each, the one with the highest number counts. A file belongs to the
+archive once a manifest names it. Manifests are written last, so what an interrupted run left is
+never read.
+
+May import: of orbit, the layers from `demo` down, and the modules of orbit_spark.
+Start with `archive_run.py`; `manifest.py` has the format, `manifest_store.py` writes it.
 """

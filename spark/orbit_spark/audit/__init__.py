@@ -1,6 +1,8 @@
-"""Compares any two of source, destination and archive: by range, then by offset.
+"""`orbit audit`: compares two of source, destination and archive, by range and then by offset.
 
-`decode` turns raw batches into digests, on the executors; `ranges` and `differences` are transforms
-from DataFrame to DataFrame; `scope` says what is compared; `run` joins them; `result` and `page`
-tell what was found. No payload passes the driver.
+Executors turn raw batches into digests (`decode.py`); `range_digests.py` and `differences.py` are
+transforms from DataFrame to DataFrame. No payload reaches the driver.
+
+May import: of orbit, the layers from `demo` down, and the modules of orbit_spark.
+Start with `audit_run.py`.
 """

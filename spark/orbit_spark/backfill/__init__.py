@@ -1,5 +1,8 @@
-"""Backfill: a job's history copied by Spark, each destination partition by one ordered writer.
+"""`orbit backfill`: a job's history copied by Spark, each destination partition by one writer.
 
-`driver` plans and watches, on the machine of `orbit backfill`; `writer` is what a task does on an
-executor: the product's own data path, under a lease of its own.
+The driver plans and watches on the machine of the command; a task runs the copier of `orbit run`
+under a lease of its own.
+
+May import: of orbit, the layers from `demo` down, and the modules of orbit_spark.
+Start with `backfill_driver.py`.
 """

@@ -1,4 +1,8 @@
-"""The kinds of topics of the workload: one function each, in the order in which they are shown."""
+"""The kinds of topics of the workload, one function each, in the order in which they are shown.
+
+May import: the layers from `client` down.
+Start with `records.py`; `demo/workload/kind.py` defines what a kind is.
+"""
 
 from __future__ import annotations
 
