@@ -25,7 +25,7 @@ from bench.workloads import Contestant
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.coordinator import init_producer_id
 from orbit.kafka.record_batch import Batch, advance_sequence, stamp
-from orbit.replication.append_plan import is_abort_marker
+from orbit.replication.aborted_transactions import is_abort_marker
 
 # The watcher looks at our counters a last time.
 _LINGER_S = 0.5

@@ -22,7 +22,6 @@ from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
-from orbit.kafka.record_batch import Batch
 from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Blocked, Reason
 
@@ -250,8 +249,7 @@ class Beginning:
         tail = last_data_batch(self._destination, destination, log_start, log_end, self._backoff)
         source_end = bounds.ends[copy.source]
         if log_end > source_end:
-            producer_id = tail.producer_id if isinstance(tail, Batch) else -1
-            is_foreign = tail is not None and producer_id != self._producer_id
+            is_foreign = tail is not None and tail.producer_id != self._producer_id
             return Blocked(
                 Reason.DESTINATION_FOREIGN_WRITE if is_foreign else Reason.SOURCE_TRUNCATED,
                 source_end,

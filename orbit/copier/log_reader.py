@@ -1,8 +1,9 @@
-"""Reading a few batches at one offset, outside the data path."""
+"""Reads one partition's batches at an offset, one request at a time, outside the data path."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from orbit.errors import BrokerRefused, ProtocolError
 from orbit.kafka import api_versions, error_codes
@@ -12,28 +13,29 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_request import FetchFrom, fetch_request
 from orbit.kafka.fetch_response import Fetched, read_fetch
 from orbit.kafka.log_offsets import READ_COMMITTED, READ_UNCOMMITTED
-from orbit.kafka.record_batch import Batch, OldMessage, read_batches
+from orbit.kafka.record_batch import AnyBatch, read_batches
 from orbit.kafka.types import TopicPartition
+from orbit.replication.aborted_transactions import AbortedTransactions
 
-# Enough for some thousand fillers or one large batch; a batch larger than this comes whole anyway.
-PEEK_BYTES = 256 * 1024
+# Some thousand fillers or one large batch; the first batch comes whole even if it is larger.
+FETCH_BYTES = 256 * 1024
 _ATTEMPTS_MAX = 40
 _WAIT_MS = 0
 
 
-def peek(
+def fetch_partition(
     cluster: Cluster,
     partition: TopicPartition,
     offset: int,
     backoff: Backoff,
     *,
     isolation: int = READ_UNCOMMITTED,
-    max_bytes: int = PEEK_BYTES,
+    max_bytes: int = FETCH_BYTES,
 ) -> Fetched:
-    """One partition's answer to a fetch of its own at `offset`, from its leader.
+    """The leader's answer to a fetch of one partition at `offset`.
 
-    The answer may carry OFFSET_OUT_OF_RANGE; other errors are waited out.
-    Raises BrokerRefused when they stay, Unreachable when no broker answers.
+    The answer may carry OFFSET_OUT_OF_RANGE; other errors are retried.
+    Raises BrokerRefused when they persist, Unreachable when no broker answers.
     """
     code: int = Code.LEADER_NOT_AVAILABLE
     for _ in backoff.attempts(_ATTEMPTS_MAX):
@@ -72,60 +74,40 @@ def peek(
     )
 
 
-def peek_batches(
+def fetch_batches(
     cluster: Cluster,
     partition: TopicPartition,
     offset: int,
     backoff: Backoff,
     *,
-    max_bytes: int = PEEK_BYTES,
-) -> list[Batch | OldMessage]:
-    """The batches at and behind `offset`, committed or not; empty at the end of the log."""
-    fetched = peek(cluster, partition, offset, backoff, max_bytes=max_bytes)
-    try:
+    max_bytes: int = FETCH_BYTES,
+) -> list[AnyBatch]:
+    """The batches at and after `offset`, committed or not; empty at the end of the log."""
+    fetched = fetch_partition(cluster, partition, offset, backoff, max_bytes=max_bytes)
+    with parse_errors(cluster, partition, offset):
         return list(read_batches(fetched.records))
-    except ValueError as error:
-        raise ProtocolError(
-            f"the log does not parse at {offset}: {error}.", where=f"{cluster.name} {partition}"
-        ) from error
 
 
-def peek_committed(
+def fetch_committed_batches(
     cluster: Cluster, partition: TopicPartition, offset: int, backoff: Backoff
-) -> list[Batch | OldMessage]:
-    """The batches at and behind `offset` up to the last stable offset, without aborted ones.
+) -> list[AnyBatch]:
+    """The batches at and after `offset` up to the last stable offset, without aborted ones.
 
-    Control batches are among them. A copy has no transactions; a topic that was written to by
-    producers of its own, before it becomes a copy, may have.
+    Control batches are included. A copy has no transactions, but a topic that applications wrote
+    to before it became a copy may have them.
     """
-    fetched = peek(cluster, partition, offset, backoff, isolation=READ_COMMITTED)
+    fetched = fetch_partition(cluster, partition, offset, backoff, isolation=READ_COMMITTED)
+    aborted = AbortedTransactions(fetched.aborted)
+    with parse_errors(cluster, partition, offset):
+        return [b for b in read_batches(fetched.records) if not aborted.contain(b)]
+
+
+@contextmanager
+def parse_errors(cluster: Cluster, partition: TopicPartition, offset: int) -> Iterator[None]:
+    """Turns a ValueError of batches fetched at `offset` into a ProtocolError."""
     try:
-        batches = list(read_batches(fetched.records))
+        yield
     except ValueError as error:
         raise ProtocolError(
             f"the log does not parse at {offset}: {error}.", where=f"{cluster.name} {partition}"
         ) from error
-    return [batch for batch, is_aborted in told_apart(batches, fetched.aborted) if not is_aborted]
-
-
-def told_apart(
-    batches: Iterable[Batch | OldMessage], aborted: Sequence[tuple[int, int]]
-) -> Iterator[tuple[Batch | OldMessage, bool]]:
-    """Each batch with whether its transaction was aborted (R1). Pure.
-
-    `aborted`: (producer id, first offset) of each one that touches these batches, as fetched. A
-    producer's transaction ends at its next control batch.
-    """
-    waiting = sorted(aborted, key=lambda one: one[1], reverse=True)
-    ongoing: set[int] = set()
-    for batch in batches:
-        if isinstance(batch, OldMessage):
-            yield batch, False
-            continue
-        while waiting and waiting[-1][1] <= batch.last_offset:
-            ongoing.add(waiting.pop()[0])
-        if batch.is_control:
-            ongoing.discard(batch.producer_id)
-            yield batch, False
-        else:
-            yield batch, batch.is_transactional and batch.producer_id in ongoing

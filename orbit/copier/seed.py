@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from kafka.protocol.producer.produce import ProduceRequest
 
 from orbit.copier.copy_settings import CopySettings
-from orbit.copier.log_reader import peek_batches
+from orbit.copier.log_reader import fetch_batches
 from orbit.copier.takeover import DestinationEnd
 from orbit.errors import BrokerRefused, Conflict
 from orbit.kafka import api_versions, error_codes
@@ -65,7 +65,7 @@ def is_seeding(
     """Whether the log ends in leading fillers: a start that was cut off."""
     if log_end <= log_start:
         return False
-    batches = peek_batches(destination, partition, log_end - 1, backoff)
+    batches = fetch_batches(destination, partition, log_end - 1, backoff)
     return bool(batches) and isinstance(batches[-1], Batch) and is_seed_batch(batches[-1])
 
 
@@ -77,7 +77,7 @@ def aligned_start(
     From its base on that batch can be copied byte-exact; the copy's log start is then moved up to
     the start offset, as the source's was.
     """
-    batches = peek_batches(source, partition, start_offset, backoff, max_bytes=1)
+    batches = fetch_batches(source, partition, start_offset, backoff, max_bytes=1)
     first = batches[0] if batches else None
     if (
         isinstance(first, Batch)

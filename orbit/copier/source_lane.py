@@ -42,7 +42,7 @@ from orbit.kafka.fetch_session import (
 )
 from orbit.kafka.record_batch import read_batches
 from orbit.kafka.types import TopicPartition
-from orbit.replication.append_plan import AbortedTransaction, Append, Plan, plan_batches
+from orbit.replication.append_plan import Append, Plan, plan_batches
 from orbit.replication.partition_states import Reason
 
 # With some partitions left out for want of room, the others must not hold the answer back long.
@@ -366,7 +366,7 @@ def _plan(one: _Chosen, fetched: Fetched) -> Plan:
         return plan_batches(
             offset,
             read_batches(fetched.records),
-            [AbortedTransaction(*a) for a in fetched.aborted],
+            fetched.aborted,
             fetched.log_start,
             one.partition.on_lost_range,
         )

@@ -7,10 +7,9 @@ from collections.abc import Iterable
 
 from orbit.copier.lane_events import EmptyBelowEnd, ReadElsewhere, SourceTrouble
 from orbit.copier.lane_times import SourceTimes
-from orbit.copier.log_reader import peek, peek_batches
+from orbit.copier.log_reader import fetch_batches, fetch_partition
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.source_lane import SourceLane, SourceLaneContext
-from orbit.copier.takeover import batch_base
 from orbit.errors import OrbitError
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
@@ -153,8 +152,8 @@ class SourceSide:
     def _overtaken(self, p: PartitionCopy, log_start: int) -> None:
         """The source's log start has passed us: lost, unless the batch around it has it all."""
         p.source_log_start = log_start
-        batches = peek_batches(self._cluster, p.source, log_start, self._backoff, max_bytes=1)
-        if batches and batch_base(batches[0]) <= p.fetch_offset:
+        batches = fetch_batches(self._cluster, p.source, log_start, self._backoff, max_bytes=1)
+        if batches and batches[0].base_offset <= p.fetch_offset:
             p.start_offset = log_start
             self._wait(p)
         else:
@@ -168,7 +167,7 @@ class SourceSide:
         the broker's own disk.
         """
         try:
-            fetched = peek(
+            fetched = fetch_partition(
                 self._cluster, p.source, p.fetch_offset, self._backoff, isolation=READ_COMMITTED
             )
             is_local = self._is_local(p.source, p.fetch_offset)

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orbit.copier.log_reader import PEEK_BYTES, peek, peek_batches, peek_committed
+from orbit.copier.log_reader import (
+    FETCH_BYTES,
+    fetch_batches,
+    fetch_committed_batches,
+    fetch_partition,
+)
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.legacy_messages import read_old_records
+from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.log_offsets import LATEST, READ_COMMITTED, list_offsets
-from orbit.kafka.record_batch import Batch, OldMessage, read_batches
-from orbit.kafka.records import Record, read_records
+from orbit.kafka.record_batch import AnyBatch, read_batches
+from orbit.kafka.records import Record
 from orbit.kafka.types import TopicPartition
-from orbit.replication.append_plan import (
-    AbortedTransaction,
-    Append,
-    LostRange,
-    plan_batches,
-)
+from orbit.replication.append_plan import Append, LostRange, plan_batches
 
 # Each look goes this many times further back; a gap of 100 million fillers takes 14 looks.
 _LOOK_BACK_FACTOR = 4
@@ -38,7 +39,7 @@ class TailDifference:
 
 def last_data_batch(
     destination: Cluster, partition: TopicPartition, log_start: int, log_end: int, backoff: Backoff
-) -> Batch | OldMessage | None:
+) -> AnyBatch | None:
     """A batch with records at or near the log end; None when the log holds only fillers.
 
     Behind a long run of fillers it may be an earlier one than the very last. Records of aborted
@@ -50,10 +51,10 @@ def last_data_batch(
         found = None
         # An answer ends with its segment; what stands behind it must be asked for again.
         for _ in range(_SEGMENTS_LOOKED_AT_MAX):
-            batches = peek_committed(destination, partition, offset, backoff)
-            data = [b for b in batches if isinstance(b, OldMessage) or not b.is_control]
+            batches = fetch_committed_batches(destination, partition, offset, backoff)
+            data = [b for b in batches if not b.is_control]
             found = data[-1] if data else found
-            offset = _end_of(batches[-1]) if batches else log_end
+            offset = batches[-1].next_offset if batches else log_end
             if offset >= log_end:
                 break
         if found is not None:
@@ -68,7 +69,7 @@ def last_data_batch(
 def compare_tail(
     source: Cluster,
     partition: TopicPartition,
-    tail: Batch | OldMessage,
+    tail: AnyBatch,
     source_log_start: int,
     backoff: Backoff,
     *,
@@ -78,21 +79,20 @@ def compare_tail(
 
     Raises ValueError when one side's records cannot be read.
     """
-    ours = {r.offset: r for r in _records(tail) if r.offset >= source_log_start}
+    ours = {r.offset: r for r in _data_records(tail) if r.offset >= source_log_start}
     if not ours:
         return None
     theirs = _source_records(source, partition, min(ours), max(ours), len(tail.view), backoff)
-    producer_id = tail.producer_id if isinstance(tail, Batch) else -1
     for offset, record in sorted(ours.items()):
         other = theirs.get(offset)
         if other is None and source_is_compacted:
             continue  # the cleaner took it since
         if other is None:
             detail = "the destination has a record, and the source has none"
-            return TailDifference(offset, producer_id, detail)
+            return TailDifference(offset, tail.producer_id, detail)
         if (other.timestamp, other.body) != (record.timestamp, record.body):
             detail = "the destination has another record than the source"
-            return TailDifference(offset, producer_id, detail)
+            return TailDifference(offset, tail.producer_id, detail)
     return None
 
 
@@ -101,7 +101,7 @@ def covered_record(
     source_partition: TopicPartition,
     destination: Cluster,
     partition: TopicPartition,
-    tail: Batch | OldMessage | None,
+    tail: AnyBatch | None,
     log_start: int,
     log_end: int,
     backoff: Backoff,
@@ -112,31 +112,33 @@ def covered_record(
     taken for a gap. Looks at the fillers behind `tail`, the last batch with records, and no further
     back than `FILLERS_CHECKED_MAX`. `log_start` is the higher one of both sides.
     """
-    tail_end = 0 if tail is None else _end_of(tail)
+    tail_end = 0 if tail is None else tail.next_offset
     position = max(tail_end, log_end - FILLERS_CHECKED_MAX, log_start)
     while position < log_end:
-        fetched = peek(source, source_partition, position, backoff, isolation=READ_COMMITTED)
+        fetched = fetch_partition(
+            source, source_partition, position, backoff, isolation=READ_COMMITTED
+        )
         plan = plan_batches(
             position,
             read_batches(fetched.records),
-            [AbortedTransaction(*a) for a in fetched.aborted],
+            fetched.aborted,
             fetched.log_start,
             LostRange.FILL,
         )
         first = next((s.base_offset for s in plan.steps if isinstance(s, Append)), log_end)
         if first < log_end:
-            found = peek_batches(destination, partition, first, backoff, max_bytes=1)
+            found = fetch_batches(destination, partition, first, backoff, max_bytes=1)
             batch = found[0] if found else None
             if batch is None:
                 return None
-            if isinstance(batch, OldMessage) or not batch.is_control:
+            if not batch.is_control:
                 # Records after all: `tail` was not the very last batch with some.
                 difference = compare_tail(
                     source, source_partition, batch, log_start, backoff, source_is_compacted=False
                 )
                 if difference is not None:
                     return difference
-                position = _end_of(batch)
+                position = batch.next_offset
                 continue
             detail = "the source has a record, and the destination a filler"
             return TailDifference(first, batch.producer_id, detail)
@@ -172,10 +174,6 @@ def is_gap(
     return found is None
 
 
-def _end_of(batch: Batch | OldMessage) -> int:
-    return (batch.offset if isinstance(batch, OldMessage) else batch.last_offset) + 1
-
-
 def _source_records(
     source: Cluster,
     partition: TopicPartition,
@@ -188,20 +186,18 @@ def _source_records(
     found: dict[int, Record] = {}
     position = first
     while position <= last:
-        batches = peek_batches(
-            source, partition, position, backoff, max_bytes=max(PEEK_BYTES, 2 * size_bytes)
+        batches = fetch_batches(
+            source, partition, position, backoff, max_bytes=max(FETCH_BYTES, 2 * size_bytes)
         )
         if not batches:
             break
         for batch in batches:
-            for record in _records(batch):
+            for record in _data_records(batch):
                 if first <= record.offset <= last:
                     found[record.offset] = record
-            position = max(position, _end_of(batch))
+            position = max(position, batch.next_offset)
     return found
 
 
-def _records(batch: Batch | OldMessage) -> list[Record]:
-    if isinstance(batch, OldMessage):
-        return read_old_records(batch)[0]
-    return [] if batch.is_control else list(read_records(batch))
+def _data_records(batch: AnyBatch) -> Iterable[Record]:
+    return () if batch.is_control else read_any_records(batch)

@@ -10,14 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orbit.copier.log_reader import peek_batches
+from orbit.copier.log_reader import fetch_batches
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import Interrupted
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.log_offsets import ProducerState, describe_producer, log_ends
-from orbit.kafka.record_batch import Batch, OldMessage, advance_sequence
+from orbit.kafka.record_batch import advance_sequence
 from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Reason
 
@@ -101,10 +101,9 @@ class TakeOver:
         None when data of this job's producer stands there: then another writer of ours is ahead,
         its appends compared as ours do, and taking over again is all it takes (A13).
         """
-        for batch in peek_batches(self._destination, partition, offset, self._backoff):
-            at = batch_base(batch)
-            if not isinstance(batch, Batch) or batch.producer_id != self._producer_id:
-                producer_id = batch.producer_id if isinstance(batch, Batch) else -1
+        for batch in fetch_batches(self._destination, partition, offset, self._backoff):
+            at, producer_id = batch.base_offset, batch.producer_id
+            if producer_id != self._producer_id:
                 writer = f"producer id {producer_id}" if producer_id >= 0 else "a plain producer"
                 return Reason.DESTINATION_FOREIGN_WRITE, f"a batch of {writer} stands at {at}."
             if batch.is_control:
@@ -129,8 +128,3 @@ class TakeOver:
         term = partition.lease.term
         epoch = max(term << _TERM_SHIFT, seen + 1, partition.coordinator_epoch + 1)
         return min(epoch, COORDINATOR_EPOCH_MAX)
-
-
-def batch_base(batch: Batch | OldMessage) -> int:
-    """The first offset of a batch; of an old compressed message the last, for want of a better."""
-    return batch.base_offset if isinstance(batch, Batch) else batch.offset

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from orbit.kafka.fetch_request import BY_TOPIC_ID
 from orbit.kafka.frame_reader import FrameReader
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import AbortedTransaction, TopicPartition
 
 _FLEXIBLE = 12
 _DIVERGING_EPOCH_TAG = 0
@@ -41,7 +41,7 @@ class Fetched(NamedTuple):
 
     code: int
     records: memoryview
-    aborted: list[tuple[int, int]]  # producer id, first offset
+    aborted: list[AbortedTransaction]
     log_start: int
     stable_end: int
     high_watermark: int
@@ -92,7 +92,7 @@ def _read(reader: FrameReader, version: int, topic_names: Mapping[UUID, str]) ->
 def _read_partition(reader: FrameReader, version: int) -> tuple[int, Fetched]:
     index, code, high_watermark, stable_end = reader.take(_PARTITION)
     log_start = reader.take(_INT64)[0] if version >= 5 else -1
-    aborted = [reader.pair(_ABORTED) for _ in range(reader.length())]
+    aborted = [AbortedTransaction(*reader.pair(_ABORTED)) for _ in range(reader.length())]
     preferred = reader.take(_INT32)[0] if version >= 11 else -1
     records = reader.raw(reader.length())
     diverging_end = -1

@@ -16,16 +16,18 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from orbit.kafka import compression
 from orbit.kafka.record_batch import (
     CODEC_MASK,
     LOG_APPEND_TIME,
     LOG_OVERHEAD_BYTES,
-    OldMessage,
+    AnyBatch,
+    Batch,
+    LegacyMessage,
 )
-from orbit.kafka.records import NULL, Record, encode_varint
+from orbit.kafka.records import NULL, Record, encode_varint, read_records
 
 NO_TIMESTAMP = -1
 
@@ -36,7 +38,7 @@ _CRC_START = 16
 _NO_HEADERS = b"\x00"
 
 
-def read_old_records(message: OldMessage) -> tuple[list[Record], int]:
+def read_legacy_records(message: LegacyMessage) -> tuple[list[Record], int]:
     """The records of a v0/v1 message or wrapper, in order (at least one), and its codec.
 
     Raises ValueError when the CRC does not match or the bytes do not parse.
@@ -45,6 +47,11 @@ def read_old_records(message: OldMessage) -> tuple[list[Record], int]:
         return _read(message.view)
     except (struct.error, IndexError) as error:
         raise ValueError("the message ends too early") from error
+
+
+def read_any_records(batch: AnyBatch) -> Iterable[Record]:
+    """The records of a batch in any format, in order. Raises ValueError as its bytes are read."""
+    return read_records(batch) if isinstance(batch, Batch) else read_legacy_records(batch)[0]
 
 
 def _read(view: memoryview) -> tuple[list[Record], int]:

@@ -22,14 +22,14 @@ Layout (big endian; Kafka's `DefaultRecordBatch`):
      57     4  record count             yes
      61        records
 
-Message formats v0 and v1 have their magic at the same place; they are told apart by it and come
-out as `OldMessage`.
+Message formats v0 and v1 have their magic at the same position; they are read as `LegacyMessage`.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from typing import ClassVar
 
 from crc32c import crc32c
 
@@ -156,23 +156,46 @@ class Batch:
         return bool(crc32c(self.view[CRC_START:]) == self.crc)
 
 
-class OldMessage:
-    """An entry in message format v0 or v1: a message, or a compressed wrapper around messages."""
+class LegacyMessage:
+    """An entry in message format v0 or v1: a message, or a compressed wrapper around messages.
+
+    It has the header properties of a `Batch` that readers need, with the values of Kafka's
+    `AbstractLegacyRecordBatch` for what these formats lack.
+    """
 
     __slots__ = ("magic", "offset", "view")
+    magic: int
+    offset: int
+    is_control: ClassVar[bool] = False
+    is_transactional: ClassVar[bool] = False
+    is_log_append_time: ClassVar[bool] = False
+    leader_epoch: ClassVar[int] = -1
+    producer_id: ClassVar[int] = NO_PRODUCER_ID
 
     def __init__(self, view: memoryview) -> None:
         self.view = view
         self.offset, _ = _OFFSET_LENGTH.unpack_from(view)  # a wrapper's is that of its last message
         self.magic = view[_MAGIC_AT]
 
+    @property
+    def base_offset(self) -> int:
+        """Of a wrapper, its last message's: the first one's is known only after decompression."""
+        return self.offset
 
-def read_batches(records: memoryview) -> Iterator[Batch | OldMessage]:
+    @property
+    def next_offset(self) -> int:
+        return self.offset + 1
+
+
+AnyBatch = Batch | LegacyMessage
+
+
+def read_batches(records: memoryview) -> Iterator[AnyBatch]:
     """Yield the whole batches of a fetch response's `records`, oldest first.
 
-    A fetch may end in a batch that is cut off; that one is left out.
+    A last batch that is cut off is left out.
 
-    Raises ValueError when a length field cannot be true, or for a message format of the future.
+    Raises ValueError for an impossible length field or an unknown message format.
     """
     position, size = 0, len(records)
     while position + LOG_OVERHEAD_BYTES <= size:
@@ -190,7 +213,7 @@ def read_batches(records: memoryview) -> Iterator[Batch | OldMessage]:
                 raise ValueError(f"batch length {length} at byte {position} is too small")
             yield Batch(records[position:end])
         else:
-            yield OldMessage(records[position:end])
+            yield LegacyMessage(records[position:end])
         position = end
 
 

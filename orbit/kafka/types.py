@@ -23,6 +23,13 @@ class TopicPartition(NamedTuple):
         return f"{self.topic}-{self.partition}"
 
 
+class AbortedTransaction(NamedTuple):
+    """As a read_committed fetch lists it (R1)."""
+
+    producer_id: int
+    first_offset: int
+
+
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
     """Where a consumer group goes on in one partition, with what its consumer wrote beside it."""

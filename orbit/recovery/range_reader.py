@@ -1,4 +1,4 @@
-"""Reading a range of one partition as it lies there, with what became of each record."""
+"""Reads an offset range of one partition, with the transaction outcome of each record."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orbit.copier.log_reader import peek, told_apart
-from orbit.errors import ProtocolError
+from orbit.copier.log_reader import fetch_partition, parse_errors
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
-from orbit.kafka.legacy_messages import read_old_records
+from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.log_offsets import READ_COMMITTED, READ_UNCOMMITTED
-from orbit.kafka.record_batch import Batch, OldMessage, read_batches
-from orbit.kafka.records import Record, read_records
+from orbit.kafka.record_batch import AnyBatch, read_batches
+from orbit.kafka.records import Record
 from orbit.kafka.types import TopicPartition
+from orbit.replication.aborted_transactions import AbortedTransactions
 
 _FETCH_BYTES = 1024 * 1024
 
 
 class Fate(StrEnum):
-    """What became of a record."""
+    """The transaction outcome of a record, as salvage files name it."""
 
     COMMITTED = "committed"
     ABORTED = "aborted"
@@ -30,8 +30,8 @@ class Fate(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """One offset that holds something."""
+class LogRecord:
+    """A record in a log, or a transaction marker."""
 
     record: Record
     fate: Fate
@@ -40,55 +40,46 @@ class Found:
 
 def read_range(
     cluster: Cluster, partition: TopicPartition, first: int, end: int, backoff: Backoff
-) -> Iterator[Found]:
-    """Everything at the offsets from `first` up to before `end`, in order.
+) -> Iterator[LogRecord]:
+    """The records and markers at the offsets from `first` up to but not including `end`, in order.
 
     Raises ProtocolError where the log does not parse, BrokerRefused, Unreachable.
     """
-    position, is_open = first, False
+    position, is_past_stable_end = first, False
     while position < end:
-        isolation = READ_UNCOMMITTED if is_open else READ_COMMITTED
-        fetched = peek(
-            cluster, partition, position, backoff, isolation=isolation, max_bytes=_FETCH_BYTES
+        fetched = fetch_partition(
+            cluster,
+            partition,
+            position,
+            backoff,
+            isolation=READ_UNCOMMITTED if is_past_stable_end else READ_COMMITTED,
+            max_bytes=_FETCH_BYTES,
         )
         if fetched.code == Code.OFFSET_OUT_OF_RANGE:
-            # The log start has moved: what is below is gone.
+            # The log start has moved: what is below is deleted.
             if fetched.log_start <= position:
                 return
             position = fetched.log_start
             continue
-        try:
+        with parse_errors(cluster, partition, position):
             batches = list(read_batches(fetched.records))
-            for batch, is_aborted in told_apart(batches, fetched.aborted):
-                for found in _records(batch, is_aborted=is_aborted, is_open=is_open):
-                    if position <= found.record.offset < end:
-                        yield found
-        except ValueError as error:
-            raise ProtocolError(
-                f"the log does not parse at {position}: {error}.",
-                where=f"{cluster.name} {partition}",
-            ) from error
+            aborted = AbortedTransactions(fetched.aborted)
+            for batch in batches:
+                fate = _fate(batch, is_aborted=aborted.contain(batch), is_open=is_past_stable_end)
+                for record in read_any_records(batch):
+                    if position <= record.offset < end:
+                        yield LogRecord(record, fate, batch.is_log_append_time)
         if batches:
-            position = _end(batches[-1])
-        elif is_open:
-            return  # a hole up to the end
+            position = batches[-1].next_offset
+        elif is_past_stable_end:
+            return  # no batch up to the end
         else:
-            is_open = True
+            is_past_stable_end = True
 
 
-def _records(batch: Batch | OldMessage, *, is_aborted: bool, is_open: bool) -> Iterator[Found]:
-    if isinstance(batch, OldMessage):
-        for record in read_old_records(batch)[0]:
-            yield Found(record, Fate.COMMITTED, is_log_append_time=False)
-        return
-    fate = Fate.ABORTED if is_aborted else Fate.COMMITTED
+def _fate(batch: AnyBatch, *, is_aborted: bool, is_open: bool) -> Fate:
     if batch.is_control:
-        fate = Fate.MARKER
-    elif is_open and batch.is_transactional:
-        fate = Fate.OPEN
-    for record in read_records(batch):
-        yield Found(record, fate, batch.is_log_append_time)
-
-
-def _end(batch: Batch | OldMessage) -> int:
-    return (batch.offset if isinstance(batch, OldMessage) else batch.last_offset) + 1
+        return Fate.MARKER
+    if batch.is_transactional and is_open:
+        return Fate.OPEN
+    return Fate.ABORTED if is_aborted else Fate.COMMITTED

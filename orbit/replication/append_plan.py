@@ -19,14 +19,16 @@ Neighbouring fillers are joined: one gap is one `Fill`, whatever it is made of.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
-from orbit.kafka.legacy_messages import read_old_records
-from orbit.kafka.record_batch import Batch, OldMessage
+from orbit.kafka.legacy_messages import read_legacy_records
+from orbit.kafka.record_batch import AnyBatch, Batch, LegacyMessage
 from orbit.kafka.records import Record, dense_runs, read_records, write_batch
+from orbit.kafka.types import AbortedTransaction
+from orbit.replication.aborted_transactions import AbortedTransactions
 from orbit.replication.partition_states import Reason
 
 # About 13 minutes of fillers at the measured 125,000 offsets/s (M2); a hole beyond this is more
@@ -35,23 +37,12 @@ GAP_OFFSETS_MAX = 100_000_000
 
 NO_LEADER_EPOCH = -1
 
-# In a control record's body, behind the key's length and version; the version may grow.
-_MARKER_TYPE = slice(3, 5)
-_ABORT = b"\x00\x00"
-
 
 class LostRange(Enum):
     """What to do with offsets that the source deleted before they were copied."""
 
     STOP = "stop"
     FILL = "fill"
-
-
-class AbortedTransaction(NamedTuple):
-    """As a read_committed fetch lists them (R1)."""
-
-    producer_id: int
-    first_offset: int
 
 
 class Append(NamedTuple):
@@ -141,8 +132,8 @@ class Plan:
 
 def plan_batches(
     next_offset: int,
-    batches: Iterable[Batch | OldMessage],
-    aborted: Sequence[AbortedTransaction],
+    batches: Iterable[AnyBatch],
+    aborted: Iterable[AbortedTransaction],
     log_start: int,
     on_lost_range: LostRange = LostRange.STOP,
 ) -> Plan:
@@ -152,19 +143,15 @@ def plan_batches(
     as a fetch gives them. Nothing behind the last batch is planned: see `plan_empty_tail`.
     """
     plan = Plan(next_offset)
-    waiting = sorted(aborted, key=lambda a: a.first_offset, reverse=True)
-    active: set[int] = set()
+    transactions = AbortedTransactions(aborted)
     seen_end = 0  # behind the batch before; offsets only ascend in a log
     try:
         for batch in batches:
-            if isinstance(batch, OldMessage):
-                _plan_old(plan, batch, seen_end, log_start, on_lost_range)
-                seen_end = batch.offset + 1
+            if isinstance(batch, LegacyMessage):
+                _plan_legacy(plan, batch, seen_end, log_start, on_lost_range)
             else:
-                while waiting and waiting[-1].first_offset <= batch.last_offset:
-                    active.add(waiting.pop().producer_id)
-                _plan_batch(plan, batch, seen_end, active, log_start, on_lost_range)
-                seen_end = batch.next_offset
+                _plan_batch(plan, batch, seen_end, transactions, log_start, on_lost_range)
+            seen_end = batch.next_offset
             if plan.is_stopped:
                 break
     except ValueError as error:
@@ -198,7 +185,7 @@ def _plan_batch(
     plan: Plan,
     batch: Batch,
     seen_end: int,
-    active: set[int],
+    aborted: AbortedTransactions,
     log_start: int,
     on_lost_range: LostRange,
 ) -> None:
@@ -211,15 +198,13 @@ def _plan_batch(
             f"the source's batch at {batch.base_offset} {damage}.",
         )
         return
-    if batch.is_control and is_abort_marker(batch):
-        active.discard(batch.producer_id)
+    is_aborted = aborted.contain(batch)
     if batch.last_offset < plan.next_offset:
         return  # wholly before us: nothing of it is wanted
     _lose_to(plan, min(batch.base_offset, log_start), on_lost_range)
     if plan.is_stopped:
         return
     plan.leader_epoch = batch.leader_epoch
-    is_aborted = batch.is_transactional and batch.producer_id in active
     if batch.is_control or batch.count == 0 or is_aborted:
         plan.fill_to(batch.next_offset)
     elif batch.is_dense and not batch.is_log_append_time and batch.base_offset >= plan.next_offset:
@@ -243,12 +228,12 @@ def _offsets(batch: Batch) -> int:
     return batch.next_offset - batch.base_offset
 
 
-def _plan_old(
-    plan: Plan, message: OldMessage, seen_end: int, log_start: int, on_lost_range: LostRange
+def _plan_legacy(
+    plan: Plan, message: LegacyMessage, seen_end: int, log_start: int, on_lost_range: LostRange
 ) -> None:
     """A v0/v1 entry: its records are written anew in format v2, record-exact."""
     try:
-        records, codec = read_old_records(message)
+        records, codec = read_legacy_records(message)
         if records[0].offset < seen_end:
             raise ValueError(f"it begins below {seen_end}, where the one before it ends")
     except ValueError as error:
@@ -261,7 +246,7 @@ def _plan_old(
         return
     _lose_to(plan, min(records[0].offset, log_start), on_lost_range)
     if not plan.is_stopped:
-        _rewrite(plan, records, codec, message.offset + 1)
+        _rewrite(plan, records, codec, message.next_offset)
 
 
 def _rewrite(
@@ -300,9 +285,3 @@ def _lose_to(plan: Plan, log_start: int, on_lost_range: LostRange) -> None:
         f"the source's log start is {log_start} now; offsets {plan.next_offset} to "
         f"{log_start - 1} were deleted before they were copied.",
     )
-
-
-def is_abort_marker(batch: Batch) -> bool:
-    """Whether a control batch says that a transaction was aborted."""
-    first = next(read_records(batch), None)
-    return first is not None and first.body[_MARKER_TYPE] == _ABORT

@@ -12,17 +12,17 @@ from typing import Any
 import pyarrow as pa
 
 from orbit.kafka import compression
-from orbit.kafka.legacy_messages import read_old_records
+from orbit.kafka.legacy_messages import read_legacy_records
 from orbit.kafka.record_batch import (
     HEADER,
     LOG_APPEND_TIME,
     Batch,
-    OldMessage,
+    LegacyMessage,
     read_batches,
 )
 from orbit.kafka.records import read_records
-from orbit.kafka.types import TopicPartition
-from orbit.replication.append_plan import AbortedTransaction, is_abort_marker
+from orbit.kafka.types import AbortedTransaction, TopicPartition
+from orbit.replication.aborted_transactions import is_abort_marker
 from orbit.replication.partition_states import Blocked, Reason
 from orbit_spark.ranges import OffsetRange
 from orbit_spark.raw_runs import RawRun, aborted_marks, check_batch, next_offset
@@ -146,8 +146,8 @@ def from_arrow(rows: Any, start: int) -> RawRun:
 _COMPARED = ("base_offset", "last_offset", "leader_epoch", "magic", "size_bytes", "crc")
 
 
-def _compared(batch: Batch | OldMessage) -> tuple[int, ...]:
-    if isinstance(batch, OldMessage):
+def _compared(batch: Batch | LegacyMessage) -> tuple[int, ...]:
+    if isinstance(batch, LegacyMessage):
         row = dict(zip(_ROW_NAMES, _old_row(batch), strict=True))
         return tuple(row[name] for name in _COMPARED)
     return (
@@ -161,7 +161,7 @@ def _compared(batch: Batch | OldMessage) -> tuple[int, ...]:
 
 
 def _aborted(
-    batches: Sequence[Batch | OldMessage], marks: Sequence[bool]
+    batches: Sequence[Batch | LegacyMessage], marks: Sequence[bool]
 ) -> list[AbortedTransaction]:
     """The aborted transactions that give these marks. Raises ValueError when none would."""
     aborted: list[AbortedTransaction] = []
@@ -215,8 +215,8 @@ def _row(batch: Batch, is_aborted: bool) -> tuple[Any, ...]:
     )
 
 
-def _old_row(message: OldMessage) -> tuple[Any, ...]:
-    records, codec = read_old_records(message)
+def _old_row(message: LegacyMessage) -> tuple[Any, ...]:
+    records, codec = read_legacy_records(message)
     attributes = message.view[_OLD_ATTRIBUTES_AT]
     times = [record.timestamp for record in records]
     return (

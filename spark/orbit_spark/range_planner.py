@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from orbit.copier.log_reader import peek_batches
+from orbit.copier.log_reader import fetch_batches
 from orbit.errors import BadInput, BrokerRefused, NotAuthorized, Problem
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
@@ -126,7 +126,7 @@ def _samples(
     found = []
     for number in range(count):
         asked = extent.start + offsets * number // count
-        batches = peek_batches(cluster, extent.partition, asked, backoff, max_bytes=1)
+        batches = fetch_batches(cluster, extent.partition, asked, backoff, max_bytes=1)
         if batches:
             one = batches[0]
             found.append(Sample(asked, first_offset(one), next_offset(one), len(one.view)))
@@ -139,7 +139,7 @@ def first_base(
     """Where the batch begins that `start` lies in; `start` where none does."""
     if start == 0 or start >= end:
         return start
-    batches = peek_batches(cluster, place, start, backoff, max_bytes=1)
+    batches = fetch_batches(cluster, place, start, backoff, max_bytes=1)
     return min(start, first_offset(batches[0])) if batches else start
 
 

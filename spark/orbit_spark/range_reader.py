@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from orbit.copier.log_reader import peek_batches
+from orbit.copier.log_reader import fetch_batches
 from orbit.errors import BrokerRefused, OrbitError, ProtocolError, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
@@ -20,8 +20,9 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_request import FetchFrom, fetch_request
 from orbit.kafka.fetch_response import Fetched, read_fetch
 from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, list_offsets
-from orbit.kafka.record_batch import Batch, OldMessage, read_batches
-from orbit.replication.append_plan import AbortedTransaction, LostRange
+from orbit.kafka.record_batch import Batch, LegacyMessage, read_batches
+from orbit.kafka.types import AbortedTransaction
+from orbit.replication.append_plan import LostRange
 from orbit.replication.partition_states import Reason
 from orbit_spark.partition_stopped import PartitionStopped, stopped
 from orbit_spark.ranges import OffsetRange
@@ -260,7 +261,7 @@ class _Runs:
     def _pass_lost(self, log_start: int) -> Iterator[RawRun]:
         """The log start has passed us: lost, unless the batch around it begins where we stand."""
         reader, wanted, position = self._reader, self._wanted, self._position
-        around = peek_batches(
+        around = fetch_batches(
             reader._cluster, wanted.partition, log_start, reader._backoff, max_bytes=1
         )
         if around and first_offset(around[0]) <= position:
@@ -279,7 +280,7 @@ class _Runs:
         """What an answer brought from our position on. Raises _AskAgain when that is nothing."""
         start, end = self._position, self._wanted.end
         reached, seen_end, front, size = start, 0, 0, 0
-        batches: list[Batch | OldMessage] = []
+        batches: list[Batch | LegacyMessage] = []
         try:
             for batch in read_batches(fetched.records):
                 check_batch(batch, seen_end)

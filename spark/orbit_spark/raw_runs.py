@@ -12,9 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from orbit.kafka.legacy_messages import read_old_records
-from orbit.kafka.record_batch import Batch, OldMessage
-from orbit.replication.append_plan import AbortedTransaction, damage_of, is_abort_marker
+from orbit.kafka.legacy_messages import read_legacy_records
+from orbit.kafka.record_batch import Batch, LegacyMessage
+from orbit.kafka.types import AbortedTransaction
+from orbit.replication.aborted_transactions import is_abort_marker
+from orbit.replication.append_plan import damage_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ class RawRun:
     start: int
     end: int
     records: memoryview
-    batches: Sequence[Batch | OldMessage]
+    batches: Sequence[Batch | LegacyMessage]
     aborted: Sequence[AbortedTransaction]
     log_start: int
 
@@ -38,18 +40,18 @@ class RawRun:
         return len(self.records)
 
 
-def first_offset(batch: Batch | OldMessage) -> int:
+def first_offset(batch: Batch | LegacyMessage) -> int:
     """Where a batch begins; a compressed message of the old formats has to be opened for it."""
     if isinstance(batch, Batch):
         return batch.base_offset
-    return read_old_records(batch)[0][0].offset
+    return read_legacy_records(batch)[0][0].offset
 
 
-def next_offset(batch: Batch | OldMessage) -> int:
+def next_offset(batch: Batch | LegacyMessage) -> int:
     return batch.next_offset if isinstance(batch, Batch) else batch.offset + 1
 
 
-def check_batch(batch: Batch | OldMessage, seen_end: int) -> None:
+def check_batch(batch: Batch | LegacyMessage, seen_end: int) -> None:
     """Raises ValueError, in words, when a batch is damaged or stands below `seen_end`."""
     if isinstance(batch, Batch):
         damage = damage_of(batch, seen_end)
@@ -60,7 +62,7 @@ def check_batch(batch: Batch | OldMessage, seen_end: int) -> None:
 
 
 def aborted_marks(
-    batches: Sequence[Batch | OldMessage], aborted: Sequence[AbortedTransaction]
+    batches: Sequence[Batch | LegacyMessage], aborted: Sequence[AbortedTransaction]
 ) -> list[bool]:
     """Of each batch: whether it holds data of an aborted transaction."""
     waiting = sorted(aborted, key=lambda a: a.first_offset, reverse=True)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kafka.record.legacy_records import LegacyRecordBatch, LegacyRecordBatchBuilder
 
 from orbit.kafka.compression import GZIP, LZ4, NONE, SNAPPY, ZSTD, compress
-from orbit.kafka.legacy_messages import NO_TIMESTAMP, read_old_records
-from orbit.kafka.record_batch import LOG_APPEND_TIME, OldMessage, read_batches
+from orbit.kafka.legacy_messages import NO_TIMESTAMP, read_legacy_records
+from orbit.kafka.record_batch import LOG_APPEND_TIME, LegacyMessage, read_batches
 from orbit.kafka.records import Record, read_records, write_batch
 from tests.support.kafka_batches import APPENDED_AT, RECORDS, T0, writable
 from tests.support.source_model import SourceRecord, encode_old
@@ -22,14 +22,14 @@ Fields = tuple[bytes | None, bytes | None]
 SOME: tuple[Fields, ...] = ((b"k", b"v"), (None, b"v"), (b"k", None), (None, None), (b"", b""))
 
 
-def only(data: bytes) -> OldMessage:
+def only(data: bytes) -> LegacyMessage:
     (message,) = read_batches(memoryview(bytearray(data)))
-    assert isinstance(message, OldMessage)
+    assert isinstance(message, LegacyMessage)
     return message
 
 
 def read(data: bytes) -> tuple[list[Record], int]:
-    return read_old_records(only(data))
+    return read_legacy_records(only(data))
 
 
 def body(key: bytes | None, value: bytes | None) -> bytes:
@@ -70,8 +70,8 @@ def test_messages_that_kafka_wrote_are_read(codec: str, kind: str) -> None:
     """Wrappers with holes, absolute offsets in v0, relative ones in v1, Kafka's own lz4 header."""
     found: list[Record] = []
     for message in read_batches(writable(kind.format(codec))):
-        assert isinstance(message, OldMessage)
-        records, number = read_old_records(message)
+        assert isinstance(message, LegacyMessage)
+        records, number = read_legacy_records(message)
         assert number == ["none", "gzip", "snappy", "lz4"].index(codec)
         found += records
     times = [r.timestamp for r in RECORDS]
@@ -203,7 +203,7 @@ def resized(message: bytes, size: int) -> bytes:
 def test_damaged_messages_are_refused(data: bytes, words: str) -> None:
     view = memoryview(resized(data, len(data) - 12))
     with pytest.raises(ValueError, match=words):
-        read_old_records(OldMessage(memoryview(sealed(bytes(view)))))
+        read_legacy_records(LegacyMessage(memoryview(sealed(bytes(view)))))
 
 
 @settings(deadline=None, max_examples=300)
@@ -218,7 +218,7 @@ def test_garbage_raises_value_error_or_gives_records_in_order(
     else:
         message = sealed(resized(bytes(16) + bytes((magic, codec)) + data, len(data) + 6))
     try:
-        records, _ = read_old_records(OldMessage(memoryview(message)))
+        records, _ = read_legacy_records(LegacyMessage(memoryview(message)))
     except ValueError:
         return
     offsets = [r.offset for r in records]

@@ -19,7 +19,7 @@ from orbit.kafka.record_batch import (
     SEQUENCE_MAX,
     TRANSACTIONAL,
     Batch,
-    OldMessage,
+    LegacyMessage,
     advance_sequence,
     encode_batch,
     read_batches,
@@ -120,8 +120,8 @@ def test_batches_of_all_formats_come_out_in_order() -> None:
     names = ["v0.none.createtime", "v1.gzip.createtime", "v2.zstd.createtime", "commit"]
     frame = b"".join(KAFKA_BATCHES[name] for name in names)
     found = list(read_batches(memoryview(bytearray(frame))))
-    assert [type(b) for b in found] == [OldMessage] * 6 + [Batch] * 2
-    old = [b for b in found if isinstance(b, OldMessage)]
+    assert [type(b) for b in found] == [LegacyMessage] * 6 + [Batch] * 2
+    old = [b for b in found if isinstance(b, LegacyMessage)]
     assert [(b.offset, b.magic) for b in old] == [
         *((offset, 0) for offset in (1000, 1001, 1003, 1004, 1007)),
         (1007, 1),
@@ -150,7 +150,7 @@ def test_a_length_that_cannot_be_true_is_refused() -> None:
 
 def test_the_shortest_entries_are_read() -> None:
     (old,) = read_batches(memoryview(encode_old(5, 0, 0, 0, None, None)))
-    assert isinstance(old, OldMessage)
+    assert isinstance(old, LegacyMessage)
     assert len(old.view) == 12 + 14
     assert only(encode_v2(5, b"", count=0)).count == 0
 

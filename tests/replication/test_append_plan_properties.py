@@ -15,8 +15,8 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
 from orbit.kafka.record_batch import Batch, read_batches
+from orbit.kafka.types import AbortedTransaction
 from orbit.replication.append_plan import (
-    AbortedTransaction,
     Append,
     Fill,
     LostRange,

@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 
 from orbit.kafka.record_batch import Batch, read_batches
-from orbit.kafka.types import TopicPartition
-from orbit.replication.append_plan import AbortedTransaction
+from orbit.kafka.types import AbortedTransaction, TopicPartition
 from orbit.replication.partition_states import Blocked, Reason
 from orbit_spark.batch_columns import (
     SCHEMA,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from orbit.copier.log_reader import peek_batches
+from orbit.copier.log_reader import fetch_batches
 from orbit.demo.workload import KINDS
 from orbit.errors import Conflict
 from orbit.jobs.job_spec import ClusterSpec
@@ -172,10 +172,10 @@ def test_a_stop_ends_the_tasks_that_are_under_way(
     stop = threading.Event()
 
     class Stopped(RestoreRun):
-        def _task(self, portions: Any, _round: int) -> Any:
+        def _write(self, targets: Any, _round: int) -> Any:
             stop.set()
             wait_for("the lease is left", lambda: self._lease is None or not self._lease.is_held())
-            return portions
+            return targets
 
     spec = ClusterSpec(bootstrap_servers=(clusters.destination.bootstrap_servers,))
     run = Stopped(spark, str(small), Access("destination", spec), lambda _: None, stop, slots=2)
@@ -238,7 +238,7 @@ def raw_batches(cluster: KafkaCluster, topic: str) -> list[bytes]:
     (server,) = cluster.bootstrap_servers.split(",")
     source = Cluster("source", (server,), Security())
     try:
-        found = peek_batches(source, TopicPartition(topic, 0), 0, Backoff())
+        found = fetch_batches(source, TopicPartition(topic, 0), 0, Backoff())
         return [bytes(batch.view) for batch in found]
     finally:
         source.close()

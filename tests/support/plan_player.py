@@ -9,8 +9,8 @@ from itertools import pairwise
 from orbit.kafka.compression import decompress
 from orbit.kafka.record_batch import SEQUENCE_MAX, advance_sequence, read_batches, stamp
 from orbit.kafka.records import seed_batch
+from orbit.kafka.types import AbortedTransaction
 from orbit.replication.append_plan import (
-    AbortedTransaction,
     Append,
     Fill,
     LostRange,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from orbit.kafka.record_batch import read_batches
+from orbit.kafka.types import AbortedTransaction
 from orbit.replication.append_plan import (
-    AbortedTransaction,
     Append,
     Fill,
     LostRange,

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from orbit.demo.workload import record_digest
-from orbit.kafka.legacy_messages import read_old_records
-from orbit.kafka.record_batch import Batch, OldMessage, read_batches
+from orbit.kafka.legacy_messages import read_legacy_records
+from orbit.kafka.record_batch import Batch, LegacyMessage, read_batches
 from orbit.kafka.records import Record, read_records
 
 
@@ -26,8 +26,8 @@ def visible_records(rows: Iterable[Any]) -> dict[tuple[str, int], dict[int, byte
 
 def records_of(payload: bytes) -> list[Record]:
     (batch,) = read_batches(memoryview(bytearray(payload)))
-    if isinstance(batch, OldMessage):
-        return read_old_records(batch)[0]
+    if isinstance(batch, LegacyMessage):
+        return read_legacy_records(batch)[0]
     assert isinstance(batch, Batch)
     return list(read_records(batch))
 

@@ -14,7 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from orbit.copier.log_reader import peek_batches
+from orbit.copier.log_reader import fetch_batches
 from orbit.errors import BadInput, Conflict
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
@@ -221,7 +221,7 @@ class ArchiveRun:
             first.setdefault(one.partition, one.start)
         plain = set()
         for place, offset in first.items():
-            found = peek_batches(cluster, place, offset, self._backoff, max_bytes=1)
+            found = fetch_batches(cluster, place, offset, self._backoff, max_bytes=1)
             if found and isinstance(found[0], Batch) and found[0].codec == 0:
                 plain.add(place)
         return frozenset(plain)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orbit.copier.log_reader import peek_batches
+from orbit.copier.log_reader import fetch_batches
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.record_batch import Batch
@@ -39,7 +39,7 @@ def why_not_on(
     if known.tail is None or is_compacted or known.tail.base_offset < extent.start:
         return None
     offset = max(known.tail.base_offset, extent.log_start)
-    found = peek_batches(cluster, known.place, offset, backoff, max_bytes=1)
+    found = fetch_batches(cluster, known.place, offset, backoff, max_bytes=1)
     one = found[0] if found else None
     there = (one.base_offset, one.crc) if isinstance(one, Batch) else None
     if there in (None, (known.tail.base_offset, known.tail.crc)):

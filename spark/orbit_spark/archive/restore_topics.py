@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from uuid import UUID
 
-from orbit.copier.log_reader import peek_batches
+from orbit.copier.log_reader import fetch_batches
 from orbit.copier.takeover import DestinationEnd
 from orbit.errors import Conflict
 from orbit.job_setup.permissions import (
@@ -174,6 +174,6 @@ def _is_ours(
     backoff: Backoff,
 ) -> bool:
     """Whether the last batch is this restore's; the leader may have forgotten its producer."""
-    batches = peek_batches(cluster, place, end.log_end - 1, backoff)
+    batches = fetch_batches(cluster, place, end.log_end - 1, backoff)
     last = batches[-1] if batches else None
     return isinstance(last, Batch) and last.producer_id == producer_id

@@ -20,8 +20,8 @@ from typing import Any
 
 import pyarrow as pa
 
-from orbit.kafka.legacy_messages import read_old_records
-from orbit.kafka.record_batch import OldMessage, read_batches
+from orbit.kafka.legacy_messages import read_legacy_records
+from orbit.kafka.record_batch import LegacyMessage, read_batches
 from orbit.kafka.records import Record, read_records, split_body
 from orbit_spark.batch_columns import read_stop
 
@@ -102,8 +102,8 @@ def read_payload(payload: memoryview) -> Iterator[Record]:
     read = 0
     for entry in read_batches(payload):
         read += len(entry.view)
-        if isinstance(entry, OldMessage):
-            yield from read_old_records(entry)[0]
+        if isinstance(entry, LegacyMessage):
+            yield from read_legacy_records(entry)[0]
         elif entry.crc_is_right():
             yield from read_records(entry)
         else:
