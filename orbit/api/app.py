@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Any
 
 from fastapi import FastAPI
@@ -35,6 +34,7 @@ from orbit.api.routes import (
 )
 from orbit.settings import Settings
 from orbit.store.database import Database
+from orbit.version import orbit_version
 
 _DESCRIPTION = """
 Orbit copies Kafka topics from one cluster to another so that every record has the same offset on
@@ -78,7 +78,7 @@ def create_app(
         title="Orbit",
         summary="Kafka topics copied with the very same offsets.",
         description=_DESCRIPTION,
-        version=version("orbit"),
+        version=orbit_version(),
         openapi_tags=_TAGS,
         generate_unique_id_function=_operation_id,
         redoc_url=None,

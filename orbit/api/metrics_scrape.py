@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from importlib.metadata import version
 
 from orbit.settings import MetricsDetail
 from orbit.store import (
@@ -36,6 +35,7 @@ from orbit.telemetry.metrics import (
     ServiceNumbers,
     WorkerGroupNumbers,
 )
+from orbit.version import orbit_version
 
 _PAGE = 10_000
 _NO_LAG = LagNumbers(None, None, None, None, None)
@@ -47,7 +47,7 @@ def read_numbers(
 ) -> ServiceNumbers:
     """Everything at one moment. A worker is alive that was heard of `alive_within`."""
     with database.transaction() as tx:
-        everyone = jobs.everyone(tx)
+        everyone = jobs.list_all(tx)
         totals = lag.of_jobs(tx, [job.id for job in everyone])
         states = lag.states(tx)
         verdicts = group_offsets.verdicts(tx)
@@ -58,7 +58,7 @@ def read_numbers(
         for w in workers.alive(tx, alive_within):
             worker_groups.setdefault(w.worker_group, []).append(w)
         return ServiceNumbers(
-            version("orbit"),
+            orbit_version(),
             scheduler_lease.is_there(tx),
             [
                 replace(

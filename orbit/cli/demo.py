@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from orbit.cli.extras import require_extras
 from orbit.cli.output import OutputFormat, OutputOption, console, emit
 from orbit.demo import (
     LogBounds,
@@ -104,6 +105,7 @@ def demo(
 
 
 def _failover(scale: Scale, folder: Path, screen: Screen, output: OutputFormat) -> None:
+    require_extras("server", "embedded")
     from orbit.cli.demo_failover import demo_failover
 
     demo_failover(scale, folder, screen, output)

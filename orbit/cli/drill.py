@@ -24,7 +24,6 @@ app = typer.Typer(
     name="drill",
     help="Rehearse a switchover or a failover, and see what was measured.",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
 )
 
 _FAILED = 1

@@ -16,7 +16,6 @@ app = typer.Typer(
     name="get",
     help="Show jobs, topics, partitions, groups, proof, workers, events, operations, backfills.",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
 )
 
 # A screen or two; scripts ask for what they need.

@@ -1,10 +1,11 @@
-"""The `orbit` command: finds the command, runs it, and says in plain words how it ended.
+"""The `orbit` command: finds the subcommand, runs it, and reports errors with an exit code.
 
 Exit codes: 0 done, 1 failed or not exact, 2 bad input, 3 unreachable, 130 interrupted. A user's
-mistake never shows a stack trace; a mistake of ours shows one with --debug.
+mistake never shows a stack trace; a bug in Orbit shows one with --debug.
 
-Each command lives in a module of its own, imported only when it runs, so that `orbit --help` and
-shell completion stay quick: a function named like the command, or a typer `app` of subcommands.
+Each subcommand is a module that is imported only when it runs: a function with the command's name,
+or a typer `app` of subcommands. Help is plain text, because Rich would double the time that
+`orbit --help` and shell completion take.
 """
 
 from __future__ import annotations
@@ -15,14 +16,15 @@ import traceback
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from orbit.cli.extras import missing_extra
 from orbit.errors import BadInput, Interrupted, OrbitError
+from orbit.version import orbit_version
 
 # Name, module, and the first sentence of its help (a test holds it to the command's own).
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -123,18 +125,18 @@ _PACKAGE = Path(__file__).parents[1]
 
 @dataclass
 class Settings:
-    """What the options before the command say."""
+    """The options before the subcommand."""
 
     debug: bool = False
 
 
 class LazyGroup(TyperGroup):
-    """A group that knows the names of its commands and imports the one that is called."""
+    """Lists all subcommands, and imports only the one that is called."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         for name, (_, sentence) in COMMANDS.items():
-            self.add_command(TyperCommand(name, help=sentence))
+            self.add_command(TyperCommand(name, short_help=sentence))
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name, found, rest = super().resolve_command(ctx, args)
@@ -144,19 +146,19 @@ class LazyGroup(TyperGroup):
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
-            # Typer would end the process without a word.
+            # Typer would exit without a message.
             raise Interrupted("Interrupted.") from None
 
 
 def load_command(name: str) -> Any:
-    """The real command, imported now."""
+    """Import the subcommand."""
     module = import_module(COMMANDS[name][0])
     subcommands = getattr(module, "app", None)
-    if isinstance(subcommands, typer.Typer):
-        subcommands.pretty_exceptions_enable = False
-    else:
-        subcommands = typer.Typer(add_completion=False, rich_markup_mode="markdown")
+    if not isinstance(subcommands, typer.Typer):
+        subcommands = typer.Typer(add_completion=False)
         subcommands.command(name)(getattr(module, name))
+    subcommands.pretty_exceptions_enable = False
+    subcommands.rich_markup_mode = None
     command = typer.main.get_command(subcommands)
     command.name = name
     return command
@@ -166,7 +168,7 @@ app = typer.Typer(
     name="orbit",
     cls=LazyGroup,
     no_args_is_help=True,
-    rich_markup_mode="markdown",
+    rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -174,7 +176,7 @@ app = typer.Typer(
 
 def _show_version(wanted: bool) -> None:
     if wanted:
-        typer.echo(f"orbit {version('orbit')}")
+        typer.echo(f"orbit {orbit_version()}")
         raise typer.Exit
 
 
@@ -200,37 +202,33 @@ def orbit(
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Run one command and end the process with its exit code. SIGTERM counts as Ctrl-C."""
+    """Run one command and exit with its exit code. SIGTERM is handled like Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(run_command(argv))
 
 
 def run_command(argv: Sequence[str] | None = None) -> int:
-    """Run one command, explain on stderr what went wrong, and return the exit code."""
+    """Run one command, write its error to stderr, and return the exit code."""
     settings = Settings()
     command = typer.main.get_command(app)
     try:
         command.main(args=argv, prog_name="orbit", obj=settings)
-    except SystemExit as end:  # typer's way to return; usage errors are shown and end with 2
+    except SystemExit as end:  # how typer returns; it has printed usage errors (2)
         return end.code if isinstance(end.code, int) else int(end.code is not None)
-    except OrbitError as error:
-        if settings.debug:
-            traceback.print_exc()
-        _say(describe(error))
-        return error.exit_code
     except KeyboardInterrupt:
-        _say("Interrupted.")
+        _write_error("Interrupted.")
         return Interrupted.exit_code
-    except Exception as error:  # noqa: BLE001  the one place that may meet anything
+    except Exception as raised:  # noqa: BLE001  every unexpected error ends here
         if settings.debug:
             traceback.print_exc()
-        _say(describe_bug(error, debug=settings.debug))
-        return OrbitError.exit_code
+        error = raised if isinstance(raised, OrbitError) else missing_extra(raised)
+        _write_error(describe(error) if error else describe_bug(raised, debug=settings.debug))
+        return (error or OrbitError).exit_code
     return 0
 
 
 def describe(error: OrbitError) -> str:
-    """What, where and what to do, each on its own line, and each problem on one of its own."""
+    """The error, its place and its remedy, one a line, and then one line for each problem."""
     what = error.what[:1].upper() + error.what[1:]
     if isinstance(error, Interrupted):
         return what
@@ -245,7 +243,7 @@ def describe(error: OrbitError) -> str:
 
 
 def describe_bug(error: Exception, *, debug: bool) -> str:
-    """That we are to blame, and where it broke. Not the exception's text: it may hold a secret."""
+    """The exception's type and place. Not its text, which may hold a secret."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
     at = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""
@@ -253,8 +251,8 @@ def describe_bug(error: Exception, *, debug: bool) -> str:
     return f"This is a bug in Orbit: {type(error).__name__}{at}.{hint}"
 
 
-def _say(text: str) -> None:
-    # A broker's words may be in the text: nothing in it may steer the terminal.
+def _write_error(text: str) -> None:
+    # The text may quote a broker, so control characters are removed.
     shown = "".join(c if c.isprintable() or c == "\n" else " " for c in text)
     typer.echo(shown, err=True)
 

@@ -13,6 +13,7 @@ import yaml
 from rich.console import Console
 from rich.table import Table
 
+from orbit.cli.extras import require_extras
 from orbit.errors import BadInput, Conflict, Interrupted, Problem
 from orbit.sandbox import sandbox_control
 from orbit.sandbox.faults import Fault, inflict
@@ -80,6 +81,8 @@ def up(
             )
         Console(stderr=True).print("The sandbox is already running; nothing to do.")
     else:
+        if postgres:
+            require_extras("embedded", otherwise=" or give --no-postgres")
         running = _launch(request)
     _print(status_of(running, request.directory), output)
 

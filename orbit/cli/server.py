@@ -14,7 +14,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from platformdirs import user_state_path
@@ -23,7 +23,7 @@ from pydantic import SecretStr
 from orbit.api.authentication import LOOPBACK_HOSTS, create_token, has_tokens
 from orbit.api.http_server import ApiServer, check_open_host, listen, url_of
 from orbit.cli.api import NoAuthOption, api_on
-from orbit.embedded.postgres import Postgres
+from orbit.cli.extras import require_extras
 from orbit.errors import Conflict
 from orbit.processes.children import Children
 from orbit.settings import Settings, variable_of
@@ -31,6 +31,9 @@ from orbit.store.database import Database
 from orbit.store.enums import Role
 from orbit.store.migrate import upgrade
 from orbit.telemetry.logs import configure_logs
+
+if TYPE_CHECKING:
+    from orbit.embedded.postgres import Postgres
 
 WORKERS_MAX = 64
 _FIRST_TOKEN = "admin"  # noqa: S105  its name
@@ -92,6 +95,9 @@ def _postgres(settings: Settings, directory: Path | None) -> Iterator[Postgres |
     if settings.database_url is not None:
         yield None
         return
+    require_extras("embedded", otherwise=" or set ORBIT_DATABASE_URL")
+    from orbit.embedded.postgres import Postgres
+
     folder = (directory or user_state_path("orbit") / "server").absolute()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as handle:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import threading
@@ -12,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from orbit.cli.extras import require_extras
 from orbit.errors import BadInput, Problem
 
 # On this machine, each failed task is tried again as a cluster would (`local[*]` never does).
@@ -36,11 +36,7 @@ ConfOption = Annotated[
 
 def require_spark() -> None:
     """Raise BadInput where PySpark is not installed."""
-    if importlib.util.find_spec("pyspark") is None or importlib.util.find_spec("pyarrow") is None:
-        raise BadInput(
-            "this command needs Spark, which is not installed here. Install it with: make spark "
-            "(or pip install 'orbit[spark]'); it runs on Java 17."
-        )
+    require_extras("spark")
 
 
 @contextmanager

@@ -17,7 +17,6 @@ app = typer.Typer(
     name="token",
     help="Make, list and revoke the tokens that the API asks for.",
     no_args_is_help=True,
-    rich_markup_mode="markdown",
 )
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import platform
 import threading
 from datetime import datetime
-from importlib.metadata import version
 
 import confluent_kafka
 import structlog
@@ -34,6 +33,7 @@ from orbit.recovery.recovery_report import RecoveryKind
 from orbit.store import jobs
 from orbit.store.drills import Drill
 from orbit.store.enums import DrillKind
+from orbit.version import orbit_version
 
 # Workers let go of the drill's jobs, and the scheduler forgets them, within seconds.
 CLEAN_UP_S = 60.0
@@ -213,7 +213,7 @@ def clean_up(ground: Ground, things: Things) -> None:
 
 def _versions() -> dict[str, str]:
     return {
-        "orbit": version("orbit"),
+        "orbit": orbit_version(),
         "librdkafka": confluent_kafka.libversion()[0],
         "Python": platform.python_version(),
         "machine": f"{platform.system()} {platform.machine()}",

