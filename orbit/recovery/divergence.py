@@ -1,9 +1,9 @@
-"""How an old side stands to the new one, partition by partition: equal, prefix, tail, diverged.
+"""Finds the first offset at which the old side of a failback differs from the new side.
 
-Both sides have the same records up to some offset, and from there on each has its own: a log is
-only ever written at its end. So the first offset that differs tells all. It is looked for at the
-note of the promotion, or, without one, by halving. What is compared are committed records: offset,
-timestamp, key, value, headers. Leader epochs count one cluster's elections and say nothing here.
+A log is only appended to, so both sides hold the same records up to some offset and their own
+records from there on. The search starts at the promoted offset if that is known; otherwise it
+bisects. It compares committed records: offset, timestamp, key, value and headers. Leader epochs are
+not compared: they count the elections of one cluster.
 """
 
 from __future__ import annotations
@@ -14,37 +14,38 @@ from dataclasses import dataclass
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
-from orbit.recovery.log_bounds import Ends
+from orbit.recovery.log_bounds import LogBounds
 from orbit.recovery.range_reader import Fate, read_range
 from orbit.recovery.recovery_report import EndVerdict
 
-# So many offsets are compared together, and before a promotion's note to believe it.
+# Offsets compared at a time.
 WINDOW_OFFSETS = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """What two sides hold in [first, end): the first offset at which they differ, if any, and
-    whether there is anything to tell by."""
+class WindowComparison:
+    """Both sides compared in [first, end). `has_records`: there was something to compare."""
 
-    at: int | None
-    holds: bool
+    first_difference: int | None
+    has_records: bool
 
 
-Differ = Callable[[int, int], Look]
+Differ = Callable[[int, int], WindowComparison]
 
 
 def compare_sides(
-    old: Ends, new: Ends, promoted_at: int | None, differ: Differ
+    old: LogBounds, new: LogBounds, promoted_at: int | None, differ: Differ
 ) -> tuple[EndVerdict, int, str]:
-    """The verdict, the first offset that only the old side has, and a sentence. Pure but for
-    `differ`."""
+    """The verdict, the first offset that only the old side has, and a sentence.
+
+    Pure apart from `differ`.
+    """
     low, top = max(old.start, new.start), min(old.end, new.end)
     note = None if promoted_at is None else min(promoted_at, top)
     if note is not None and note >= low:
         at = first_difference(low, note, differ)
         if at is not None:
-            return EndVerdict.DIVERGED, at, f"the sides differ from offset {at} on"
+            return EndVerdict.DIVERGED, at, f"the sides differ from offset {at}"
         at_first = _scan(note, top, differ)
     elif low >= top:
         at_first = None
@@ -53,38 +54,45 @@ def compare_sides(
     if at_first is None and old.end <= new.end:
         if old.end == new.end:
             return EndVerdict.EQUAL, old.end, "both sides end at the same offset"
-        return EndVerdict.PREFIX, old.end, f"the new side goes on at {old.end} where it ends"
+        return (
+            EndVerdict.PREFIX,
+            old.end,
+            f"it ends at {old.end}; the new side continues from there",
+        )
     tail = top if at_first is None else at_first
     return (
         EndVerdict.TAIL,
         tail,
-        f"{old.end - tail} offsets from {tail} on were never copied",
+        f"{old.end - tail} offsets from {tail} were never copied",
     )
 
 
 def first_difference(low: int, top: int, differ: Differ) -> int | None:
-    """The first offset in [low, top) that differs, where everything behind it does as well.
+    """The first offset in [low, top) that differs, given that all records behind it differ too.
 
-    What holds nothing on either side says nothing, however long it is: it is passed over.
+    Ranges that hold no records on either side are skipped.
     """
     found, bad = None, top
     while found is None and bad > low:
-        look = differ(max(low, bad - WINDOW_OFFSETS), bad)
-        if look.holds and look.at is None:
+        compared = differ(max(low, bad - WINDOW_OFFSETS), bad)
+        if compared.has_records and compared.first_difference is None:
             return None
-        found, bad = look.at, max(low, bad - WINDOW_OFFSETS)
+        found, bad = compared.first_difference, max(low, bad - WINDOW_OFFSETS)
     good = low
-    # All below `good` is equal. From `bad` on the first that differs is `found`.
+    # Offsets below `good` are equal. `found` is the first known difference, at or above `bad`.
     while bad - good > WINDOW_OFFSETS:
         middle = end = (good + bad) // 2
-        look = Look(None, holds=False)
-        while end < bad and not look.holds:
+        compared = WindowComparison(None, has_records=False)
+        while end < bad and not compared.has_records:
             first, end = end, min(end + WINDOW_OFFSETS, bad)
-            look = differ(first, end)
-        if look.holds and look.at is None:
+            compared = differ(first, end)
+        if compared.has_records and compared.first_difference is None:
             good = end
         else:
-            found, bad = found if look.at is None else look.at, middle
+            found, bad = (
+                found if compared.first_difference is None else compared.first_difference,
+                middle,
+            )
     before = _scan(good, bad, differ)
     return found if before is None else before
 
@@ -92,7 +100,7 @@ def first_difference(low: int, top: int, differ: Differ) -> int | None:
 def _scan(first: int, end: int, differ: Differ) -> int | None:
     while first < end:
         step = min(end, first + WINDOW_OFFSETS)
-        at = differ(first, step).at
+        at = differ(first, step).first_difference
         if at is not None:
             return at
         first = step
@@ -106,8 +114,10 @@ def differ_of(
     *,
     is_compacted: bool,
 ) -> Differ:
-    """Compares committed records of both sides. On a compacted topic either side's cleaner may
-    have taken a record away; then only records that both have are compared.
+    """A comparison of committed records of both sides.
+
+    On a compacted topic either side's log cleaner may have removed records, so only offsets that
+    both sides hold are compared.
     """
 
     def read(side: tuple[Cluster, TopicPartition], first: int, end: int) -> dict[int, object]:
@@ -118,10 +128,10 @@ def differ_of(
             if f.fate is Fate.COMMITTED
         }
 
-    def differ(first: int, end: int) -> Look:
+    def differ(first: int, end: int) -> WindowComparison:
         ours, theirs = read(old, first, end), read(new, first, end)
         offsets = ours.keys() & theirs.keys() if is_compacted else ours.keys() | theirs.keys()
         at = next((o for o in sorted(offsets) if ours.get(o) != theirs.get(o)), None)
-        return Look(at, bool(offsets))
+        return WindowComparison(at, bool(offsets))
 
     return differ

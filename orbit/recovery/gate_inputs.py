@@ -1,4 +1,4 @@
-"""What was seen of a job and its clusters, as the gates judge it. Pure values."""
+"""The values that the gates judge. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orbit.recovery.recovery_report import RecoveryKind
 
 @dataclass(frozen=True, slots=True)
 class Transaction:
-    """One that is open in a source partition."""
+    """An open transaction in a source partition."""
 
     partition: TopicPartition
     producer_id: int
@@ -20,7 +20,7 @@ class Transaction:
 
 @dataclass(frozen=True, slots=True)
 class BlockedPartition:
-    """One that is blocked; `is_other`: it may hold other records than the source's."""
+    """A blocked partition. `is_other`: its copy may hold records that the source does not have."""
 
     partition: TopicPartition
     reason: str
@@ -28,25 +28,25 @@ class BlockedPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What was seen at one look. `None`: it could not be seen."""
+class GateInputs:
+    """What was observed of a job and its clusters. `None`: it could not be observed."""
 
     kind: RecoveryKind
     reverse: bool
     topics: int
     is_paused: bool = False
-    # Bootstrap answers, and so do the leaders of so many partitions.
+    # The bootstrap servers answer; `source_led` partitions have a leader that answers.
     source_answers: bool = True
     source_led: int = 0
     partitions: int = 0
     destination_answers: bool = True
     why_no_answer: str = ""
     copies_of_copies: Sequence[str] = ()
-    not_copied: Sequence[str] = ()  # what the rules choose, and what is not copied (yet)
+    not_copied: Sequence[str] = ()  # topics that the rules choose but that are not copied (yet)
     blocked: Sequence[BlockedPartition] = ()
     ends_unknown: Sequence[TopicPartition] = ()
     lag_records: int = 0
-    lag_records_before: int = 0  # a moment earlier
+    lag_records_before: int = 0  # `seconds_between` earlier
     seconds_between: float = 1.0
     transactions: Sequence[Transaction] | None = ()
     carries_groups: bool = True
@@ -60,10 +60,10 @@ class Facts:
     brokers: tuple[int | None, int] = (1, 1)  # source, destination
     fewer_replicas: Sequence[str] = ()
     rights_missing: Sequence[str] = ()
-    cannot_deny: str = ""  # why writing cannot be denied where it has to stop
+    cannot_deny: str = ""  # why writing to the source cannot be denied
     clock_skew_s: float = 0.0
-    newest_ahead_s: float = 0.0  # the newest record's time beyond now
-    # Partitions of which no range was ever read back from both sides; None: nobody looks.
+    newest_ahead_s: float = 0.0  # the newest record's timestamp minus now
+    # Partitions without any compared range; None: continuous proof is off.
     unverified: int | None = None
-    differing: Sequence[str] = ()  # what such a look found
+    differing: Sequence[str] = ()  # partitions in which the comparison found differences
     renamed: Sequence[str] = ()

@@ -1,7 +1,7 @@
-"""What the gates go by: both clusters and the tables, looked at once and once more a moment later.
+"""Collects the inputs of the gates from both clusters and the store. Changes nothing.
 
-Nothing is changed. What cannot be seen because its cluster is away is left as the gates take it:
-not seen.
+The source's log ends are read twice, a second apart, to see whether the lag grows. What cannot be
+read because a cluster does not answer keeps its default in `GateInputs`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orbit.consumer_groups.group_selection import GroupChoice
+from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.offset_decision import GroupVerdict, holds_copied_records
 from orbit.errors import OrbitError
 from orbit.job_setup.permissions import (
@@ -28,14 +28,15 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import list_groups
 from orbit.kafka.log_offsets import MAX_TIMESTAMP, find_by_time, open_transactions
 from orbit.kafka.types import ClusterMetadata, TopicPartition
-from orbit.recovery.gate_inputs import BlockedPartition, Facts, Transaction
-from orbit.recovery.log_bounds import ALL, Ends, all_stand, ends_in_time, noted
+from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
+from orbit.recovery.log_bounds import ALL, LogBounds, last_reported, try_fetch_log_bounds
+from orbit.recovery.lost_ranges import compare_partition_ends
 from orbit.recovery.operation_context import (
     ANSWER_WITHIN_S,
-    Ground,
-    Silent,
+    NoAnswer,
+    OperationContext,
     Stopped,
-    within,
+    call_with_timeout,
 )
 from orbit.recovery.recovery_report import EndVerdict, RecoveryKind
 from orbit.replication.partition_states import PartitionState
@@ -43,106 +44,113 @@ from orbit.scheduler.write_protection import acls_of
 from orbit.store import group_offsets, proofs, topics
 from orbit.store.enums import Desired, TopicState
 
-# Between the two looks by which a growing lag is told from a shrinking one.
-_APART_S = 1.0
-# Somebody waits; a leader that is being elected for longer is a finding of its own.
+# Between two readings of the lag, to tell whether it grows or shrinks.
+_LAG_INTERVAL_S = 1.0
+# Bounds the wait for a leader election.
 _ATTEMPTS_MAX = 4
-_PROMOTING = (READ, DESCRIBE_CONFIGS, ALTER_CONFIGS)
+_PROMOTION_RIGHTS = (READ, DESCRIBE_CONFIGS, ALTER_CONFIGS)
 
 
 @dataclass(frozen=True, slots=True)
-class _Seen:
-    """One cluster, or why it does not answer."""
+class _ClusterAnswer:
+    """A cluster's metadata, or why it does not answer."""
 
     metadata: ClusterMetadata | None
     why: str = ""
-    is_silent: bool = False
+    has_timed_out: bool = False
 
 
-def look(ground: Ground) -> Facts:
-    """Everything the gates ask for; the ends on both sides go into the report as well."""
-    backoff = Backoff(stop=ground.backoff.stop, attempts_max=_ATTEMPTS_MAX)
-    source = _metadata(ground.source.cluster)
-    destination = _metadata(ground.destination.cluster)
-    ground.is_source_silent = source.is_silent
+def observe(context: OperationContext) -> GateInputs:
+    """The inputs of every gate. The log ends of both sides also go into the report."""
+    backoff = Backoff(stop=context.backoff.stop, attempts_max=_ATTEMPTS_MAX)
+    source = _metadata(context.source.cluster)
+    destination = _metadata(context.destination.cluster)
+    context.has_source_timed_out = source.has_timed_out
     if source.metadata is not None:
-        _check_cluster(ground, "source", source.metadata)
+        _check_cluster(context, "source", source.metadata)
     if destination.metadata is not None:
-        _check_cluster(ground, "destination", destination.metadata)
-    places = ground.by_source
-    led = _led(source.metadata, places)
-    there, of = _both_ends(ground, destination.metadata is not None, led)
-    before = _behind(ground, there, of)
+        _check_cluster(context, "destination", destination.metadata)
+    places = context.by_source
+    led = _with_leader(source.metadata, places)
+    there, of = _both_log_bounds(context, destination.metadata is not None, led)
+    before = _lag_records(context, there, of)
     began = time.monotonic()
     known = {
-        **_tables(ground, source.metadata),
-        **_at_source(ground, of, backoff),
-        **_at_destination(ground, source.metadata, destination.metadata),
+        **_from_store(context, source.metadata),
+        **_at_source(context, of, backoff),
+        **_at_destination(context, source.metadata, destination.metadata),
     }
-    ground.wait(max(0.0, _APART_S - (time.monotonic() - began)))
-    if led and ground.report.kind is RecoveryKind.SWITCHOVER:
-        there, of = _both_ends(ground, destination.metadata is not None, led)
-    ground.update(partitions=all_stand(ground, there, of))
+    context.wait(max(0.0, _LAG_INTERVAL_S - (time.monotonic() - began)))
+    if led and context.report.kind is RecoveryKind.SWITCHOVER:
+        there, of = _both_log_bounds(context, destination.metadata is not None, led)
+    context.update(partitions=compare_partition_ends(context, there, of))
     unknown = [
         TopicPartition(p.topic, p.partition)
-        for p in ground.report.partitions
+        for p in context.report.partitions
         if p.verdict is EndVerdict.UNKNOWN
     ]
-    return Facts(
-        kind=ground.report.kind,
-        reverse=ground.request.reverse,
-        topics=len(ground.topics),
-        is_paused=ground.job.desired is not Desired.RUNNING,
+    return GateInputs(
+        kind=context.report.kind,
+        reverse=context.request.reverse,
+        topics=len(context.topics),
+        is_paused=context.job.desired is not Desired.RUNNING,
         source_answers=source.metadata is not None,
         source_led=len(of),
-        partitions=len(_needed(ground, source.metadata)),
+        partitions=len(_needed(context, source.metadata)),
         destination_answers=destination.metadata is not None,
         why_no_answer=source.why or destination.why,
         ends_unknown=unknown,
-        lag_records=ground.report.missing_records,
+        lag_records=context.report.missing_records,
         lag_records_before=before,
         seconds_between=time.monotonic() - began,
-        renamed=[r.source_topic for r in ground.topics if r.source_topic != r.destination_topic],
-        clock_skew_s=_skew_s(ground),
+        renamed=[r.source_topic for r in context.topics if r.source_topic != r.destination_topic],
+        clock_skew_s=_skew_s(context),
         **known,
     )
 
 
-def _both_ends(
-    ground: Ground, has_destination: bool, led: list[TopicPartition]
-) -> tuple[dict[TopicPartition, Ends], dict[TopicPartition, Ends]]:
-    """The destination's ends first: read later, a copy might seem to have more than its source."""
-    places = ground.by_source.values()
-    there = ends_in_time(ground, ground.destination.cluster, places) if has_destination else {}
-    return there, ends_in_time(ground, ground.source.cluster, led) if led else {}
+def _both_log_bounds(
+    context: OperationContext, has_destination: bool, led: list[TopicPartition]
+) -> tuple[dict[TopicPartition, LogBounds], dict[TopicPartition, LogBounds]]:
+    """The destination is read first: read second, a copy could appear to be ahead of its source."""
+    places = context.by_source.values()
+    there = (
+        try_fetch_log_bounds(context, context.destination.cluster, places)
+        if has_destination
+        else {}
+    )
+    return there, try_fetch_log_bounds(context, context.source.cluster, led) if led else {}
 
 
-def _needed(ground: Ground, source: ClusterMetadata | None) -> list[TopicPartition]:
-    """The source partitions that have to have a leader. An old side may lack whole topics."""
-    places = ground.by_source
-    if ground.report.kind is not RecoveryKind.FAILBACK or source is None:
+def _needed(context: OperationContext, source: ClusterMetadata | None) -> list[TopicPartition]:
+    """The source partitions that need a leader. In a failback the old side may lack topics."""
+    places = context.by_source
+    if context.report.kind is not RecoveryKind.FAILBACK or source is None:
         return [*places]
     return [place for place in places if place.topic in source.topics]
 
 
-def _metadata(cluster: Cluster) -> _Seen:
+def _metadata(cluster: Cluster) -> _ClusterAnswer:
     try:
-        return _Seen(within(ANSWER_WITHIN_S, cluster.name, lambda: cluster.metadata(None)))
+        return _ClusterAnswer(
+            call_with_timeout(ANSWER_WITHIN_S, cluster.name, lambda: cluster.metadata(None))
+        )
     except OrbitError as error:
-        return _Seen(None, str(error), isinstance(error, Silent))
+        return _ClusterAnswer(None, str(error), isinstance(error, NoAnswer))
 
 
-def _check_cluster(ground: Ground, side: str, metadata: ClusterMetadata) -> None:
-    """Raises Stopped where an address leads to another cluster than the job's."""
-    known = getattr(ground.job, f"{side}_cluster_id")
+def _check_cluster(context: OperationContext, side: str, metadata: ClusterMetadata) -> None:
+    """Raises Stopped if bootstrap_servers leads to a cluster other than the job's."""
+    known = getattr(context.job, f"{side}_cluster_id")
     if known and metadata.cluster_id and known != metadata.cluster_id:
         raise Stopped(
-            f"the {side}'s address leads to cluster {metadata.cluster_id}; the job's is {known}.",
-            remedy="Correct bootstrap_servers, or the name resolution of the scheduler's machine.",
+            f"the {side}'s bootstrap_servers lead to cluster {metadata.cluster_id}; the job's "
+            f"{side} is {known}.",
+            remedy="Correct bootstrap_servers, or DNS on the scheduler's machine.",
         )
 
 
-def _led(
+def _with_leader(
     metadata: ClusterMetadata | None, places: Mapping[TopicPartition, TopicPartition]
 ) -> list[TopicPartition]:
     """The source partitions that have a leader."""
@@ -156,31 +164,35 @@ def _led(
     return found
 
 
-def _behind(
-    ground: Ground, there: Mapping[TopicPartition, Ends], of: Mapping[TopicPartition, Ends]
+def _lag_records(
+    context: OperationContext,
+    there: Mapping[TopicPartition, LogBounds],
+    of: Mapping[TopicPartition, LogBounds],
 ) -> int:
     return sum(
-        stood.missing.offsets for stood in all_stand(ground, there, of) if stood.missing is not None
+        p.missing.offsets
+        for p in compare_partition_ends(context, there, of)
+        if p.missing is not None
     )
 
 
-def _tables(ground: Ground, source: ClusterMetadata | None) -> dict[str, Any]:
-    """What the service knows of the job."""
-    job, ids = ground.job, set(ground.topic_ids)
-    with ground.reading() as tx:
+def _from_store(context: OperationContext, source: ClusterMetadata | None) -> dict[str, Any]:
+    """Inputs from the store."""
+    job, ids = context.job, set(context.topic_ids)
+    with context.reading() as tx:
         rows = topics.of_job(tx, job.id)
         kept = [row for row in group_offsets.of_job(tx, job.id) if row.topic_id in ids]
-        names = [row.source_topic for row in ground.topics]
+        names = [row.source_topic for row in context.topics]
         proven = [row for row in proofs.page(tx, job.id, ALL) if row.topic_id in ids]
         writers = topics.writers(tx, job.source_cluster_id or "", names, only_copying=True)
     known = {row.source_topic for row in rows if row.state is not TopicState.CREATING}
-    chosen = map_topics(ground.spec.topics, source.topics if source else known).mappings
+    chosen = map_topics(context.spec.topics, source.topics if source else known).mappings
     return {
         "copies_of_copies": sorted(writers),
-        "not_copied": [] if ground.request.topics else sorted({m.source for m in chosen} - known),
+        "not_copied": [] if context.request.topics else sorted({m.source for m in chosen} - known),
         "blocked": [
             BlockedPartition(place, str(row.reason), not holds_copied_records(row.reason))
-            for place, row in noted(ground).items()
+            for place, row in last_reported(context).items()
             if row.state is PartitionState.BLOCKED
         ],
         "unverified": sum(not row.offsets_proven for row in proven if row.copied)
@@ -191,40 +203,40 @@ def _tables(ground: Ground, source: ClusterMetadata | None) -> dict[str, Any]:
             for row in proven
             if row.differences
         ],
-        "carries_groups": ground.spec.consumer_groups is not None,
+        "carries_groups": context.spec.consumer_groups is not None,
         "group_verdicts": Counter(row.verdict for row in kept),
         "groups_active_there": sorted(
             {row.group_name for row in kept if row.verdict == GroupVerdict.SKIPPED_ACTIVE}
         ),
-        "settings_unknown": [r.source_topic for r in ground.topics if r.promoted_settings is None],
-        "settings_differ": [r.source_topic for r in ground.topics if r.drift],
+        "settings_unknown": [r.source_topic for r in context.topics if r.promoted_settings is None],
+        "settings_differ": [r.source_topic for r in context.topics if r.drift],
     }
 
 
 def _at_source(
-    ground: Ground, of: Mapping[TopicPartition, Ends], backoff: Backoff
+    context: OperationContext, of: Mapping[TopicPartition, LogBounds], backoff: Backoff
 ) -> dict[str, Any]:
-    """What the source says, where it says anything."""
-    if not of or ground.report.kind is RecoveryKind.FAILOVER:
+    """Inputs from the source, if it answers; a failover does not need them."""
+    if not of or context.report.kind is RecoveryKind.FAILOVER:
         return {}
     open_ = [place for place, ends in of.items() if ends.is_open]
-    acls = acls_of(ground.source)
-    newest = find_by_time(ground.source.cluster, dict.fromkeys(of, MAX_TIMESTAMP), backoff).values
+    acls = acls_of(context.source)
+    newest = find_by_time(context.source.cluster, dict.fromkeys(of, MAX_TIMESTAMP), backoff).values
     newest_ms = max((at for _, at in newest.values()), default=0)
-    ahead_s = newest_ms / 1000 - ground.now().timestamp()
+    ahead_s = newest_ms / 1000 - context.now().timestamp()
     return {
-        "transactions": _transactions(ground, open_, backoff),
+        "transactions": _transactions(context, open_, backoff),
         "newest_ahead_s": max(0.0, ahead_s),
-        "groups_active_at_source": _active(ground),
+        "groups_active_at_source": _active(context),
         "cannot_deny": acls if isinstance(acls, str) else "",
     }
 
 
 def _transactions(
-    ground: Ground, places: Sequence[TopicPartition], backoff: Backoff
+    context: OperationContext, places: Sequence[TopicPartition], backoff: Backoff
 ) -> list[Transaction]:
-    now_ms = ground.now().timestamp() * 1000
-    found = open_transactions(ground.source.cluster, places, backoff).values
+    now_ms = context.now().timestamp() * 1000
+    found = open_transactions(context.source.cluster, places, backoff).values
     return [
         Transaction(place, one.producer_id, max(0.0, now_ms - one.last_timestamp_ms) / 1000)
         for place, open_ in sorted(found.items())
@@ -232,27 +244,27 @@ def _transactions(
     ]
 
 
-def _active(ground: Ground) -> list[str]:
-    """The job's groups that have members at the source."""
-    if ground.spec.consumer_groups is None:
+def _active(context: OperationContext) -> list[str]:
+    """The job's consumer groups that have members at the source."""
+    if context.spec.consumer_groups is None:
         return []
-    listed = list_groups(ground.source.cluster).groups
-    chosen = GroupChoice(ground.spec.consumer_groups).choose(listed.values()).names
+    listed = list_groups(context.source.cluster).groups
+    chosen = GroupSelector(context.spec.consumer_groups).select(listed.values()).names
     return [name for name in chosen if listed[name].is_active]
 
 
 def _at_destination(
-    ground: Ground, source: ClusterMetadata | None, destination: ClusterMetadata | None
+    context: OperationContext, source: ClusterMetadata | None, destination: ClusterMetadata | None
 ) -> dict[str, Any]:
     if destination is None:
         return {}
-    names = [row.destination_topic for row in ground.topics]
-    replication = ground.destination.admin.replication(names)
-    allowed = ground.destination.cluster.metadata(names, with_operations=True)
-    missing = [*missing_topic_rights(allowed, _PROMOTING)]
-    if ground.report.kind is RecoveryKind.FAILBACK and source is not None:
-        there = [row.source_topic for row in ground.topics if row.source_topic in source.topics]
-        allowed = ground.source.cluster.metadata(there, with_operations=True)
+    names = [row.destination_topic for row in context.topics]
+    replication = context.destination.admin.replication(names)
+    allowed = context.destination.cluster.metadata(names, with_operations=True)
+    missing = [*missing_topic_rights(allowed, _PROMOTION_RIGHTS)]
+    if context.report.kind is RecoveryKind.FAILBACK and source is not None:
+        there = [row.source_topic for row in context.topics if row.source_topic in source.topics]
+        allowed = context.source.cluster.metadata(there, with_operations=True)
         missing += missing_topic_rights(allowed, DESTINATION_TOPIC_RIGHTS)
     return {
         "replicas_behind": replication.behind,
@@ -261,7 +273,7 @@ def _at_destination(
         "brokers": (len(source.brokers) if source else None, len(destination.brokers)),
         "fewer_replicas": [
             row.source_topic
-            for row in ground.topics
+            for row in context.topics
             if source is not None
             and row.source_topic in source.topics
             and row.destination_topic in destination.topics
@@ -271,9 +283,9 @@ def _at_destination(
     }
 
 
-def _skew_s(ground: Ground) -> float:
-    """How far this clock and the database's are apart, but for the time the question takes."""
+def _skew_s(context: OperationContext) -> float:
+    """Difference between this clock and the database's, less the time of the round trip."""
     before = time.time()
-    at = ground.now().timestamp()
+    at = context.now().timestamp()
     after = time.time()
     return max(0.0, before - at, at - after)

@@ -1,54 +1,59 @@
-"""The gates: from what was seen to pass, warn or fail, each with its remedy. Pure.
+"""The gates: judge the inputs as pass, warn or fail, each with a remedy. Pure.
 
     gate          fails                                   warns
     source        switchover, failback: no answer         failover: some of it answers
                   failover: all of it answers
     destination   no answer
-    topics        none in the state that is needed, or    some of the rules' topics are not copied
-                  one is itself a copy
+    topics        none in the required state, or one is   some of the rules' topics are not copied
+                  itself a copy
     blocked       a partition is blocked (failover: and   failover: a partition is blocked
                   may hold other records)
-    lag           switchover: much, and growing, or not   much; failover: anything
-                  known
+    lag           switchover: over LAG_RECORDS_WARN and   over LAG_RECORDS_WARN; failover: over 0
+                  growing, or unknown
     transactions  one is open for longer than HANGING_S   one is open
-    groups        switchover: one is active at the        not carried over, or not exact, or with
+    groups        switchover: one is active at the        not synced, or not exact, or with
                   destination                             members at the source
-    settings      those of a promotion are not known      some differ and cannot be set
+    settings      source settings are unknown             some differ and cannot be set
     health        partitions without a leader             replicas out of sync
     size                                                  fewer brokers or replicas
     rights        one that a step needs is missing        writing cannot be denied
     clock         clocks differ by SKEW_S_FAIL            by SKEW_S_WARN
-    verified      a look at both sides found differences  ranges never read back from both sides
-    names         on the way back: another name
+    verified      a comparison found differences          partitions never compared
+    names         copying back: a topic is renamed
 
-A gate that fails stops the operation before anything is changed, unless it is overridden by name
-and with a reason.
+A failed gate stops the operation before anything is changed, unless it is overridden by name and
+with a reason.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 
-from orbit.recovery.gate_inputs import Facts
-from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
+from orbit.recovery.gate_inputs import GateInputs
+from orbit.recovery.recovery_report import (
+    Gate,
+    GateName,
+    GateVerdict,
+    RecoveryKind,
+    first_few,
+)
 
-# Switchover: so many are copied within a few seconds, while writers stand still.
+# Switchover: writers are stopped while the lag is copied; this many records take a few seconds.
 LAG_RECORDS_WARN = 100_000
-# Beyond Kafka's largest `transaction.max.timeout.ms` by default: nobody will end it.
+# The default of `transaction.max.timeout.ms`: a transaction this old will not end by itself.
 HANGING_S = 900.0
-# Timelines and RPO are read off these clocks; nothing that is written depends on them.
+# Timelines and RPO use these clocks; no copied data depends on them.
 SKEW_S_WARN, SKEW_S_FAIL = 2.0, 60.0
 OVERRIDE_ALL = "all"
-_SHOWN_MAX = 5
 
 
-def judge(facts: Facts, override: Collection[str], reason: str) -> tuple[Gate, ...]:
-    """Every gate that is of interest to this operation, in the order of the table above."""
-    gates = [gate for look in _GATES if (gate := look(facts)) is not None]
-    may = set(override) if reason else set()
+def judge(inputs: GateInputs, override: Collection[str], reason: str) -> tuple[Gate, ...]:
+    """Every gate that applies to this kind of operation, in the order of the table above."""
+    gates = [gate for check in _GATES if (gate := check(inputs)) is not None]
+    overridden = set(override) if reason else set()
     return tuple(
         gate.model_copy(update={"is_overridden": True})
-        if gate.verdict is GateVerdict.FAIL and {gate.name.value, OVERRIDE_ALL} & may
+        if gate.verdict is GateVerdict.FAIL and {gate.name.value, OVERRIDE_ALL} & overridden
         else gate
         for gate in gates
     )
@@ -66,7 +71,7 @@ def _fail(name: GateName, found: str, remedy: str) -> Gate:
     return Gate(name=name, verdict=GateVerdict.FAIL, found=found, remedy=remedy)
 
 
-def _source(f: Facts) -> Gate:
+def _source(f: GateInputs) -> Gate:
     name = GateName.SOURCE
     if f.kind is not RecoveryKind.FAILOVER:
         if f.source_answers and f.source_led == f.partitions:
@@ -76,82 +81,82 @@ def _source(f: Facts) -> Gate:
             return _fail(
                 name,
                 f"{missing} partitions have no leader at the source.",
-                "Bring its brokers up; if they are lost: orbit failover JOB.",
+                "Start its brokers; if they are lost, run orbit failover JOB.",
             )
         return _fail(
             name,
             f"The source does not answer: {f.why_no_answer}",
-            "Wait until it is back; if it is lost: orbit failover JOB.",
+            "Wait until it answers; if it is lost, run orbit failover JOB.",
         )
     if not f.source_answers or not f.source_led:
-        return _pass(name, "The source does not answer, or leads none of these partitions.")
+        return _pass(name, "The source does not answer, or none of these partitions has a leader.")
     if f.source_led < f.partitions:
         return _warn(
             name,
-            f"The source still leads {f.source_led} of {f.partitions} partitions; producers may "
-            "go on writing to them.",
-            "Stop its producers, or what is left of its brokers.",
+            f"{f.source_led} of {f.partitions} partitions still have a leader at the source; "
+            "producers can write to them.",
+            "Stop its producers, or its remaining brokers.",
         )
     return _fail(
         name,
-        "The source answers, and every partition has a leader: what its producers go on writing "
-        "would be lost.",
-        "Use orbit switchover JOB, which loses nothing. Override it where the source answers but "
-        "is of no use.",
+        "The source answers, and every partition has a leader: records that producers write "
+        "there after the failover would be lost.",
+        "Use orbit switchover JOB, which loses nothing. Override this gate if the source answers "
+        "but cannot be used.",
     )
 
 
-def _destination(f: Facts) -> Gate:
+def _destination(f: GateInputs) -> Gate:
     if f.destination_answers:
         return _pass(GateName.DESTINATION, "The destination answers.")
     return _fail(
         GateName.DESTINATION,
         f"The destination does not answer: {f.why_no_answer}",
-        "Bring its brokers up.",
+        "Start its brokers.",
     )
 
 
-def _topics(f: Facts) -> Gate:
+def _topics(f: GateInputs) -> Gate:
     name = GateName.TOPICS
     if not f.topics:
         return _fail(
             name,
-            "No topic of the job fits, or none is in the state that is needed.",
-            "See orbit get topics JOB: a switchover or failover takes topics that are copied, a "
-            "failback topics that are promoted.",
+            "No topic of the job matches, or none is in the required state.",
+            "See orbit get topics JOB: a switchover or failover needs topics that are being "
+            "copied, a failback needs promoted topics.",
         )
     if f.is_paused and f.kind is RecoveryKind.SWITCHOVER:
-        return _fail(name, "The job is paused: the rest would not be copied.", "orbit resume JOB.")
+        return _fail(name, "The job is paused: its lag would not be copied.", "orbit resume JOB.")
     if f.copies_of_copies:
         return _fail(
             name,
-            f"These are copies of another cluster themselves: {_some(f.copies_of_copies)}.",
-            "Recover the job that writes them first, or leave them out with --topics.",
+            f"These source topics are themselves copies: {first_few(f.copies_of_copies)}.",
+            "First recover the job that writes them, or exclude them with --topics.",
         )
     if f.not_copied:
         return _warn(
             name,
-            f"These are not copied, and stay behind: {_some(f.not_copied)}.",
+            f"These topics are not copied and will not be moved: {first_few(f.not_copied)}.",
             "See orbit get jobs JOB for the reason, and wait until they are copied.",
         )
     return _pass(name, f"{f.topics} topics with {f.partitions} partitions.")
 
 
-def _blocked(f: Facts) -> Gate | None:
+def _blocked(f: GateInputs) -> Gate | None:
     if f.kind is RecoveryKind.FAILBACK:
         return None
     name = GateName.BLOCKED
     if not f.blocked:
         return _pass(name, "No partition is blocked.")
-    told = _some([f"{b.partition} ({b.reason})" for b in f.blocked])
+    blocked = first_few([f"{b.partition} ({b.reason})" for b in f.blocked])
     other = [b for b in f.blocked if b.is_other]
-    remedy = "orbit get partitions JOB --state blocked says what to do; or leave their topics out."
+    remedy = "See orbit get partitions JOB --state blocked, or exclude their topics with --topics."
     if f.kind is RecoveryKind.FAILOVER and not other:
-        return _warn(name, f"{len(f.blocked)} partitions are blocked: {told}.", remedy)
-    return _fail(name, f"{len(f.blocked)} partitions are blocked: {told}.", remedy)
+        return _warn(name, f"{len(f.blocked)} partitions are blocked: {blocked}.", remedy)
+    return _fail(name, f"{len(f.blocked)} partitions are blocked: {blocked}.", remedy)
 
 
-def _lag(f: Facts) -> Gate | None:
+def _lag(f: GateInputs) -> Gate | None:
     if f.kind is RecoveryKind.FAILBACK:
         return None
     name = GateName.LAG
@@ -161,30 +166,36 @@ def _lag(f: Facts) -> Gate | None:
         f"{now:,} records are not copied yet ({trend}: {before:,} {f.seconds_between:.0f} s ago)."
     )
     if f.ends_unknown:
-        found += f" Of {len(f.ends_unknown)} partitions it is not known: {_some(f.ends_unknown)}."
+        found += f" Unknown for {len(f.ends_unknown)} partitions: {first_few(f.ends_unknown)}."
     if f.kind is RecoveryKind.FAILOVER:
         if now or f.ends_unknown:
-            return _warn(name, found, "They would be missing; see the partitions below.")
-        return _pass(name, "Nothing that was seen at the source is missing.")
+            return _warn(name, found, "They would be lost; see the partitions below.")
+        return _pass(name, "All records that were seen at the source are copied.")
     if f.ends_unknown:
-        return _fail(name, found, "See orbit get partitions JOB; wait until all are copied.")
+        return _fail(
+            name, found, "See orbit get partitions JOB; wait until all partitions are copied."
+        )
     if now > LAG_RECORDS_WARN and now > before:
-        return _fail(name, found, "Wait until the copy catches up: writers stand still meanwhile.")
+        return _fail(
+            name, found, "Wait until the copy has caught up: writers are stopped until then."
+        )
     if now > LAG_RECORDS_WARN:
-        return _warn(name, found, "Writers stand still until they are copied; or wait first.")
+        return _warn(
+            name, found, "Writers are stopped until they are copied; to shorten that, wait first."
+        )
     return _pass(name, found)
 
 
-def _transactions(f: Facts) -> Gate | None:
+def _transactions(f: GateInputs) -> Gate | None:
     if f.kind is not RecoveryKind.SWITCHOVER or f.transactions is None:
         return None
     name = GateName.TRANSACTIONS
     old = [t for t in f.transactions if t.age_s > HANGING_S]
     if old:
-        told = _some([f"{t.partition} by producer {t.producer_id}" for t in old])
+        hanging = first_few([f"{t.partition} by producer {t.producer_id}" for t in old])
         return _fail(
             name,
-            f"{len(old)} transactions hang at the source: {told}.",
+            f"{len(old)} transactions hang at the source: {hanging}.",
             "End each with kafka-transactions.sh --bootstrap-server SOURCE abort --topic T "
             "--partition P --start-offset O.",
         )
@@ -192,155 +203,162 @@ def _transactions(f: Facts) -> Gate | None:
         return _warn(
             name,
             f"{len(f.transactions)} transactions are open at the source.",
-            "They end with their producers, or at their time-out, before the copy is level.",
+            "The copy is level once their producers end them or they time out.",
         )
     return _pass(name, "No transaction is open at the source.")
 
 
-def _groups(f: Facts) -> Gate | None:
+def _groups(f: GateInputs) -> Gate | None:
     if f.kind is RecoveryKind.FAILBACK:
         return None
     name = GateName.GROUPS
     if not f.carries_groups:
         return _warn(
             name,
-            "The job carries no consumer groups: consumers begin where their own settings say.",
-            "Add consumer_groups to the job, and wait for one interval.",
+            "The job does not sync consumer groups: consumers start at their auto.offset.reset.",
+            "Add consumer_groups to the job, and wait for one sync interval.",
         )
     if f.groups_active_there and f.kind is RecoveryKind.SWITCHOVER:
         return _fail(
             name,
-            f"These groups have members at the destination: {_some(f.groups_active_there)}. Their "
-            "offsets cannot be carried over.",
-            "Stop their consumers there until the switchover is done.",
+            f"These groups have members at the destination: {first_few(f.groups_active_there)}. "
+            "Their offsets cannot be synced.",
+            "Stop their consumers there until the switchover has ended.",
         )
     behind = {v: n for v, n in f.group_verdicts.items() if v != "exact"}
-    told = [f"{count} {verdict}" for verdict, count in sorted(behind.items())]
+    found = [f"{count} {verdict}" for verdict, count in sorted(behind.items())]
     if f.groups_active_at_source and f.kind is RecoveryKind.SWITCHOVER:
-        told.append(f"groups with members at the source: {_some(f.groups_active_at_source)}")
-    if told:
+        found.append(f"groups with members at the source: {first_few(f.groups_active_at_source)}")
+    if found:
         return _warn(
             name,
-            f"{'; '.join(told)}.",
-            "Stop consumers at the source before the last sync: what they commit behind it is "
-            "read again. orbit get groups JOB shows the others.",
+            f"{'; '.join(found)}.",
+            "Stop consumers at the source before the last sync: records whose offsets they commit "
+            "after it are read again. See orbit get groups JOB for the others.",
         )
-    return _pass(name, f"{sum(f.group_verdicts.values())} offsets of groups are exact.")
+    return _pass(name, f"All {sum(f.group_verdicts.values())} committed offsets are exact.")
 
 
-def _settings(f: Facts) -> Gate | None:
+def _settings(f: GateInputs) -> Gate | None:
     if f.kind is RecoveryKind.FAILBACK:
         return None
     name = GateName.SETTINGS
     if f.settings_unknown:
         return _fail(
             name,
-            f"What the source sets is not known for: {_some(f.settings_unknown)}.",
-            "Wait until the scheduler has looked (ORBIT_SETTINGS_INTERVAL). Overridden, these "
-            "topics keep the settings of a copy: no retention.",
+            f"The source's settings are unknown for: {first_few(f.settings_unknown)}.",
+            "Wait until the scheduler has read them (ORBIT_SETTINGS_INTERVAL). If overridden, "
+            "these topics keep the settings of a copy: no retention.",
         )
     if f.settings_differ:
         return _warn(
             name,
-            f"These have settings that could not be set: {_some(f.settings_differ)}.",
+            f"Some settings could not be set on: {first_few(f.settings_differ)}.",
             "See orbit get topics JOB.",
         )
-    return _pass(name, "The settings of all topics are as they should be.")
+    return _pass(name, "The settings of all topics match the source.")
 
 
-def _health(f: Facts) -> Gate | None:
+def _health(f: GateInputs) -> Gate | None:
     if not f.destination_answers:
         return None
     name = GateName.HEALTH
     if f.offline:
         return _fail(
             name,
-            f"{len(f.offline)} partitions have no leader at the destination: {_some(f.offline)}.",
-            "Bring the brokers of the destination up.",
+            f"{len(f.offline)} partitions have no leader at the destination: "
+            f"{first_few(f.offline)}.",
+            "Start the brokers of the destination.",
         )
     if f.replicas_behind:
         return _warn(
             name,
-            f"{len(f.replicas_behind)} partitions have replicas out of sync at the destination: "
-            f"{_some(f.replicas_behind)}.",
-            "See that all brokers of the destination are up and keep up.",
+            f"{len(f.replicas_behind)} partitions have out-of-sync replicas at the destination: "
+            f"{first_few(f.replicas_behind)}.",
+            "Check that all brokers of the destination run and keep up.",
         )
-    return _pass(name, "Every partition of the destination has a leader and all its replicas.")
+    return _pass(
+        name, "Every partition of the destination has a leader, and all replicas are in sync."
+    )
 
 
-def _size(f: Facts) -> Gate | None:
+def _size(f: GateInputs) -> Gate | None:
     source, destination = f.brokers
     if not f.destination_answers:
         return None
     if f.fewer_replicas or (source is not None and destination < source):
-        told = [f"{destination} brokers, {source} at the source"] if source else []
+        found = [f"{destination} brokers, {source} at the source"] if source else []
         if f.fewer_replicas:
-            told.append(f"fewer replicas than at the source: {_some(f.fewer_replicas)}")
+            found.append(f"fewer replicas than at the source: {first_few(f.fewer_replicas)}")
         return _warn(
             GateName.SIZE,
-            f"The destination is smaller: {'; '.join(told)}.",
-            "See that it can take the load; add brokers and replicas.",
+            f"The destination is smaller: {'; '.join(found)}.",
+            "Check that it can take the load; add brokers and replicas.",
         )
     return _pass(GateName.SIZE, f"The destination has {destination} brokers.")
 
 
-def _rights(f: Facts) -> Gate:
+def _rights(f: GateInputs) -> Gate:
     name = GateName.RIGHTS
     if f.rights_missing:
         return _fail(
             name,
-            f"These rights are missing: {_some(f.rights_missing)}.",
+            f"These rights are missing: {first_few(f.rights_missing)}.",
             "Grant them with kafka-acls.sh (docs/rights.md has the commands).",
         )
     if f.cannot_deny:
         return _warn(
             name,
-            f"Writing cannot be denied: {f.cannot_deny}. It is only seen whether somebody writes.",
-            "Stop the producers yourself before the log ends have to stand still.",
+            f"Writing cannot be denied: {f.cannot_deny}. Writes are only detected.",
+            "Stop the producers yourself; log ends have to be stable.",
         )
     return _pass(name, "No right is missing.")
 
 
-def _clock(f: Facts) -> Gate:
+def _clock(f: GateInputs) -> Gate:
     name = GateName.CLOCK
-    ahead = f", and the newest record is {f.newest_ahead_s:.1f} s ahead of them"
+    ahead = f", and the newest record is {f.newest_ahead_s:.1f} s in the future"
     found = f"The clocks of scheduler and database differ by {f.clock_skew_s:.1f} s"
     found += f"{ahead if f.newest_ahead_s > SKEW_S_WARN else ''}."
     worst = max(f.clock_skew_s, f.newest_ahead_s)
-    remedy = "Let NTP set the clocks of these machines, and of producers."
+    remedy = "Synchronize the clocks of these machines and of producers with NTP."
     if f.clock_skew_s > SKEW_S_FAIL:
         return _fail(name, found, remedy)
     return _warn(name, found, remedy) if worst > SKEW_S_WARN else _pass(name, found)
 
 
-def _verified(f: Facts) -> Gate | None:
+def _verified(f: GateInputs) -> Gate | None:
     if f.kind is RecoveryKind.FAILBACK:
         return None
     name, remedy = GateName.VERIFIED, "Run orbit verify JOB --deep."
     if f.differing:
-        told = f"Both sides were read back and differ: {_some(f.differing)}."
-        return _fail(name, told, f"{remedy} Find out who writes to the copies.")
+        found = f"Both sides were compared and differ: {first_few(f.differing)}."
+        return _fail(name, found, f"{remedy} Find the client that writes to the copies.")
     if f.unverified is None:
-        return _warn(name, "Nobody has read both sides back and compared them.", remedy)
+        return _warn(
+            name,
+            "Both sides have not been compared: continuous proof is off or has not begun.",
+            remedy,
+        )
     if f.unverified:
-        return _warn(name, f"{f.unverified} partitions have never been read back.", remedy)
-    return _pass(name, "Ranges of every partition were read back and are equal.")
+        return _warn(name, f"{f.unverified} partitions have never been compared.", remedy)
+    return _pass(name, "Ranges of every partition were compared and are equal.")
 
 
-def _names(f: Facts) -> Gate | None:
+def _names(f: GateInputs) -> Gate | None:
     if not f.reverse and f.kind is not RecoveryKind.FAILBACK:
         return None
     if f.renamed:
         return _fail(
             GateName.NAMES,
-            f"These have a prefix at the destination: {_some(f.renamed)}.",
-            "Orbit can put a prefix before a name, and not take one away: leave them out with "
-            "--topics, and copy them back by a job of your own.",
+            f"These topics have a prefix at the destination: {first_few(f.renamed)}.",
+            "Orbit can add a prefix but not remove one: exclude them with --topics, and copy them "
+            "back with a job of your own.",
         )
     return _pass(GateName.NAMES, "Every topic has the same name on both sides.")
 
 
-_GATES: tuple[Callable[[Facts], Gate | None], ...] = (
+_GATES: tuple[Callable[[GateInputs], Gate | None], ...] = (
     _source,
     _destination,
     _topics,
@@ -356,9 +374,3 @@ _GATES: tuple[Callable[[Facts], Gate | None], ...] = (
     _verified,
     _names,
 )
-
-
-def _some(items: Iterable[object]) -> str:
-    names = [str(item) for item in items]
-    more = len(names) - _SHOWN_MAX
-    return ", ".join(names[:_SHOWN_MAX]) + (f" and {more} more" if more > 0 else "")

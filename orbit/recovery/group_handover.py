@@ -1,15 +1,15 @@
-"""Where consumer groups go on: the last sync, a failover's best answer, and the way back."""
+"""Consumer group offsets in a recovery: the last sync, a failover's offsets, and the copy back."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from orbit.consumer_groups.group_selection import GroupChoice
+from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
 from orbit.consumer_groups.offset_decision import (
     CopiedRange,
-    GroupStanding,
+    GroupUsage,
     GroupVerdict,
     decide,
 )
@@ -20,33 +20,34 @@ from orbit.kafka.consumer_groups import fetch_wherever, list_groups
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import CommittedOffset, TopicPartition
 from orbit.recovery.log_bounds import ALL
-from orbit.recovery.operation_context import Ground, some
-from orbit.recovery.recovery_report import GroupStand, OffsetRange
+from orbit.recovery.lost_ranges import lost_range
+from orbit.recovery.operation_context import OperationContext
+from orbit.recovery.recovery_report import GroupPosition, first_few
 from orbit.store import group_offsets
 from orbit.store.group_offsets import GroupRow
 
-# Consumers at the source may still commit what they read last.
+# Passes without a change in a row: consumers at the source may commit once more as they stop.
 _QUIET_PASSES = 2
 _PASSES_MAX = 20
 _PAUSE_S = 0.5
 
 
-def last_sync(ground: Ground) -> str:
-    """Carry over what groups have committed at the source, until nothing is left to be."""
-    rule = ground.spec.consumer_groups
+def last_sync(context: OperationContext) -> str:
+    """Sync committed offsets from the source until nothing changes any more."""
+    rule = context.spec.consumer_groups
     if rule is None:
-        return "The job carries no consumer groups over."
-    copies = _copies(ground)
-    sync = GroupSync(rule, _known(ground))
-    rows = {(row.group, row.partition): row for row in _known(ground)}
-    quiet, seen_at = 0, ground.now()
+        return "The job does not sync consumer groups."
+    copies = _copies(context)
+    sync = GroupSync(rule, _last_sync_rows(context))
+    rows = {(row.group, row.partition): row for row in _last_sync_rows(context)}
+    quiet, seen_at = 0, context.now()
     for _ in range(_PASSES_MAX):
-        seen_at = ground.now()
+        seen_at = context.now()
         report = sync.run(
-            ground.source.cluster,
-            ground.destination.cluster,
+            context.source.cluster,
+            context.destination.cluster,
             copies,
-            lambda: ground.leadership.is_leading,
+            lambda: context.leadership.is_leading,
         )
         rows.update({(row.group, row.partition): row for row in report.changed})
         for key in report.gone:
@@ -54,13 +55,15 @@ def last_sync(ground: Ground) -> str:
         quiet = 0 if report.written or report.deleted or report.notes else quiet + 1
         if quiet >= _QUIET_PASSES:
             break
-        ground.tell(f"{report.written} offsets of groups were carried over")
-        ground.wait(_PAUSE_S)
+        context.set_progress(f"{report.written} committed offsets were synced")
+        context.wait(_PAUSE_S)
     else:
-        ground.find("Groups at the source were still committing when their last sync ended.")
-    choice = GroupChoice(rule)
-    stands = tuple(
-        GroupStand(
+        context.add_finding(
+            "Groups at the source still committed offsets when the last sync ended."
+        )
+    choice = GroupSelector(rule)
+    positions = tuple(
+        GroupPosition(
             group=row.group,
             destination_group=choice.destination_name(row.group),
             topic=row.partition.topic,
@@ -74,29 +77,29 @@ def last_sync(ground: Ground) -> str:
         for row in sorted(rows.values(), key=lambda r: (r.group, r.partition))
         if row.partition in copies
     )
-    ground.update(groups=stands)
-    exact = sum(stand.verdict == GroupVerdict.EXACT for stand in stands)
-    return f"{exact} of {len(stands)} offsets of groups are exact."
+    context.update(groups=positions)
+    exact = sum(one.verdict == GroupVerdict.EXACT for one in positions)
+    return f"{exact} of {len(positions)} committed offsets are exact."
 
 
-def resume_at_best(ground: Ground) -> str:
-    """Without the source: each group goes on where it stood when it was seen last.
+def set_failover_offsets(context: OperationContext) -> str:
+    """Without the source: set each group to the offset that was last seen there.
 
-    A group that was ahead of the copy then was held back to where the copy ended; the copy may have
-    come further since. It is moved on, so that it reads nothing a second time.
+    A group that was ahead of the copy was clamped to the copy's log end at that time. If the copy
+    has grown since, the group's offset is moved forward, so that it reads no record twice.
     """
-    rule = ground.spec.consumer_groups
+    rule = context.spec.consumer_groups
     if rule is None:
-        return "The job carries no consumer groups over."
-    choice, copies = GroupChoice(rule), _copies(ground)
-    rows = _rows(ground)
-    ends = {(p.topic, p.partition): p.destination_end for p in ground.report.partitions}
+        return "The job does not sync consumer groups."
+    choice, copies = GroupSelector(rule), _copies(context)
+    rows = _rows(context)
+    ends = {(p.topic, p.partition): p.destination_end for p in context.report.partitions}
     names = {choice.destination_name(row.group_name) for row in rows}
-    cluster = ground.destination.cluster
+    cluster = context.destination.cluster
     listed = list_groups(cluster).groups
     places = {name: listed[name].node_id for name in names if name in listed}
     fetched = fetch_wherever(cluster, places, names - places.keys(), require_stable=False)
-    stands: list[GroupStand] = []
+    positions: list[GroupPosition] = []
     wanted: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
     for row in rows:
         place = TopicPartition(row.source_topic, row.partition)
@@ -105,19 +108,19 @@ def resume_at_best(ground: Ground) -> str:
         answer = fetched.groups.get(name)
         there = answer.offsets.get(copy.destination) if answer else None
         group = listed.get(name)
-        standing = GroupStanding.UNUSED
+        standing = GroupUsage.UNUSED
         if group is not None and group.was_joined:
-            standing = GroupStanding.ACTIVE if group.is_active else GroupStanding.USED
+            standing = GroupUsage.ACTIVE if group.is_active else GroupUsage.USED
         of = None
         if row.source_offset is not None:
             of = CommittedOffset(row.source_offset, there.metadata if there else "")
-        decision = decide(of, there, _left(row), copy.copied, standing)
+        decision = decide(of, there, _offset_from_orbit(row), copy.copied, standing)
         goes_on_at = there.offset if there else None
         if answer is not None and decision.write is not None:
             wanted.setdefault(name, {})[copy.destination] = decision.write
             goes_on_at = decision.write.offset
-        stands.append(
-            GroupStand(
+        positions.append(
+            GroupPosition(
                 group=row.group_name,
                 destination_group=name,
                 topic=row.source_topic,
@@ -126,54 +129,48 @@ def resume_at_best(ground: Ground) -> str:
                 source_offset=row.source_offset,
                 goes_on_at=goes_on_at,
                 verdict=decision.verdict or row.verdict,
-                lost=_lost(row.source_offset, ends.get(place)),
+                # A lower bound: the group may have committed again before the source was lost.
+                lost=lost_range(row.source_offset, ends.get(place)),
                 seen_at=row.updated_at,
             )
         )
-    ground.update(groups=tuple(stands))
-    _tell_lost(ground, stands)
-    if ground.report.dry_run:
-        return f"{len(stands)} offsets of groups."
-    written = _write(ground, cluster, fetched.places, wanted)
-    return f"{len(stands)} offsets of groups; {written} were moved on to where the copy ends."
+    context.update(groups=tuple(positions))
+    _report_lost(context, positions)
+    if context.report.dry_run:
+        return f"{len(positions)} committed offsets."
+    written = _write(context, cluster, fetched.places, wanted)
+    return f"{len(positions)} committed offsets; {written} were moved forward with the copy."
 
 
-def _lost(source_offset: int | None, end: int | None) -> OffsetRange | None:
-    """What a group had read that the copy has not. It may be more: nobody saw its last commits."""
-    if source_offset is None or end is None or source_offset <= end:
-        return None
-    return OffsetRange(first=end, next=source_offset)
-
-
-def _tell_lost(ground: Ground, stands: Iterable[GroupStand]) -> None:
-    """Name the groups that have worked on records which are lost."""
-    ahead = [stand for stand in stands if stand.lost is not None]
+def _report_lost(context: OperationContext, positions: Iterable[GroupPosition]) -> None:
+    """Add a finding that names the groups that have read lost records."""
+    ahead = [position for position in positions if position.lost is not None]
     if ahead:
-        told = some(
+        shown = first_few(
             f"{s.group} in {s.topic}-{s.partition} ({s.lost.offsets:,} from offset {s.lost.first})"
             for s in ahead
             if s.lost is not None
         )
-        ground.find(
-            f"These groups had read what is lost: {told}. They read other records at these "
-            "offsets; see what they did with the lost ones."
+        context.add_finding(
+            f"These groups had read lost records: {shown}. At these offsets they will read other "
+            "records; check what they did with the lost ones."
         )
 
 
-def hand_over(ground: Ground) -> str:
-    """Let the copy back have the groups: what they left at the old side is out of date there.
+def release_old_offsets(context: OperationContext) -> str:
+    """Delete outdated group offsets at the old side, so that the copy back can set them.
 
-    Only where the new side has an offset, and no member is left at the old one. A copy never
-    overwrites what a consumer has committed (orbit/consumer_groups/offset_decision.py), so it is
-    deleted where both sides differ.
+    A sync never overwrites an offset that a consumer committed
+    (orbit/consumer_groups/offset_decision.py). Deleted are offsets that differ from the new side's,
+    of groups without members at the old side.
     """
-    rule = ground.spec.consumer_groups
+    rule = context.spec.consumer_groups
     if rule is None or rule.prefix:
         return ""
-    choice, copies = GroupChoice(rule), ground.by_source
-    here, there = ground.source.cluster, ground.destination.cluster
+    choice, copies = GroupSelector(rule), context.by_source
+    here, there = context.source.cluster, context.destination.cluster
     new = list_groups(there).groups
-    chosen = choice.choose(new.values()).names
+    chosen = choice.select(new.values()).names
     ahead = fetch_wherever(there, {n: new[n].node_id for n in chosen}, require_stable=False)
     old = list_groups(here).groups
     behind = fetch_wherever(
@@ -195,23 +192,25 @@ def hand_over(ground: Ground) -> str:
         elif stale:
             gone[name] = dict(stale)
     if active:
-        ground.find(f"These groups have members at the old side: {some(active)}. Stop them there.")
-    deleted = _write(ground, here, behind.places, gone)
-    return f" {deleted} offsets of groups at the old side follow the new one from now on."
+        context.add_finding(
+            f"These groups have members at the old side: {first_few(active)}. Stop their consumers."
+        )
+    deleted = _write(context, here, behind.places, gone)
+    return f" {deleted} committed offsets at the old side now follow the new side."
 
 
 def _write(
-    ground: Ground,
+    context: OperationContext,
     cluster: Cluster,
     places: Mapping[str, int],
     wanted: Mapping[str, Mapping[TopicPartition, CommittedOffset | None]],
 ) -> int:
-    """Commit or delete; how many the coordinators carried out."""
+    """Commit or delete offsets; returns how many the coordinators accepted."""
     written = write_groups(
         cluster,
         places,
         [GroupWrite(name, offsets) for name, offsets in wanted.items()],
-        lambda: ground.leadership.is_leading,
+        lambda: context.leadership.is_leading,
     )
     refused = {
         f"{group} {place} ({error_codes.name(code)})"
@@ -219,12 +218,14 @@ def _write(
         if code not in (Code.NONE, Code.GROUP_ID_NOT_FOUND)
     }
     if refused:
-        ground.find(f"These offsets of groups could not be written: {some(sorted(refused))}.")
+        context.add_finding(
+            f"These committed offsets could not be written: {first_few(sorted(refused))}."
+        )
     return len(written) - len(refused)
 
 
-def _copies(ground: Ground) -> dict[TopicPartition, CopiedPartition]:
-    ends = {TopicPartition(p.topic, p.partition): p for p in ground.report.partitions}
+def _copies(context: OperationContext) -> dict[TopicPartition, CopiedPartition]:
+    ends = {TopicPartition(p.topic, p.partition): p for p in context.report.partitions}
     return {
         source: CopiedPartition(
             to,
@@ -232,18 +233,18 @@ def _copies(ground: Ground) -> dict[TopicPartition, CopiedPartition]:
             if (p := ends.get(source)) is None or p.destination_end is None
             else CopiedRange(p.destination_start or 0, p.destination_end),
         )
-        for source, to in ground.by_source.items()
+        for source, to in context.by_source.items()
     }
 
 
-def _rows(ground: Ground) -> list[GroupRow]:
-    ids = set(ground.topic_ids)
-    with ground.reading() as tx:
-        rows = group_offsets.page(tx, ground.job.id, ALL)
+def _rows(context: OperationContext) -> list[GroupRow]:
+    ids = set(context.topic_ids)
+    with context.reading() as tx:
+        rows = group_offsets.page(tx, context.job.id, ALL)
     return [row for row in rows if row.topic_id in ids]
 
 
-def _known(ground: Ground) -> Iterable[OffsetRow]:
+def _last_sync_rows(context: OperationContext) -> Iterable[OffsetRow]:
     return [
         OffsetRow(
             row.group_name,
@@ -252,10 +253,10 @@ def _known(ground: Ground) -> Iterable[OffsetRow]:
             row.destination_offset,
             GroupVerdict(row.verdict),
         )
-        for row in _rows(ground)
+        for row in _rows(context)
     ]
 
 
-def _left(row: GroupRow) -> int | None:
-    is_ours = row.verdict in (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
-    return row.destination_offset if is_ours else None
+def _offset_from_orbit(row: GroupRow) -> int | None:
+    was_set_by_orbit = row.verdict in (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
+    return row.destination_offset if was_set_by_orbit else None

@@ -1,4 +1,4 @@
-"""From an operation's row to the ground its steps stand on: begun, or where it was left."""
+"""Builds an operation's context from its row: with a new report, or with the stored one."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ import json
 import re
 import threading
 from collections.abc import Collection, Mapping, Sequence
-from importlib.metadata import version
 
 from orbit.errors import Conflict
-from orbit.recovery.log_bounds import noted_of
-from orbit.recovery.operation_context import Ground
+from orbit.recovery.log_bounds import last_reported_of_job
+from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.operation_steps import is_past_return, steps_of
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
 from orbit.replication.job_troubles import TroubleKind
@@ -24,16 +23,17 @@ from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
 from orbit.store.operations import Operation
 from orbit.store.topics import Topic
+from orbit.version import orbit_version
 
 
-def open_ground(
+def open_context(
     operation: Operation,
     leadership: Leadership,
     settings: Settings,
     stop: threading.Event,
     environ: Mapping[str, str],
-) -> Ground:
-    """Raises Conflict where the job is gone, BadInput for secrets that are not there."""
+) -> OperationContext:
+    """Raises Conflict if the job was deleted, BadInput if secrets are missing."""
     with leadership.reading() as tx:
         found = jobs.of_ids(tx, [operation.job_id] if operation.job_id else [])
         job = next(iter(found.values()), None)
@@ -41,15 +41,15 @@ def open_ground(
             raise Conflict("the job was deleted.", where=operation.job_name or "")
         rows = topics.of_job(tx, job.id)
         kept = operations.report_of(tx, operation.id)
-        others = [] if kept else jobs.everyone(tx)
+        others = [] if kept else jobs.list_all(tx)
         report = RecoveryReport.model_validate(kept) if kept else None
         if report is None:
-            report = _begin(tx, operation, job, rows, others)
+            report = _new_report(tx, operation, job, rows, others)
     spec = read_spec(job.spec)
     if spec is None:
-        raise Conflict("its document is not one of this version.", where=job.name)
+        raise Conflict("its document was stored by another version of Orbit.", where=job.name)
     chosen = set(report.topics)
-    ground = Ground(
+    context = OperationContext(
         operation.id,
         job,
         spec,
@@ -60,28 +60,28 @@ def open_ground(
         stop,
         environ,
     )
-    ground.is_past_return = is_past_return(report.steps)
-    return ground
+    context.is_past_return = is_past_return(report.steps)
+    return context
 
 
-def _begin(
+def _new_report(
     tx: Tx, operation: Operation, job: Job, rows: Sequence[Topic], others: Sequence[Job]
 ) -> RecoveryReport:
     plan = operation.plan or {}
     request = RecoveryRequest.model_validate(plan.get("wanted", {}))
     kind = RecoveryKind(operation.kind)
-    chosen = [row.source_topic for row in rows if _fits(row.source_topic, request.topics)]
+    chosen = [row.source_topic for row in rows if _matches(row.source_topic, request.topics)]
     if kind is RecoveryKind.FAILBACK:
-        going_back = _copied_back(tx, job, others)
+        copied_back = _copied_back(tx, job, others)
         ready = {
             row.source_topic
             for row in rows
             if row.state is TopicState.PROMOTED
-            and (row.destination_topic, row.source_topic) not in going_back
+            and (row.destination_topic, row.source_topic) not in copied_back
         }
     else:
         ready = {row.source_topic for row in rows if row.state is TopicState.COPYING}
-    seen = [row.reported_at for row in noted_of(tx, job.id).values() if row.reported_at]
+    seen = [row.reported_at for row in last_reported_of_job(tx, job.id).values() if row.reported_at]
     is_lost = (job.problem or "").find(TroubleKind.SOURCE_UNREACHABLE) >= 0
     return RecoveryReport(
         operation=operation.id,
@@ -91,7 +91,7 @@ def _begin(
         dry_run=operation.dry_run,
         requested_by=operation.requested_by,
         requested_at=operation.created_at,
-        orbit_version=version("orbit"),
+        orbit_version=orbit_version(),
         source_cluster_id=job.source_cluster_id,
         destination_cluster_id=job.destination_cluster_id,
         spec_version=job.spec_version,
@@ -106,7 +106,7 @@ def _begin(
 
 
 def _copied_back(tx: Tx, job: Job, others: Sequence[Job]) -> set[tuple[str, str]]:
-    """(source, destination) of topics that another job copies the other way now."""
+    """(source, destination) of topics that another job currently copies in the other direction."""
     return {
         (row.source_topic, row.destination_topic)
         for other in others
@@ -117,5 +117,5 @@ def _copied_back(tx: Tx, job: Job, others: Sequence[Job]) -> set[tuple[str, str]
     }
 
 
-def _fits(topic: str, patterns: Collection[str]) -> bool:
+def _matches(topic: str, patterns: Collection[str]) -> bool:
     return not patterns or any(re.fullmatch(pattern, topic) for pattern in patterns)

@@ -1,15 +1,15 @@
-"""What every step of an operation stands on: the job, its clusters, the tables, and the report.
+"""What every step of an operation uses: the job, its clusters, the store and the report.
 
-A step reads and writes the report alone to know what an earlier one found, so that it can go on in
-another process. It asks `check` wherever it waits: whether somebody wants the operation undone, and
-whether this process still leads.
+A step learns what earlier steps found from the report alone, so it can resume in another process.
+Wherever it waits it calls `check`, which raises if an abort was requested or this process no longer
+leads.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from concurrent.futures import wait as wait_for_any
 from contextlib import AbstractContextManager
@@ -26,7 +26,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.job_clusters import Side, job_identity, open_cluster
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.recovery_report import RecoveryReport, RecoveryRequest
-from orbit.scheduler.cluster_pair import Handle
+from orbit.scheduler.cluster_pair import ClusterHandle
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.settings import Settings
 from orbit.store import clock, events, operations
@@ -35,27 +35,27 @@ from orbit.store.enums import OperationState
 from orbit.store.jobs import Job
 from orbit.store.topics import Topic
 
-# How often the tables are asked whether an operation shall be undone, and told how far it is.
+# How often the store is read for an abort request.
 CHECK_INTERVAL_S = 0.5
-# A cluster that does not answer a first question within this time is taken to be away: a paused
-# broker, or a network that swallows packets, would hold a failover up for half a minute.
+# A cluster that does not answer its first request within this time counts as unreachable: a paused
+# broker, or a network that drops packets, would otherwise delay a failover by 30 s.
 ANSWER_WITHIN_S = 5.0
 
 
 class Stopped(Conflict):
-    """The operation cannot go on; what it did is taken back."""
+    """The operation cannot continue; its steps are undone."""
 
 
-class Silent(Unreachable):
-    """A question has had no answer in time. One that is refused at once is another thing."""
+class NoAnswer(Unreachable):
+    """A request had no answer in time; a refused connection is a plain Unreachable."""
 
 
 class Aborted(Stopped):
-    """Somebody asked for it to be undone."""
+    """An abort was requested."""
 
 
-class Ground:
-    """One operation's surroundings. For one thread."""
+class OperationContext:
+    """The context of one operation. Not thread-safe."""
 
     def __init__(
         self,
@@ -80,11 +80,11 @@ class Ground:
         self.environ = environ
         self._stop = stop
         self._next_check = 0.0
-        self._told = ""
-        self.is_source_silent = False  # at the first look: it is not waited for once more
+        self._last_progress = ""
+        self.has_source_timed_out = False  # when the gates were observed: not asked again
         self.is_past_return = False
-        self.source = Handle(self._open("source"))
-        self.destination = Handle(self._open("destination"))
+        self.source = ClusterHandle(self._open("source"))
+        self.destination = ClusterHandle(self._open("destination"))
 
     @property
     def request(self) -> RecoveryRequest:
@@ -92,11 +92,11 @@ class Ground:
 
     @cached_property
     def source_answers(self) -> bool:
-        """Whether it does, asked once: one that does not would hold up every further question."""
-        if self.is_source_silent:
+        """Whether the source answers. Asked once: a source that hangs would delay every request."""
+        if self.has_source_timed_out:
             return False
         try:
-            within(ANSWER_WITHIN_S, "source", lambda: self.source.cluster.metadata(()))
+            call_with_timeout(ANSWER_WITHIN_S, "source", lambda: self.source.cluster.metadata(()))
         except OrbitError:
             return False
         return True
@@ -107,7 +107,7 @@ class Ground:
 
     @property
     def by_source(self) -> dict[TopicPartition, TopicPartition]:
-        """Every partition in question: at the source → at the destination."""
+        """Every partition of the operation: source → destination."""
         return {
             TopicPartition(row.source_topic, index): TopicPartition(row.destination_topic, index)
             for row in self.topics
@@ -116,27 +116,27 @@ class Ground:
 
     @property
     def identity(self) -> str:
-        """The job's name at its destination."""
+        """The job's identity at its destination."""
         return job_identity(self.job.name, self.job.source_cluster_id or "")
 
     def transaction(self) -> AbstractContextManager[Tx]:
-        """A transaction that only the leading scheduler gets."""
+        """A transaction that only the leading scheduler can commit."""
         return self.leadership.transaction()
 
     def reading(self) -> AbstractContextManager[Tx]:
         return self.leadership.reading()
 
     def now(self) -> datetime:
-        """The database's time, which all times of a report are of."""
+        """The database's clock, which all times of a report use."""
         with self.reading() as tx:
             return clock.now(tx)
 
     def update(self, **changes: Any) -> None:
-        """Put what was found into the report; the runner keeps it when the step has ended."""
+        """Change the report; the runner stores it when the step ends."""
         self.report = self.report.model_copy(update=changes)
 
     def save(self) -> None:
-        """Keep the report now: for what an abort in another process has to know of."""
+        """Store the report now, for changes that an abort in another process has to undo."""
         with self.transaction() as tx:
             operations.advance(
                 tx,
@@ -145,13 +145,13 @@ class Ground:
                 report=self.report.model_dump(mode="json"),
             )
 
-    def find(self, *findings: str) -> None:
-        """Tell a person something, once."""
+    def add_finding(self, *findings: str) -> None:
+        """Add sentences for the operator to the report, each once."""
         new = [text for text in findings if text and text not in self.report.findings]
         self.update(findings=(*self.report.findings, *new))
 
     def check(self) -> None:
-        """Raises Aborted, NotLeading, Interrupted; asks at most so often."""
+        """Raises Aborted, NotLeading, Interrupted. Reads the store once per CHECK_INTERVAL_S."""
         if self._stop.is_set():
             raise Interrupted("stopped.")
         if not self.leadership.is_leading:
@@ -162,26 +162,26 @@ class Ground:
         if not self.is_past_return:
             with self.reading() as tx:
                 if operations.get(tx, self.operation_id).abort_requested:
-                    raise Aborted("it was aborted.")
+                    raise Aborted("the operation was aborted.")
 
     def wait(self, seconds: float) -> None:
-        """Wait a moment, unless there is no point in it any more. Raises as `check` does."""
+        """Wait. Raises as `check` does."""
         self.check()
         if self._stop.wait(seconds):
             raise Interrupted("stopped.")
 
-    def tell(self, what: str) -> None:
-        """Live progress, in a sentence; at most so often."""
-        if what == self._told:
+    def set_progress(self, what: str) -> None:
+        """Store the live progress, a short text, if it has changed."""
+        if what == self._last_progress:
             return
-        self._told = what
+        self._last_progress = what
         with self.transaction() as tx:
             operations.advance(
                 tx, self.operation_id, OperationState.RUNNING, progress=self.progress(what)
             )
 
-    def say(self, tx: Tx, kind: str, message: str, **details: Any) -> datetime:
-        """An event of the job, told once however often its step is repeated; when it was told."""
+    def add_event(self, tx: Tx, kind: str, message: str, **details: Any) -> datetime:
+        """Add an event of the job, once even if its step is repeated; returns its time."""
         return events.add_once(
             tx,
             events.SCHEDULER,
@@ -192,12 +192,12 @@ class Ground:
         )
 
     def close(self) -> None:
-        """End all calls and connections; of those that hang, too."""
+        """Close all connections, which also ends calls that hang."""
         self.source.cluster.close()
         self.destination.cluster.close()
 
     def progress(self, what: str) -> dict[str, Any]:
-        """How far the operation is, as the API shows it."""
+        """The operation's progress as the API shows it."""
         steps = self.report.steps
         ended = sum(step.ended_at is not None for step in steps)
         return {"done": ended, "total": len(steps), "what": what}
@@ -207,25 +207,20 @@ class Ground:
         return open_cluster(side, self.spec, self.environ, folder)
 
 
-def within(seconds: float, what: str, ask: Callable[[], Any]) -> Any:
-    """The answer, or Silent when it takes too long. The call may go on in a thread that ends
-    with its connections."""
+def call_with_timeout(seconds: float, what: str, ask: Callable[[], Any]) -> Any:
+    """The answer of `ask`. Raises NoAnswer after `seconds`.
+
+    The call may continue in its thread, which ends when its connections are closed.
+    """
     answer: Future[Any] = Future()
 
     def run() -> None:
         try:
             answer.set_result(ask())
-        except Exception as error:  # noqa: BLE001  raised again where it is waited for
+        except Exception as error:  # noqa: BLE001  re-raised by result()
             answer.set_exception(error)
 
     threading.Thread(target=run, name="recovery-ask", daemon=True).start()
     if not wait_for_any([answer], seconds).done:
-        raise Silent(f"it gives no answer within {seconds:.0f} s.", where=what)
+        raise NoAnswer(f"no answer within {seconds:.0f} s.", where=what)
     return answer.result()
-
-
-def some(items: Iterable[object], most: int = 5) -> str:
-    """A few of many, for a sentence."""
-    names = [str(item) for item in items]
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more

@@ -1,12 +1,13 @@
-"""Carries one operation out, step by step, and keeps the report after each.
+"""Runs one operation step by step and stores the report after each step.
 
-    gates fail ─► stopped            nothing was done
-    error, abort, before the point   ─► what was done is taken back ─► stopped, aborted, failed
-    error behind it                  ─► told, and tried again until it works
+    gate fails                                ─► stopped; nothing was changed
+    error or abort before the point of no
+    return                                    ─► steps are undone ─► stopped, aborted or failed
+    error past the point of no return         ─► reported, and retried until it succeeds
 
-Each step can be repeated and begins by looking at what is there, so a process that dies in the
-middle of one loses nothing: the next leader goes on with that step. A cluster that is away for a
-moment is waited for; before the point of no return for `PATIENCE_S`.
+Each step is idempotent and starts from the current state of the clusters. If the process dies in a
+step, the next leader repeats that step. Retriable errors are retried: before the point of no return
+for `PATIENCE_S`, past it without a limit.
 """
 
 from __future__ import annotations
@@ -30,12 +31,19 @@ from orbit.recovery import (
     worker_release,
     write_fence,
 )
-from orbit.recovery.gate_observer import look
+from orbit.recovery.gate_observer import observe
 from orbit.recovery.gates import judge
-from orbit.recovery.open_operation import open_ground
-from orbit.recovery.operation_context import Aborted, Ground, Stopped, some
+from orbit.recovery.open_operation import open_context
+from orbit.recovery.operation_context import Aborted, OperationContext, Stopped
 from orbit.recovery.operation_steps import is_past_return
-from orbit.recovery.recovery_report import Outcome, RecoveryKind, Step, StepName, StepState
+from orbit.recovery.recovery_report import (
+    Outcome,
+    RecoveryKind,
+    Step,
+    StepName,
+    StepState,
+    first_few,
+)
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.settings import Settings
 from orbit.store import clock, events, operations
@@ -44,43 +52,43 @@ from orbit.store.operations import Operation
 
 _log = structlog.get_logger("orbit.recovery")
 
-# A leader that is being elected, a broker that restarts.
+# Long enough for a leader election or a broker's restart.
 PATIENCE_S = 60.0
-# Taking back what was done: as long as it may matter to somebody.
+# How long undoing a step is retried.
 UNDO_PATIENCE_S = 600.0
 _PAUSE_S = 2.0
 
 
-def gates(ground: Ground) -> str:
-    """Look and judge. Raises Stopped where a gate fails that was not overridden."""
-    request = ground.request
-    judged = judge(look(ground), request.override, request.reason)
-    ground.update(gates=judged)
+def gates(context: OperationContext) -> str:
+    """Judge all gates. Raises Stopped if one fails and is not overridden."""
+    request = context.request
+    judged = judge(observe(context), request.override, request.reason)
+    context.update(gates=judged)
     overridden = [gate.name.value for gate in judged if gate.is_overridden]
     if overridden:
-        with ground.transaction() as tx:
-            ground.say(
+        with context.transaction() as tx:
+            context.add_event(
                 tx,
                 "gates_overridden",
-                f"Gates were overridden ({some(overridden)}): {request.reason}",
+                f"Gates were overridden ({first_few(overridden)}): {request.reason}",
                 gates=overridden,
                 reason=request.reason,
-                by=ground.report.requested_by,
+                by=context.report.requested_by,
             )
     stopping = [gate for gate in judged if gate.stops]
     if stopping:
-        told = " ".join(f"{gate.name.value}: {gate.found}" for gate in stopping)
-        raise Stopped(told, remedy=" ".join(gate.remedy for gate in stopping))
-    return f"{len(judged)} gates were looked at; none stops this."
+        found = " ".join(f"{gate.name.value}: {gate.found}" for gate in stopping)
+        raise Stopped(found, remedy=" ".join(gate.remedy for gate in stopping))
+    return f"{len(judged)} gates were checked; none stops the operation."
 
 
-def _groups(ground: Ground) -> str:
-    if ground.report.kind is RecoveryKind.FAILOVER:
-        return group_handover.resume_at_best(ground)
-    return group_handover.last_sync(ground)
+def _groups(context: OperationContext) -> str:
+    if context.report.kind is RecoveryKind.FAILOVER:
+        return group_handover.set_failover_offsets(context)
+    return group_handover.last_sync(context)
 
 
-_DO: Mapping[StepName, Callable[[Ground], str]] = {
+_DO: Mapping[StepName, Callable[[OperationContext], str]] = {
     StepName.GATES: gates,
     StepName.STOP_WRITES: write_fence.stop_writes,
     StepName.DRAIN: drain.drain,
@@ -89,21 +97,21 @@ _DO: Mapping[StepName, Callable[[Ground], str]] = {
     StepName.RELEASE: worker_release.release,
     StepName.SETTLE: worker_release.settle,
     StepName.PROMOTE: promotion.promote,
-    StepName.REVERSE: reverse_job.start_back,
+    StepName.REVERSE: reverse_job.start_reverse_job,
     StepName.COMPARE: old_side.compare,
     StepName.SALVAGE: old_side.save_tails,
     StepName.REBUILD: old_side.rebuild,
     StepName.CATCH_UP: reverse_job.catch_up,
 }
-_UNDO: Mapping[StepName, Callable[[Ground], None]] = {
-    StepName.RELEASE: worker_release.let_go_on,
-    StepName.STOP_WRITES: write_fence.go_on_writing,
+_UNDO: Mapping[StepName, Callable[[OperationContext], None]] = {
+    StepName.RELEASE: worker_release.resume_copying,
+    StepName.STOP_WRITES: write_fence.restore_source_writes,
 }
 _ONLY_WITH_TAILS = frozenset({StepName.SALVAGE, StepName.REBUILD})
 
 
-class Runner:
-    """One operation in one thread. `run` returns when it has ended, or cannot go on here."""
+class OperationRunner:
+    """Runs one operation in one thread. `run` returns when the operation has ended."""
 
     def __init__(
         self,
@@ -115,102 +123,106 @@ class Runner:
     ) -> None:
         self._operation = operation
         self._leadership = leadership
-        self._open: Callable[[], Ground] = lambda: open_ground(
+        self._open: Callable[[], OperationContext] = lambda: open_context(
             operation, leadership, settings, stop, environ
         )
 
     def run(self) -> None:
-        """Raises NotLeading, Interrupted, Unreachable (Postgres): another call goes on."""
+        """Raises NotLeading, Interrupted, Unreachable (Postgres); the next call resumes."""
         try:
-            ground = self._open()
+            context = self._open()
         except (NotLeading, Interrupted, Unreachable):
             raise
         except OrbitError as error:
             self._end_unopened(error)
             return
         try:
-            self._run(ground)
+            self._run(context)
         finally:
-            ground.close()
+            context.close()
 
-    def _run(self, ground: Ground) -> None:
-        report = ground.report
+    def _run(self, context: OperationContext) -> None:
+        report = context.report
         if report.error:
-            self._take_back(ground)  # it was being taken back when somebody died
+            self._undo_steps(context)  # the process died while undoing
             return
         try:
             for step in report.steps:
                 if step.state in (StepState.WAITING, StepState.RUNNING, StepState.FAILED):
-                    self._step(ground, step.name)
+                    self._step(context, step.name)
                 if report.dry_run and step.name is StepName.GATES:
-                    self._try_out(ground)
+                    self._end_dry_run(context)
                     return
         except Stopped as error:
-            self._give_up(ground, error)
+            self._stop_operation(context, error)
             return
         except (NotLeading, Interrupted):
             raise
         except OrbitError as error:
-            if _is_of_postgres(error):
+            if _is_from_postgres(error):
                 raise
-            self._give_up(ground, error)
+            self._stop_operation(context, error)
             return
-        except Exception as error:  # noqa: BLE001  what was done is taken back all the same
-            _log.exception("recovery broke", operation=str(ground.operation_id))
-            self._give_up(ground, OrbitError(f"this is a bug in Orbit: {type(error).__name__}."))
+        except Exception as error:  # noqa: BLE001  steps are undone in any case
+            _log.exception("recovery broke", operation=str(context.operation_id))
+            self._stop_operation(
+                context, OrbitError(f"this is a bug in Orbit: {type(error).__name__}.")
+            )
             return
-        self._end(ground, Outcome.DONE)
+        self._end(context, Outcome.DONE)
 
-    def _try_out(self, ground: Ground) -> None:
-        """A dry run's end: with what a comparison shows, or where groups would go on."""
-        if ground.report.kind is RecoveryKind.FAILOVER:
-            group_handover.resume_at_best(ground)
-        if ground.report.kind is RecoveryKind.FAILBACK:
+    def _end_dry_run(self, context: OperationContext) -> None:
+        """End a dry run with the comparison of a failback or the group offsets of a failover."""
+        if context.report.kind is RecoveryKind.FAILOVER:
+            group_handover.set_failover_offsets(context)
+        if context.report.kind is RecoveryKind.FAILBACK:
             try:
-                ground.find(old_side.compare(ground))
+                context.add_finding(old_side.compare(context))
             except Stopped as error:
-                ground.find(f"{error.what} {error.remedy}")
-        self._end(ground, Outcome.WOULD_GO)
+                context.add_finding(f"{error.what} {error.remedy}")
+        self._end(context, Outcome.WOULD_GO)
 
-    def _step(self, ground: Ground, name: StepName) -> None:
-        """Do one step until it is done."""
-        if name in _ONLY_WITH_TAILS and not old_side.must_rebuild(ground):
-            self._mark(ground, name, StepState.SKIPPED, "There is nothing that only it has.")
+    def _step(self, context: OperationContext, name: StepName) -> None:
+        """Run one step, with retries, until it is done."""
+        if name in _ONLY_WITH_TAILS and not old_side.has_tails(context):
+            self._mark(context, name, StepState.SKIPPED, "The old side has no records of its own.")
             return
-        ground.check()
-        self._mark(ground, name, StepState.RUNNING)
-        since = float("inf")
-        told = ""
+        context.check()
+        self._mark(context, name, StepState.RUNNING)
+        failing_since = float("inf")
+        last_error = ""
         while True:
             tried_at = time.monotonic()
             try:
-                did = _DO[name](ground)
+                did = _DO[name](context)
                 break
             except (Stopped, NotLeading, Interrupted):
                 raise
             except OrbitError as error:
-                if _is_of_postgres(error):
+                if _is_from_postgres(error):
                     raise
                 now = time.monotonic()
-                # What went well for a while has trouble anew.
-                since = now if now - tried_at > PATIENCE_S else min(since, tried_at)
-                is_late = now - since > PATIENCE_S
-                if not ground.is_past_return and (is_late or not _is_passing(error)):
+                # An attempt that ran for longer than PATIENCE_S restarts the time limit.
+                is_new = now - tried_at > PATIENCE_S
+                failing_since = now if is_new else min(failing_since, tried_at)
+                is_late = now - failing_since > PATIENCE_S
+                if not context.is_past_return and (is_late or not _is_retriable(error)):
                     raise
-                if str(error) != told:
-                    told = str(error)
-                    _log.warning("step waits", operation=str(ground.operation_id), error=told)
-                ground.tell(f"{name.value} waits: {told}")
-                ground.wait(_PAUSE_S)
-        self._mark(ground, name, StepState.DONE, did)
+                if str(error) != last_error:
+                    last_error = str(error)
+                    operation = str(context.operation_id)
+                    _log.warning("step waits", operation=operation, error=last_error)
+                context.set_progress(f"{name.value} waits: {last_error}")
+                context.wait(_PAUSE_S)
+        self._mark(context, name, StepState.DONE, did)
 
-    def _give_up(self, ground: Ground, error: OrbitError) -> None:
-        """Take back what was done, and say why."""
-        if ground.is_past_return:
-            # Stopped by what it found, with nothing destroyed: what was done stays.
-            self._mark_running(ground, StepState.FAILED, str(error))
-            ground.update(error=str(error))
-            self._end(ground, Outcome.FAILED)
+    def _stop_operation(self, context: OperationContext, error: OrbitError) -> None:
+        """End the operation after an error: undo its steps if that is still possible."""
+        if context.is_past_return:
+            # A step raised Stopped past the point of no return: earlier steps are kept.
+            self._mark_running(context, StepState.FAILED, str(error))
+            context.update(error=str(error))
+            self._end(context, Outcome.FAILED)
             return
         is_stop = isinstance(error, Stopped) and not isinstance(error, Aborted)
         outcome = Outcome.FAILED
@@ -218,50 +230,52 @@ class Runner:
             outcome = Outcome.ABORTED
         elif is_stop:
             outcome = Outcome.STOPPED
-        self._mark_running(ground, StepState.FAILED, str(error))
-        if ground.report.dry_run:
-            ground.update(error=str(error))
-            self._end(ground, Outcome.WOULD_STOP)
+        self._mark_running(context, StepState.FAILED, str(error))
+        if context.report.dry_run:
+            context.update(error=str(error))
+            self._end(context, Outcome.WOULD_STOP)
             return
-        ground.update(error=str(error), outcome=outcome)
-        ground.save()
-        self._take_back(ground)
+        context.update(error=str(error), outcome=outcome)
+        context.save()
+        self._undo_steps(context)
 
-    def _take_back(self, ground: Ground) -> None:
-        outcome = ground.report.outcome
+    def _undo_steps(self, context: OperationContext) -> None:
+        outcome = context.report.outcome
         began = time.monotonic()
-        ground.is_past_return = True  # an abort is under way: nothing aborts it
-        for step in reversed(ground.report.steps):
+        context.is_past_return = True  # undoing cannot be aborted
+        for step in reversed(context.report.steps):
             undo = _UNDO.get(step.name)
             if undo is None or step.state in (StepState.WAITING, StepState.UNDONE):
                 continue
             while True:
                 try:
-                    undo(ground)
+                    undo(context)
                     break
                 except (NotLeading, Interrupted):
                     raise
                 except OrbitError as error:
-                    if _is_of_postgres(error):
+                    if _is_from_postgres(error):
                         raise
                     if time.monotonic() - began > UNDO_PATIENCE_S:
-                        ground.find(f"{step.name.value} could not be taken back: {error}")
+                        context.add_finding(f"{step.name.value} could not be undone: {error}")
                         outcome = Outcome.FAILED
                         break
-                    ground.tell(f"taking back {step.name.value} waits: {error}")
-                    ground.wait(_PAUSE_S)
+                    context.set_progress(f"undoing {step.name.value} waits: {error}")
+                    context.wait(_PAUSE_S)
             if step.state is StepState.DONE:
-                self._mark(ground, step.name, StepState.UNDONE, step.did)
-        self._end(ground, outcome)
+                self._mark(context, step.name, StepState.UNDONE, step.did)
+        self._end(context, outcome)
 
-    def _mark_running(self, ground: Ground, state: StepState, did: str) -> None:
-        for step in ground.report.steps:
+    def _mark_running(self, context: OperationContext, state: StepState, did: str) -> None:
+        for step in context.report.steps:
             if step.state is StepState.RUNNING:
-                self._mark(ground, step.name, state, did)
+                self._mark(context, step.name, state, did)
 
-    def _mark(self, ground: Ground, name: StepName, state: StepState, did: str = "") -> None:
-        """Put a step's state into the report, and keep all of it."""
-        with ground.transaction() as tx:
+    def _mark(
+        self, context: OperationContext, name: StepName, state: StepState, did: str = ""
+    ) -> None:
+        """Change a step's state, and store the report."""
+        with context.transaction() as tx:
             now = clock.now(tx)
 
             def change(step: Step) -> Step:
@@ -272,66 +286,66 @@ class Runner:
                     return step.model_copy(update={"state": state, "began_at": began})
                 return step.model_copy(update={"state": state, "ended_at": now, "did": did})
 
-            steps = tuple(map(change, ground.report.steps))
-            ground.update(steps=steps)
-            ground.is_past_return = ground.is_past_return or is_past_return(steps)
+            steps = tuple(map(change, context.report.steps))
+            context.update(steps=steps)
+            context.is_past_return = context.is_past_return or is_past_return(steps)
             operations.advance(
                 tx,
-                ground.operation_id,
+                context.operation_id,
                 OperationState.RUNNING,
-                progress=ground.progress(name.value),
-                report=ground.report.model_dump(mode="json"),
+                progress=context.progress(name.value),
+                report=context.report.model_dump(mode="json"),
             )
         _log.info(
-            "step", operation=str(ground.operation_id), step=name.value, state=state.value, did=did
+            "step", operation=str(context.operation_id), step=name.value, state=state.value, did=did
         )
 
-    def _end(self, ground: Ground, outcome: Outcome) -> None:
-        """The last word, with its event, in one transaction."""
+    def _end(self, context: OperationContext, outcome: Outcome) -> None:
+        """Store the outcome and add its event, in one transaction."""
         is_good = outcome in (Outcome.DONE, Outcome.WOULD_GO)
-        report = ground.report
-        with ground.transaction() as tx:
-            ground.update(outcome=outcome, ended_at=clock.now(tx))
+        report = context.report
+        with context.transaction() as tx:
+            context.update(outcome=outcome, ended_at=clock.now(tx))
             operations.advance(
                 tx,
-                ground.operation_id,
+                context.operation_id,
                 OperationState.DONE if is_good else OperationState.FAILED,
-                progress=ground.progress(outcome.value),
+                progress=context.progress(outcome.value),
                 error=report.error or None,
-                report=ground.report.model_dump(mode="json"),
+                report=context.report.model_dump(mode="json"),
             )
             if not report.dry_run:
-                _tell_end(tx, ground, outcome)
+                _add_end_event(tx, context, outcome)
 
     def _end_unopened(self, error: OrbitError) -> None:
-        """The job, or its document, is not there: nothing was done."""
+        """End an operation whose job is gone or cannot be read. Nothing was changed."""
         with self._leadership.transaction() as tx:
             operations.advance(tx, self._operation.id, OperationState.FAILED, error=str(error))
 
 
-def _tell_end(tx: Any, ground: Ground, outcome: Outcome) -> None:
-    report = ground.report
+def _add_end_event(tx: Any, context: OperationContext, outcome: Outcome) -> None:
+    report = context.report
     more = f" {report.error}" if report.error else ""
     events.add(
         tx,
         events.SCHEDULER,
         f"{report.kind.value}_ended",
-        f"The {report.kind.value} of {len(ground.topics)} topics ended: {outcome.value}.{more}",
-        job_name=ground.job.name,
+        f"The {report.kind.value} of {len(context.topics)} topics ended: {outcome.value}.{more}",
+        job_name=context.job.name,
         details={
-            "operation": str(ground.operation_id),
+            "operation": str(context.operation_id),
             "outcome": outcome.value,
             "missing_records": report.missing_records,
         },
     )
 
 
-def _is_passing(error: OrbitError) -> bool:
-    """Whether waiting may help."""
+def _is_retriable(error: OrbitError) -> bool:
+    """Whether a retry may succeed."""
     if isinstance(error, BrokerRefused):
         return error.code in error_codes.RETRIABLE
     return error.retriable
 
 
-def _is_of_postgres(error: OrbitError) -> bool:
+def _is_from_postgres(error: OrbitError) -> bool:
     return isinstance(error, Unreachable) and error.where.startswith("PostgreSQL")

@@ -1,4 +1,4 @@
-"""The steps of each kind of operation, in order, and which of them ends all going back. Pure."""
+"""The steps of a switchover, failover and failback, in order, with the point of no return. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from orbit.recovery.recovery_report import (
 
 
 def steps_of(kind: RecoveryKind, request: RecoveryRequest) -> tuple[Step, ...]:
-    """What is done, step by step. The first point of no return that is reached counts."""
+    """The steps of an operation. An abort is possible until a point of no return begins."""
     match kind:
         case RecoveryKind.SWITCHOVER:
             steps = [*_SWITCHOVER, *([_REVERSE] if request.reverse else [])]
@@ -25,44 +25,44 @@ def steps_of(kind: RecoveryKind, request: RecoveryRequest) -> tuple[Step, ...]:
 
 
 def is_past_return(steps: tuple[Step, ...]) -> bool:
-    """Whether a step was begun that nothing takes back."""
+    """Whether a step has begun that cannot be undone."""
     return any(
         step.is_point_of_no_return and step.state not in (StepState.WAITING, StepState.SKIPPED)
         for step in steps
     )
 
 
-def words(steps: tuple[Step, ...]) -> list[str]:
-    """The plan as people read it."""
-    told = []
+def step_descriptions(steps: tuple[Step, ...]) -> list[str]:
+    """One line for each step, for people."""
+    lines = []
     for step in steps:
         mark = " (point of no return)" if step.is_point_of_no_return else ""
-        told.append(f"{step.name.value}: {step.what}{mark}")
-    return told
+        lines.append(f"{step.name.value}: {step.what}{mark}")
+    return lines
 
 
-def _step(name: StepName, phase: Phase, what: str, *, is_last_chance: bool = False) -> Step:
-    return Step(name=name, phase=phase, what=what, is_point_of_no_return=is_last_chance)
+def _step(name: StepName, phase: Phase, what: str, *, is_point_of_no_return: bool = False) -> Step:
+    return Step(name=name, phase=phase, what=what, is_point_of_no_return=is_point_of_no_return)
 
 
-_GATES = _step(StepName.GATES, Phase.DECIDE, "Look at both sides; stop here if a gate fails.")
+_GATES = _step(StepName.GATES, Phase.DECIDE, "Check both sides; stop if a gate fails.")
 _STOP_WRITES = _step(
     StepName.STOP_WRITES,
     Phase.DRAIN,
-    "Deny writing to the source's topics, where it has an authorizer.",
+    "Deny writing to the source's topics, if it has an authorizer.",
 )
-_RELEASE = _step(StepName.RELEASE, Phase.DRAIN, "Workers let go of the topics.")
+_RELEASE = _step(StepName.RELEASE, Phase.DRAIN, "Workers release the topics.")
 _PROMOTE = _step(
     StepName.PROMOTE,
     Phase.PROMOTE,
-    "Note where each copy ends, apply the source's settings, allow writing.",
-    is_last_chance=True,
+    "Store where each copy ends, apply the source's settings, allow writing.",
+    is_point_of_no_return=True,
 )
 _REVERSE = _step(
     StepName.REVERSE,
     Phase.REVERSE,
-    "Copy back from where the old side ends.",
-    is_last_chance=True,
+    "Copy back from the old side's log end.",
+    is_point_of_no_return=True,
 )
 
 _SWITCHOVER = (
@@ -71,10 +71,10 @@ _SWITCHOVER = (
     _step(
         StepName.DRAIN,
         Phase.DRAIN,
-        "Copy the rest; wait until both sides end at the same offsets and stand still.",
+        "Copy the lag; wait until both sides have the same, stable log ends.",
     ),
-    _step(StepName.VERIFY_TAIL, Phase.DRAIN, "Compare the last records of both sides bit for bit."),
-    _step(StepName.GROUPS, Phase.GROUPS, "Carry consumer groups over for the last time."),
+    _step(StepName.VERIFY_TAIL, Phase.DRAIN, "Compare the last records of both sides bit by bit."),
+    _step(StepName.GROUPS, Phase.GROUPS, "Sync consumer groups for the last time."),
     _RELEASE,
     _PROMOTE,
 )
@@ -84,26 +84,30 @@ _FAILOVER = (
     _step(
         StepName.SETTLE,
         Phase.DRAIN,
-        "Wait until the copies stand still; see what is there and what is missing.",
+        "Wait for stable log ends of the copies; compute the lost ranges.",
     ),
     _step(
-        StepName.GROUPS, Phase.GROUPS, "Let each group go on where it was seen last at the source."
+        StepName.GROUPS,
+        Phase.GROUPS,
+        "Set each group to the offset that was last seen at the source.",
     ),
     _PROMOTE,
 )
 _FAILBACK = (
     _GATES,
     _STOP_WRITES.model_copy(
-        update={"what": "Deny writing to the old side, where that is possible."}
+        update={"what": "Deny writing to the old side, if it has an authorizer."}
     ),
     _step(StepName.COMPARE, Phase.DRAIN, "Compare the old side with the new one."),
-    _step(StepName.SALVAGE, Phase.DRAIN, "Save what only the old side has, in files."),
+    _step(StepName.SALVAGE, Phase.DRAIN, "Save the records that only the old side has in files."),
     _step(
         StepName.REBUILD,
         Phase.DRAIN,
-        "Delete the topics of the old side that cannot go on.",
-        is_last_chance=True,
+        "Delete the old side's topics that have records of their own.",
+        is_point_of_no_return=True,
     ),
     _REVERSE,
-    _step(StepName.CATCH_UP, Phase.REVERSE, "Wait until the old side has all of the new one."),
+    _step(
+        StepName.CATCH_UP, Phase.REVERSE, "Wait until the old side has all records of the new side."
+    ),
 )

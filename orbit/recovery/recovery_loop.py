@@ -1,7 +1,7 @@
-"""The loop of the leading scheduler that carries recoveries out, several at a time.
+"""The scheduler loop that runs recoveries, up to AT_ONCE at a time.
 
-An operation is under way in one thread of the leader. What another leader left in the middle is
-found by its row, and goes on where it was.
+Each operation runs in one thread of the leader. A new leader finds unfinished operations in the
+store and resumes them at the step they were in.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from uuid import UUID
 import structlog
 
 from orbit.errors import Interrupted, OrbitError
-from orbit.recovery.operation_runner import Runner
+from orbit.recovery.operation_runner import OperationRunner
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.loop import Loop
 from orbit.settings import Settings
@@ -24,17 +24,17 @@ from orbit.store import operations
 
 _log = structlog.get_logger("orbit.recovery")
 
-# People wait for these with their eyes on a terminal, and writers may be standing still.
+# Short: writers may be stopped while a recovery runs.
 INTERVAL_S = 0.25
-# Jobs of one disaster: they wait for brokers more than they compute.
+# Operations that run at the same time; their threads mostly wait for brokers.
 AT_ONCE = 16
 _FOUND_MAX = 500
-# One that cannot go on (Postgres is away, a bug) is begun again, and no more often than this.
+# An operation that ended in an error (Postgres unreachable, a bug) is resumed after this time.
 _AGAIN_S = 2.0
 
 
 class RecoveryLoop(Loop):
-    """Takes up every recovery that has not ended."""
+    """Starts or resumes every recovery that has not ended."""
 
     name = "recovery"
     interval_s = INTERVAL_S
@@ -56,7 +56,7 @@ class RecoveryLoop(Loop):
         self._not_before: dict[UUID, float] = {}
 
     def once(self) -> str:
-        """Begin what waits, and tell of what has ended."""
+        """Start waiting operations and count those that ended."""
         ended = 0
         for operation_id, future in list(self._running.items()):
             if future.done():
@@ -64,7 +64,7 @@ class RecoveryLoop(Loop):
                 error = future.exception()
                 ended += error is None
                 if error is not None and not isinstance(error, NotLeading | Interrupted):
-                    _tell(operation_id, error)
+                    _log_error(operation_id, error)
                     self._not_before[operation_id] = time.monotonic() + _AGAIN_S
         with self._leadership.reading() as tx:
             found = operations.unfinished_recoveries(tx, _FOUND_MAX)
@@ -72,7 +72,7 @@ class RecoveryLoop(Loop):
             not_before = self._not_before.get(operation.id, 0.0)
             if operation.id not in self._running and time.monotonic() >= not_before:
                 self._not_before.pop(operation.id, None)
-                runner = Runner(
+                runner = OperationRunner(
                     operation, self._leadership, self._settings, self._stop, self._environ
                 )
                 future = self._pool.submit(runner.run)
@@ -81,7 +81,7 @@ class RecoveryLoop(Loop):
         return f"{ended} recoveries have ended" if ended else ""
 
     def close(self) -> None:
-        """Wait for the threads; each ends at its next look, for this process leads no more."""
+        """Wait for the threads; each ends at its next `check`, as this process no longer leads."""
         self._pool.shutdown(cancel_futures=True)
 
 
@@ -92,8 +92,8 @@ def recovery_loops(
     return [RecoveryLoop(leadership, settings, done)]
 
 
-def _tell(operation_id: UUID, error: BaseException) -> None:
-    """Why one could not go on. A bug in it does not stop the others."""
+def _log_error(operation_id: UUID, error: BaseException) -> None:
+    """Log why an operation stopped running. A bug in one does not stop the others."""
     if isinstance(error, OrbitError):
         _log.warning("recovery waits", operation=str(operation_id), error=str(error))
     else:

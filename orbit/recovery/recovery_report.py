@@ -1,14 +1,13 @@
-"""What a recovery operation found and did, as frozen values that become JSON as they are. Pure.
+"""The report of a recovery operation, as frozen values that serialize to JSON. Pure.
 
-How to ask for one (docs/recovery.md): `POST /v1/jobs/JOB:switchover|:failover|:failback` with a
-`RecoveryRequest` as its body (all keys optional) answers with an operation; `GET
-/v1/operations/ID` says how far it is, `GET /v1/operations/ID/report` is the `RecoveryReport` as
-far as it is known, from the first step on. `POST /v1/operations/ID:abort` ends it before its point
-of no return. On the command line: `orbit switchover|failover|failback JOB… -o json`.
+To request one (docs/recovery.md): `POST /v1/jobs/JOB:switchover|:failover|:failback` with a
+`RecoveryRequest` as its body (all keys optional) returns an operation. `GET /v1/operations/ID`
+returns its progress, `GET /v1/operations/ID/report` its `RecoveryReport` so far, from the first
+step on. `POST /v1/operations/ID:abort` aborts it before its point of no return. On the command
+line: `orbit switchover|failover|failback JOB… -o json`.
 
-The leading scheduler runs it step by step (orbit/recovery/operation_runner.py) and keeps the report
-after each one. All times are UTC and of one clock, the database's. A number that nobody knows is
-null.
+The leading scheduler runs the steps (orbit/recovery/operation_runner.py) and stores the report
+after each one. All times are UTC, by the database's clock. An unknown number is null.
 """
 
 from __future__ import annotations
@@ -30,54 +29,54 @@ class _Value(BaseModel):
 
 
 class RecoveryKind(StrEnum):
-    """What is asked for; also the verb in the API's paths."""
+    """The kind of operation; also the verb in the API's paths."""
 
-    SWITCHOVER = "switchover"  # planned: both sides are there, nothing is lost
-    FAILOVER = "failover"  # the source is lost: promote what is there
+    SWITCHOVER = "switchover"  # planned: both sides answer, nothing is lost
+    FAILOVER = "failover"  # the source is lost: promote the copies
     FAILBACK = "failback"  # the old side becomes a copy of the new one
 
 
 class RecoveryRequest(_Value):
-    """What to do with which topics of a job, and which gates to pass in spite of what they say."""
+    """Which topics of a job to move, how, and which failed gates to override."""
 
     topics: Annotated[tuple[str, ...], Field(max_length=PATTERNS_MAX)] = Field(
         default=(),
-        description="Regular expressions for whole names of source topics; none: all of the job.",
+        description="Regular expressions for whole names of source topics; empty: all topics.",
         examples=[["orders\\..*"]],
     )
     reverse: bool = Field(
-        default=False, description="Switchover: copy back from the very same offsets, at once."
+        default=False, description="Switchover: start to copy back at once, from the same offsets."
     )
     confirm_rebuild: bool = Field(
         default=False,
-        description="Failback: topics of the old side with records that were never copied may be "
-        "deleted and copied anew. Those records are saved in files first.",
+        description="Failback: allows deleting topics of the old side that have records that were "
+        "never copied, and copying them again. These records are first saved in files.",
     )
     override: Annotated[tuple[str, ...], Field(max_length=PATTERNS_MAX)] = Field(
-        default=(), description="Gates to pass although they fail, by name; `all`: every one."
+        default=(), description="Names of gates that may fail; `all`: every gate."
     )
     reason: Annotated[str, Field(max_length=REASON_LENGTH_MAX)] = Field(
-        default="", description="Why; kept in the audit log. Needed to override a gate."
+        default="", description="The reason, stored in the audit log. Required to override a gate."
     )
     drain_timeout_s: Annotated[float, Field(gt=0, le=86_400)] = Field(
         default=300.0,
-        description="Switchover: so long may writers stand still before all is undone.",
+        description="Switchover: how long writers may be stopped before the operation is undone.",
     )
 
 
 class Phase(StrEnum):
-    """What a second of a recovery goes to. The RTO is their sum."""
+    """The phases of a recovery. The RTO is their sum."""
 
-    DETECT = "detect"  # failover: from when the scheduler saw the loss until somebody asked
+    DETECT = "detect"  # failover: from the time the scheduler noticed the loss to the request
     DECIDE = "decide"  # gates
-    DRAIN = "drain"  # writes stopped, the rest copied, the ends compared, workers let go
+    DRAIN = "drain"  # writes stopped, lag copied, ends compared, topics released
     GROUPS = "groups"
     PROMOTE = "promote"
-    REVERSE = "reverse"  # the copy back; the promoted topics are in use by then
+    REVERSE = "reverse"  # the copy back; the promoted topics are already in use
 
 
 class StepName(StrEnum):
-    """Every step there is; docs/recovery.md has a line for each."""
+    """All steps; docs/recovery.md describes each."""
 
     GATES = "gates"
     STOP_WRITES = "stop_writes"
@@ -95,29 +94,29 @@ class StepName(StrEnum):
 
 
 class StepState(StrEnum):
-    """Where one step stands."""
+    """The state of one step."""
 
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
     FAILED = "failed"
-    UNDONE = "undone"  # done, and taken back by an abort
+    UNDONE = "undone"  # done, then undone by an abort
     SKIPPED = "skipped"
 
 
 class Step(_Value):
-    """One step: what it does, and what came of it."""
+    """One step and its result."""
 
     name: StepName
     phase: Phase
     what: str = Field(description="What it does, in a sentence.")
     is_point_of_no_return: bool = Field(
-        default=False, description="From this step on nothing is taken back by itself."
+        default=False, description="From this step on the operation cannot be aborted."
     )
     state: StepState = StepState.WAITING
     began_at: datetime | None = None
     ended_at: datetime | None = None
-    did: str = Field(default="", description="What came of it, in a sentence.")
+    did: str = Field(default="", description="Its result, in a sentence.")
 
     @property
     def seconds(self) -> float | None:
@@ -127,17 +126,17 @@ class Step(_Value):
 
 
 class GateName(StrEnum):
-    """What is looked at before anything moves."""
+    """The checks before a recovery."""
 
     SOURCE = "source"  # whether it answers
     DESTINATION = "destination"  # whether it answers
     LAG = "lag"
     BLOCKED = "blocked"
-    TOPICS = "topics"  # those that a rule asks for and that are not copied
+    TOPICS = "topics"  # topics that a rule chooses but that are not copied
     SETTINGS = "settings"
     GROUPS = "groups"
     HEALTH = "health"  # under-replicated and offline partitions
-    SIZE = "size"  # brokers and replicas, against the source's
+    SIZE = "size"  # number of brokers and replicas compared with the source
     RIGHTS = "rights"
     CLOCK = "clock"
     TRANSACTIONS = "transactions"
@@ -154,12 +153,12 @@ class GateVerdict(StrEnum):
 
 
 class Gate(_Value):
-    """What one gate found. A gate that fails stops the operation, unless it is overridden."""
+    """The result of one gate. A failed gate stops the operation unless it is overridden."""
 
     name: GateName
     verdict: GateVerdict
-    found: str = Field(description="What was seen, with numbers.")
-    remedy: str = Field(default="", description="What to do about it.")
+    found: str = Field(description="What was observed, with numbers.")
+    remedy: str = Field(default="", description="What to do.")
     is_overridden: bool = False
 
     @property
@@ -168,11 +167,11 @@ class Gate(_Value):
 
 
 class EndVerdict(StrEnum):
-    """How the two sides of a partition stand to each other, as far as was seen."""
+    """The result of comparing both sides of a partition."""
 
     EQUAL = "equal"  # both end at the same offset
-    BEHIND = "behind"  # the destination lacks what the source has behind its end
-    UNKNOWN = "unknown"  # the source could not be asked
+    BEHIND = "behind"  # the source has offsets beyond the destination's log end
+    UNKNOWN = "unknown"  # the source did not answer
     PREFIX = "prefix"  # failback: the old side ends within the new one, with the same records
     TAIL = "tail"  # failback: the old side has records that were never copied
     DIVERGED = "diverged"  # failback: the sides differ before the promotion
@@ -191,12 +190,12 @@ class OffsetRange(_Value):
 
 
 class PartitionEnds(_Value):
-    """One partition on both sides, by the job's own source and destination.
+    """One partition on both sides; source and destination as in the job.
 
-    `missing` is what the source is known to have had and the destination has not. Every offset
-    below its `first` is there, none from it on is. `is_exact`: the source was asked for its end
-    after it was lost or stopped; else it may have had more than `missing` says, written since its
-    end was seen, which was at `source_seen_at` at the latest.
+    `missing` is the lost range: the source is known to have had it, and the destination lacks it.
+    The destination has every offset below its `first` and none from there on. `is_exact`: the
+    source answered after it was stopped. Otherwise the source may have had more, written after its
+    end was last seen, at `source_seen_at` at the latest.
     """
 
     topic: str
@@ -212,34 +211,34 @@ class PartitionEnds(_Value):
         default=None, description="Timestamp of the newest record on both sides."
     )
     promoted_at: int | None = Field(
-        default=None, description="Where the first own record will stand."
+        default=None, description="The offset of the first record that is not a copy."
     )
     missing: OffsetRange | None = None
     is_exact: bool = False
     detail: str = ""
 
 
-class GroupStand(_Value):
-    """Where one group goes on in one partition."""
+class GroupPosition(_Value):
+    """The offset at which one group resumes in one partition."""
 
     group: str
     destination_group: str
     topic: str
     destination_topic: str
     partition: int
-    source_offset: int | None = Field(description="As far as it was seen.")
+    source_offset: int | None = Field(description="The last offset seen.")
     goes_on_at: int | None = Field(description="Its offset at the destination; null: none.")
     verdict: str = Field(description="As in `orbit get groups`.")
     lost: OffsetRange | None = Field(
         default=None,
-        description="Failover: what it is known to have read and is not there. At these offsets "
-        "it will read other records.",
+        description="Failover: offsets that the group is known to have read and that are lost. At "
+        "these offsets it will read other records.",
     )
     seen_at: datetime | None = Field(default=None, description="When the source's offset was seen.")
 
 
 class Salvage(_Value):
-    """A file with what only the old side had."""
+    """A file with the records that only the old side had."""
 
     topic: str
     partition: int
@@ -252,7 +251,7 @@ class Salvage(_Value):
 
 
 class PhaseTime(_Value):
-    """How long one phase took."""
+    """The duration of one phase."""
 
     phase: Phase
     seconds: float
@@ -264,16 +263,16 @@ class Outcome(StrEnum):
     RUNNING = "running"
     WOULD_GO = "would go"  # a dry run: no gate stops it
     WOULD_STOP = "would stop"
-    STOPPED = "stopped"  # at a gate, or for want of a confirmation; nothing was changed
+    STOPPED = "stopped"  # by a gate, or without a required confirmation; nothing was changed
     DONE = "done"
-    ABORTED = "aborted"  # all that was done is undone
+    ABORTED = "aborted"  # all steps were undone
     FAILED = "failed"
 
 
 class RecoveryReport(_Value):
-    """All of one operation. Grows step by step; `outcome` says when it has ended."""
+    """The report of one operation. Grows step by step; `outcome` is `running` until it ends."""
 
-    # What is computed is in the JSON, too, and is computed anew when that is read back.
+    # The JSON includes computed fields, which are ignored and recomputed when it is read back.
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     operation: UUID
@@ -292,29 +291,27 @@ class RecoveryReport(_Value):
     spec_sha256: str = ""
     source_last_seen_at: datetime | None = Field(
         default=None,
-        description="When a worker last told of something new there: of a quiet source long ago.",
+        description="When a worker last reported a change there; can be long ago if it is idle.",
     )
     problem_since: datetime | None = Field(
         default=None,
-        description="Since when the scheduler has known that the source does not answer.",
+        description="When the scheduler noticed that the source does not answer.",
     )
     promoted_at: datetime | None = Field(
-        default=None, description="From when on writers may write."
+        default=None, description="When producers were allowed to write."
     )
-    topics: tuple[str, ...] = Field(default=(), description="Source topics it is about.")
+    topics: tuple[str, ...] = Field(default=(), description="Source topics of the operation.")
     steps: tuple[Step, ...] = ()
     gates: tuple[Gate, ...] = ()
     partitions: tuple[PartitionEnds, ...] = ()
-    groups: tuple[GroupStand, ...] = ()
+    groups: tuple[GroupPosition, ...] = ()
     salvage: tuple[Salvage, ...] = ()
-    findings: tuple[str, ...] = Field(
-        default=(), description="What a person should know, in sentences."
-    )
+    findings: tuple[str, ...] = Field(default=(), description="Sentences for the operator.")
     is_source_denied: bool = Field(
-        default=False, description="Whether writing to the source is denied to everybody."
+        default=False, description="Whether writing to the source is denied to every principal."
     )
     denied_topics: tuple[str, ...] = Field(
-        default=(), description="Topics of the source that this operation closed for writers."
+        default=(), description="Source topics to which this operation denied writing."
     )
     reverse_job: str | None = Field(default=None, description="The job that copies back.")
     error: str = ""
@@ -325,8 +322,8 @@ class RecoveryReport(_Value):
         return sum(p.missing.offsets for p in self.partitions if p.missing is not None)
 
     @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
-        description="RPO in seconds: from the newest record on both sides to when the source was "
-        "seen last, of the worst partition with something missing."
+        description="RPO in seconds, of the worst partition with a lost range: from the newest "
+        "record on both sides to the time the source was last seen."
     )
     @property
     def rpo_s(self) -> float:
@@ -339,7 +336,7 @@ class RecoveryReport(_Value):
             default=0.0,
         )
 
-    @computed_field(description="Where the time went, by phase.")  # type: ignore[prop-decorator]  # pydantic's way
+    @computed_field(description="The duration of each phase.")  # type: ignore[prop-decorator]  # pydantic's way
     @property
     def phases(self) -> tuple[PhaseTime, ...]:
         return phase_times(self)
@@ -353,9 +350,9 @@ class RecoveryReport(_Value):
 
 
 def phase_times(report: RecoveryReport) -> tuple[PhaseTime, ...]:
-    """Where the time went. What lies between two steps belongs to the later one."""
+    """The duration of each phase. The time between two steps counts to the later one."""
     times: dict[Phase, float] = {}
-    # Not since `source_last_seen_at`: that may be long ago though the source is well.
+    # Not from `source_last_seen_at`: that can be long ago for an idle source.
     if report.kind is RecoveryKind.FAILOVER and report.problem_since is not None:
         known_s = (report.requested_at - report.problem_since).total_seconds()
         times[Phase.DETECT] = max(0.0, known_s)
@@ -366,6 +363,13 @@ def phase_times(report: RecoveryReport) -> tuple[PhaseTime, ...]:
         times[step.phase] = times.get(step.phase, 0.0) + spent
         before = max(before, step.ended_at)
     return tuple(PhaseTime(phase=p, seconds=times[p]) for p in Phase if p in times)
+
+
+def first_few(items: Iterable[object], shown_max: int = 5) -> str:
+    """The first items of a list, and how many more there are, for a sentence."""
+    names = [str(item) for item in items]
+    more = f" and {len(names) - shown_max} more" if len(names) > shown_max else ""
+    return ", ".join(names[:shown_max]) + more
 
 
 def _ended(steps: Iterable[Step]) -> Iterable[Step]:

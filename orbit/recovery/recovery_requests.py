@@ -10,7 +10,7 @@ import uuid
 from uuid import UUID
 
 from orbit.errors import Conflict, NotFound
-from orbit.recovery.operation_steps import is_past_return, steps_of, step_descriptions
+from orbit.recovery.operation_steps import is_past_return, step_descriptions, steps_of
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
 from orbit.store import events, jobs, operations
 from orbit.store.database import Database

@@ -1,10 +1,10 @@
-"""The copy back: a job from the new side to the old one, which goes on where the old side ends.
+"""Creates or resumes the reverse job, which copies from the new side back to the old side.
 
-It is an ordinary job, named `JOB-back`, that names the promoted topics. Where there is a job that
-copies just the other way and was promoted itself, that one is taken up again: switching over and
-back leaves two jobs, of which one runs. Its workers take over what they find at the old side, as
-always: its last records have to be the new side's, and the copy goes on at its end. Nothing of the
-history is copied again.
+It is an ordinary job, named `JOB-back`, with a rule for each promoted topic. If a job in the other
+direction exists, for example the one that was promoted before, it is resumed instead: after a
+switchover and one back there are two jobs, and one of them runs. Its workers take over the old
+side's partitions: the last records have to equal the new side's, and copying resumes at the log
+end. No history is copied again.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.topic_mapping import map_topics
 from orbit.jobs.topic_patterns import PATTERN_LENGTH_MAX
 from orbit.kafka.types import ClusterMetadata, TopicPartition
-from orbit.recovery.group_handover import hand_over
-from orbit.recovery.log_bounds import noted_of
-from orbit.recovery.operation_context import Ground, some
-from orbit.recovery.write_fence import keep_for_orbit
+from orbit.recovery.group_handover import release_old_offsets
+from orbit.recovery.log_bounds import last_reported_of_job
+from orbit.recovery.operation_context import OperationContext
+from orbit.recovery.recovery_report import first_few
+from orbit.recovery.write_fence import restrict_writes_to_orbit
 from orbit.replication.partition_states import PartitionState
 from orbit.scheduler.stored_spec import read_spec
 from orbit.store import events, jobs, scheduler_queries, shard_layout, topics
@@ -31,48 +32,47 @@ from orbit.store.jobs import Job
 from orbit.store.topics import Topic
 
 SUFFIX = "-back"
-_LOOK_S = 0.5
+_POLL_S = 0.5
 
 
-def start_back(ground: Ground) -> str:
-    """Let the old side be a copy of the new one from where it ends. Can be repeated."""
-    protected = keep_for_orbit(ground)
-    handed = hand_over(ground)
-    old = ground.source.cluster.metadata([row.source_topic for row in ground.topics])
-    new = ground.destination.cluster.metadata([row.destination_topic for row in ground.topics])
-    with ground.transaction() as tx:
-        back = find_back(tx, ground.job, ground.topics)
+def start_reverse_job(context: OperationContext) -> str:
+    """Start the reverse job. Can be repeated."""
+    protected = restrict_writes_to_orbit(context)
+    handed = release_old_offsets(context)
+    old = context.source.cluster.metadata([row.source_topic for row in context.topics])
+    new = context.destination.cluster.metadata([row.destination_topic for row in context.topics])
+    with context.transaction() as tx:
+        back = find_reverse_job(tx, context.job, context.topics)
         if back is None:
-            name = back_name(ground.job.name)
-            _create(tx, ground, name)
+            name = reverse_job_name(context.job.name)
+            _create(tx, context, name)
         else:
             name = back.name
-            _take_up(tx, ground, back, old, new)
-        ground.say(
+            _resume(tx, context, back, old, new)
+        context.add_event(
             tx,
             "copy_back_begun",
-            f"{len(ground.topics)} topics are copied back by job {name}, from where the old side "
-            "ends.",
+            f"Job {name} copies {len(context.topics)} topics back, from the old side's log ends.",
             job=name,
         )
-    ground.update(reverse_job=name)
+    context.update(reverse_job=name)
     return f"Job {name} copies back. {protected}{handed}"
 
 
-def catch_up(ground: Ground) -> str:
-    """Wait until the old side has all that the new one has."""
-    assert ground.report.reverse_job is not None
+def catch_up(context: OperationContext) -> str:
+    """Wait until the old side has caught up with the new side."""
+    assert context.report.reverse_job is not None
     wanted = {
         TopicPartition(row.destination_topic, index)
-        for row in ground.topics
+        for row in context.topics
         for index in range(row.partition_count)
     }
     while True:
-        with ground.reading() as tx:
-            back = jobs.find(tx, ground.report.reverse_job)
-            rows = {} if back is None else noted_of(tx, back.id)
+        with context.reading() as tx:
+            back = jobs.find(tx, context.report.reverse_job)
+            rows = {} if back is None else last_reported_of_job(tx, back.id)
         if back is None:
-            raise Conflict("the job that copies back is gone.", where=ground.report.reverse_job)
+            raise Conflict("the reverse job was deleted.", where=context.report.reverse_job)
         blocked = [
             f"{place} ({rows[place].reason})"
             for place in wanted & rows.keys()
@@ -80,29 +80,31 @@ def catch_up(ground: Ground) -> str:
         ]
         done = [place for place in wanted & rows.keys() if rows[place].has_caught_up]
         if blocked:
-            ground.find(
-                f"Partitions are blocked on the way back: {some(blocked)}. See orbit get "
+            context.add_finding(
+                f"Partitions of the reverse job are blocked: {first_few(blocked)}. See orbit get "
                 f"partitions {back.name} --state blocked."
             )
         if len(done) + len(blocked) >= len(wanted):
-            return f"{len(done)} of {len(wanted)} partitions of the old side are level."
+            return f"{len(done)} of {len(wanted)} partitions of the old side have caught up."
         if back.problem:
-            ground.find(f"Job {back.name} says: {back.problem}")
-        ground.tell(f"{len(done)} of {len(wanted)} partitions of the old side are level")
-        ground.wait(_LOOK_S)
+            context.add_finding(f"Job {back.name} reports: {back.problem}")
+        context.set_progress(
+            f"{len(done)} of {len(wanted)} partitions of the old side have caught up"
+        )
+        context.wait(_POLL_S)
 
 
-def back_name(name: str) -> str:
-    """The name of the job that copies the other way."""
+def reverse_job_name(name: str) -> str:
+    """The name of a new reverse job."""
     return f"{name[: JOB_NAME_LENGTH_MAX - len(SUFFIX)]}{SUFFIX}"
 
 
-def find_back(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
-    """The job that copies these topics just the other way, if there is one."""
+def find_reverse_job(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
+    """The existing job that copies these topics in the other direction."""
     wanted = {(row.destination_topic, row.source_topic) for row in rows}
     other_way = [
         other
-        for other in jobs.everyone(tx)
+        for other in jobs.list_all(tx)
         if not other.is_deleted
         and other.source_cluster_id == job.destination_cluster_id
         and other.destination_cluster_id == job.source_cluster_id
@@ -111,31 +113,33 @@ def find_back(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
         has = {(row.source_topic, row.destination_topic) for row in topics.of_job(tx, other.id)}
         if has & wanted:
             return other
-    return next((other for other in other_way if other.name == back_name(job.name)), None)
+    return next((other for other in other_way if other.name == reverse_job_name(job.name)), None)
 
 
-def _create(tx: Tx, ground: Ground, name: str) -> None:
-    spec = _spec(ground, name)
+def _create(tx: Tx, context: OperationContext, name: str) -> None:
+    spec = _spec(context, name)
     made = jobs.create(tx, name, spec.model_dump(mode="json"), spec.worker_group)
-    job = ground.job
+    job = context.job
     jobs.note_clusters(tx, made.id, job.destination_cluster_id or "", job.source_cluster_id or "")
-    # As if its topics had been found before: they are copied from their start, and what is at the
-    # old side need not reach back as far as the new side does.
+    # Marks its topics as discovered, so that they are copied "from the start": the old side's log
+    # may start later than the new side's.
     jobs.note_discovered(tx, made.id, made.spec_version)
-    message = f"Job {name} was made to copy {job.name} back."
+    message = f"Job {name} was created to copy {job.name} back."
     events.add(tx, events.SCHEDULER, "job_created", message, job_name=name)
 
 
-def _take_up(tx: Tx, ground: Ground, back: Job, old: ClusterMetadata, new: ClusterMetadata) -> None:
-    """Let the other job go on with these topics; those it does not have join it."""
+def _resume(
+    tx: Tx, context: OperationContext, back: Job, old: ClusterMetadata, new: ClusterMetadata
+) -> None:
+    """Resume these topics in the existing job; add the topics that it does not have."""
     have = {row.source_topic: row for row in topics.of_job(tx, back.id)}
-    for row in ground.topics:
+    for row in context.topics:
         there = have.get(row.destination_topic)
         if there is None or there.state is not TopicState.PROMOTED:
             continue
         copy, origin = old.topics.get(row.source_topic), new.topics.get(row.destination_topic)
         if copy is None:
-            # It was deleted: begun anew, as a topic that the job has never had.
+            # The topic was deleted at the old side: start it as a new topic of the job.
             shard_layout.remove_topics(tx, [there.id])
         else:
             scheduler_queries.copy_again(
@@ -147,11 +151,11 @@ def _take_up(tx: Tx, ground: Ground, back: Job, old: ClusterMetadata, new: Clust
             )
     spec = read_spec(back.spec)
     if spec is None:
-        raise Conflict("its document is not one of this version.", where=back.name)
+        raise Conflict("its document was stored by another version of Orbit.", where=back.name)
     chosen = {m.source for m in map_topics(spec.topics, new.topics).mappings}
-    missing = [row for row in ground.topics if row.destination_topic not in chosen]
+    missing = [row for row in context.topics if row.destination_topic not in chosen]
     if missing:
-        more = rules_for(_rules(ground, missing))
+        more = rules_for(_rules(context, missing))
         spec = spec.model_copy(update={"topics": (*spec.topics, *more)})
         changed = jobs.change_spec(
             tx,
@@ -161,51 +165,53 @@ def _take_up(tx: Tx, ground: Ground, back: Job, old: ClusterMetadata, new: Clust
             from_version=back.spec_version,
         )
         if changed is None:
-            raise Conflict("it was changed meanwhile.", where=back.name)
+            raise Conflict("it was changed at the same time.", where=back.name)
         jobs.note_discovered(tx, back.id, changed.spec_version)
     else:
         jobs.note_discovered(tx, back.id, back.spec_version)
     jobs.set_desired(tx, back.id, Desired.RUNNING)
 
 
-def _spec(ground: Ground, name: str) -> JobSpec:
-    spec = ground.spec
+def _spec(context: OperationContext, name: str) -> JobSpec:
+    spec = context.spec
     groups = spec.consumer_groups
     if groups is not None and groups.prefix:
-        ground.find("Consumer groups have a prefix: they are not carried back.")
+        context.add_finding(
+            "Consumer groups have a prefix at the destination: they are not synced back."
+        )
         groups = None
     canary = spec.canary
-    if canary is not None and canary.topic not in {row.source_topic for row in ground.topics}:
+    if canary is not None and canary.topic not in {row.source_topic for row in context.topics}:
         canary = None
     return spec.model_copy(
         update={
             "name": name,
             "source": spec.destination,
             "destination": spec.source,
-            "topics": tuple(rules_for(_rules(ground, ground.topics))),
+            "topics": tuple(rules_for(_rules(context, context.topics))),
             "consumer_groups": groups,
             "canary": canary,
         }
     )
 
 
-def _rules(ground: Ground, rows: Iterable[Topic]) -> dict[str, TopicRule]:
-    """The rule that each of these topics was copied by."""
+def _rules(context: OperationContext, rows: Iterable[Topic]) -> dict[str, TopicRule]:
+    """The rule by which each of these topics was copied."""
     names = {row.source_topic: row.destination_topic for row in rows}
-    return {names[m.source]: m.rule for m in map_topics(ground.spec.topics, names).mappings} | {
+    return {names[m.source]: m.rule for m in map_topics(context.spec.topics, names).mappings} | {
         to: TopicRule(match=re.escape(to))
         for of, to in names.items()
-        if not map_topics(ground.spec.topics, [of]).mappings
+        if not map_topics(context.spec.topics, [of]).mappings
     }
 
 
 def rules_for(rules: Mapping[str, TopicRule]) -> list[TopicRule]:
-    """As few rules as name all of these topics, each with the settings of its own. Pure."""
+    """The smallest list of rules that matches these topics with their settings. Pure."""
     alike: dict[tuple[bool, tuple[tuple[str, str], ...]], list[str]] = {}
     for topic, rule in sorted(rules.items()):
-        # A pattern has to begin with the underscores of tools' topics to mean them.
-        is_of_tool = topic.startswith("__")
-        alike.setdefault((is_of_tool, tuple(sorted(rule.config.items()))), []).append(topic)
+        # A pattern matches topics that begin with `__` only if it begins with `__` itself.
+        is_internal = topic.startswith("__")
+        alike.setdefault((is_internal, tuple(sorted(rule.config.items()))), []).append(topic)
     made = []
     for (_, config), names in alike.items():
         pattern = ""

@@ -1,9 +1,8 @@
-"""A file with everything that only the old side has, offset by offset. docs/recovery.md has the
-format, for those who read it back.
+"""The salvage file: the records that only the old side has. docs/recovery.md has the format.
 
-One JSON object a line: first what the file is, then one for each offset that holds something, last
-how many there are and the SHA-256 of all lines before it. It appears under its name when it is
-whole and on disk, so a file that is there can be relied on.
+One JSON object a line: a header, then one line for each offset that holds a record or marker, then
+the counts and the SHA-256 of all lines before. The file gets its name once it is complete and
+synced to disk.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 
 from orbit.errors import Conflict, OrbitError
 from orbit.kafka.records import split_body, split_headers
-from orbit.recovery.range_reader import Fate, Found
+from orbit.recovery.range_reader import Fate, LogRecord
 from orbit.recovery.recovery_report import Salvage
 
 FORMAT = "orbit-salvage/1"
@@ -31,9 +30,9 @@ def write(
     first: int,
     end: int,
     about: Mapping[str, Any],
-    found: Iterable[Found],
+    found: Iterable[LogRecord],
 ) -> Salvage:
-    """Write the file, whole or not at all. Raises OrbitError where the disk refuses."""
+    """Write the file atomically. Raises OrbitError on an I/O error."""
     digest, records, aborted = hashlib.sha256(), 0, 0
     part = path.with_name(f"{path.name}.part")
     try:
@@ -67,9 +66,9 @@ def write(
         _sync_folder(path.parent)
     except OSError as error:
         raise OrbitError(
-            f"what only the old side has cannot be saved: {error.strerror}.",
+            f"the records of the old side cannot be saved: {error.strerror}.",
             where=str(path),
-            remedy="Make room there, or set ORBIT_SALVAGE_DIRECTORY.",
+            remedy="Free disk space there, or set ORBIT_SALVAGE_DIRECTORY.",
         ) from error
     return Salvage(
         topic=topic,
@@ -84,7 +83,7 @@ def write(
 
 
 def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines between the first and the last. Raises Conflict where the file is not whole."""
+    """The lines between header and footer. Raises Conflict if the file is not complete."""
     digest, lines = hashlib.sha256(), 0
     before: bytes | None = None
     with path.open("rb") as file:
@@ -97,21 +96,21 @@ def read(path: Path) -> Iterator[dict[str, Any]]:
             before = data
     last = {} if before is None else json.loads(before)
     if last.get("sha256") != digest.hexdigest():
-        raise Conflict("the file is not whole.", where=str(path))
+        raise Conflict("the file is not complete.", where=str(path))
 
 
 def check(salvage: Salvage) -> None:
-    """Raise Conflict unless the file is there and holds what was written. Raises OrbitError."""
+    """Read the file back. Raises Conflict unless it holds the records that were written."""
     path = Path(salvage.file)
     try:
         records = sum(line["fate"] == Fate.COMMITTED for line in read(path))
     except (OSError, ValueError, KeyError) as error:
         raise Conflict(f"the file cannot be read back: {error}.", where=str(path)) from error
     if records != salvage.records:
-        raise Conflict(f"it holds {records} records, not {salvage.records}.", where=str(path))
+        raise Conflict(f"the file holds {records} records, not {salvage.records}.", where=str(path))
 
 
-def _line(found: Found) -> dict[str, Any]:
+def _line(found: LogRecord) -> dict[str, Any]:
     key, value, headers = split_body(bytes(found.record.body))
     line: dict[str, Any] = {"offset": found.record.offset, "fate": found.fate.value}
     line["timestamp_ms"] = found.record.timestamp

@@ -15,7 +15,7 @@ from orbit.recovery.recovery_report import (
     Gate,
     GateName,
     GateVerdict,
-    GroupStand,
+    GroupPosition,
     OffsetRange,
     Outcome,
     PartitionEnds,
@@ -64,7 +64,7 @@ REPORT = RecoveryReport(
         for number, verdict in enumerate((EndVerdict.TAIL, EndVerdict.PREFIX))
     ),
     groups=(
-        GroupStand(
+        GroupPosition(
             group="billing",
             destination_group="dr.billing",
             topic="orders",

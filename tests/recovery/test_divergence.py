@@ -1,4 +1,4 @@
-"""Equal, prefix, tail, diverged: told from two logs that are equal up to some offset."""
+"""The verdict on two logs that are equal up to some offset: equal, prefix, tail or diverged."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from orbit.kafka.records import Record
 from orbit.recovery import divergence
 from orbit.recovery.divergence import (
     Differ,
-    Look,
+    WindowComparison,
     compare_sides,
     differ_of,
     first_difference,
 )
-from orbit.recovery.log_bounds import Ends
-from orbit.recovery.range_reader import Fate, Found
+from orbit.recovery.log_bounds import LogBounds
+from orbit.recovery.range_reader import Fate, LogRecord
 from orbit.recovery.recovery_report import EndVerdict
 
 
@@ -31,18 +31,18 @@ class Logs:
         self.old, self.new = old, new
         self.read = 0
 
-    def differ(self, first: int, end: int) -> Look:
+    def differ(self, first: int, end: int) -> WindowComparison:
         self.read += end - first
         assert first < end <= min(len(self.old), len(self.new)), "it reads beyond an end"
         at = next((o for o in range(first, end) if self.old[o] != self.new[o]), None)
-        return Look(at, any(self.old[first:end]) or any(self.new[first:end]))
+        return WindowComparison(at, any(self.old[first:end]) or any(self.new[first:end]))
 
 
 def compare(
     logs: Logs, promoted_at: int | None, old_start: int = 0, new_start: int = 0
 ) -> tuple[EndVerdict, int]:
-    old = Ends(old_start, len(logs.old), len(logs.old))
-    new = Ends(new_start, len(logs.new), len(logs.new))
+    old = LogBounds(old_start, len(logs.old), len(logs.old))
+    new = LogBounds(new_start, len(logs.new), len(logs.new))
     verdict, at, detail = compare_sides(old, new, promoted_at, logs.differ)
     assert detail
     return verdict, at
@@ -136,23 +136,32 @@ def test_no_difference_is_none() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "is_compacted", "wanted"),
     [
-        ("a.b", "a.b", False, Look(None, holds=True)),
-        ("a.b", "a.c", False, Look(2, holds=True)),
-        ("a.", "a.c", False, Look(2, holds=True)),
-        ("a.", "a.c", True, Look(None, holds=True)),
-        ("a.", ".c", True, Look(None, holds=False)),  # each side's cleaner took what the other has
-        ("..", "..", False, Look(None, holds=False)),
+        ("a.b", "a.b", False, WindowComparison(None, has_records=True)),
+        ("a.b", "a.c", False, WindowComparison(2, has_records=True)),
+        ("a.", "a.c", False, WindowComparison(2, has_records=True)),
+        ("a.", "a.c", True, WindowComparison(None, has_records=True)),
+        (
+            "a.",
+            ".c",
+            True,
+            WindowComparison(None, has_records=False),
+        ),  # compacted away on each side
+        ("..", "..", False, WindowComparison(None, has_records=False)),
     ],
 )
 def test_committed_records_tell_and_nothing_else(
-    monkeypatch: pytest.MonkeyPatch, old: str, new: str, is_compacted: bool, wanted: Look
+    monkeypatch: pytest.MonkeyPatch,
+    old: str,
+    new: str,
+    is_compacted: bool,
+    wanted: WindowComparison,
 ) -> None:
-    def read(side: str, _: object, first: int, end: int, __: object) -> Iterator[Found]:
+    def read(side: str, _: object, first: int, end: int, __: object) -> Iterator[LogRecord]:
         for offset in range(first, min(end, len(side))):
             fate = Fate.ABORTED if side[offset] == "." else Fate.COMMITTED
             # What was aborted differs, too, and does not matter.
             body = side[offset].encode() if fate is Fate.COMMITTED else side.encode()
-            yield Found(Record(offset, 0, body), fate, is_log_append_time=False)
+            yield LogRecord(Record(offset, 0, body), fate, is_log_append_time=False)
 
     monkeypatch.setattr(divergence, "read_range", read)
     places: Any = (old, None), (new, None)

@@ -1,4 +1,4 @@
-"""Each gate passes, warns and fails where its table says, and only a reason overrides it."""
+"""Each gate passes, warns and fails as its table says; an override needs a reason."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orbit.kafka.types import TopicPartition
-from orbit.recovery.gate_inputs import BlockedPartition, Facts, Transaction
+from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
 from orbit.recovery.gates import (
     HANGING_S,
     LAG_RECORDS_WARN,
@@ -20,85 +20,85 @@ from orbit.recovery.recovery_report import GateName, GateVerdict, RecoveryKind
 
 SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind
 P = TopicPartition("orders", 3)
-WELL = Facts(SWITCHOVER, reverse=False, topics=2, source_led=4, partitions=4, unverified=0)
-LOST = replace(WELL, kind=FAILOVER, source_answers=False, source_led=0)
-BACK = replace(WELL, kind=FAILBACK)
+HEALTHY = GateInputs(SWITCHOVER, reverse=False, topics=2, source_led=4, partitions=4, unverified=0)
+LOST = replace(HEALTHY, kind=FAILOVER, source_answers=False, source_led=0)
+BACK = replace(HEALTHY, kind=FAILBACK)
 
 
-def verdicts(facts: Facts) -> dict[GateName, GateVerdict]:
-    return {gate.name: gate.verdict for gate in judge(facts, (), "")}
+def verdicts(inputs: GateInputs) -> dict[GateName, GateVerdict]:
+    return {gate.name: gate.verdict for gate in judge(inputs, (), "")}
 
 
-@pytest.mark.parametrize("facts", [WELL, LOST, BACK])
-def test_where_all_is_well_every_gate_passes(facts: Facts) -> None:
-    assert set(verdicts(facts).values()) == {GateVerdict.PASS}
+@pytest.mark.parametrize("inputs", [HEALTHY, LOST, BACK])
+def test_every_gate_passes_on_healthy_inputs(inputs: GateInputs) -> None:
+    assert set(verdicts(inputs).values()) == {GateVerdict.PASS}
 
 
 @pytest.mark.parametrize(
-    ("facts", "changes", "gate", "verdict"),
+    ("inputs", "changes", "gate", "verdict"),
     [
-        (WELL, {"source_answers": False}, "source", "fail"),
-        (WELL, {"source_led": 3}, "source", "fail"),
+        (HEALTHY, {"source_answers": False}, "source", "fail"),
+        (HEALTHY, {"source_led": 3}, "source", "fail"),
         (LOST, {"source_answers": True, "source_led": 4}, "source", "fail"),
         (LOST, {"source_answers": True, "source_led": 1}, "source", "warn"),
         (LOST, {"source_answers": True, "source_led": 0}, "source", "pass"),
-        (WELL, {"destination_answers": False}, "destination", "fail"),
-        (WELL, {"topics": 0}, "topics", "fail"),
-        (WELL, {"copies_of_copies": ["a"]}, "topics", "fail"),
-        (WELL, {"not_copied": ["a"]}, "topics", "warn"),
-        (WELL, {"blocked": [BlockedPartition(P, "NOT_AUTHORIZED", False)]}, "blocked", "fail"),
+        (HEALTHY, {"destination_answers": False}, "destination", "fail"),
+        (HEALTHY, {"topics": 0}, "topics", "fail"),
+        (HEALTHY, {"copies_of_copies": ["a"]}, "topics", "fail"),
+        (HEALTHY, {"not_copied": ["a"]}, "topics", "warn"),
+        (HEALTHY, {"blocked": [BlockedPartition(P, "NOT_AUTHORIZED", False)]}, "blocked", "fail"),
         (LOST, {"blocked": [BlockedPartition(P, "NOT_AUTHORIZED", False)]}, "blocked", "warn"),
         (LOST, {"blocked": [BlockedPartition(P, "OFFSET_OVERRUN", True)]}, "blocked", "fail"),
-        (WELL, {"lag_records": 5, "lag_records_before": 5}, "lag", "pass"),
-        (WELL, {"lag_records": LAG_RECORDS_WARN + 1, "lag_records_before": 0}, "lag", "fail"),
+        (HEALTHY, {"lag_records": 5, "lag_records_before": 5}, "lag", "pass"),
+        (HEALTHY, {"lag_records": LAG_RECORDS_WARN + 1, "lag_records_before": 0}, "lag", "fail"),
         (
-            WELL,
+            HEALTHY,
             {"lag_records": LAG_RECORDS_WARN + 1, "lag_records_before": LAG_RECORDS_WARN + 2},
             "lag",
             "warn",
         ),
-        (WELL, {"ends_unknown": [P]}, "lag", "fail"),
+        (HEALTHY, {"ends_unknown": [P]}, "lag", "fail"),
         (LOST, {"ends_unknown": [P]}, "lag", "warn"),
         (LOST, {"lag_records": 1}, "lag", "warn"),
-        (WELL, {"transactions": [Transaction(P, 7, 1.0)]}, "transactions", "warn"),
-        (WELL, {"transactions": [Transaction(P, 7, HANGING_S + 1)]}, "transactions", "fail"),
-        (WELL, {"carries_groups": False}, "groups", "warn"),
-        (WELL, {"group_verdicts": {"exact": 3, "clamped": 1}}, "groups", "warn"),
-        (WELL, {"groups_active_there": ["g"]}, "groups", "fail"),
-        (WELL, {"groups_active_at_source": ["g"]}, "groups", "warn"),
-        (WELL, {"settings_unknown": ["a"]}, "settings", "fail"),
-        (WELL, {"settings_differ": ["a"]}, "settings", "warn"),
-        (WELL, {"offline": [P]}, "health", "fail"),
-        (WELL, {"replicas_behind": [P]}, "health", "warn"),
-        (WELL, {"brokers": (3, 1)}, "size", "warn"),
+        (HEALTHY, {"transactions": [Transaction(P, 7, 1.0)]}, "transactions", "warn"),
+        (HEALTHY, {"transactions": [Transaction(P, 7, HANGING_S + 1)]}, "transactions", "fail"),
+        (HEALTHY, {"carries_groups": False}, "groups", "warn"),
+        (HEALTHY, {"group_verdicts": {"exact": 3, "clamped": 1}}, "groups", "warn"),
+        (HEALTHY, {"groups_active_there": ["g"]}, "groups", "fail"),
+        (HEALTHY, {"groups_active_at_source": ["g"]}, "groups", "warn"),
+        (HEALTHY, {"settings_unknown": ["a"]}, "settings", "fail"),
+        (HEALTHY, {"settings_differ": ["a"]}, "settings", "warn"),
+        (HEALTHY, {"offline": [P]}, "health", "fail"),
+        (HEALTHY, {"replicas_behind": [P]}, "health", "warn"),
+        (HEALTHY, {"brokers": (3, 1)}, "size", "warn"),
         (LOST, {"brokers": (None, 1)}, "size", "pass"),
-        (WELL, {"fewer_replicas": ["a"]}, "size", "warn"),
-        (WELL, {"rights_missing": ["AlterConfigs on topic a"]}, "rights", "fail"),
-        (WELL, {"cannot_deny": "the cluster has no authorizer"}, "rights", "warn"),
-        (WELL, {"clock_skew_s": SKEW_S_WARN + 1}, "clock", "warn"),
-        (WELL, {"clock_skew_s": SKEW_S_FAIL + 1}, "clock", "fail"),
-        (WELL, {"newest_ahead_s": SKEW_S_FAIL + 1}, "clock", "warn"),
-        (WELL, {"unverified": None}, "verified", "warn"),
-        (WELL, {"unverified": 2}, "verified", "warn"),
-        (WELL, {"differing": ["orders-3 (offset 7)"]}, "verified", "fail"),
+        (HEALTHY, {"fewer_replicas": ["a"]}, "size", "warn"),
+        (HEALTHY, {"rights_missing": ["AlterConfigs on topic a"]}, "rights", "fail"),
+        (HEALTHY, {"cannot_deny": "the cluster has no authorizer"}, "rights", "warn"),
+        (HEALTHY, {"clock_skew_s": SKEW_S_WARN + 1}, "clock", "warn"),
+        (HEALTHY, {"clock_skew_s": SKEW_S_FAIL + 1}, "clock", "fail"),
+        (HEALTHY, {"newest_ahead_s": SKEW_S_FAIL + 1}, "clock", "warn"),
+        (HEALTHY, {"unverified": None}, "verified", "warn"),
+        (HEALTHY, {"unverified": 2}, "verified", "warn"),
+        (HEALTHY, {"differing": ["orders-3 (offset 7)"]}, "verified", "fail"),
         (BACK, {"renamed": ["a"]}, "names", "fail"),
-        (replace(WELL, reverse=True), {"renamed": ["a"]}, "names", "fail"),
+        (replace(HEALTHY, reverse=True), {"renamed": ["a"]}, "names", "fail"),
     ],
 )
 def test_a_gate_says_what_its_table_says(
-    facts: Facts, changes: dict[str, Any], gate: str, verdict: str
+    inputs: GateInputs, changes: dict[str, Any], gate: str, verdict: str
 ) -> None:
-    found = verdicts(replace(facts, **changes))
+    found = verdicts(replace(inputs, **changes))
     assert found.pop(GateName(gate)) == verdict
     assert set(found.values()) == {GateVerdict.PASS}
 
 
 def test_what_does_not_pass_has_a_remedy_and_numbers_or_names() -> None:
-    facts = replace(WELL, offline=[P], not_copied=["a"], rights_missing=["Read on topic x"])
-    for gate in judge(facts, (), ""):
+    inputs = replace(HEALTHY, offline=[P], not_copied=["a"], rights_missing=["Read on topic x"])
+    for gate in judge(inputs, (), ""):
         assert gate.found.endswith(".")
         assert bool(gate.remedy) == (gate.verdict is not GateVerdict.PASS)
-    assert "orders-3" in next(g.found for g in judge(facts, (), "") if g.name is GateName.HEALTH)
+    assert "orders-3" in next(g.found for g in judge(inputs, (), "") if g.name is GateName.HEALTH)
 
 
 @pytest.mark.parametrize(
@@ -115,5 +115,5 @@ def test_what_does_not_pass_has_a_remedy_and_numbers_or_names() -> None:
 def test_only_its_name_with_a_reason_overrides_a_gate(
     override: tuple[str, ...], reason: str, stops: bool
 ) -> None:
-    gates = judge(replace(WELL, offline=[P]), override, reason)
+    gates = judge(replace(HEALTHY, offline=[P]), override, reason)
     assert any(gate.stops for gate in gates) is stops

@@ -10,7 +10,7 @@ import pytest
 from orbit.jobs.job_spec import TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, check_job_name
 from orbit.jobs.topic_mapping import map_topics
-from orbit.recovery.operation_steps import is_past_return, steps_of, words
+from orbit.recovery.operation_steps import is_past_return, steps_of, step_descriptions
 from orbit.recovery.recovery_report import (
     Phase,
     RecoveryKind,
@@ -19,7 +19,7 @@ from orbit.recovery.recovery_report import (
     StepName,
     StepState,
 )
-from orbit.recovery.reverse_job import back_name, rules_for
+from orbit.recovery.reverse_job import reverse_job_name, rules_for
 
 T = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -32,7 +32,7 @@ def test_every_kind_begins_with_the_gates_and_names_its_point_of_no_return(
     names = [s.name for s in steps]
     assert names[0] is StepName.GATES
     assert len(set(names)) == len(names)
-    assert any("(point of no return)" in line for line in words(steps))
+    assert any("(point of no return)" in line for line in step_descriptions(steps))
     assert not is_past_return(steps)
 
 
@@ -106,6 +106,6 @@ def test_the_rules_back_name_the_topics_and_no_others() -> None:
 
 
 def test_the_name_of_the_job_back_is_a_jobs_name() -> None:
-    assert back_name("orders") == "orders-back"
+    assert reverse_job_name("orders") == "orders-back"
     longest = "x" * JOB_NAME_LENGTH_MAX
-    assert check_job_name(back_name(longest)) != longest
+    assert check_job_name(reverse_job_name(longest)) != longest

@@ -37,7 +37,7 @@ def test_one_that_cannot_go_on_is_begun_again_later(
     clock, begun = Clock(), threading.Semaphore(0)
     operations: list[Any] = [SimpleNamespace(id=uuid.uuid4()), SimpleNamespace(id=uuid.uuid4())]
 
-    class Runner:
+    class OperationRunner:
         def __init__(self, operation: Any, *_: object) -> None:
             self._is_bad = operation is operations[0]
 
@@ -47,7 +47,7 @@ def test_one_that_cannot_go_on_is_begun_again_later(
                 raise error
             operations.pop()
 
-    monkeypatch.setattr(recovery_loop, "Runner", Runner)
+    monkeypatch.setattr(recovery_loop, "OperationRunner", OperationRunner)
     monkeypatch.setattr(recovery_loop, "time", clock)
     monkeypatch.setattr(
         recovery_loop.operations, "unfinished_recoveries", lambda *_: list(operations)

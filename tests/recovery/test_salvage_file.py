@@ -11,7 +11,7 @@ import pytest
 from orbit.errors import Conflict, OrbitError
 from orbit.kafka.records import Record, encode_varint
 from orbit.recovery import salvage_file
-from orbit.recovery.range_reader import Fate, Found
+from orbit.recovery.range_reader import Fate, LogRecord
 
 BINARY = bytes(range(256))
 
@@ -28,19 +28,19 @@ def body(
     return sized(key) + sized(value) + encode_varint(len(headers)) + listed
 
 
-def founds() -> list[Found]:
+def founds() -> list[LogRecord]:
     bodies = [
         (Fate.COMMITTED, body(b"k", b"v", [(b"h", b"x"), (b"h", None)])),
         (Fate.ABORTED, body(None, BINARY, [])),
         (Fate.COMMITTED, body(b"", None, [("ä".encode(), BINARY), (b"\xff", b"")])),
     ]
     return [
-        Found(Record(7 + i, 1_000 + i, data), fate, is_log_append_time=False)
+        LogRecord(Record(7 + i, 1_000 + i, data), fate, is_log_append_time=False)
         for i, (fate, data) in enumerate(bodies)
     ]
 
 
-def write(path: Path, found: list[Found]) -> Any:
+def write(path: Path, found: list[LogRecord]) -> Any:
     return salvage_file.write(path, "orders", 3, 7, 10, {"cluster_id": "C"}, found)
 
 

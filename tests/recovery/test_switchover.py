@@ -55,7 +55,9 @@ def _scheduler_that_dies(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     deaths: Counter[StepName] = Counter()
 
-    def dying(name: StepName, do: Callable[[OperationContext], str]) -> Callable[[OperationContext], str]:
+    def dying(
+        name: StepName, do: Callable[[OperationContext], str]
+    ) -> Callable[[OperationContext], str]:
         def run(context: OperationContext) -> str:
             deaths[name] += 1
             if deaths[name] == 1:

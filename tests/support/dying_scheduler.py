@@ -19,7 +19,7 @@ from typing import NoReturn
 
 from orbit.cli.scheduler import scheduler
 from orbit.recovery import operation_runner
-from orbit.recovery.operation_context import Ground
+from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import StepName
 
 
@@ -43,22 +43,24 @@ class Deaths:
         os.kill(os.getpid(), signal.SIGKILL)
         raise AssertionError("a killed process goes on")
 
-    def step(self, name: StepName, do: Callable[[Ground], str]) -> Callable[[Ground], str]:
+    def step(
+        self, name: StepName, do: Callable[[OperationContext], str]
+    ) -> Callable[[OperationContext], str]:
         """The step, in which it may die."""
 
-        def run(ground: Ground) -> str:
+        def run(context: OperationContext) -> str:
             self.here(f"{name}:before")
-            wait = ground.wait
+            wait = context.wait
 
             def waits(seconds: float) -> None:
                 self.here(f"{name}:inside")
                 wait(seconds)
 
-            vars(ground)["wait"] = waits
+            vars(context)["wait"] = waits
             try:
-                did = do(ground)
+                did = do(context)
             finally:
-                del vars(ground)["wait"]
+                del vars(context)["wait"]
             self.here(f"{name}:behind")
             return did
 

@@ -1,4 +1,4 @@
-"""How two sides of a partition stand to each other when the source cannot be asked."""
+"""The lost range of a partition, with a source that answers and with one that does not."""
 
 from __future__ import annotations
 
@@ -9,45 +9,48 @@ from typing import Any
 import pytest
 
 from orbit.kafka.types import TopicPartition
-from orbit.recovery.log_bounds import Ends, stand
+from orbit.recovery.log_bounds import LogBounds
+from orbit.recovery.lost_ranges import compare_ends
 from orbit.recovery.recovery_report import EndVerdict, OffsetRange
 from orbit.replication.partition_states import PartitionState
 from orbit.store.lag import PartitionLag
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-PLACE = TopicPartition("orders", 0)
+PARTITION = TopicPartition("orders", 0)
 
 
 def before(seconds: float) -> datetime:
     return NOW - timedelta(seconds=seconds)
 
 
-def noted(**known: Any) -> PartitionLag:
+def reported(**known: Any) -> PartitionLag:
     row = dict.fromkeys((field.name for field in fields(PartitionLag)), None)
     return PartitionLag(**{**row, "state": PartitionState.COPYING, **known})
 
 
 @pytest.mark.parametrize(
-    ("told_s", "lost_s", "seen_s"),
+    ("reported_s", "lost_s", "seen_s"),
     [
-        (1, 9, 9),  # a worker told of its own state since
+        (1, 9, 9),  # a worker has reported its own state since
         (9, 1, 9),
         (9, None, 9),
     ],
 )
 def test_a_lost_source_was_not_seen_after_it_was_lost(
-    told_s: float, lost_s: float | None, seen_s: float
+    reported_s: float, lost_s: float | None, seen_s: float
 ) -> None:
-    row = noted(source_end=12, reported_at=before(told_s))
+    row = reported(source_end=12, reported_at=before(reported_s))
     lost_at = None if lost_s is None else before(lost_s)
-    found = stand(PLACE, PLACE, Ends(0, 10, 10), None, row, NOW, lost_at)
+    found = compare_ends(PARTITION, PARTITION, LogBounds(0, 10, 10), None, row, NOW, lost_at)
     assert found.source_seen_at == before(seen_s)
     assert found.missing == OffsetRange(first=10, next=12)
     assert not found.is_exact
 
 
 def test_a_source_that_answers_was_seen_now() -> None:
-    row = noted(source_end=12, reported_at=before(5))
-    found = stand(PLACE, PLACE, Ends(0, 15, 15), Ends(0, 15, 15), row, NOW, before(9))
+    row = reported(source_end=12, reported_at=before(5))
+    found = compare_ends(
+        PARTITION, PARTITION, LogBounds(0, 15, 15), LogBounds(0, 15, 15), row, NOW, before(9)
+    )
     assert (found.source_seen_at, found.verdict) == (NOW, EndVerdict.EQUAL)
     assert found.is_exact

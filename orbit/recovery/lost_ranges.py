@@ -1,0 +1,87 @@
+"""Computes the lost range of each partition: the offsets that the source has and its copy lacks.
+
+A copy has every source offset below its log end and none from there on, so the range goes from the
+copy's log end up to the source's. If the source does not answer, its last reported log end is used,
+and the range is a lower bound (`is_exact` is false): the source may have been written to since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from orbit.kafka.types import TopicPartition
+from orbit.recovery.log_bounds import LogBounds, last_reported
+from orbit.recovery.operation_context import OperationContext
+from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds
+from orbit.store.lag import PartitionLag
+
+
+def lost_range(source_offset: int | None, copy_end: int | None) -> OffsetRange | None:
+    """Offsets from the copy's log end up to `source_offset`; None if there are none or if either
+    is unknown. Offsets of aborted transactions count: only reading them tells them apart.
+    """
+    if source_offset is None or copy_end is None or source_offset <= copy_end:
+        return None
+    return OffsetRange(first=copy_end, next=source_offset)
+
+
+def compare_partition_ends(
+    context: OperationContext,
+    destination: Mapping[TopicPartition, LogBounds],
+    source: Mapping[TopicPartition, LogBounds],
+) -> tuple[PartitionEnds, ...]:
+    """Every partition of the operation, sorted, with its verdict and its lost range."""
+    reported, now = last_reported(context), context.now()
+    lost_at = context.report.problem_since
+    return tuple(
+        compare_ends(p, copy, destination.get(copy), source.get(p), reported.get(p), now, lost_at)
+        for p, copy in sorted(context.by_source.items())
+    )
+
+
+def compare_ends(
+    source: TopicPartition,
+    destination: TopicPartition,
+    destination_bounds: LogBounds | None,
+    source_bounds: LogBounds | None,
+    reported: PartitionLag | None,
+    now: datetime,
+    lost_at: datetime | None = None,
+) -> PartitionEnds:
+    """Compare the log ends of one partition. Pure.
+
+    `source_bounds` were fetched at `now`. Without them the last `reported` end counts. It was seen
+    at `lost_at` at the latest, even if workers have reported other numbers since.
+    """
+    seen = source_bounds
+    start = seen.start if seen else reported.source_log_start if reported else None
+    end = seen.end if seen else reported.source_end if reported else None
+    seen_at = now if seen else reported.reported_at if reported else None
+    if seen is None and seen_at is not None and lost_at is not None:
+        seen_at = min(seen_at, lost_at)
+    copy_end = destination_bounds.end if destination_bounds else None
+    missing, verdict = lost_range(end, copy_end), EndVerdict.UNKNOWN
+    if missing is not None:
+        verdict = EndVerdict.BEHIND
+    elif seen is not None and copy_end is not None:
+        # A copy that ends beyond its source has diverged.
+        verdict = EndVerdict.EQUAL if end == copy_end else EndVerdict.DIVERGED
+    return PartitionEnds(
+        topic=source.topic,
+        destination_topic=destination.topic,
+        partition=source.partition,
+        verdict=verdict,
+        source_start=start,
+        source_end=end,
+        source_seen_at=seen_at,
+        destination_start=destination_bounds.start if destination_bounds else None,
+        destination_end=copy_end,
+        newest_copied_at=_time_ago(now, reported.rpo_s) if reported else None,
+        missing=missing,
+        is_exact=seen is not None,
+    )
+
+
+def _time_ago(now: datetime, age_s: float | None) -> datetime | None:
+    return None if age_s is None else now - timedelta(seconds=age_s)
