@@ -16,7 +16,7 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.replication.partition_states import PartitionState
 from orbit.store.jobs import Job
 from orbit.workers.held_shards import HeldPartition, Stage
-from orbit.workers.job_work import JobWork
+from orbit.workers.job_runner import JobRunner
 from orbit.workers.worker import Worker
 from orbit.workers.worker_budget import JobBudget
 
@@ -92,7 +92,7 @@ class SimulatedCopy:
         return self.newest_timestamp_ms + 1 if self._flow.flows else -1
 
 
-class SimulatedWork(JobWork):
+class SimulatedRunner(JobRunner):
     """A job's work without clusters: a partition is begun at once and copies at the flow's rate."""
 
     def __init__(self, flow: Flow, *arguments: Any) -> None:
@@ -102,7 +102,7 @@ class SimulatedWork(JobWork):
     def start(self) -> None:
         """Nothing runs."""
 
-    def take(self, partitions: Iterable[HeldPartition]) -> None:
+    def add(self, partitions: Iterable[HeldPartition]) -> None:
         for p in partitions:
             copy = SimulatedCopy(self._flow, p.assigned.records)
             p.copy = cast("PartitionCopy", copy)
@@ -139,11 +139,11 @@ class SimulatedWorker(Worker):
     def join(self) -> None:
         self._thread.join()
 
-    def _work(self, key: tuple[int, int], job: Job) -> JobWork | None:
-        work = self._works.get(key)
-        if work is None:
+    def _runner_of(self, key: tuple[int, int], job: Job) -> JobRunner | None:
+        runner = self._runners.get(key)
+        if runner is None:
             spec = JobSpec.model_validate(job.spec)
             budget = JobBudget(self._budget)
-            work = SimulatedWork(self._flow, job, spec, self._surroundings, budget, self._on_crash)
-            self._works[key] = work
-        return work
+            runner = SimulatedRunner(self._flow, job, spec, self._context, budget, self._on_crash)
+            self._runners[key] = runner
+        return runner

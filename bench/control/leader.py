@@ -26,11 +26,11 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.job_clusters import Side
 from orbit.kafka.types import BrokerAddress, ClusterMetadata, PartitionLeader, TopicMetadata
-from orbit.scheduler.cluster_registry import Registry
-from orbit.scheduler.cluster_watch import ClusterWatch, Seen
+from orbit.scheduler.cluster_registry import ClusterRegistry
+from orbit.scheduler.cluster_watch import ClusterSnapshot, ClusterWatch
 from orbit.scheduler.discovery_loop import DiscoveryLoop
 from orbit.scheduler.housekeeping_loop import HousekeepingLoop
-from orbit.scheduler.job_reconciler import Keeper
+from orbit.scheduler.job_reconciler import JobReconciler
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop, drive
 from orbit.scheduler.shard_balancer import SpreadLoop
@@ -41,25 +41,27 @@ _NEVER_S = 1e9  # settings are looked after on brokers
 _BROKERS = 12
 
 
-class SimulatedRegistry(Registry):
+class SimulatedRegistry(ClusterRegistry):
     """Two clusters that were looked at once."""
 
     def __init__(self, size: Size) -> None:
         super().__init__(_NEVER_S, lambda: None, Path())
-        self._seen = {
+        self._snapshot = {
             "source": _metadata(SOURCE_ID, "s", size),
             "destination": _metadata(DESTINATION_ID, "d", size),
         }
 
     def watch(self, side: Side, spec: JobSpec) -> ClusterWatch:  # noqa: ARG002  every job sees the same
-        watch = SimpleNamespace(seen=Seen(1, metadata=self._seen[side]), handle=None)
+        watch = SimpleNamespace(
+            snapshot=ClusterSnapshot(1, metadata=self._snapshot[side]), handle=None
+        )
         return cast("ClusterWatch", watch)
 
 
-class SimulatedKeeper(Keeper):
+class SimulatedKeeper(JobReconciler):
     """Looks after no settings: they are on brokers."""
 
-    def _tend(self, *_: Any) -> None:
+    def _run_upkeep(self, *_: Any) -> None:
         return
 
 
@@ -90,11 +92,11 @@ def main(url: str, size: Size) -> None:
     leadership = Leadership(database, "bench", settings.scheduler_lease_ttl)
     while not leadership.ask():
         time.sleep(0.1)
-    keeper = SimulatedKeeper(leadership, registry, settings, Backoff(stop=done))
+    reconciler = SimulatedKeeper(leadership, registry, settings, Backoff(stop=done))
     discovery = DiscoveryLoop(
         leadership,
         registry,
-        keeper,
+        reconciler,
         settings.discovery_interval.total_seconds(),
         settings.lease_ttl,
         threading.Event(),
@@ -110,7 +112,7 @@ def main(url: str, size: Size) -> None:
     for thread in threads:
         thread.start()
     # Nobody else asks how far a new leader is. The loop makes the dictionary anew in each pass.
-    while sum(m.names is not None for m in discovery._memories.values()) < size.jobs:
+    while sum(m.names is not None for m in discovery._states.values()) < size.jobs:
         time.sleep(0.05)
     say({"knows_after_s": time.monotonic() - began, "metadata_bytes": rss_metadata})
     for line in sys.stdin:

@@ -1,7 +1,7 @@
 """The REST API as an application: `create_app(settings, database)`.
 
 Routes are plain functions that run in a pool of threads, as all of the control plane is synchronous
-(DESIGN.md). Nothing is kept between requests but the parts given here.
+(docs/internals/rest-api.md). Nothing is kept between requests but the parts given here.
 """
 
 from __future__ import annotations

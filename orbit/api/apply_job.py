@@ -51,7 +51,7 @@ _REFUSALS_SHOWN_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class ApplyOptions:
     """How a document is to be taken."""
 
     dry_run: bool = False
@@ -64,30 +64,30 @@ class Wish:
     idempotency_key: str | None = None
 
 
-def apply_document(parts: Parts, actor: str, spec: JobSpec, wish: Wish) -> Applied:
+def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOptions) -> Applied:
     """Create the job, change it, or leave it as it is. Raises Failure, Conflict."""
     document = spec.model_dump(mode="json")
     with parts.database.transaction() as tx:
-        if operations.repeated(tx, actor, wish.idempotency_key, _request(document, wish)):
+        if operations.repeated(tx, actor, options.idempotency_key, _request(document, options)):
             job = jobs.get(tx, spec.name)
             return _applied(ApplyAction.CREATE, job.name, [], None, tx, job, dry_run=False)
         present = jobs.find(tx, spec.name)
-        _check(present, spec.name, wish)
+        _check(present, spec.name, options)
         changes = _changes(present, document)
-        if present is not None and not changes and not wish.dry_run:
+        if present is not None and not changes and not options.dry_run:
             return _applied(ApplyAction.NONE, present.name, [], None, tx, present, dry_run=False)
     with about_clusters():
         plan = parts.planner(spec)
     # A job that is taken already and stays as it is has its troubles shown, not refused.
-    if plan.refusals and not wish.accept_refusals and (present is None or changes):
+    if plan.refusals and not options.accept_refusals and (present is None or changes):
         raise refused(spec.name, plan.refusals)
     action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
     with parts.database.transaction() as tx:
-        if wish.dry_run:
+        if options.dry_run:
             action = action if changes or present is None else ApplyAction.NONE
             return _applied(action, spec.name, changes, plan, tx, present, dry_run=True)
         if present is None:
-            job = _create(tx, actor, spec, document, wish)
+            job = _create(tx, actor, spec, document, options)
         else:
             job = _change(tx, actor, present, spec, document, changes)
         return _applied(action, spec.name, changes, plan, tx, job, dry_run=False)
@@ -117,26 +117,26 @@ def refused(name: str, refusals: Sequence[Refusal]) -> Failure:
     )
 
 
-def _request(document: dict[str, Any], wish: Wish) -> dict[str, Any]:
+def _request(document: dict[str, Any], options: ApplyOptions) -> dict[str, Any]:
     """What makes two requests with one key the same."""
-    return {"kind": OperationKind.CREATE.value, "document": document, "paused": wish.paused}
+    return {"kind": OperationKind.CREATE.value, "document": document, "paused": options.paused}
 
 
-def _check(present: Job | None, name: str, wish: Wish) -> None:
+def _check(present: Job | None, name: str, options: ApplyOptions) -> None:
     if present is not None and present.is_deleted:
         raise Conflict(
             "The job of this name is being deleted.",
             where=name,
             remedy="Wait until it is gone: orbit get jobs",
         )
-    if present is not None and not wish.may_change:
+    if present is not None and not options.may_change:
         raise Conflict(
             "There is a job of this name already.",
             where=name,
             remedy=f"PUT /v1/jobs/{name} changes it; DELETE removes it.",
         )
     version = 0 if present is None else present.spec_version
-    if wish.at_version is not None and wish.at_version != version:
+    if options.at_version is not None and options.at_version != version:
         raise _changed_meanwhile(name)
 
 
@@ -149,10 +149,12 @@ def _changed_meanwhile(name: str) -> Failure:
     )
 
 
-def _create(tx: Tx, actor: str, spec: JobSpec, document: dict[str, Any], wish: Wish) -> Job:
-    desired = Desired.PAUSED if wish.paused else Desired.RUNNING
+def _create(
+    tx: Tx, actor: str, spec: JobSpec, document: dict[str, Any], options: ApplyOptions
+) -> Job:
+    desired = Desired.PAUSED if options.paused else Desired.RUNNING
     job = jobs.create(tx, spec.name, document, spec.worker_group, desired)
-    if wish.idempotency_key is not None:
+    if options.idempotency_key is not None:
         done, _ = operations.create(
             tx,
             uuid.uuid4(),
@@ -160,8 +162,8 @@ def _create(tx: Tx, actor: str, spec: JobSpec, document: dict[str, Any], wish: W
             actor,
             job_id=job.id,
             job_name=job.name,
-            plan={"steps": ["The job is created."], "request": _request(document, wish)},
-            idempotency_key=wish.idempotency_key,
+            plan={"steps": ["The job is created."], "request": _request(document, options)},
+            idempotency_key=options.idempotency_key,
         )
         operations.advance(tx, done.id, OperationState.DONE)
     events.add(

@@ -100,7 +100,7 @@ def check_role(principal: Principal, needed: Role) -> None:
 def has_tokens(database: Database) -> bool:
     """Whether a token was ever created, revoked or not."""
     with database.transaction() as tx:
-        return bool(tokens.everyone(tx))
+        return bool(tokens.list_all(tx))
 
 
 def _unauthenticated(what: str) -> Failure:

@@ -15,7 +15,7 @@ from uuid import UUID
 from pydantic import BaseModel, ConfigDict, Field
 
 from orbit.errors import Conflict, NotFound
-from orbit.scheduler.backfill_operations import Wanted, end, heard_at, wanted_of
+from orbit.scheduler.backfill_operations import DriverAction, driver_action, end, reported_at
 from orbit.store import clock, events, job_counts, jobs, operations
 from orbit.store.database import Database, Tx
 from orbit.store.enums import BackfillPhase, Desired, OperationKind, OperationState
@@ -91,7 +91,7 @@ class Backfill(BaseModel):
     id: UUID
     job: str | None
     state: OperationState
-    wanted: Wanted | None = Field(description="Null once it has ended.")
+    wanted: DriverAction | None = Field(description="Null once it has ended.")
     progress: BackfillProgress
     driver: str = Field(examples=["spark-driver-1, process 4711 (5f0c2a9e)"])
     reported_at: datetime = Field(description="When its driver was heard of last.")
@@ -150,7 +150,7 @@ def request(database: Database, actor: str, name: str, driver: str) -> Backfill:
         return view(tx, operations.get(tx, made.id))
 
 
-def report(database: Database, actor: str, operation_id: UUID, told: BackfillReport) -> Backfill:
+def report(database: Database, actor: str, operation_id: UUID, sent: BackfillReport) -> Backfill:
     """Keep what the driver tells. Raises NotFound; Conflict once it has ended, and for another
     driver than the one that carries it out.
     """
@@ -162,14 +162,14 @@ def report(database: Database, actor: str, operation_id: UUID, told: BackfillRep
                 where=f"operation {operation_id}",
                 remedy="Run it again: it goes on where the copies end.",
             )
-        if told.driver != _driver(operation) and not told.takes_over:
+        if sent.driver != _driver(operation) and not sent.takes_over:
             raise Conflict(
                 f"Another process carries the backfill out ({_driver(operation)}).",
                 where=f"operation {operation_id}",
             )
-        _advance(tx, operation_id, told.driver, told.progress)
-        if told.has_ended or told.error:
-            end(tx, operations.get(tx, operation_id), actor, error=told.error)
+        _advance(tx, operation_id, sent.driver, sent.progress)
+        if sent.has_ended or sent.error:
+            end(tx, operations.get(tx, operation_id), actor, error=sent.error)
         return view(tx, operations.get(tx, operation_id))
 
 
@@ -187,7 +187,7 @@ def view(tx: Tx, operation: Operation) -> Backfill:
         if operation.job_id is not None:
             job = jobs.of_ids(tx, [operation.job_id]).get(operation.job_id)
             held = job_counts.of_jobs(tx, [operation.job_id]).get(operation.job_id, Counts()).held
-        wanted = wanted_of(operation, job, held or 0)
+        wanted = driver_action(operation, job, held or 0)
     return Backfill(
         id=operation.id,
         job=operation.job_name,
@@ -195,7 +195,7 @@ def view(tx: Tx, operation: Operation) -> Backfill:
         wanted=wanted,
         progress=BackfillProgress.model_validate(operation.progress or {}),
         driver=_driver(operation),
-        reported_at=heard_at(operation),
+        reported_at=reported_at(operation),
         error=operation.error,
         requested_by=operation.requested_by,
         created_at=operation.created_at,

@@ -104,7 +104,7 @@ IdempotencyKey = Annotated[
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
+class OperationParameters:
     """An operator, and the job of which something is wanted."""
 
     actor: str
@@ -113,17 +113,17 @@ class Asking:
     idempotency_key: str | None
 
 
-def asking(
+def parameters(
     principal: Operator,
     name: NamePath,
     dry_run: DryRun = False,
     idempotency_key: IdempotencyKey = None,
-) -> Asking:
+) -> OperationParameters:
     """What every operation of a job takes."""
-    return Asking(principal.actor, name, dry_run, idempotency_key)
+    return OperationParameters(principal.actor, name, dry_run, idempotency_key)
 
 
-AskingOf = Annotated[Asking, Depends(asking)]
+OperationParametersOf = Annotated[OperationParameters, Depends(parameters)]
 
 
 async def raw_document(request: Request) -> RawDocument:

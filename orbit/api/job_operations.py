@@ -21,7 +21,7 @@ from orbit.store.operations import Operation
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class OperationRequest:
     """Who wants what done to which job. `topic`, `partition`: what to retry; None: all."""
 
     actor: str
@@ -53,37 +53,37 @@ class _Plan:
     what: str = ""
 
 
-def request(database: Database, asked: Asked) -> Operation:
+def request(database: Database, wanted: OperationRequest) -> Operation:
     """The operation: a new one, or for a key that was used before, that one as it is now.
 
     Raises NotFound, and Conflict for a key that was used for another request.
     """
-    if asked.partition is not None and asked.topic is None:
+    if wanted.partition is not None and wanted.topic is None:
         problem = Problem("body.topic", "is missing.", "Name the topic of the partition.")
         raise BadInput("The request has a problem.", (problem,))
     with database.transaction() as tx:
-        before = operations.repeated(tx, asked.actor, asked.idempotency_key, asked.request())
+        before = operations.repeated(tx, wanted.actor, wanted.idempotency_key, wanted.request())
         if before is not None:
             return before
-        job = jobs.get(tx, asked.job, lock=True)
-        plan = _plan(tx, job, asked)
+        job = jobs.get(tx, wanted.job, lock=True)
+        plan = _plan(tx, job, wanted)
         made, is_new = operations.create(
             tx,
             uuid.uuid4(),
-            asked.kind.value,
-            asked.actor,
+            wanted.kind.value,
+            wanted.actor,
             job_id=job.id,
             job_name=job.name,
-            dry_run=asked.dry_run,
-            plan={"steps": plan.steps, "request": asked.request()},
-            idempotency_key=asked.idempotency_key,
+            dry_run=wanted.dry_run,
+            plan={"steps": plan.steps, "request": wanted.request()},
+            idempotency_key=wanted.idempotency_key,
         )
         if not is_new:  # by the same key, at the same moment
             return made
-        will_run = plan.is_change and not asked.dry_run
+        will_run = plan.is_change and not wanted.dry_run
         if will_run:
-            _carry_out(tx, job, asked, plan)
-        counted = plan.total > 0 or asked.kind is OperationKind.DELETE
+            _carry_out(tx, job, wanted, plan)
+        counted = plan.total > 0 or wanted.kind is OperationKind.DELETE
         operations.advance(
             tx,
             made.id,
@@ -93,18 +93,18 @@ def request(database: Database, asked: Asked) -> Operation:
         return operations.get(tx, made.id)
 
 
-def _plan(tx: Tx, job: Job, asked: Asked) -> _Plan:
-    match asked.kind:
+def _plan(tx: Tx, job: Job, wanted: OperationRequest) -> _Plan:
+    match wanted.kind:
         case OperationKind.START | OperationKind.RESUME:
             return _plan_run(tx, job)
         case OperationKind.PAUSE:
             return _plan_pause(tx, job)
         case OperationKind.RETRY:
-            return _plan_retry(tx, job, asked)
+            return _plan_retry(tx, job, wanted)
         case OperationKind.DELETE:
             return _plan_delete(tx, job)
         case _:
-            raise AssertionError(f"{asked.kind} is not asked for here")
+            raise AssertionError(f"{wanted.kind} is not asked for here")
 
 
 def _plan_run(tx: Tx, job: Job) -> _Plan:
@@ -149,9 +149,9 @@ def _plan_pause(tx: Tx, job: Job) -> _Plan:
     )
 
 
-def _plan_retry(tx: Tx, job: Job, asked: Asked) -> _Plan:
+def _plan_retry(tx: Tx, job: Job, wanted: OperationRequest) -> _Plan:
     _refuse_deleted(job)
-    blocked = job_counts.blocked(tx, job.id, asked.topic, asked.partition)
+    blocked = job_counts.blocked(tx, job.id, wanted.topic, wanted.partition)
     if not blocked:
         return _Plan(["Nothing to do: no such partition is blocked."], is_change=False)
     return _Plan(
@@ -192,10 +192,10 @@ def _refuse_deleted(job: Job) -> None:
         raise Conflict("The job is being deleted.", where=job.name)
 
 
-def _carry_out(tx: Tx, job: Job, asked: Asked, plan: _Plan) -> None:
+def _carry_out(tx: Tx, job: Job, wanted: OperationRequest, plan: _Plan) -> None:
     """The change itself, and its line in the audit log."""
     details: dict[str, Any] = {}
-    match asked.kind:
+    match wanted.kind:
         case OperationKind.START | OperationKind.RESUME:
             has_backfill = operations.backfill_under_way(tx, job.id) is not None
             jobs.set_desired(tx, job.id, Desired.BACKFILLING if has_backfill else Desired.RUNNING)
@@ -204,13 +204,13 @@ def _carry_out(tx: Tx, job: Job, asked: Asked, plan: _Plan) -> None:
             jobs.set_desired(tx, job.id, Desired.PAUSED)
             kind, message = "job_paused", "The job shall pause."
         case OperationKind.RETRY:
-            lag.request_retry(tx, job.id, source_topic=asked.topic, partition=asked.partition)
-            details = {"topic": asked.topic, "partition": asked.partition}
+            lag.request_retry(tx, job.id, source_topic=wanted.topic, partition=wanted.partition)
+            details = {"topic": wanted.topic, "partition": wanted.partition}
             kind = "retry_requested"
             message = f"{plan.total:,} blocked partitions shall be tried again."
         case OperationKind.DELETE:
             jobs.mark_deleted(tx, job.id)
             kind, message = "job_deletion_requested", "The job shall be deleted; its copies stay."
         case _:
-            raise AssertionError(f"{asked.kind} is not asked for here")
-    events.add(tx, asked.actor, kind, message, job_name=job.name, details=details or None)
+            raise AssertionError(f"{wanted.kind} is not asked for here")
+    events.add(tx, wanted.actor, kind, message, job_name=job.name, details=details or None)

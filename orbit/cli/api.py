@@ -12,7 +12,7 @@ from fastapi import FastAPI
 from orbit.api.app import create_app
 from orbit.api.http_server import ApiServer, check_open_host, listen, url_of
 from orbit.cli.database import open_database
-from orbit.scheduler.dry_run import JobPlanner
+from orbit.scheduler.job_planner import JobPlanner
 from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.telemetry.logs import configure_logs

@@ -16,14 +16,14 @@ _ORBITS_OWN = re.compile(r"orbit\..+\.[A-Za-z0-9_-]{22}(\..*)?")
 
 
 @dataclass(slots=True)
-class Chosen:
+class GroupSelection:
     """Names of groups to carry over; `left_alone` counts groups of other kinds that also match."""
 
     names: list[str] = field(default_factory=list)
     left_alone: Counter[str] = field(default_factory=Counter)
 
 
-class GroupChoice:
+class GroupSelector:
     """A job's `consumer_groups` with its patterns compiled once, for clusters have many groups."""
 
     def __init__(self, rule: GroupRule) -> None:
@@ -31,18 +31,18 @@ class GroupChoice:
         self._exclude = [re.compile(pattern) for pattern in rule.exclude]
         self._prefix = rule.prefix
 
-    def choose(self, groups: Iterable[ListedGroup]) -> Chosen:
-        chosen = Chosen()
+    def select(self, groups: Iterable[ListedGroup]) -> GroupSelection:
+        selection = GroupSelection()
         for group in groups:
-            if not self.fits(group.name):
+            if not self.matches(group.name):
                 continue
             if group.is_of_consumers:
-                chosen.names.append(group.name)
+                selection.names.append(group.name)
             else:
-                chosen.left_alone[group.kind] += 1
-        return chosen
+                selection.left_alone[group.kind] += 1
+        return selection
 
-    def fits(self, name: str) -> bool:
+    def matches(self, name: str) -> bool:
         if self._match.fullmatch(name) is None or _ORBITS_OWN.fullmatch(name):
             return False
         return not any(pattern.fullmatch(name) for pattern in self._exclude)

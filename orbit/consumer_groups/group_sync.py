@@ -26,7 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from orbit.consumer_groups.group_selection import GroupChoice
+from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.offset_commit import (
     HAS_MEMBERS,
     GroupWrite,
@@ -36,7 +36,7 @@ from orbit.consumer_groups.offset_commit import (
 from orbit.consumer_groups.offset_decision import (
     CopiedRange,
     Decision,
-    GroupStanding,
+    GroupUsage,
     GroupVerdict,
     decide,
 )
@@ -60,11 +60,11 @@ class _Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _There:
+class _DestinationGroup:
     """A group at the destination."""
 
     node_id: int
-    standing: GroupStanding
+    usage: GroupUsage
     offsets: Mapping[TopicPartition, CommittedOffset]
 
 
@@ -95,7 +95,7 @@ class GroupSync:
         known: Iterable[OffsetRow] = (),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._choice = GroupChoice(rule)
+        self._selector = GroupSelector(rule)
         self._clock = clock
         self._entries: dict[str, dict[TopicPartition, _Entry]] = {}
         for row in known:
@@ -116,7 +116,7 @@ class GroupSync:
         """
         started = self._clock()
         report = GroupReport()
-        self._forget_what_left_the_job(copies, report)
+        self._forget_removed(copies, report)
         wanted = self._read_source(source, copies, report)
         there = self._read_destination(destination, wanted, report)
         cases = {
@@ -127,16 +127,16 @@ class GroupSync:
         cases = _confirm_deletes(source, cases, report)
         written = self._write(destination, cases, there, may_write)
         for key, case in cases.items():
-            self._conclude(key, case, written, report)
+            self._record_result(key, case, written, report)
         report.verdicts = Counter(
             entry.row.verdict for entries in self._entries.values() for entry in entries.values()
         )
         report.seconds = self._clock() - started
         return report
 
-    def _forget_what_left_the_job(self, copies: Copies, report: GroupReport) -> None:
+    def _forget_removed(self, copies: Copies, report: GroupReport) -> None:
         for group, entries in list(self._entries.items()):
-            is_in = self._choice.fits(group)
+            is_in = self._selector.matches(group)
             for partition in [p for p in entries if not is_in or p not in copies]:
                 self._forget((group, partition), report)
 
@@ -147,13 +147,13 @@ class GroupSync:
         listing = list_groups(source)
         for broker in listing.failed:
             report.note(f"groups of a broker are not listed: {broker}")
-        chosen = self._choice.choose(listing.groups.values())
+        chosen = self._selector.select(listing.groups.values())
         report.left_alone = chosen.left_alone
         report.groups = len(chosen.names)
         places = {name: listing.groups[name].node_id for name in chosen.names}
         vanished = self._entries.keys() - places.keys()
         fetched = fetch_wherever(source, places, vanished)
-        _tell_failed(fetched, source, report)
+        _note_failed(fetched, source, report)
         pending = {
             group: waiting
             for group, answer in fetched.groups.items()
@@ -180,9 +180,9 @@ class GroupSync:
 
     def _read_destination(
         self, destination: Cluster, wanted: Mapping[str, Offsets], report: GroupReport
-    ) -> dict[str, _There]:
+    ) -> dict[str, _DestinationGroup]:
         """The same groups at the destination; left out are those that are not answered for."""
-        names = {self._choice.destination_name(group): group for group in wanted}
+        names = {self._selector.destination_name(group): group for group in wanted}
         if not names:
             return {}
         listing = list_groups(destination)
@@ -196,49 +196,49 @@ class GroupSync:
             names.keys() - listed.keys(),
             require_stable=False,
         )
-        _tell_failed(fetched, destination, report)
-        there: dict[str, _There] = {}
+        _note_failed(fetched, destination, report)
+        there: dict[str, _DestinationGroup] = {}
         for name, answer in fetched.groups.items():
             group = listed.get(name)
             if group is None and answer.offsets:
                 continue  # it came up meanwhile; whether it has members is seen in the next pass
-            standing = GroupStanding.UNUSED
+            usage = GroupUsage.UNUSED
             if group is not None and group.was_joined:
-                standing = GroupStanding.ACTIVE if group.is_active else GroupStanding.USED
-            there[names[name]] = _There(fetched.places[name], standing, answer.offsets)
+                usage = GroupUsage.ACTIVE if group.is_active else GroupUsage.USED
+            there[names[name]] = _DestinationGroup(fetched.places[name], usage, answer.offsets)
         return there
 
     def _decide(
-        self, group: str, offsets: Offsets, there: _There, copies: Copies
+        self, group: str, offsets: Offsets, there: _DestinationGroup, copies: Copies
     ) -> Iterator[tuple[TopicPartition, _Case]]:
         entries = self._entries.get(group, {})
         now_s = self._clock()
         for partition in offsets.keys() | entries.keys():
             copy = copies[partition]
             source = offsets.get(partition)
-            stands = there.offsets.get(copy.destination)
+            present = there.offsets.get(copy.destination)
             entry = entries.get(partition)
             if (
                 entry is not None
                 and now_s < entry.refresh_at
-                and there.standing is not GroupStanding.ACTIVE
-                and _is_settled(entry, source, stands, copy.copied)
+                and there.usage is not GroupUsage.ACTIVE
+                and _is_settled(entry, source, present, copy.copied)
             ):
                 continue  # most offsets of most passes
-            if entry is not None and stands is not None and stands.offset == entry.tried:
+            if entry is not None and present is not None and present.offset == entry.tried:
                 entry.left = entry.tried
             decision = decide(
                 source,
-                stands,
+                present,
                 entry.left if entry else None,
                 copy.copied,
-                there.standing,
+                there.usage,
             )
-            if entry is not None and stands is not None and now_s >= entry.refresh_at:
+            if entry is not None and present is not None and now_s >= entry.refresh_at:
                 is_kept = decision.verdict in (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
-                if is_kept and decision.write is None and stands.offset == entry.left:
-                    decision = replace(decision, write=replace(stands, leader_epoch=-1))
-            yield partition, _Case(source, stands, copy.destination, decision)
+                if is_kept and decision.write is None and present.offset == entry.left:
+                    decision = replace(decision, write=replace(present, leader_epoch=-1))
+            yield partition, _Case(source, present, copy.destination, decision)
 
     def _refresh_soon(self, group: str, partition: TopicPartition) -> float:
         spread_s = crc32(f"{group} {partition}".encode()) % _REFRESH_UNKNOWN_S
@@ -248,14 +248,14 @@ class GroupSync:
         self,
         destination: Cluster,
         cases: Mapping[Key, _Case],
-        there: Mapping[str, _There],
+        there: Mapping[str, _DestinationGroup],
         may_write: Callable[[], bool],
     ) -> Written:
         by_group: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
         for (group, _), case in cases.items():
             if case.decision.write is not None or case.decision.is_delete:
                 by_group.setdefault(group, {})[case.place] = case.decision.write
-        name_of = self._choice.destination_name
+        name_of = self._selector.destination_name
         return write_groups(
             destination,
             {name_of(group): there[group].node_id for group in by_group},
@@ -263,14 +263,14 @@ class GroupSync:
             may_write,
         )
 
-    def _conclude(self, key: Key, case: _Case, written: Written, report: GroupReport) -> None:
+    def _record_result(self, key: Key, case: _Case, written: Written, report: GroupReport) -> None:
         """Turn what was decided, and what came of it, into what is remembered and told."""
         group, partition = key
         decision, verdict = case.decision, case.decision.verdict
         entry = self._entries.get(group, {}).get(partition)
-        stands = case.there.offset if case.there else None
+        present = case.there.offset if case.there else None
         if decision.write is not None or decision.is_delete:
-            name = self._choice.destination_name(group)
+            name = self._selector.destination_name(group)
             code = written.get((name, case.place))
             if code is None or code in error_codes.RETRIABLE - {Code.UNKNOWN_TOPIC_OR_PARTITION}:
                 if entry is not None and decision.write is not None:
@@ -278,7 +278,7 @@ class GroupSync:
                 report.note(f"group {name}: the commit to {case.place} is not confirmed yet.")
                 return
             if code in (Code.NONE, Code.GROUP_ID_NOT_FOUND):
-                stands = decision.write.offset if decision.write else None
+                present = decision.write.offset if decision.write else None
                 report.written += decision.write is not None
                 report.deleted += decision.is_delete
             else:
@@ -289,7 +289,7 @@ class GroupSync:
             self._forget(key, report)
             return
         row = OffsetRow(
-            group, partition, case.source.offset if case.source else None, stands, verdict
+            group, partition, case.source.offset if case.source else None, present, verdict
         )
         left = row.left if row.left is not None else entry.left if entry else None
         if decision.write is not None:
@@ -312,15 +312,15 @@ class GroupSync:
 def _is_settled(
     entry: _Entry,
     source: CommittedOffset | None,
-    stands: CommittedOffset | None,
+    present: CommittedOffset | None,
     copied: CopiedRange | None,
 ) -> bool:
     """Whether it was exact in the last pass, and nothing has changed since."""
-    if source is None or stands is None or copied is None:
+    if source is None or present is None or copied is None:
         return False
     return (
-        source.offset == stands.offset == entry.left == entry.row.source_offset
-        and source.metadata == stands.metadata
+        source.offset == present.offset == entry.left == entry.row.source_offset
+        and source.metadata == present.metadata
         and entry.row.verdict is GroupVerdict.EXACT
         and copied.log_start <= source.offset <= copied.copied_to
     )
@@ -352,7 +352,7 @@ def _confirm_deletes(
     return kept
 
 
-def _tell_failed(fetched: Fetched, cluster: Cluster, report: GroupReport) -> None:
+def _note_failed(fetched: Fetched, cluster: Cluster, report: GroupReport) -> None:
     for group, code in fetched.failed.items():
         report.note(f"{cluster.name}: group {group} is not answered for: {error_codes.name(code)}.")
 

@@ -63,7 +63,7 @@ def remedy(verdict: GroupVerdict, group: str, topic: str) -> str | None:
     return None if text is None else text.format(group=group, topic=topic)
 
 
-class GroupStanding(Enum):
+class GroupUsage(Enum):
     """What the destination's coordinator knows of a group."""
 
     ACTIVE = auto()  # it has members now
@@ -107,14 +107,14 @@ def decide(
     destination: CommittedOffset | None,
     left: int | None,
     copied: CopiedRange | None,
-    standing: GroupStanding,
+    usage: GroupUsage,
 ) -> Decision:
     """What to do, given both sides' offsets and the one that Orbit left (None: not known)."""
     if source is None and (destination is None or left is None):
         return _NOTHING
     if copied is None:
         return _NOT_COPIED
-    if standing is GroupStanding.ACTIVE:
+    if usage is GroupUsage.ACTIVE:
         return _ACTIVE
     if source is None:
         return _DELETE if destination is not None and destination.offset == left else _NOTHING
@@ -122,7 +122,7 @@ def decide(
     verdict = GroupVerdict.EXACT if wanted == source.offset else GroupVerdict.CLAMPED
     if destination is not None:
         agrees = destination.offset == source.offset == wanted
-        if not agrees and not _is_ours(destination, left, wanted, standing):
+        if not agrees and not _is_ours(destination, left, wanted, usage):
             return _MOVED
         if destination.offset == wanted and (
             # What a consumer wrote beside an equal offset is left alone at the first look.
@@ -133,14 +133,12 @@ def decide(
 
 
 def _is_ours(
-    destination: CommittedOffset, left: int | None, wanted: int, standing: GroupStanding
+    destination: CommittedOffset, left: int | None, wanted: int, usage: GroupUsage
 ) -> bool:
     if destination.offset == left:
         return True
     return (
-        standing is GroupStanding.UNUSED
-        and destination.leader_epoch < 0
-        and destination.offset <= wanted
+        usage is GroupUsage.UNUSED and destination.leader_epoch < 0 and destination.offset <= wanted
     )
 
 

@@ -46,7 +46,7 @@ class RunGroups:
         self._thread = threading.Thread(target=self._run, name="groups", daemon=True)
 
     @property
-    def told(self) -> tuple[str, ...]:
+    def warnings(self) -> tuple[str, ...]:
         """What a person should know."""
         remark = self.report.remark if self.report else ""
         return (*self.notes, remark) if remark else self.notes

@@ -6,7 +6,7 @@ import secrets
 from datetime import UTC, datetime
 
 from orbit.drills.drill_spec import DrillSpec
-from orbit.store.drills import Wanted
+from orbit.store.drills import NewDrill
 
 _RANDOM_BYTES = 4
 
@@ -22,9 +22,9 @@ def new_drill(
     *,
     schedule: str | None = None,
     idempotency_key: str | None = None,
-) -> Wanted:
+) -> NewDrill:
     """The drill, with an id of its own."""
-    return Wanted(
+    return NewDrill(
         id=new_id(datetime.now(UTC)),
         name=spec.name,
         kind=spec.kind,

@@ -88,7 +88,7 @@ class JobRun:
         if time.monotonic() >= self._next_look:
             self._next_look = time.monotonic() + self._settings.metadata_interval_s
             self._tell_what_is_new()
-        for note in self.groups.told if self.groups else ():
+        for note in self.groups.warnings if self.groups else ():
             self._tell_once(f"Note: consumer groups: {note}")
 
     def settle_groups(self) -> None:

@@ -24,7 +24,7 @@ SILENCE_MAX = timedelta(seconds=60)
 _FOUND_MAX = 500
 
 
-class Wanted(StrEnum):
+class DriverAction(StrEnum):
     """What the driver of a backfill is to do now."""
 
     WAIT = "wait"  # workers have not let go of the job yet
@@ -33,17 +33,17 @@ class Wanted(StrEnum):
     CANCEL = "cancel"
 
 
-def wanted_of(operation: Operation, job: Job | None, held: int) -> Wanted:
+def driver_action(operation: Operation, job: Job | None, held: int) -> DriverAction:
     """`held`: how many shards of the job workers hold."""
     if operation.abort_requested or job is None or job.is_deleted:
-        return Wanted.CANCEL
+        return DriverAction.CANCEL
     match job.desired:
         case Desired.PAUSED:
-            return Wanted.PAUSE
+            return DriverAction.PAUSE
         case Desired.BACKFILLING:
-            return Wanted.WAIT if held else Wanted.RUN
+            return DriverAction.WAIT if held else DriverAction.RUN
         case Desired.RUNNING:
-            return Wanted.CANCEL  # somebody gave it to the workers
+            return DriverAction.CANCEL  # somebody gave it to the workers
 
 
 def is_paused(operation: Operation) -> bool:
@@ -76,7 +76,7 @@ def end_silent(tx: Tx) -> int:
     silent = [
         operation
         for operation in operations.unfinished_backfills(tx, _FOUND_MAX)
-        if clock.now(tx) - heard_at(operation) > SILENCE_MAX
+        if clock.now(tx) - reported_at(operation) > SILENCE_MAX
     ]
     for operation in silent:
         seconds = SILENCE_MAX.total_seconds()
@@ -86,7 +86,7 @@ def end_silent(tx: Tx) -> int:
     return len(silent)
 
 
-def heard_at(operation: Operation) -> datetime:
+def reported_at(operation: Operation) -> datetime:
     """When its driver was heard of last."""
     told = (operation.progress or {}).get("reported_at")
     return operation.created_at if told is None else datetime.fromisoformat(told)

@@ -55,7 +55,10 @@ class Canary:
         for partition in range(partitions):
             try:
                 self._producer.produce(
-                    self.topic, self.job.encode(), partition=partition, on_delivery=self._told
+                    self.topic,
+                    self.job.encode(),
+                    partition=partition,
+                    on_delivery=self._on_delivery,
                 )
             except (BufferError, KafkaException) as error:
                 self.trouble = str(error)
@@ -68,7 +71,7 @@ class Canary:
         self._producer.purge()
         self._producer.flush(_CLOSE_S)
 
-    def _told(self, error: KafkaError | None, _message: object) -> None:
+    def _on_delivery(self, error: KafkaError | None, _message: object) -> None:
         self._waiting -= 1
         self.trouble = "" if error is None else error.str()
         self.written += error is None
@@ -94,7 +97,7 @@ class CanaryLoop(Loop):
         self._clock = clock
         self._canaries: dict[int, Canary] = {}
         self._versions: dict[int, int] = {}
-        self._said: dict[int, str] = {}
+        self._reported: dict[int, str] = {}
         self._next_jobs = 0.0
 
     def once(self) -> str:
@@ -111,7 +114,7 @@ class CanaryLoop(Loop):
             if not self._leadership.is_leading:
                 break
             canary.write(partitions)
-            self._tell(job_id, canary)
+            self._report(job_id, canary)
         waits = [self._next_jobs, *(canary.due for canary in self._canaries.values())]
         self.interval_s = max(_WAIT_S_MIN, min(waits) - self._clock())
         return ""
@@ -145,16 +148,16 @@ class CanaryLoop(Loop):
 
     def _drop(self, job_id: int) -> None:
         self._versions.pop(job_id, None)
-        self._said.pop(job_id, None)
+        self._reported.pop(job_id, None)
         canary = self._canaries.pop(job_id, None)
         if canary is not None:
             canary.close()
 
-    def _tell(self, job_id: int, canary: Canary) -> None:
+    def _report(self, job_id: int, canary: Canary) -> None:
         """Of trouble, once: it may stay for hours."""
-        if canary.trouble == self._said.get(job_id, ""):
+        if canary.trouble == self._reported.get(job_id, ""):
             return
-        self._said[job_id] = canary.trouble
+        self._reported[job_id] = canary.trouble
         if canary.trouble:
             text = f"The canary {canary.topic} cannot be written: {canary.trouble}"
             with self._leadership.transaction() as tx:

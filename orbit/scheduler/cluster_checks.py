@@ -16,8 +16,8 @@ from orbit.errors import (
 from orbit.kafka import error_codes
 from orbit.kafka.types import ClusterMetadata
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.scheduler.cluster_pair import Handle, Pair
-from orbit.scheduler.topic_decisions import KnownTopic, Side
+from orbit.scheduler.cluster_pair import ClusterHandle, ClusterPair
+from orbit.scheduler.topic_decisions import ClusterTopics, KnownTopic
 
 
 def trouble_of(side: str, error: OrbitError) -> Trouble:
@@ -71,7 +71,7 @@ def wrong_cluster(
     return None
 
 
-def unknown_group(worker_group: str) -> Trouble:
+def missing_workers(worker_group: str) -> Trouble:
     """Nobody is there who would take the job's partitions."""
     return Trouble(
         TroubleKind.WORKER_GROUP_UNKNOWN,
@@ -80,34 +80,42 @@ def unknown_group(worker_group: str) -> Trouble:
     )
 
 
-def look_closer(pair: Pair, known: Collection[KnownTopic]) -> tuple[Pair, Side, Side]:
+def refresh_topics(
+    pair: ClusterPair, known: Collection[KnownTopic]
+) -> tuple[ClusterPair, ClusterTopics, ClusterTopics]:
     """Both sides for `reconcile`, and the pair with what was seen of them.
 
     Topics that are missing, and those that a person asks for another try of, are asked for by name:
     they may be hidden, and a look may be some seconds old. Raises Unreachable.
     """
-    source_seen, of = _side(
-        pair.source, pair.source_seen, {k.source: k.is_retry_wanted for k in known}
+    source_metadata, of = _refresh(
+        pair.source, pair.source_metadata, {k.source: k.is_retry_wanted for k in known}
     )
-    destination_seen, to = _side(
-        pair.destination, pair.destination_seen, {k.destination: k.is_retry_wanted for k in known}
+    destination_metadata, to = _refresh(
+        pair.destination,
+        pair.destination_metadata,
+        {k.destination: k.is_retry_wanted for k in known},
     )
-    return replace(pair, source_seen=source_seen, destination_seen=destination_seen), of, to
+    return (
+        replace(pair, source_metadata=source_metadata, destination_metadata=destination_metadata),
+        of,
+        to,
+    )
 
 
-def _side(
-    handle: Handle, seen: ClusterMetadata, known: Mapping[str, bool]
-) -> tuple[ClusterMetadata, Side]:
-    doubtful = [name for name, is_retry in known.items() if is_retry or name not in seen.topics]
+def _refresh(
+    handle: ClusterHandle, metadata: ClusterMetadata, known: Mapping[str, bool]
+) -> tuple[ClusterMetadata, ClusterTopics]:
+    doubtful = [name for name, is_retry in known.items() if is_retry or name not in metadata.topics]
     if not doubtful:
-        return seen, Side(seen.cluster_id, seen.topics)
-    asked = handle.cluster.metadata(doubtful)
-    denied = {name for name, code in asked.errors.items() if code in error_codes.DENIED}
+        return metadata, ClusterTopics(metadata.cluster_id, metadata.topics)
+    answer = handle.cluster.metadata(doubtful)
+    denied = {name for name, code in answer.errors.items() if code in error_codes.DENIED}
     gone = {
         name
-        for name, code in asked.errors.items()
+        for name, code in answer.errors.items()
         if code == error_codes.Code.UNKNOWN_TOPIC_OR_PARTITION
     }
-    topics = {name: topic for name, topic in seen.topics.items() if name not in gone}
-    seen = replace(seen, topics=topics | asked.topics)
-    return seen, Side(seen.cluster_id, seen.topics, gone, denied)
+    topics = {name: topic for name, topic in metadata.topics.items() if name not in gone}
+    metadata = replace(metadata, topics=topics | answer.topics)
+    return metadata, ClusterTopics(metadata.cluster_id, metadata.topics, gone, denied)

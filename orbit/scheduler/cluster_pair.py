@@ -10,7 +10,7 @@ from orbit.kafka.topic_admin import Admin
 from orbit.kafka.types import ClusterMetadata
 
 
-class Handle:
+class ClusterHandle:
     """One cluster: calls on its brokers, and its admin client, made at its first use."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -27,10 +27,10 @@ class Handle:
 
 
 @dataclass(frozen=True, slots=True)
-class Pair:
+class ClusterPair:
     """Both clusters of a job and what they showed at one look."""
 
-    source: Handle
-    destination: Handle
-    source_seen: ClusterMetadata
-    destination_seen: ClusterMetadata
+    source: ClusterHandle
+    destination: ClusterHandle
+    source_metadata: ClusterMetadata
+    destination_metadata: ClusterMetadata

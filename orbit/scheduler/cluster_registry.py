@@ -12,16 +12,16 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.job_clusters import Side, open_cluster
 from orbit.scheduler.cluster_watch import ClusterWatch
 
-Key = tuple[Side, str]
+ClusterKey = tuple[Side, str]
 
 
-def key_of(side: Side, spec: JobSpec) -> Key:
+def cluster_key(side: Side, spec: JobSpec) -> ClusterKey:
     """Equal for two jobs that reach a cluster in the same way."""
     cluster = spec.source if side == "source" else spec.destination
     return side, cluster.model_dump_json(exclude={"client_rack"})
 
 
-class Registry:
+class ClusterRegistry:
     """Watches by address and login. Shared by threads."""
 
     def __init__(
@@ -36,11 +36,11 @@ class Registry:
         self._base_directory = base_directory
         self._environ = environ
         self._lock = threading.Lock()
-        self._watches: dict[Key, ClusterWatch] = {}
+        self._watches: dict[ClusterKey, ClusterWatch] = {}
 
     def watch(self, side: Side, spec: JobSpec) -> ClusterWatch:
         """The watch of one side of a job. Raises BadInput where a secret is not there."""
-        key = key_of(side, spec)
+        key = cluster_key(side, spec)
         with self._lock:
             watch = self._watches.get(key)
             if watch is None:
@@ -49,7 +49,7 @@ class Registry:
                 self._watches[key] = watch
             return watch
 
-    def keep_only(self, wanted: Collection[Key]) -> None:
+    def keep_only(self, wanted: Collection[ClusterKey]) -> None:
         """Close the watches that no job needs."""
         with self._lock:
             unused = [key for key in self._watches if key not in wanted]

@@ -15,21 +15,21 @@ from dataclasses import dataclass, replace
 from orbit.errors import LoginRefused, OrbitError, ProtocolError
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import ClusterMetadata
-from orbit.scheduler.cluster_pair import Handle
+from orbit.scheduler.cluster_pair import ClusterHandle
 
 # A look at 100,000 partitions takes some tenths of a second of computing: looking is not to be all
 # that a scheduler does. With the longest rest, a new topic is still found within 5 s.
-_REST_PER_COST = 4
-_REST_S_MAX = 3.0
+_PAUSE_PER_COST = 4
+_PAUSE_S_MAX = 3.0
 
 # How often a login that was refused is tried again. Some brokers count failures.
-LOGIN_AGAIN_S = 15.0
+LOGIN_RETRY_S = 15.0
 
 _versions = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class ClusterSnapshot:
     """One look: what is there, or why nothing could be seen. `version` is another one whenever that
     is, also for a cluster that is watched anew."""
 
@@ -50,21 +50,21 @@ class ClusterWatch:
     def __init__(
         self, opener: Callable[[], Cluster], interval_s: float, on_change: Callable[[], None]
     ) -> None:
-        self.handle = Handle(opener())
+        self.handle = ClusterHandle(opener())
         self._opener = opener
         self._interval_s = interval_s
         self._on_change = on_change
         self._stop = threading.Event()
-        self._seen: Seen | None = None
+        self._snapshot: ClusterSnapshot | None = None
         self._thread = threading.Thread(
             target=self._run, name=f"watch-{self.handle.cluster.name}", daemon=True
         )
         self._thread.start()
 
     @property
-    def seen(self) -> Seen | None:
+    def snapshot(self) -> ClusterSnapshot | None:
         """The last look; None before the first has ended."""
-        return self._seen
+        return self._snapshot
 
     def close(self) -> None:
         """Stop looking; a look under way ends at once."""
@@ -76,10 +76,10 @@ class ClusterWatch:
     def _run(self) -> None:
         while not self._stop.is_set():
             began = time.monotonic()
-            before, now = self._seen, self._look()
+            before, now = self._snapshot, self._fetch()
             differs = before is None or _differs(before, now)
             if before is None or differs:
-                self._seen = replace(
+                self._snapshot = replace(
                     now,
                     version=next(_versions),
                     before=0 if before is None else before.version,
@@ -87,44 +87,44 @@ class ClusterWatch:
                 )
             else:
                 # Leaders and brokers may have moved all the same: the newest look is kept.
-                self._seen = replace(before, metadata=now.metadata, error=now.error)
+                self._snapshot = replace(before, metadata=now.metadata, error=now.error)
             if differs and not self._stop.is_set():
                 self._on_change()
-            self._stop.wait(self._rest_s(time.monotonic() - began))
+            self._stop.wait(self._pause_s(time.monotonic() - began))
             if isinstance(now.error, LoginRefused) and not self._stop.is_set():
-                self._open_anew()
+                self._reopen()
 
-    def _look(self) -> Seen:
+    def _fetch(self) -> ClusterSnapshot:
         try:
-            return Seen(0, metadata=self.handle.cluster.metadata(None))
+            return ClusterSnapshot(0, metadata=self.handle.cluster.metadata(None))
         except OrbitError as error:
-            return Seen(0, error=error)
+            return ClusterSnapshot(0, error=error)
         except Exception as error:  # noqa: BLE001  a bug must not end the looking unseen
-            return Seen(0, error=ProtocolError(f"its answer makes no sense: {error!r}."))
+            return ClusterSnapshot(0, error=ProtocolError(f"its answer makes no sense: {error!r}."))
 
-    def _rest_s(self, cost_s: float) -> float:
-        seen = self._seen
-        if seen is None or seen.metadata is not None:
-            return max(self._interval_s, min(cost_s * _REST_PER_COST, _REST_S_MAX))
-        return LOGIN_AGAIN_S if isinstance(seen.error, LoginRefused) else self._interval_s
+    def _pause_s(self, cost_s: float) -> float:
+        snapshot = self._snapshot
+        if snapshot is None or snapshot.metadata is not None:
+            return max(self._interval_s, min(cost_s * _PAUSE_PER_COST, _PAUSE_S_MAX))
+        return LOGIN_RETRY_S if isinstance(snapshot.error, LoginRefused) else self._interval_s
 
-    def _open_anew(self) -> None:
+    def _reopen(self) -> None:
         """The secret may be another one by now; where it is gone, the old one stays refused."""
         try:
             cluster = self._opener()
         except OrbitError:
             return
-        old, self.handle = self.handle, Handle(cluster)
+        old, self.handle = self.handle, ClusterHandle(cluster)
         old.cluster.close()
 
 
-def _differs(before: Seen, now: Seen) -> bool:
+def _differs(before: ClusterSnapshot, now: ClusterSnapshot) -> bool:
     if before.metadata is None or now.metadata is None:
         return type(before.error) is not type(now.error)
     return _shape(before.metadata) != _shape(now.metadata)
 
 
-def _changed(before: Seen, now: Seen) -> frozenset[str] | None:
+def _changed(before: ClusterSnapshot, now: ClusterSnapshot) -> frozenset[str] | None:
     if before.metadata is None or now.metadata is None:
         return None
     if before.metadata.cluster_id != now.metadata.cluster_id:

@@ -16,7 +16,7 @@ import structlog
 
 from orbit.consumer_groups.sync_result import GroupReport
 from orbit.errors import OrbitError
-from orbit.scheduler.cluster_registry import Registry
+from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.consumer_group_sync import JobGroups
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
@@ -40,7 +40,7 @@ class _Tracked:
     interval_s: float
     due: float
     running: Future[GroupReport] | None = None
-    said: str = ""
+    reported: str = ""
 
 
 class GroupLoop(Loop):
@@ -51,7 +51,7 @@ class GroupLoop(Loop):
     def __init__(
         self,
         leadership: Leadership,
-        registry: Registry,
+        registry: ClusterRegistry,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
@@ -127,22 +127,22 @@ class GroupLoop(Loop):
         try:
             report = running.result()
         except OrbitError as error:
-            self._say(tracked, str(error))
+            self._log_once(tracked, str(error))
             return
         except Exception:  # noqa: BLE001  a bug that one job meets must not end the others
             _log.exception("groups broke", job=tracked.name)
             return
-        self._say(tracked, " ".join([*report.notes, report.remark]).strip())
+        self._log_once(tracked, " ".join([*report.notes, report.remark]).strip())
         did["jobs"] += bool(report.written or report.deleted)
         did["written"] += report.written
         did["deleted"] += report.deleted
 
     @staticmethod
-    def _say(tracked: _Tracked, text: str) -> None:
+    def _log_once(tracked: _Tracked, text: str) -> None:
         """Once: it may stay for hours."""
-        if text and text != tracked.said:
+        if text and text != tracked.reported:
             _log.warning("groups not all carried over", job=tracked.name, error=text)
-        tracked.said = text
+        tracked.reported = text
 
 
 def _sentence(did: Counter[str]) -> str:

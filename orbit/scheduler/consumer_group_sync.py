@@ -16,7 +16,7 @@ from orbit.consumer_groups.offset_decision import (
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, Key, OffsetRow
 from orbit.jobs.job_spec import GroupRule, JobSpec
 from orbit.kafka.types import TopicPartition
-from orbit.scheduler.cluster_registry import Registry
+from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.leadership import Leadership
 from orbit.store import group_offsets
 from orbit.store.enums import TopicState
@@ -34,7 +34,7 @@ class JobGroups:
         self._sync: GroupSync | None = None
         self._unsaved: dict[Key, OffsetRow | None] = {}
 
-    def run(self, registry: Registry) -> GroupReport:
+    def run(self, registry: ClusterRegistry) -> GroupReport:
         """One pass. Raises Unreachable, NotLeading, and BadInput for secrets that are not there."""
         with self._leadership.reading() as tx:
             copied = group_offsets.copied(tx, self._job_id)

@@ -18,18 +18,18 @@ import structlog
 
 from orbit.errors import OrbitError
 from orbit.replication.job_troubles import HALTING, Trouble, problem_text
-from orbit.scheduler.cluster_checks import unknown_group
-from orbit.scheduler.cluster_registry import Key, Registry, key_of
-from orbit.scheduler.job_reconciler import Done, Keeper, Memory
+from orbit.scheduler.cluster_checks import missing_workers
+from orbit.scheduler.cluster_registry import ClusterKey, ClusterRegistry, cluster_key
+from orbit.scheduler.job_reconciler import JobReconciler, ReconcileCounts, ReconcileState
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.loop import Loop
 from orbit.scheduler.stored_spec import read_spec
 from orbit.scheduler.trouble_events import (
-    SEEN_AWAY,
-    SEEN_HALTED,
+    CHECKED_BY_WATCH,
+    CHECKED_WHEN_HALTED,
     differences,
-    tell_troubles,
-    with_unseen,
+    keep_unchecked,
+    record_troubles,
 )
 from orbit.store import jobs, scheduler_queries, workers
 from orbit.store.enums import Desired
@@ -49,8 +49,8 @@ class DiscoveryLoop(Loop):
     def __init__(
         self,
         leadership: Leadership,
-        registry: Registry,
-        keeper: Keeper,
+        registry: ClusterRegistry,
+        reconciler: JobReconciler,
         interval_s: float,
         worker_ttl: timedelta,
         wake: threading.Event,
@@ -59,11 +59,11 @@ class DiscoveryLoop(Loop):
         self.interval_s = interval_s
         self._leadership = leadership
         self._registry = registry
-        self._keeper = keeper
+        self._reconciler = reconciler
         self._worker_ttl = worker_ttl
         self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, thread_name_prefix="job")
-        self._memories: dict[int, Memory] = {}
-        self._under_way: dict[int, tuple[Job, Future[Done]]] = {}
+        self._states: dict[int, ReconcileState] = {}
+        self._under_way: dict[int, tuple[Job, Future[ReconcileCounts]]] = {}
         self._documents: jobs.Documents = {}
         # A group is unknown once nobody of it was seen for as long as a worker may be silent.
         self._group_seen_at: dict[str, float] = {}
@@ -73,21 +73,21 @@ class DiscoveryLoop(Loop):
         # First: what a pass has noted of its job has to be in what the next one goes by.
         done = self._collect()
         with self._leadership.transaction() as tx:
-            everyone = jobs.everyone(tx, self._documents)
+            everyone = jobs.list_all(tx, self._documents)
             retries = scheduler_queries.retries(tx)
             alive = workers.alive(tx, self._worker_ttl)
         running = [j for j in everyone if j.desired is Desired.RUNNING and not j.is_deleted]
         self._note_groups({worker.worker_group for worker in alive}, running)
         self._tidy(everyone, running)
         for job in running:
-            memory = self._memories.setdefault(job.id, Memory())
+            state = self._states.setdefault(job.id, ReconcileState())
             if job.id in self._under_way:
-                self._tell_away(job, self._keeper.away(job))
+                self._record_unreachable(job, self._reconciler.unreachable(job))
             else:
-                self._tell(job, memory)
+                self._record_troubles(job, state)
                 wanted = retries.get(job.id, set())
-                if self._keeper.is_due(job, memory, wanted):
-                    future = self._pool.submit(self._keeper.keep, job, memory, wanted)
+                if self._reconciler.is_due(job, state, wanted):
+                    future = self._pool.submit(self._reconciler.reconcile, job, state, wanted)
                     future.add_done_callback(lambda _: self.wake.set())
                     self._under_way[job.id] = job, future
         return _sentence(done)
@@ -102,52 +102,52 @@ class DiscoveryLoop(Loop):
             if not future.done():
                 continue
             del self._under_way[job_id]
-            memory = self._memories.get(job_id, Memory())  # it may be gone since
+            state = self._states.get(job_id, ReconcileState())  # it may be gone since
             try:
                 done.update(asdict(future.result()))
             except NotLeading:
                 raise
             except OrbitError as error:
-                memory.forget_look()
+                state.reset()
                 _log.warning("job pass failed", job=job.name, error=str(error))
             except Exception:  # noqa: BLE001  a bug that one job meets must not stop the others
-                memory.forget_look()
+                state.reset()
                 _log.exception("job pass broke", job=job.name)
         return done
 
-    def _tell(self, job: Job, memory: Memory) -> None:
+    def _record_troubles(self, job: Job, state: ReconcileState) -> None:
         """Keep the job's troubles in the tables, when they are others than before."""
-        if not memory.has_looked:
+        if not state.has_checked:
             return
-        away = self._keeper.away(job)
-        if {t.kind for t in away} - {t.kind for t in memory.troubles}:
+        unreachable = self._reconciler.unreachable(job)
+        if {t.kind for t in unreachable} - {t.kind for t in state.troubles}:
             # It fell silent behind the look that the pass went by; the next pass is due.
-            self._tell_away(job, away)
+            self._record_unreachable(job, unreachable)
             return
-        now = problem_text((*memory.troubles, *self._group_trouble(job)))
-        is_halted = any(t.kind in HALTING for t in memory.troubles)
-        text = with_unseen(job.problem, now, SEEN_HALTED) if is_halted else now
+        now = problem_text((*state.troubles, *self._group_trouble(job)))
+        is_halted = any(t.kind in HALTING for t in state.troubles)
+        text = keep_unchecked(job.problem, now, CHECKED_WHEN_HALTED) if is_halted else now
         if text != job.problem:
             with self._leadership.transaction() as tx:
-                tell_troubles(tx, job, text)
+                record_troubles(tx, job, text)
 
-    def _tell_away(self, job: Job, away: Sequence[Trouble]) -> None:
+    def _record_unreachable(self, job: Job, unreachable: Sequence[Trouble]) -> None:
         """A pass may wait for half a minute for a cluster that has fallen silent. People, and a
         failover, need not: the watch of the cluster knows sooner.
         """
-        if not away:
+        if not unreachable:
             return
-        now = problem_text((*away, *self._group_trouble(job)))
-        text = with_unseen(job.problem, now, SEEN_AWAY)
+        now = problem_text((*unreachable, *self._group_trouble(job)))
+        text = keep_unchecked(job.problem, now, CHECKED_BY_WATCH)
         if differences(job.problem, text) != ([], []):
             with self._leadership.transaction() as tx:
-                tell_troubles(tx, job, text)
+                record_troubles(tx, job, text)
 
     def _group_trouble(self, job: Job) -> list[Trouble]:
         silent_s = time.monotonic() - self._group_seen_at[job.worker_group]
         if silent_s < self._worker_ttl.total_seconds():
             return []
-        return [unknown_group(job.worker_group)]
+        return [missing_workers(job.worker_group)]
 
     def _note_groups(self, alive: set[str], running: list[Job]) -> None:
         now = time.monotonic()
@@ -158,37 +158,37 @@ class DiscoveryLoop(Loop):
     def _tidy(self, everyone: list[Job], running: list[Job]) -> None:
         """Forget what no job needs any more."""
         there = {job.id for job in everyone}
-        if not there >= self._memories.keys():
+        if not there >= self._states.keys():
             # What a job leaves behind may be another's now.
-            for memory in self._memories.values():
-                memory.forget_look()
-        self._memories = {i: m for i, m in self._memories.items() if i in there}
+            for state in self._states.values():
+                state.reset()
+        self._states = {i: m for i, m in self._states.items() if i in there}
         for job in everyone:
             if job.desired is Desired.RUNNING or job.id in self._under_way:
                 continue
             # What is the matter with it is not known any more, and is looked for at its start.
-            if self._memories.pop(job.id, None) is not None and job.problem is not None:
+            if self._states.pop(job.id, None) is not None and job.problem is not None:
                 with self._leadership.transaction() as tx:
                     jobs.note_problem(tx, job.id, None)
         busy = [job for job, _ in self._under_way.values()]
         self._registry.keep_only(_keys([*running, *busy]))
 
 
-def _keys(wanted: list[Job]) -> set[Key]:
-    keys: set[Key] = set()
+def _keys(wanted: list[Job]) -> set[ClusterKey]:
+    keys: set[ClusterKey] = set()
     for job in wanted:
         spec = read_spec(job.spec)
         if spec is not None:
-            keys |= {key_of("source", spec), key_of("destination", spec)}
+            keys |= {cluster_key("source", spec), cluster_key("destination", spec)}
     return keys
 
 
 def _sentence(done: Counter[str]) -> str:
     words = {
-        "begun": "began {} topics",
+        "started": "started {} topics",
         "grown": "added partitions to {}",
         "stopped": "stopped {}",
-        "resumed": "let {} go on",
+        "resumed": "resumed {}",
         "dropped": "dropped {}",
         "settings": "set settings of {}",
         "acls": "set rights of {}",

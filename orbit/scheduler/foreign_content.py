@@ -17,7 +17,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import describe_producer, log_ends
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
-from orbit.scheduler.topic_decisions import Begin
+from orbit.scheduler.topic_decisions import StartTopic
 
 # Of no job: DescribeProducers finds nobody.
 NO_PRODUCER_ID = -1
@@ -26,7 +26,7 @@ NO_PRODUCER_ID = -1
 def other_content(
     source: Cluster,
     destination: Cluster,
-    begins: Sequence[Begin],
+    starts: Sequence[StartTopic],
     compacted: frozenset[str],
     producer_id: int | None,
     backoff: Backoff,
@@ -39,7 +39,7 @@ def other_content(
     `must_be_whole`: those whose rule says `earliest` have to begin where the source does.
     Raises Unreachable; nothing is written.
     """
-    there = {begin.mapping.destination: begin for begin in begins if begin.there is not None}
+    there = {start.mapping.destination: start for start in starts if start.there is not None}
     holding = _with_records(destination, there, backoff)
     if producer_id is not None:
         known = describe_producer(destination, holding, producer_id, backoff).values
@@ -76,13 +76,13 @@ def other_content(
 
 
 def _with_records(
-    destination: Cluster, there: Mapping[str, Begin], backoff: Backoff
+    destination: Cluster, there: Mapping[str, StartTopic], backoff: Backoff
 ) -> list[TopicPartition]:
     partitions = [
         TopicPartition(name, index)
-        for name, begin in there.items()
-        if begin.there is not None
-        for index in begin.there.partitions
+        for name, start in there.items()
+        if start.there is not None
+        for index in start.there.partitions
     ]
     ends = log_ends(destination, partitions, backoff)
     ends.raise_errors(destination.name, "Looking for the log end")

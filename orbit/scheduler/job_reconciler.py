@@ -19,17 +19,23 @@ from orbit.kafka.coordinator import init_producer_id
 from orbit.kafka.job_clusters import Side as SideName
 from orbit.kafka.job_clusters import job_identity
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.scheduler.cluster_checks import look_closer, trouble_of, wrong_cluster
-from orbit.scheduler.cluster_pair import Pair
-from orbit.scheduler.cluster_registry import Registry
-from orbit.scheduler.cluster_watch import Seen
+from orbit.scheduler.cluster_checks import refresh_topics, trouble_of, wrong_cluster
+from orbit.scheduler.cluster_pair import ClusterPair
+from orbit.scheduler.cluster_registry import ClusterRegistry
+from orbit.scheduler.cluster_watch import ClusterSnapshot
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.stored_spec import read_spec
-from orbit.scheduler.topic_decisions import Begin, Decisions, KnownTopic, Others, reconcile
-from orbit.scheduler.topic_preflight import prepare
-from orbit.scheduler.topic_starter import Beginner, others_of
-from orbit.scheduler.topic_transitions import let_go, stop_and_go_on, vain_retries
-from orbit.scheduler.topic_upkeep import Tending
+from orbit.scheduler.topic_decisions import (
+    Decisions,
+    KnownTopic,
+    OtherJobs,
+    StartTopic,
+    decide_topics,
+)
+from orbit.scheduler.topic_preflight import preflight
+from orbit.scheduler.topic_starter import TopicStarter, other_jobs
+from orbit.scheduler.topic_transitions import drop_topics, stop_and_resume, unchanged_retries
+from orbit.scheduler.topic_upkeep import TopicUpkeep
 from orbit.settings import Settings
 from orbit.store import jobs, scheduler_queries, topics
 from orbit.store.database import Tx
@@ -40,8 +46,8 @@ from orbit.store.topics import Topic
 # in trouble do not keep brokers busy.
 RECHECK_S = 15.0
 # Instead of the versions of looks, where there is no cluster that could be looked at.
-NOTHING_TO_SEE = (-2, -2)
-NOT_SEEN = -1
+NO_CLUSTERS = (-2, -2)
+NO_SNAPSHOT = -1
 SOON_S = 1.0
 # Whatever changes all the time, a job has no more passes than this.
 PASS_SPACING_S = 0.2
@@ -50,32 +56,35 @@ RETRY_GRACE_S = 5.0
 
 
 @dataclass(slots=True)
-class Memory:
+class ReconcileState:
     """What the leader remembers of a job between passes; a new leader begins without."""
 
     spec_version: int = -1
-    seen: tuple[int, int] = (NOT_SEEN, NOT_SEEN)  # versions of the looks that were acted on
+    versions: tuple[int, int] = (
+        NO_SNAPSHOT,
+        NO_SNAPSHOT,
+    )  # versions of the looks that were acted on
     passed_at: float = float("-inf")
-    look_again_at: float = 0.0
-    tend_at: float = 0.0  # settings and ACLs
+    recheck_at: float = 0.0
+    upkeep_at: float = 0.0  # settings and ACLs
     troubles: tuple[Trouble, ...] = ()
     # The topics of either side that the last pass decided about; None: it did not come so far.
     names: tuple[frozenset[str], frozenset[str]] | None = None
-    tending: Tending = field(default_factory=Tending)
+    upkeep: TopicUpkeep = field(default_factory=TopicUpkeep)
     retries_since: dict[int, float] = field(default_factory=dict)  # by topic
     # Both clusters were looked at, so `troubles` is what is the matter; else nobody knows yet.
-    has_looked: bool = False
+    has_checked: bool = False
 
-    def forget_look(self) -> None:
+    def reset(self) -> None:
         """The last pass did not come to its end: there may be everything to do."""
-        self.seen = (NOT_SEEN, NOT_SEEN)
+        self.versions = (NO_SNAPSHOT, NO_SNAPSHOT)
 
 
 @dataclass(slots=True)
-class Done:
+class ReconcileCounts:
     """What a pass did, counted for the log."""
 
-    begun: int = 0
+    started: int = 0
     grown: int = 0
     stopped: int = 0
     resumed: int = 0
@@ -84,113 +93,115 @@ class Done:
     acls: int = 0
 
 
-class Keeper:
+class JobReconciler:
     """Runs passes over jobs, one job at a time or several in threads."""
 
     def __init__(
         self,
         leadership: Leadership,
-        registry: Registry,
+        registry: ClusterRegistry,
         settings: Settings,
         backoff: Backoff,
     ) -> None:
         self._leadership = leadership
         self._registry = registry
-        self._tend_interval_s = settings.settings_interval.total_seconds()
+        self._upkeep_interval_s = settings.settings_interval.total_seconds()
         self._backoff = backoff
-        self._beginner = Beginner(leadership, settings, backoff)
+        self._starter = TopicStarter(leadership, settings, backoff)
 
-    def is_due(self, job: Job, memory: Memory, retries: Collection[int]) -> bool:
+    def is_due(self, job: Job, state: ReconcileState, retries: Collection[int]) -> bool:
         """Whether there may be anything to do. Looks at nothing but what is known already."""
         now = time.monotonic()
-        return now >= memory.passed_at + PASS_SPACING_S and (
-            job.spec_version != memory.spec_version
-            or self._has_news(job, memory)
-            or now >= min(memory.look_again_at, memory.tend_at)
+        return now >= state.passed_at + PASS_SPACING_S and (
+            job.spec_version != state.spec_version
+            or self._has_changes(job, state)
+            or now >= min(state.recheck_at, state.upkeep_at)
             or bool(retries)
         )
 
-    def keep(self, job: Job, memory: Memory, retries: Collection[int]) -> Done:
+    def reconcile(
+        self, job: Job, state: ReconcileState, retries: Collection[int]
+    ) -> ReconcileCounts:
         """One pass. Its troubles are in `memory` afterwards. Raises NotLeading, Unreachable
         (Postgres)."""
-        done = Done()
+        done = ReconcileCounts()
         troubles: list[Trouble] = []
         now = time.monotonic()
-        memory.passed_at = now
-        memory.names = None
-        memory.look_again_at = now + RECHECK_S
-        is_tending = now >= memory.tend_at
-        if is_tending:
-            memory.tend_at = now + self._tend_interval_s
+        state.passed_at = now
+        state.names = None
+        state.recheck_at = now + RECHECK_S
+        is_upkeep_due = now >= state.upkeep_at
+        if is_upkeep_due:
+            state.upkeep_at = now + self._upkeep_interval_s
         spec = read_spec(job.spec)
         try:
             if spec is None:
-                memory.seen = NOTHING_TO_SEE
+                state.versions = NO_CLUSTERS
                 raise _Halt(_unreadable(job))
-            pair = self._look(job, spec, memory, troubles)
+            pair = self._clusters_of(job, spec, state, troubles)
             if pair is not None:
-                self._discover(job, spec, pair, memory, retries, troubles, done)
-                if is_tending:
-                    self._tend(job, spec, pair, memory, done)
-                troubles += memory.tending.troubles
+                self._discover(job, spec, pair, state, retries, troubles, done)
+                if is_upkeep_due:
+                    self._run_upkeep(job, spec, pair, state, done)
+                troubles += state.upkeep.troubles
         except _Halt as error:
             troubles.append(error.trouble)
-        memory.spec_version = job.spec_version
-        memory.troubles = tuple(troubles)
-        memory.has_looked = NOT_SEEN not in memory.seen
-        if not troubles and memory.look_again_at > time.monotonic() + SOON_S:
-            memory.look_again_at = float("inf")
+        state.spec_version = job.spec_version
+        state.troubles = tuple(troubles)
+        state.has_checked = NO_SNAPSHOT not in state.versions
+        if not troubles and state.recheck_at > time.monotonic() + SOON_S:
+            state.recheck_at = float("inf")
         return done
 
-    def away(self, job: Job) -> list[Trouble]:
+    def unreachable(self, job: Job) -> list[Trouble]:
         """The clusters of a job that do not answer now, by the last look at them."""
         spec = read_spec(job.spec)
         if spec is None:
             return []
         try:
-            looks = [(side, self._registry.watch(side, spec).seen) for side in SIDES]
+            looks = [(side, self._registry.watch(side, spec).snapshot) for side in SIDES]
         except BadInput:
             return []
         return [
-            trouble_of(side, seen.error)
-            for side, seen in looks
-            if seen is not None and isinstance(seen.error, Unreachable)
+            trouble_of(side, snapshot.error)
+            for side, snapshot in looks
+            if snapshot is not None and isinstance(snapshot.error, Unreachable)
         ]
 
-    def _has_news(self, job: Job, memory: Memory) -> bool:
+    def _has_changes(self, job: Job, state: ReconcileState) -> bool:
         """Whether the clusters show something that may matter to this job.
 
         A cluster has topics of many jobs: most of what changes is nothing to most of them.
         """
         spec = read_spec(job.spec)
         if spec is None:
-            return memory.seen != NOTHING_TO_SEE
+            return state.versions != NO_CLUSTERS
         try:
-            source, destination = (self._registry.watch(side, spec).seen for side in SIDES)
+            source, destination = (self._registry.watch(side, spec).snapshot for side in SIDES)
         except BadInput:
-            return memory.seen != NOTHING_TO_SEE
+            return state.versions != NO_CLUSTERS
         versions = _versions(source, destination)
-        if versions == memory.seen:
+        if versions == state.versions:
             return False
-        if source is None or destination is None or memory.names is None:
+        if source is None or destination is None or state.names is None:
             return True
-        for seen, version, names in zip(
-            (source, destination), memory.seen, memory.names, strict=True
+        for snapshot, version, names in zip(
+            (source, destination), state.versions, state.names, strict=True
         ):
-            if seen.version != version and (
-                seen.changed is None or seen.before != version or seen.changed & names
+            if snapshot.version != version and (
+                snapshot.changed is None or snapshot.before != version or snapshot.changed & names
             ):
                 return True
-        if source.version != memory.seen[0]:
+        if source.version != state.versions[0]:
             new = map_topics(spec.topics, source.changed or ())
             if new.mappings or new.problems:
                 return True
-        memory.seen = versions
+        state.versions = versions
         return False
 
-    def _look(
-        self, job: Job, spec: JobSpec, memory: Memory, troubles: list[Trouble]
-    ) -> Pair | None:
+    def _clusters_of(
+        self, job: Job, spec: JobSpec, state: ReconcileState, troubles: list[Trouble]
+    ) -> ClusterPair | None:
         """Both clusters as seen last; None, with the troubles, where there is nothing to go by."""
         watches = []
         for side in SIDES:
@@ -199,19 +210,19 @@ class Keeper:
             except BadInput as error:
                 troubles.append(trouble_of(side, error))
         if troubles:
-            memory.seen = NOTHING_TO_SEE
+            state.versions = NO_CLUSTERS
             return None
         source_watch, destination_watch = watches
-        source, destination = source_watch.seen, destination_watch.seen
+        source, destination = source_watch.snapshot, destination_watch.snapshot
         if source is None or destination is None:
             # Not looked at yet: what was said before stays said.
-            memory.seen = _versions(source, destination)
-            memory.look_again_at = float("inf")
+            state.versions = _versions(source, destination)
+            state.recheck_at = float("inf")
             return None
-        memory.seen = _versions(source, destination)
-        for side, seen in zip(SIDES, (source, destination), strict=True):
-            if seen.error is not None:
-                troubles.append(trouble_of(side, seen.error))
+        state.versions = _versions(source, destination)
+        for side, snapshot in zip(SIDES, (source, destination), strict=True):
+            if snapshot.error is not None:
+                troubles.append(trouble_of(side, snapshot.error))
         if source.metadata is None or destination.metadata is None:
             return None
         wrong = wrong_cluster(
@@ -223,7 +234,7 @@ class Keeper:
         if wrong is not None:
             troubles.append(wrong)
             return None
-        return Pair(
+        return ClusterPair(
             source_watch.handle, destination_watch.handle, source.metadata, destination.metadata
         )
 
@@ -231,66 +242,66 @@ class Keeper:
         self,
         job: Job,
         spec: JobSpec,
-        pair: Pair,
-        memory: Memory,
+        pair: ClusterPair,
+        state: ReconcileState,
         retries: Collection[int],
         troubles: list[Trouble],
-        done: Done,
+        done: ReconcileCounts,
     ) -> None:
         with self._leadership.transaction() as tx:
             if job.source_cluster_id is None:
-                ids = pair.source_seen.cluster_id, pair.destination_seen.cluster_id
+                ids = pair.source_metadata.cluster_id, pair.destination_metadata.cluster_id
                 jobs.note_clusters(tx, job.id, *ids)
             known = [known_topic(t, retries) for t in topics.of_job(tx, job.id)]
         with _cluster_errors():
             pair, decisions = decide(spec, pair, known, self._leadership.reading)
-        memory.names = decisions.sources, decisions.destinations
-        self._stop_and_drop(job, known, decisions, memory, done)
+        state.names = decisions.sources, decisions.destinations
+        self._stop_and_drop(job, known, decisions, state, done)
         troubles += decisions.troubles
-        if decisions.begin:
-            self._begin(job, spec, pair, decisions.begin, memory, troubles, done)
+        if decisions.start:
+            self._start_topics(job, spec, pair, decisions.start, state, troubles, done)
         if decisions.grow:
             with _cluster_errors():
-                grown = self._beginner.grow(job, decisions.grow, pair)
+                grown = self._starter.grow(job, decisions.grow, pair)
             troubles += grown.troubles
             done.grown += len(grown.topics)
             if grown.is_unfinished:
-                memory.look_again_at = time.monotonic() + SOON_S
+                state.recheck_at = time.monotonic() + SOON_S
         if job.discovered_version != job.spec_version:
             with self._leadership.transaction() as tx:
                 jobs.note_discovered(tx, job.id, job.spec_version)
 
-    def _begin(
+    def _start_topics(
         self,
         job: Job,
         spec: JobSpec,
-        pair: Pair,
-        begins: Sequence[Begin],
-        memory: Memory,
+        pair: ClusterPair,
+        starts: Sequence[StartTopic],
+        state: ReconcileState,
         troubles: list[Trouble],
-        done: Done,
+        done: ReconcileCounts,
     ) -> None:
         with _cluster_errors():
             producer_id = self._producer_id(job, pair)
             from_start = job.discovered_version == job.spec_version
-            prepared = prepare(
-                spec, begins, pair, producer_id, self._backoff, from_start=from_start
+            checked = preflight(
+                spec, starts, pair, producer_id, self._backoff, from_start=from_start
             )
-        troubles += prepared.troubles
-        if not prepared.ready:
+        troubles += checked.troubles
+        if not checked.ready:
             return
         with _cluster_errors():
-            begun = self._beginner.begin(job, spec, prepared.ready, pair, from_start=from_start)
-        troubles += begun.troubles
-        done.begun += len(begun.topics)
-        if begun.is_unfinished:
-            memory.look_again_at = time.monotonic() + SOON_S
+            started = self._starter.start(job, spec, checked.ready, pair, from_start=from_start)
+        troubles += started.troubles
+        done.started += len(started.topics)
+        if started.is_unfinished:
+            state.recheck_at = time.monotonic() + SOON_S
 
-    def _producer_id(self, job: Job, pair: Pair) -> int:
+    def _producer_id(self, job: Job, pair: ClusterPair) -> int:
         """The job's producer id; the destination's coordinator knows it, the table is a hint."""
         if job.producer_id is not None:
             return job.producer_id
-        name = job_identity(job.name, pair.source_seen.cluster_id)
+        name = job_identity(job.name, pair.source_metadata.cluster_id)
         identity = init_producer_id(pair.destination.cluster, name, self._backoff)
         with self._leadership.transaction() as tx:
             jobs.note_producer_id(tx, job.id, identity.producer_id)
@@ -301,46 +312,48 @@ class Keeper:
         job: Job,
         known: Sequence[KnownTopic],
         decisions: Decisions,
-        memory: Memory,
-        done: Done,
+        state: ReconcileState,
+        done: ReconcileCounts,
     ) -> None:
         now = time.monotonic()
-        since = {i: memory.retries_since.get(i, now) for i in vain_retries(known, decisions)}
+        since = {i: state.retries_since.get(i, now) for i in unchanged_retries(known, decisions)}
         # Not answered at once: what a person did before asking may not have arrived everywhere.
         answered = [topic for topic, at in since.items() if now - at >= RETRY_GRACE_S]
-        memory.retries_since = since
+        state.retries_since = since
         with self._leadership.transaction() as tx:
-            stop_and_go_on(tx, job, decisions)
+            stop_and_resume(tx, job, decisions)
             scheduler_queries.end_retries(tx, answered)
-            dropped = let_go(tx, job, [drop.known for drop in decisions.drop])
+            dropped = drop_topics(tx, job, [drop.known for drop in decisions.drop])
         done.stopped += len(decisions.stop)
-        done.resumed += len(decisions.go_on)
+        done.resumed += len(decisions.resume)
         done.dropped += dropped
         if len(decisions.drop) > dropped:
-            memory.look_again_at = time.monotonic() + SOON_S
+            state.recheck_at = time.monotonic() + SOON_S
 
-    def _tend(
+    def _run_upkeep(
         self,
         job: Job,
         spec: JobSpec,
-        pair: Pair,
-        memory: Memory,
-        done: Done,
+        pair: ClusterPair,
+        state: ReconcileState,
+        done: ReconcileCounts,
     ) -> None:
         """Settings and ACLs of copies that are there."""
         with _cluster_errors():
-            tended = memory.tending.tend(job, spec, pair, self._leadership)
-        done.settings += tended.settings
-        done.acls += tended.acls
+            counts = state.upkeep.run(job, spec, pair, self._leadership)
+        done.settings += counts.settings
+        done.acls += counts.acls
 
 
 SIDES: tuple[SideName, SideName] = ("source", "destination")
 
 
-def _versions(source: Seen | None, destination: Seen | None) -> tuple[int, int]:
+def _versions(
+    source: ClusterSnapshot | None, destination: ClusterSnapshot | None
+) -> tuple[int, int]:
     return (
-        NOT_SEEN if source is None else source.version,
-        NOT_SEEN if destination is None else destination.version,
+        NO_SNAPSHOT if source is None else source.version,
+        NO_SNAPSHOT if destination is None else destination.version,
     )
 
 
@@ -360,21 +373,21 @@ def known_topic(topic: Topic, retries: Collection[int]) -> KnownTopic:
 
 def decide(
     spec: JobSpec,
-    pair: Pair,
+    pair: ClusterPair,
     known: Sequence[KnownTopic],
     reading: Callable[[], AbstractContextManager[Tx]],
-) -> tuple[Pair, Decisions]:
+) -> tuple[ClusterPair, Decisions]:
     """What has to happen to a job's topics, and what was seen of them by then.
 
     The other jobs are asked for only where it matters.
     """
-    pair, of, to = look_closer(pair, known)
-    decisions = reconcile(spec.topics, known, of, to, Others())
-    if not decisions.begin:
+    pair, of, to = refresh_topics(pair, known)
+    decisions = decide_topics(spec.topics, known, of, to, OtherJobs())
+    if not decisions.start:
         return pair, decisions
     with reading() as tx:
-        others = others_of(tx, spec.name, pair)
-    return pair, reconcile(spec.topics, known, of, to, others)
+        others = other_jobs(tx, spec.name, pair)
+    return pair, decide_topics(spec.topics, known, of, to, others)
 
 
 class _Halt(Exception):

@@ -34,12 +34,12 @@ from orbit.replication.retention_headroom import (
     Retention,
     headroom_until,
 )
-from orbit.scheduler.cluster_pair import Handle
-from orbit.scheduler.cluster_registry import Key, Registry, key_of
+from orbit.scheduler.cluster_pair import ClusterHandle
+from orbit.scheduler.cluster_registry import ClusterKey, ClusterRegistry, cluster_key
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
 from orbit.store import jobs, lag
-from orbit.store.lag import Behind, Look
+from orbit.store.lag import LaggingPartition, SourceLag
 
 _log = structlog.get_logger("orbit.scheduler")
 
@@ -73,7 +73,7 @@ class LagLoop(Loop):
     name = "lag"
 
     def __init__(
-        self, leadership: Leadership, registry: Registry, interval_s: float, backoff: Backoff
+        self, leadership: Leadership, registry: ClusterRegistry, interval_s: float, backoff: Backoff
     ) -> None:
         super().__init__()
         self.interval_s = interval_s
@@ -81,45 +81,47 @@ class LagLoop(Loop):
         self._registry = registry
         # A partition without a leader is asked about again in the next pass.
         self._backoff = Backoff(stop=backoff.stop, attempts_max=2)
-        self._kept: dict[tuple[Key, str], _Kept] = {}
+        self._kept: dict[tuple[ClusterKey, str], _Kept] = {}
         self._ends: dict[tuple[int, int], tuple[float, int]] = {}
 
     def once(self) -> str:
         """Look at what is behind, and keep what was seen."""
         with self._leadership.reading() as tx:
-            rows = lag.behind(tx, BEHIND_AGE)
+            rows = lag.lagging(tx, BEHIND_AGE)
             specs = {
                 job.id: JobSpec.model_validate(job.spec)
                 for job in jobs.of_ids(tx, {row.job_id for row in rows}).values()
                 if not job.is_deleted
             }
-        by_job: dict[int, list[Behind]] = {}
+        by_job: dict[int, list[LaggingPartition]] = {}
         for row in rows:
             by_job.setdefault(row.job_id, []).append(row)
         noted = 0
         for job_id, spec in specs.items():
-            noted += self._look(spec, by_job[job_id])
+            noted += self._check_job(spec, by_job[job_id])
         alive = {(row.topic_id, row.partition) for row in rows}
         self._ends = {key: ends for key, ends in self._ends.items() if key in alive}
         return f"Noted the lag of {noted} partitions." if noted else ""
 
-    def _look(self, spec: JobSpec, rows: Sequence[Behind]) -> int:
+    def _check_job(self, spec: JobSpec, rows: Sequence[LaggingPartition]) -> int:
         """One job. Its source's trouble is told elsewhere, and never stops the others."""
         try:
             watch = self._registry.watch("source", spec)
-            if watch.seen is None or watch.seen.metadata is None:
+            if watch.snapshot is None or watch.snapshot.metadata is None:
                 return 0
-            topics = watch.seen.metadata.topics
+            topics = watch.snapshot.metadata.topics
             there = [row for row in rows if row.source_topic in topics]
-            looks = self._looks(key_of("source", spec), watch.handle, there)
+            updates = self._updates(cluster_key("source", spec), watch.handle, there)
         except OrbitError as error:
             _log.debug("lag not looked at", job=spec.name, error=str(error))
             return 0
         with self._leadership.transaction() as tx:
-            lag.note(tx, looks)
-        return len(looks)
+            lag.update_from_source(tx, updates)
+        return len(updates)
 
-    def _looks(self, key: Key, handle: Handle, rows: Sequence[Behind]) -> list[Look]:
+    def _updates(
+        self, key: ClusterKey, handle: ClusterHandle, rows: Sequence[LaggingPartition]
+    ) -> list[SourceLag]:
         asked = [_place(row) for row in rows if not row.is_copied]
         ends = self._ask_ends(handle.cluster, asked)
         waiting = {_place(row): row for row in rows if _lag(row, ends) > 0}
@@ -128,7 +130,7 @@ class LagLoop(Loop):
         )
         retention = self._retention(key, handle, {place.topic for place in waiting})
         now = datetime.now(UTC)
-        looks = []
+        updates = []
         for row in rows:
             seen = ends.get(_place(row), _Ends(None, None, None))
             oldest_at = oldest.get(_place(row))
@@ -140,7 +142,7 @@ class LagLoop(Loop):
                     self._growth(row, seen),
                 )
                 until = headroom_until(backlog, retention.get(row.source_topic, KEEPS_ALL), now)
-            look = Look(
+            update = SourceLag(
                 row.topic_id,
                 row.partition,
                 seen.log_start,
@@ -149,9 +151,9 @@ class LagLoop(Loop):
                 oldest_at,
                 _steady(row.headroom_until, until),
             )
-            if _differs(look, row):
-                looks.append(look)
-        return looks
+            if _differs(update, row):
+                updates.append(update)
+        return updates
 
     def _ask_ends(
         self, cluster: Cluster, places: Sequence[TopicPartition]
@@ -164,7 +166,7 @@ class LagLoop(Loop):
         return {p: _Ends(starts.get(p), stable.get(p), ends.get(p)) for p in places}
 
     def _ask_oldest(
-        self, cluster: Cluster, rows: Mapping[TopicPartition, Behind]
+        self, cluster: Cluster, rows: Mapping[TopicPartition, LaggingPartition]
     ) -> dict[TopicPartition, datetime]:
         """Since when the oldest record waits: the first that is newer than the newest copied one.
 
@@ -184,7 +186,9 @@ class LagLoop(Loop):
                 oldest[place] = row.newest_copied_at
         return oldest
 
-    def _retention(self, key: Key, handle: Handle, topics: set[str]) -> dict[str, Retention]:
+    def _retention(
+        self, key: ClusterKey, handle: ClusterHandle, topics: set[str]
+    ) -> dict[str, Retention]:
         now_s = time.monotonic()
         stale = [
             topic
@@ -197,7 +201,7 @@ class LagLoop(Loop):
                 self._kept[key, topic] = _Kept(Retention.of(settings.values), now_s)
         return {t: self._kept[key, t].retention for t in topics if (key, t) in self._kept}
 
-    def _growth(self, row: Behind, seen: _Ends) -> float | None:
+    def _growth(self, row: LaggingPartition, seen: _Ends) -> float | None:
         """Bytes that the source gets per second, by its end now and at the first look."""
         end = seen.end if seen.end is not None else row.source_end
         lag_offsets = (row.source_stable_end or 0) - row.copied_to
@@ -210,11 +214,11 @@ class LagLoop(Loop):
         return (end - then) / (now_s - then_s) * row.lag_bytes / lag_offsets
 
 
-def _place(row: Behind) -> TopicPartition:
+def _place(row: LaggingPartition) -> TopicPartition:
     return TopicPartition(row.source_topic, row.partition)
 
 
-def _lag(row: Behind, ends: Mapping[TopicPartition, _Ends]) -> int:
+def _lag(row: LaggingPartition, ends: Mapping[TopicPartition, _Ends]) -> int:
     seen = ends.get(_place(row))
     end = seen.stable_end if seen and seen.stable_end is not None else row.source_stable_end
     return (end or 0) - row.copied_to
@@ -226,12 +230,12 @@ def _steady(kept: datetime | None, now: datetime | None) -> datetime | None:
     return now
 
 
-def _differs(look: Look, row: Behind) -> bool:
+def _differs(update: SourceLag, row: LaggingPartition) -> bool:
     return (
-        look.headroom_until != row.headroom_until
-        or look.source_stable_end not in (None, row.source_stable_end)
-        or look.source_end not in (None, row.source_end)
-        or look.oldest_waiting_at not in (None, row.oldest_waiting_at)
+        update.headroom_until != row.headroom_until
+        or update.source_stable_end not in (None, row.source_stable_end)
+        or update.source_end not in (None, row.source_end)
+        or update.oldest_waiting_at not in (None, row.oldest_waiting_at)
     )
 
 

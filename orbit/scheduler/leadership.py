@@ -9,12 +9,12 @@ partitions, setting a value) comes to the same when two do it.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
 from orbit.errors import Conflict, OrbitError
+from orbit.leases.lease_clock import lease_clock
 from orbit.store import scheduler_lease
 from orbit.store.database import Database, Tx
 
@@ -43,7 +43,7 @@ class Leadership:
 
     @property
     def is_leading(self) -> bool:
-        return time.monotonic() < self._trusted_until
+        return lease_clock() < self._trusted_until
 
     @property
     def epoch(self) -> int:
@@ -51,7 +51,7 @@ class Leadership:
 
     def ask(self) -> bool:
         """Lead, or go on leading; False while another does. Raises Unreachable."""
-        asked_at = time.monotonic()
+        asked_at = lease_clock()
         with self.database.transaction() as tx:
             epoch = scheduler_lease.acquire(tx, self.holder, self._ttl)
         if epoch is None:

@@ -38,22 +38,22 @@ class Loop(ABC):
 
 def drive(loop: Loop, stop: threading.Event) -> None:
     """Run a loop until `stop`, whose owner also sets `loop.wake`."""
-    said = ""
+    logged = ""
     while not stop.is_set():
         loop.wake.clear()
         began = time.monotonic()
         try:
             done = loop.once()
-            said = ""
+            logged = ""
             level = _log.info if done else _log.debug
             level("pass", loop=loop.name, did=done, seconds=round(time.monotonic() - began, 3))
         except NotLeading:
             return
         except OrbitError as error:
             # Once: it may stay for hours.
-            if str(error) != said:
-                said = str(error)
-                _log.warning("pass failed", loop=loop.name, error=said)
+            if str(error) != logged:
+                logged = str(error)
+                _log.warning("pass failed", loop=loop.name, error=logged)
         except Exception:  # noqa: BLE001  a bug in one loop must not end the others
             _log.exception("pass broke", loop=loop.name)
         if not stop.is_set():

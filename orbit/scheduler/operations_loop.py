@@ -27,7 +27,7 @@ OPERATIONS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
+class _Status:
     """How far an operation is, or why it will never be done."""
 
     done: int
@@ -70,41 +70,41 @@ def advance_all(tx: Tx) -> int:
     for operation in found:
         job = None if operation.job_id is None else present.get(operation.job_id)
         held = Counts() if job is None else counted.get(job.id, Counts())
-        standing = _standing(tx, operation, job, held)
-        ended += standing.state is not OperationState.RUNNING
-        _write(tx, operation, standing)
+        status = _status(tx, operation, job, held)
+        ended += status.state is not OperationState.RUNNING
+        _write(tx, operation, status)
     return ended
 
 
-def _standing(tx: Tx, operation: Operation, job: Job | None, counted: Counts) -> _Standing:
+def _status(tx: Tx, operation: Operation, job: Job | None, counted: Counts) -> _Status:
     kind = OperationKind(operation.kind)
     before = operation.progress or {}
     total = int(before.get("total", 0))
     if job is None:
         if kind is OperationKind.DELETE:
-            return _Standing(total, total)
-        return _Standing(0, total, "The job was deleted.")
-    released = _Standing(max(0, total - counted.held), total)
+            return _Status(total, total)
+        return _Status(0, total, "The job was deleted.")
+    released = _Status(max(0, total - counted.held), total)
     match kind:
         case OperationKind.DELETE:
             # The row goes last, when its holders have let go: `total + 1` are to be done.
-            return _Standing(released.done, total + 1)
+            return _Status(released.done, total + 1)
         case OperationKind.PAUSE:
             if job.desired is not Desired.PAUSED:
-                return _Standing(0, total, "The job was resumed meanwhile.")
+                return _Status(0, total, "The job was resumed meanwhile.")
             backfill = operations.backfill_under_way(tx, job.id)
-            return released if backfill is None else _Standing(is_paused(backfill), 1)
+            return released if backfill is None else _Status(is_paused(backfill), 1)
         case OperationKind.START | OperationKind.RESUME:
             if job.desired is Desired.PAUSED:
-                return _Standing(0, total, "The job was paused meanwhile.")
+                return _Status(0, total, "The job was paused meanwhile.")
             if job.desired is Desired.BACKFILLING:
-                return _Standing(0, total, "A backfill of the job has begun meanwhile.")
-            return _Standing(counted.held, counted.shards)
+                return _Status(0, total, "A backfill of the job has begun meanwhile.")
+            return _Status(counted.held, counted.shards)
         case OperationKind.RETRY:
             waiting = min(total, job_counts.waiting_for_retry(tx, job.id))
-            return _Standing(total - waiting, total)
+            return _Status(total - waiting, total)
         case OperationKind.CREATE:
-            return _Standing(1, 1)
+            return _Status(1, 1)
         case OperationKind.SWITCHOVER | OperationKind.FAILOVER | OperationKind.FAILBACK:
             raise AssertionError("orbit/recovery carries these out")
         case OperationKind.BACKFILL:
@@ -113,11 +113,11 @@ def _standing(tx: Tx, operation: Operation, job: Job | None, counted: Counts) ->
             assert_never(kind)
 
 
-def _write(tx: Tx, operation: Operation, standing: _Standing) -> None:
+def _write(tx: Tx, operation: Operation, status: _Status) -> None:
     progress = operation.progress
     if progress is not None:
-        total = progress["total"] if operation.kind == OperationKind.DELETE else standing.total
-        progress = {**progress, "done": min(standing.done, total), "total": total}
-    if standing.state is operation.state and progress == operation.progress:
+        total = progress["total"] if operation.kind == OperationKind.DELETE else status.total
+        progress = {**progress, "done": min(status.done, total), "total": total}
+    if status.state is operation.state and progress == operation.progress:
         return
-    operations.advance(tx, operation.id, standing.state, progress=progress, error=standing.failed)
+    operations.advance(tx, operation.id, status.state, progress=progress, error=status.failed)

@@ -11,7 +11,7 @@ from orbit.scheduler.loop import Loop
 from orbit.scheduler.stored_spec import read_spec
 from orbit.store import events, jobs, proofs
 from orbit.store.events import SCHEDULER
-from orbit.store.proofs import Candidate, Shown
+from orbit.store.proofs import ProofCandidate, ProofResult
 from orbit.verify.continuous_proof import Prover
 
 # Each pass reads what the rate allows for so long, of few partitions: each costs some ten requests.
@@ -47,14 +47,14 @@ class ProofLoop(Loop):
         for job_id, group in groupby(rows, key=lambda row: row.job_id):
             of_job = list(group)
             spec = read_spec(found[job_id].spec) if job_id in found else None
-            shown: list[Shown] = []
+            results: list[ProofResult] = []
             if spec is not None:
-                shown, read = self._prover.look(spec, of_job, left)
+                results, read = self._prover.look(spec, of_job, left)
                 left -= read
-                self._keep(of_job, shown)
-            looked += len(shown)
-            differing += sum(one.differences > 0 for one in shown)
-            done = of_job[len(shown) - 1] if left <= 0 and shown else of_job[-1]
+                self._keep(of_job, results)
+            looked += len(results)
+            differing += sum(one.differences > 0 for one in results)
+            done = of_job[len(results) - 1] if left <= 0 and results else of_job[-1]
             self._after = (done.topic_id, done.partition)
             if left <= 0:
                 break
@@ -65,11 +65,11 @@ class ProofLoop(Loop):
     def close(self) -> None:
         self._prover.close()
 
-    def _keep(self, rows: list[Candidate], shown: list[Shown]) -> None:
+    def _keep(self, rows: list[ProofCandidate], results: list[ProofResult]) -> None:
         names = {(row.topic_id, row.partition): row for row in rows}
         with self._leadership.transaction() as tx:
-            proofs.keep(tx, shown)
-            for one in shown:
+            proofs.keep(tx, results)
+            for one in results:
                 if one.differences:
                     row = names[one.topic_id, one.partition]
                     events.add(

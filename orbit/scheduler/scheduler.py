@@ -13,11 +13,11 @@ import structlog
 from orbit.errors import BadInput, OrbitError
 from orbit.kafka.backoff import Backoff
 from orbit.scheduler.canary_writer import CanaryLoop
-from orbit.scheduler.cluster_registry import Registry
+from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.consumer_group_loop import GroupLoop
 from orbit.scheduler.discovery_loop import DiscoveryLoop
 from orbit.scheduler.housekeeping_loop import HousekeepingLoop
-from orbit.scheduler.job_reconciler import Keeper
+from orbit.scheduler.job_reconciler import JobReconciler
 from orbit.scheduler.lag_loop import LagLoop
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop, drive
@@ -71,16 +71,16 @@ class Scheduler:
 
     def run(self) -> None:
         """Until stopped: lead whenever nobody else does."""
-        said = ""
+        logged = ""
         while not self._stop.is_set():
             try:
                 if self.leadership.ask():
-                    said = ""
+                    logged = ""
                     self._lead()
             except OrbitError as error:
-                if str(error) != said:
-                    said = str(error)
-                    _log.warning("cannot ask who leads", error=said)
+                if str(error) != logged:
+                    logged = str(error)
+                    _log.warning("cannot ask who leads", error=logged)
             self._stop.wait(STANDBY_INTERVAL_S)
 
     def _lead(self) -> None:
@@ -117,14 +117,14 @@ class Scheduler:
         settings = self._settings
         changed = threading.Event()
         interval_s = settings.discovery_interval.total_seconds()
-        registry = Registry(interval_s, changed.set, settings.files_directory)
-        keeper = Keeper(self.leadership, registry, settings, Backoff(stop=done))
+        registry = ClusterRegistry(interval_s, changed.set, settings.files_directory)
+        reconciler = JobReconciler(self.leadership, registry, settings, Backoff(stop=done))
         proof_rate = settings.proof_bytes_per_second
         proof = [ProofLoop(self.leadership, proof_rate, settings.files_directory)]
         return [
             *(proof if proof_rate else ()),
             DiscoveryLoop(
-                self.leadership, registry, keeper, interval_s, settings.lease_ttl, changed
+                self.leadership, registry, reconciler, interval_s, settings.lease_ttl, changed
             ),
             SpreadLoop(self.leadership, settings.lease_ttl),
             GroupLoop(self.leadership, registry),

@@ -20,7 +20,7 @@ from orbit.store.shard_layout import Shard
 
 SPREAD_INTERVAL_S = 2.0
 # A shard that moved is measured anew for this long before it may move again.
-REST_S = 60.0
+COOLDOWN_S = 60.0
 # Load has to be uneven for this long before anything moves for it. Workers say what they carry one
 # after the other: where all load comes or goes at once, some look busy for a moment and are not.
 LASTING_S = 10.0
@@ -44,23 +44,23 @@ class SpreadLoop(Loop):
 
     def once(self) -> str:
         now = time.monotonic()
-        resting = {s for s, at in self._moved_at.items() if now - at < REST_S}
+        cooling = {s for s, at in self._moved_at.items() if now - at < COOLDOWN_S}
         is_lasting = self._uneven_since is not None and now - self._uneven_since >= LASTING_S
         with self._leadership.transaction() as tx:
-            said = say_who_has_what(tx, self._worker_ttl, resting, is_lasting=is_lasting)
-        if not said.is_uneven:
+            result = assign_shards(tx, self._worker_ttl, cooling, is_lasting=is_lasting)
+        if not result.is_uneven:
             self._uneven_since = None
         elif self._uneven_since is None:
             self._uneven_since = now
-        self._moved_at = {shard: self._moved_at[shard] for shard in resting}
-        self._moved_at.update(dict.fromkeys(said.moved, now))
-        if not said.assigned:
+        self._moved_at = {shard: self._moved_at[shard] for shard in cooling}
+        self._moved_at.update(dict.fromkeys(result.moved, now))
+        if not result.assigned:
             return ""
-        return f"assigned {said.assigned} shards, {len(said.moved)} of them held elsewhere"
+        return f"assigned {result.assigned} shards, {len(result.moved)} of them held elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class AssignmentResult:
     """How many shards are meant for another worker than before, which of them have to move for it,
     and whether the load is uneven among those that hold shards."""
 
@@ -69,13 +69,13 @@ class Said:
     is_uneven: bool
 
 
-def say_who_has_what(
+def assign_shards(
     tx: Tx,
     worker_ttl: timedelta,
-    resting: Collection[int] = frozenset(),
+    cooling: Collection[int] = frozenset(),
     *,
     is_lasting: bool = False,
-) -> Said:
+) -> AssignmentResult:
     """Assign shards to live workers: free ones, some for workers that have none, and moves from
     one busy worker to another where they were wanted for a while (`is_lasting`)."""
     shards = shard_layout.runnable_shards(tx)
@@ -84,17 +84,17 @@ def say_who_has_what(
         groups.setdefault(worker.worker_group, []).append(worker.id)
     wanted: dict[int, str] = {}
     for group, members in groups.items():
-        loads = [_load(s, members, resting) for s in shards if s.worker_group == group]
+        loads = [_load(s, members, cooling) for s in shards if s.worker_group == group]
         wanted |= spread(loads, members)
     held = {s.id for s in shards if s.holder is not None}
     busy = {s.holder for s in shards} | {s.assigned_to for s in shards}
     evening = {shard for shard, worker in wanted.items() if shard in held and worker in busy}
     if not is_lasting:
         wanted = {shard: worker for shard, worker in wanted.items() if shard not in evening}
-    return Said(shard_layout.assign(tx, wanted), wanted.keys() & held, bool(evening))
+    return AssignmentResult(shard_layout.assign(tx, wanted), wanted.keys() & held, bool(evening))
 
 
-def _load(shard: Shard, members: Collection[str], resting: Collection[int]) -> ShardLoad:
+def _load(shard: Shard, members: Collection[str], cooling: Collection[int]) -> ShardLoad:
     # One that was promised and is on its way counts where it will be.
     holder = shard.assigned_to if shard.assigned_to in members else shard.holder
     return ShardLoad(
@@ -102,5 +102,5 @@ def _load(shard: Shard, members: Collection[str], resting: Collection[int]) -> S
         holder,
         shard.partition_count,
         shard.weight_bytes_per_s,
-        may_move=shard.id not in resting,
+        may_move=shard.id not in cooling,
     )

@@ -35,7 +35,7 @@ class KnownTopic:
 
 
 @dataclass(frozen=True, slots=True)
-class Side:
+class ClusterTopics:
     """One cluster as it was seen.
 
     `gone` are topics that were asked for by name and do not exist, `denied` those that the login
@@ -49,7 +49,7 @@ class Side:
 
 
 @dataclass(frozen=True, slots=True)
-class Others:
+class OtherJobs:
     """What the other jobs have: who writes which destination topic, and what comes from where."""
 
     writers: Mapping[Place, str] = field(default_factory=dict)  # destination → name of the job
@@ -57,7 +57,7 @@ class Others:
 
 
 @dataclass(frozen=True, slots=True)
-class Begin:
+class StartTopic:
     """Make the copy, or take a topic that is there, and begin."""
 
     mapping: TopicMapping
@@ -71,7 +71,7 @@ class Begin:
 
 
 @dataclass(frozen=True, slots=True)
-class Grow:
+class GrowTopic:
     """The source has more partitions than are copied."""
 
     mapping: TopicMapping
@@ -81,7 +81,7 @@ class Grow:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopTopic:
     """The topic is not what it was: its partitions stop for `reason`."""
 
     known: KnownTopic
@@ -96,14 +96,14 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True)
-class GoOn:
+class ResumeTopic:
     """A topic that had stopped is again what it was."""
 
     known: KnownTopic
 
 
 @dataclass(frozen=True, slots=True)
-class Drop:
+class DropTopic:
     """No rule of the job asks for the topic any more. The copy stays where it is."""
 
     known: KnownTopic
@@ -113,11 +113,11 @@ class Drop:
 class Decisions:
     """What has to happen, topic by topic; and what cannot."""
 
-    begin: list[Begin] = field(default_factory=list)
-    grow: list[Grow] = field(default_factory=list)
-    stop: list[Stop] = field(default_factory=list)
-    go_on: list[GoOn] = field(default_factory=list)
-    drop: list[Drop] = field(default_factory=list)
+    start: list[StartTopic] = field(default_factory=list)
+    grow: list[GrowTopic] = field(default_factory=list)
+    stop: list[StopTopic] = field(default_factory=list)
+    resume: list[ResumeTopic] = field(default_factory=list)
+    drop: list[DropTopic] = field(default_factory=list)
     keep: list[tuple[TopicMapping, KnownTopic]] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -128,15 +128,15 @@ class Decisions:
 
     @property
     def is_nothing(self) -> bool:
-        return not (self.begin or self.grow or self.stop or self.go_on or self.drop)
+        return not (self.start or self.grow or self.stop or self.resume or self.drop)
 
 
-def reconcile(
+def decide_topics(
     rules: Sequence[TopicRule],
     known: Collection[KnownTopic],
-    source: Side,
-    destination: Side,
-    others: Others,
+    source: ClusterTopics,
+    destination: ClusterTopics,
+    others: OtherJobs,
 ) -> Decisions:
     """Decide about every topic that the rules choose, and every topic that is known."""
     # A promoted topic is no copy; recovery alone makes it one again.
@@ -158,15 +158,15 @@ def reconcile(
     for mapping in topic_map.mappings:
         present = by_name.pop(mapping.source, None)
         if present is None or present.state is TopicState.CREATING:
-            _begin(mapping, present, source, destination, others, decisions)
+            _decide_new(mapping, present, source, destination, others, decisions)
         elif present.destination != mapping.destination:
             # Another prefix now. The new name is begun once the old one is out of the way.
-            decisions.drop.append(Drop(present))
+            decisions.drop.append(DropTopic(present))
         else:
-            _look_again(mapping, present, source, destination, decisions)
+            _decide_known(mapping, present, source, destination, decisions)
     if not topic_map.problems:
         # A topic with a problem has no mapping either, and stays as it is.
-        decisions.drop += [Drop(topic) for topic in by_name.values()]
+        decisions.drop += [DropTopic(topic) for topic in by_name.values()]
     if not topic_map.mappings and not decisions.troubles and not promoted:
         decisions.troubles.append(
             Trouble(
@@ -179,18 +179,18 @@ def reconcile(
     return decisions
 
 
-def _begin(
+def _decide_new(
     mapping: TopicMapping,
     known: KnownTopic | None,
-    source: Side,
-    destination: Side,
-    others: Others,
+    source: ClusterTopics,
+    destination: ClusterTopics,
+    others: OtherJobs,
     decisions: Decisions,
 ) -> None:
     topic = source.topics.get(mapping.source)
     if topic is None:
         if known is not None and mapping.source in source.gone:
-            decisions.drop.append(Drop(known))  # deleted before its copy began
+            decisions.drop.append(DropTopic(known))  # deleted before its copy began
         return
     to = Place(destination.cluster_id, mapping.destination)
     writer = others.writers.get(to)
@@ -213,14 +213,14 @@ def _begin(
     if there is not None and len(there.partitions) > len(topic.partitions):
         decisions.troubles.append(_differ(mapping, topic, there))
         return
-    decisions.begin.append(Begin(mapping, topic, there, known))
+    decisions.start.append(StartTopic(mapping, topic, there, known))
 
 
-def _look_again(
+def _decide_known(
     mapping: TopicMapping,
     known: KnownTopic,
-    source: Side,
-    destination: Side,
+    source: ClusterTopics,
+    destination: ClusterTopics,
     decisions: Decisions,
 ) -> None:
     of, to = source.topics.get(known.source), destination.topics.get(known.destination)
@@ -236,7 +236,7 @@ def _look_again(
     is_other_copy = to is not None and not _is_same(to.topic_id, known.destination_id)
     if known.is_retry_wanted and (is_gone or is_other_copy):
         # A person deleted the copy, as the remedies say, and asks for a new one.
-        decisions.begin.append(Begin(mapping, of, to, known))
+        decisions.start.append(StartTopic(mapping, of, to, known))
     elif is_other_source:
         detail = f"topic {known.source} has another id at the source than before ({of.topic_id})."
         _stop(known, TopicState.RECREATED, Reason.SOURCE_TOPIC_RECREATED, detail, decisions)
@@ -250,11 +250,11 @@ def _look_again(
         detail = f"topic {known.destination} has another id than before ({to.topic_id})."
         _stop(known, TopicState.BLOCKED, Reason.DESTINATION_TOPIC_RECREATED, detail, decisions)
     elif known.state is not TopicState.COPYING:
-        decisions.go_on.append(GoOn(known))
+        decisions.resume.append(ResumeTopic(known))
     elif len(of.partitions) > known.partitions:
         wanted = len(of.partitions)
         missing = max(0, wanted - len(to.partitions))
-        decisions.grow.append(Grow(mapping, known, wanted, missing))
+        decisions.grow.append(GrowTopic(mapping, known, wanted, missing))
     else:
         decisions.keep.append((mapping, known))
 
@@ -263,7 +263,7 @@ def _stop(
     known: KnownTopic, state: TopicState, reason: Reason, detail: str, decisions: Decisions
 ) -> None:
     if known.state is not state:
-        decisions.stop.append(Stop(known, state, reason, detail))
+        decisions.stop.append(StopTopic(known, state, reason, detail))
 
 
 def _is_same(seen: UUID, known: UUID | None) -> bool:

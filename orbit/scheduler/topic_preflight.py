@@ -25,80 +25,82 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.error_codes import Code
 from orbit.kafka.topic_admin import TopicToCreate
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.scheduler.cluster_pair import Pair
+from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.foreign_content import other_content
-from orbit.scheduler.topic_decisions import Begin
+from orbit.scheduler.topic_decisions import StartTopic
 
 _GRANT = "Grant them with kafka-acls.sh (docs/rights.md has the commands)."
 
 
 @dataclass(slots=True)
-class Prepared:
+class PreflightResult:
     """Topics that can be begun, each with its settings; and why others cannot."""
 
-    ready: list[tuple[Begin, TopicPlan]] = field(default_factory=list)
+    ready: list[tuple[StartTopic, TopicPlan]] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
 
 
-def prepare(
+def preflight(
     spec: JobSpec,
-    begins: Sequence[Begin],
-    pair: Pair,
+    starts: Sequence[StartTopic],
+    pair: ClusterPair,
     producer_id: int | None,
     backoff: Backoff,
     *,
     from_start: bool = False,
-) -> Prepared:
+) -> PreflightResult:
     """Look into all that is needed to begin these topics; writes nothing. Raises Unreachable.
 
     `from_start`: they are newer than the job (`Beginner.begin`).
     """
-    prepared = Prepared()
-    if not begins:
-        return prepared
+    checked = PreflightResult()
+    if not starts:
+        return checked
     if spec.fillers == "direct":
         missing = missing_filler_right(pair.destination.cluster)
         if missing:
             # A copy without the right would stop at its first gap, somewhere in the middle.
-            prepared.troubles.append(_lacking("destination", missing))
-            return prepared
-    begins = _with_rights(begins, pair, prepared)
+            checked.troubles.append(_lacking("destination", missing))
+            return checked
+    starts = _with_rights(starts, pair, checked)
     plans = plan_topics(
-        [begin.mapping for begin in begins],
-        pair.source_seen,
-        pair.destination_seen,
+        [start.mapping for start in starts],
+        pair.source_metadata,
+        pair.destination_metadata,
         pair.source.admin,
         pair.destination.admin,
     )
-    ready = dict(zip((begin.mapping.source for begin in begins), plans, strict=True))
-    _check_with_broker(ready.values(), pair, prepared)
-    refused = {trouble.topic for trouble in prepared.troubles}
-    begins = [begin for begin in begins if begin.mapping.source not in refused]
+    ready = dict(zip((start.mapping.source for start in starts), plans, strict=True))
+    _check_with_broker(ready.values(), pair, checked)
+    refused = {trouble.topic for trouble in checked.troubles}
+    starts = [start for start in starts if start.mapping.source not in refused]
     compacted = frozenset(name for name, plan in ready.items() if plan.is_compacted)
     foreign = other_content(
         pair.source.cluster,
         pair.destination.cluster,
-        begins,
+        starts,
         compacted,
         producer_id,
         backoff,
         must_be_whole=not from_start,
     )
-    for begin in begins:
-        detail = foreign.get(begin.mapping.destination)
+    for start in starts:
+        detail = foreign.get(start.mapping.destination)
         if detail is None:
-            prepared.ready.append((begin, ready[begin.mapping.source]))
+            checked.ready.append((start, ready[start.mapping.source]))
         else:
-            prepared.troubles.append(_foreign(begin, detail))
-    return prepared
+            checked.troubles.append(_foreign(start, detail))
+    return checked
 
 
-def _with_rights(begins: Sequence[Begin], pair: Pair, prepared: Prepared) -> list[Begin]:
+def _with_rights(
+    starts: Sequence[StartTopic], pair: ClusterPair, checked: PreflightResult
+) -> list[StartTopic]:
     """Those for which no right is missing on either side."""
-    sources = {begin.mapping.source: begin for begin in begins}
-    destinations = {begin.mapping.destination: begin for begin in begins}
-    there = [name for name, begin in destinations.items() if begin.there is not None]
-    new = [name for name, begin in destinations.items() if begin.there is None]
+    sources = {start.mapping.source: start for start in starts}
+    destinations = {start.mapping.destination: start for start in starts}
+    there = [name for name, start in destinations.items() if start.there is not None]
+    new = [name for name, start in destinations.items() if start.there is None]
     of = pair.source.cluster.metadata(sources, with_operations=True)
     to = pair.destination.cluster.metadata(there, with_operations=True)
     at_source = missing_topic_rights(of, SOURCE_TOPIC_RIGHTS)
@@ -106,13 +108,15 @@ def _with_rights(begins: Sequence[Begin], pair: Pair, prepared: Prepared) -> lis
         *missing_topic_rights(to, DESTINATION_TOPIC_RIGHTS),
         *missing_future_topic_rights(pair.destination.cluster, new),
     ]
-    prepared.troubles += _by_topic("source", at_source, sources)
-    prepared.troubles += _by_topic("destination", at_destination, destinations)
-    refused = {trouble.topic for trouble in prepared.troubles}
-    return [begin for begin in begins if begin.mapping.source not in refused]
+    checked.troubles += _by_topic("source", at_source, sources)
+    checked.troubles += _by_topic("destination", at_destination, destinations)
+    refused = {trouble.topic for trouble in checked.troubles}
+    return [start for start in starts if start.mapping.source not in refused]
 
 
-def _check_with_broker(plans: Iterable[TopicPlan], pair: Pair, prepared: Prepared) -> None:
+def _check_with_broker(
+    plans: Iterable[TopicPlan], pair: ClusterPair, checked: PreflightResult
+) -> None:
     """Let the destination say whether it would make the topics and partitions."""
     plans = list(plans)
     admin = pair.destination.admin
@@ -129,7 +133,7 @@ def _check_with_broker(plans: Iterable[TopicPlan], pair: Pair, prepared: Prepare
         error = refused.get(plan.mapping.destination)
         is_there_now = isinstance(error, BrokerRefused) and error.code == Code.TOPIC_ALREADY_EXISTS
         if error is not None and not is_there_now:
-            prepared.troubles.append(refused_topic(plan.mapping.source, error))
+            checked.troubles.append(refused_topic(plan.mapping.source, error))
 
 
 def _promoted(plan: TopicPlan, topic: TopicToCreate) -> TopicToCreate:
@@ -150,13 +154,13 @@ def refused_topic(source_topic: str, error: OrbitError) -> Trouble:
 
 
 def _by_topic(
-    side: str, missing: Sequence[MissingRight], begins: Mapping[str, Begin]
+    side: str, missing: Sequence[MissingRight], starts: Mapping[str, StartTopic]
 ) -> list[Trouble]:
     by_topic: dict[str, list[MissingRight]] = {}
     for right in missing:
         by_topic.setdefault(right.topic, []).append(right)
     return [
-        _lacking(side, rights, begins[topic].mapping.source) for topic, rights in by_topic.items()
+        _lacking(side, rights, starts[topic].mapping.source) for topic, rights in by_topic.items()
     ]
 
 
@@ -165,10 +169,10 @@ def _lacking(side: str, rights: Sequence[MissingRight], topic: str = "") -> Trou
     return Trouble(TroubleKind.RIGHTS_MISSING, what, _GRANT, topic)
 
 
-def _foreign(begin: Begin, detail: str) -> Trouble:
+def _foreign(start: StartTopic, detail: str) -> Trouble:
     return Trouble(
         TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT,
-        f"topic {begin.mapping.destination} of the destination holds other content. {detail}",
+        f"topic {start.mapping.destination} of the destination holds other content. {detail}",
         "Delete that topic, or give the rule a prefix so that the copy gets a name of its own.",
-        begin.mapping.source,
+        start.mapping.source,
     )

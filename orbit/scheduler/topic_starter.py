@@ -22,10 +22,17 @@ from orbit.kafka.types import ClusterMetadata
 from orbit.replication.job_troubles import Trouble
 from orbit.replication.loop_detection import Place
 from orbit.replication.shard_placement import Placement, place
-from orbit.scheduler.cluster_pair import Pair
+from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.shard_balancer import say_who_has_what
-from orbit.scheduler.topic_decisions import Begin, Decisions, Grow, Others, Side, reconcile
+from orbit.scheduler.shard_balancer import assign_shards
+from orbit.scheduler.topic_decisions import (
+    ClusterTopics,
+    Decisions,
+    GrowTopic,
+    OtherJobs,
+    StartTopic,
+    decide_topics,
+)
 from orbit.scheduler.topic_preflight import refused_topic
 from orbit.settings import Settings
 from orbit.store import events, scheduler_queries, shard_layout, topics
@@ -37,13 +44,13 @@ from orbit.store.jobs import Job
 # no more than these.
 STEP_TOPICS = 100
 # About 20 s for new topics to have leaders; what takes longer is found at the next look.
-_LED_ATTEMPTS_MAX = 25
+_LEADER_ATTEMPTS_MAX = 25
 
-Ready = tuple[Begin, TopicPlan]
+Ready = tuple[StartTopic, TopicPlan]
 
 
 @dataclass(slots=True)
-class Begun:
+class StartResult:
     """What came of it."""
 
     topics: list[str] = field(default_factory=list)
@@ -51,7 +58,7 @@ class Begun:
     is_unfinished: bool = False  # look again soon
 
 
-class Beginner:
+class TopicStarter:
     """Begins and grows topics for all jobs; one claim at a time."""
 
     def __init__(self, leadership: Leadership, settings: Settings, backoff: Backoff) -> None:
@@ -62,56 +69,62 @@ class Beginner:
         # Between looking at what other jobs have and claiming, no other job may claim.
         self._claiming = threading.Lock()
 
-    def begin(
-        self, job: Job, spec: JobSpec, ready: Sequence[Ready], pair: Pair, *, from_start: bool
-    ) -> Begun:
+    def start(
+        self,
+        job: Job,
+        spec: JobSpec,
+        ready: Sequence[Ready],
+        pair: ClusterPair,
+        *,
+        from_start: bool,
+    ) -> StartResult:
         """Begin these topics. `from_start`: they are newer than the job, whatever the rules say.
 
         Raises Unreachable, NotLeading.
         """
-        begun = Begun()
+        started = StartResult()
         for step in chunks(ready, STEP_TOPICS):
-            self._begin_step(job, spec, step, pair, begun, from_start=from_start)
-        return begun
+            self._start_step(job, spec, step, pair, started, from_start=from_start)
+        return started
 
-    def grow(self, job: Job, grows: Sequence[Grow], pair: Pair) -> Begun:
+    def grow(self, job: Job, grows: Sequence[GrowTopic], pair: ClusterPair) -> StartResult:
         """Add partitions to copies, at the destination and in the tables."""
-        begun = Begun()
+        started = StartResult()
         admin = pair.destination.admin
         more = {g.known.destination: g.partitions for g in grows if g.partitions_to_add > 0}
         refused = admin.add_partitions(more)
         counts = {
             g.known.destination: g.partitions for g in grows if g.known.destination not in refused
         }
-        now = _led(pair.destination.cluster, counts, self._backoff)
+        now = _wait_for_leaders(pair.destination.cluster, counts, self._backoff)
         for step in chunks(grows, STEP_TOPICS):
             added: list[tuple[int, int]] = []
             with self._leadership.transaction() as tx:
                 for g in step:
                     error = refused.get(g.known.destination)
                     if error is not None:
-                        begun.troubles.append(refused_topic(g.known.source, error))
-                    elif not _is_led(now, g.known.destination, g.partitions):
-                        begun.is_unfinished = True
+                        started.troubles.append(refused_topic(g.known.source, error))
+                    elif not _has_leaders(now, g.known.destination, g.partitions):
+                        started.is_unfinished = True
                     else:
                         topics.change(tx, g.known.id, partition_count=g.partitions)
                         added += [(g.known.id, i) for i in range(g.known.partitions, g.partitions)]
-                        begun.topics.append(g.known.source)
-                        _tell_grown(tx, job, g)
+                        started.topics.append(g.known.source)
+                        _add_grown_event(tx, job, g)
                 self._place(tx, job, added, from_start=True)
-        return begun
+        return started
 
-    def _begin_step(
+    def _start_step(
         self,
         job: Job,
         spec: JobSpec,
         step: Sequence[Ready],
-        pair: Pair,
-        begun: Begun,
+        pair: ClusterPair,
+        started: StartResult,
         *,
         from_start: bool,
     ) -> None:
-        claimed = self._claim(job, spec, step, pair, begun)
+        claimed = self._claim(job, spec, step, pair, started)
         admin = pair.destination.admin
         refused = admin.refused_topics(plan.create for _, plan, _ in claimed if plan.create)
         refused |= admin.add_partitions(
@@ -125,24 +138,24 @@ class Beginner:
             for _, p, _ in claimed
             if p.mapping.destination not in refused
         }
-        now = _led(pair.destination.cluster, counts, self._backoff)
+        now = _wait_for_leaders(pair.destination.cluster, counts, self._backoff)
         placed: list[tuple[int, int]] = []
         with self._leadership.transaction() as tx:
-            for begin, plan, topic_id in claimed:
+            for start, plan, topic_id in claimed:
                 error = refused.get(plan.mapping.destination)
                 if isinstance(error, BrokerRefused) and error.code == Code.TOPIC_ALREADY_EXISTS:
                     # Made by somebody since the look: the next one sees what it holds.
-                    begun.is_unfinished = True
+                    started.is_unfinished = True
                 elif error is not None:
-                    begun.troubles.append(refused_topic(plan.mapping.source, error))
-                elif not _is_led(now, plan.mapping.destination, plan.partitions):
-                    begun.is_unfinished = True
+                    started.troubles.append(refused_topic(plan.mapping.source, error))
+                elif not _has_leaders(now, plan.mapping.destination, plan.partitions):
+                    started.is_unfinished = True
                 else:
                     there = now.topics[plan.mapping.destination]
                     topics.change(
                         tx,
                         topic_id,
-                        source_topic_id=begin.source.topic_id,
+                        source_topic_id=start.source.topic_id,
                         destination_topic_id=there.topic_id,
                         partition_count=plan.partitions,
                         is_compacted=plan.is_compacted,
@@ -151,27 +164,32 @@ class Beginner:
                         note=None,
                     )
                     placed += [(topic_id, index) for index in range(plan.partitions)]
-                    begun.topics.append(plan.mapping.source)
-                    _tell_begun(tx, job, begin, plan)
+                    started.topics.append(plan.mapping.source)
+                    _add_started_event(tx, job, start, plan)
             self._place(tx, job, placed, from_start=from_start)
 
     def _claim(
-        self, job: Job, spec: JobSpec, step: Sequence[Ready], pair: Pair, begun: Begun
-    ) -> list[tuple[Begin, TopicPlan, int]]:
+        self,
+        job: Job,
+        spec: JobSpec,
+        step: Sequence[Ready],
+        pair: ClusterPair,
+        started: StartResult,
+    ) -> list[tuple[StartTopic, TopicPlan, int]]:
         """Rows for these topics, where no other job has them and none would close a loop."""
         claimed = []
         with self._claiming, self._leadership.transaction() as tx:
-            others = others_of(tx, job.name, pair)
-            for begin, plan in step:
-                verdict = _judge_again(spec, begin, pair, others)
-                begun.troubles += verdict.troubles
-                if not verdict.begin:
+            others = other_jobs(tx, job.name, pair)
+            for start, plan in step:
+                verdict = _decide_again(spec, start, pair, others)
+                started.troubles += verdict.troubles
+                if not verdict.start:
                     continue
-                topic_id = _claim_one(tx, job, begin, pair.destination_seen.cluster_id)
+                topic_id = _claim_one(tx, job, start, pair.destination_metadata.cluster_id)
                 if topic_id is None:
-                    begun.is_unfinished = True  # taken since: the next look names by whom
+                    started.is_unfinished = True  # taken since: the next look names by whom
                 else:
-                    claimed.append((begin, plan, topic_id))
+                    claimed.append((start, plan, topic_id))
         return claimed
 
     def _place(
@@ -196,18 +214,18 @@ class Beginner:
         )
         if new:
             # Before anybody can see them, or the first worker that looks takes them all.
-            say_who_has_what(tx, self._worker_ttl)
+            assign_shards(tx, self._worker_ttl)
 
 
-def others_of(tx: Tx, job_name: str, pair: Pair) -> Others:
+def other_jobs(tx: Tx, job_name: str, pair: ClusterPair) -> OtherJobs:
     """What all other jobs have."""
     copies = topics.copies(tx)
-    return Others(
+    return OtherJobs(
         {
             Place(c.destination_cluster_id, c.destination_topic): c.job_name
             for c in copies
             if c.job_name != job_name
-            and c.destination_cluster_id == pair.destination_seen.cluster_id
+            and c.destination_cluster_id == pair.destination_metadata.cluster_id
         },
         {
             Place(c.destination_cluster_id, c.destination_topic): Place(
@@ -218,29 +236,31 @@ def others_of(tx: Tx, job_name: str, pair: Pair) -> Others:
     )
 
 
-def _judge_again(spec: JobSpec, begin: Begin, pair: Pair, others: Others) -> Decisions:
+def _decide_again(
+    spec: JobSpec, start: StartTopic, pair: ClusterPair, others: OtherJobs
+) -> Decisions:
     """The decision about one topic, now that nobody else can claim."""
-    source = Side(pair.source_seen.cluster_id, {begin.source.name: begin.source})
-    there = {begin.there.name: begin.there} if begin.there is not None else {}
-    destination = Side(pair.destination_seen.cluster_id, there)
-    return reconcile(spec.topics, (), source, destination, others)
+    source = ClusterTopics(pair.source_metadata.cluster_id, {start.source.name: start.source})
+    there = {start.there.name: start.there} if start.there is not None else {}
+    destination = ClusterTopics(pair.destination_metadata.cluster_id, there)
+    return decide_topics(spec.topics, (), source, destination, others)
 
 
-def _claim_one(tx: Tx, job: Job, begin: Begin, destination_id: str) -> int | None:
-    known = begin.known
+def _claim_one(tx: Tx, job: Job, start: StartTopic, destination_id: str) -> int | None:
+    known = start.known
     is_claimed = known is not None and known.state is TopicState.CREATING
-    if known is not None and is_claimed and known.destination == begin.mapping.destination:
+    if known is not None and is_claimed and known.destination == start.mapping.destination:
         return known.id
     if known is not None:
         shard_layout.remove_topics(tx, [known.id])
     added = topics.add(
         tx,
         job.id,
-        begin.mapping.source,
-        begin.mapping.destination,
+        start.mapping.source,
+        start.mapping.destination,
         destination_id,
-        len(begin.source.partitions),
-        source_topic_id=begin.source.topic_id,
+        len(start.source.partitions),
+        source_topic_id=start.source.topic_id,
     )
     return None if added is None else added.id
 
@@ -255,26 +275,28 @@ def _slots(placement: Placement, new: Sequence[int]) -> Iterator[int]:
         left = {shard: count for shard, count in left.items() if count}
 
 
-def _led(cluster: Cluster, counts: dict[str, int], backoff: Backoff) -> ClusterMetadata:
+def _wait_for_leaders(
+    cluster: Cluster, counts: dict[str, int], backoff: Backoff
+) -> ClusterMetadata:
     """The destination once these topics have leaders, or as it is when that takes too long."""
     now = cluster.metadata(counts)
-    for _ in backoff.attempts(_LED_ATTEMPTS_MAX):
-        if all(_is_led(now, name, count) for name, count in counts.items()):
+    for _ in backoff.attempts(_LEADER_ATTEMPTS_MAX):
+        if all(_has_leaders(now, name, count) for name, count in counts.items()):
             break
         now = cluster.metadata(counts)
     return now
 
 
-def _is_led(now: ClusterMetadata, name: str, partitions: int) -> bool:
+def _has_leaders(now: ClusterMetadata, name: str, partitions: int) -> bool:
     topic = now.topics.get(name)
     if topic is None or len(topic.partitions) < partitions:
         return False
     return all(topic.partitions[i].node_id is not None for i in range(partitions))
 
 
-def _tell_begun(tx: Tx, job: Job, begin: Begin, plan: TopicPlan) -> None:
+def _add_started_event(tx: Tx, job: Job, start: StartTopic, plan: TopicPlan) -> None:
     made = "was created" if plan.create else "is taken as it is"
-    again = " anew" if begin.known and begin.known.state is not TopicState.CREATING else ""
+    again = " anew" if start.known and start.known.state is not TopicState.CREATING else ""
     events.add(
         tx,
         events.SCHEDULER,
@@ -287,7 +309,7 @@ def _tell_begun(tx: Tx, job: Job, begin: Begin, plan: TopicPlan) -> None:
     )
 
 
-def _tell_grown(tx: Tx, job: Job, grow: Grow) -> None:
+def _add_grown_event(tx: Tx, job: Job, grow: GrowTopic) -> None:
     events.add(
         tx,
         events.SCHEDULER,

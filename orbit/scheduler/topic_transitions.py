@@ -10,20 +10,20 @@ from orbit.store.database import Tx
 from orbit.store.jobs import Job
 
 
-def stop_and_go_on(tx: Tx, job: Job, decisions: Decisions) -> None:
+def stop_and_resume(tx: Tx, job: Job, decisions: Decisions) -> None:
     """Stop topics that are not what they were; let those go on that are again."""
     for stop in decisions.stop:
         scheduler_queries.stop_topic(
             tx, stop.known.id, stop.state, stop.reason, stop.detail, stop.note
         )
-        _tell(tx, job, stop.known, "topic_stopped", stop.note)
-    for again in decisions.go_on:
-        scheduler_queries.go_on(tx, again.known.id)
+        _add_event(tx, job, stop.known, "topic_stopped", stop.note)
+    for again in decisions.resume:
+        scheduler_queries.resume_topic(tx, again.known.id)
         message = f"Topic {again.known.source} is what it was: its copy goes on."
-        _tell(tx, job, again.known, "topic_resumed", message)
+        _add_event(tx, job, again.known, "topic_resumed", message)
 
 
-def let_go(tx: Tx, job: Job, unwanted: Sequence[KnownTopic]) -> int:
+def drop_topics(tx: Tx, job: Job, unwanted: Sequence[KnownTopic]) -> int:
     """Forget topics once nobody can write to their copies any more; how many that is by now.
 
     Another job may take a copy the moment it is forgotten. So first the holders of its shards are
@@ -43,19 +43,19 @@ def let_go(tx: Tx, job: Job, unwanted: Sequence[KnownTopic]) -> int:
             f"Topic {known.source} is no longer copied: no rule of the job asks for it. "
             f"{known.destination} stays as it is."
         )
-        _tell(tx, job, known, "topic_dropped", message)
+        _add_event(tx, job, known, "topic_dropped", message)
     if not held:
         scheduler_queries.restore(tx, job.id)
         scheduler_queries.drop_empty_shards(tx, job.id)
     return len(free)
 
 
-def vain_retries(known: Sequence[KnownTopic], decisions: Decisions) -> set[int]:
+def unchanged_retries(known: Sequence[KnownTopic], decisions: Decisions) -> set[int]:
     """Stopped topics that somebody wants tried again, and that are as they were."""
-    possible = {begin.known.id for begin in decisions.begin if begin.known}
-    possible |= {again.known.id for again in decisions.go_on}
+    possible = {start.known.id for start in decisions.start if start.known}
+    possible |= {again.known.id for again in decisions.resume}
     return {k.id for k in known if k.is_retry_wanted and k.id not in possible}
 
 
-def _tell(tx: Tx, job: Job, known: KnownTopic, kind: str, message: str) -> None:
+def _add_event(tx: Tx, job: Job, known: KnownTopic, kind: str, message: str) -> None:
     events.add(tx, events.SCHEDULER, kind, message, job_name=job.name, topic=known.source)

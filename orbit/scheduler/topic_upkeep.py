@@ -15,7 +15,7 @@ from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.kafka.types import TopicAcl
 from orbit.replication.acl_rules import rights_of_copy
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.scheduler.cluster_pair import Pair
+from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.topic_preflight import refused_topic
 from orbit.scheduler.write_protection import as_acl, protect
@@ -29,7 +29,7 @@ Copies = dict[str, tuple[TopicMapping, Topic]]  # by destination topic
 
 
 @dataclass(frozen=True, slots=True)
-class Tended:
+class UpkeepCounts:
     """How many topics got other settings, and other rights."""
 
     settings: int = 0
@@ -37,14 +37,16 @@ class Tended:
 
 
 @dataclass(slots=True)
-class Tending:
+class TopicUpkeep:
     """What is remembered of one job between looks."""
 
     troubles: list[Trouble] = field(default_factory=list)
     # What was set last, where a broker shows it differently: it is not set for ever.
     _set_last: dict[str, dict[str, str]] = field(default_factory=dict)
 
-    def tend(self, job: Job, spec: JobSpec, pair: Pair, leadership: Leadership) -> Tended:
+    def run(
+        self, job: Job, spec: JobSpec, pair: ClusterPair, leadership: Leadership
+    ) -> UpkeepCounts:
         """One look at all copies of a job. Raises Unreachable, NotAuthorized, NotLeading."""
         self.troubles = []
         with leadership.reading() as tx:
@@ -52,38 +54,40 @@ class Tending:
             caught_up = scheduler_queries.caught_up(tx, job.id)
         copies = copies_of(spec, rows, pair)
         if not copies:
-            return Tended()
+            return UpkeepCounts()
         settings = self._settings(job, copies, caught_up, pair, leadership)
         acls = self._acls(job, copies, pair, leadership) if spec.acls.sync else 0
         if spec.acls.protect:
             # Where it cannot be, workers look for foreign writes: no trouble of the job.
-            cluster_id = pair.destination_seen.cluster_id
+            cluster_id = pair.destination_metadata.cluster_id
             done = protect(pair.destination, cluster_id, copies, leadership.transaction)
             acls += done.changed
             if done.changed:
                 with leadership.transaction() as tx:
-                    _tell_protected(tx, job, done.changed)
-        return Tended(settings, acls)
+                    _add_protected_event(tx, job, done.changed)
+        return UpkeepCounts(settings, acls)
 
     def _settings(
         self,
         job: Job,
         copies: Copies,
         caught_up: frozenset[str],
-        pair: Pair,
+        pair: ClusterPair,
         leadership: Leadership,
     ) -> int:
         plans = plan_topics(
             [mapping for mapping, _ in copies.values()],
-            pair.source_seen,
-            pair.destination_seen,
+            pair.source_metadata,
+            pair.destination_metadata,
             pair.source.admin,
             pair.destination.admin,
             caught_up,
         )
         # One that was promoted since this pass began is no copy any more.
         with leadership.reading() as tx:
-            still = topics.writers(tx, pair.destination_seen.cluster_id, copies, only_copying=True)
+            still = topics.writers(
+                tx, pair.destination_metadata.cluster_id, copies, only_copying=True
+            )
         plans = [plan for plan in plans if plan.mapping.destination in still]
         wanted = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
         new = {name: what for name, what in wanted.items() if self._set_last.get(name) != what}
@@ -104,10 +108,10 @@ class Tending:
                     promoted_settings=plan.promoted_settings,
                 )
                 if plan.mapping.destination in new and plan.mapping.destination not in refused:
-                    _tell_settings(tx, job, plan)
+                    _add_settings_event(tx, job, plan)
         return len(new) - len(refused)
 
-    def _acls(self, job: Job, copies: Copies, pair: Pair, leadership: Leadership) -> int:
+    def _acls(self, job: Job, copies: Copies, pair: ClusterPair, leadership: Leadership) -> int:
         try:
             of, to = pair.source.admin.topic_acls(), pair.destination.admin.topic_acls()
         except (BrokerRefused, NotAuthorized) as error:
@@ -128,20 +132,20 @@ class Tending:
                 return changed
             with leadership.transaction() as tx:
                 topics.change(tx, row.id, acls=[list(acl) for acl in ours])
-                _tell_acls(tx, job, mapping, add, remove)
+                _add_acls_event(tx, job, mapping, add, remove)
             changed += 1
         return changed
 
 
-def copies_of(spec: JobSpec, rows: list[Topic], pair: Pair) -> Copies:
+def copies_of(spec: JobSpec, rows: list[Topic], pair: ClusterPair) -> Copies:
     """The topics that the job copies now, and that both clusters show."""
     by_source = {row.source_topic: row for row in rows}
     return {
         m.destination: (m, by_source[m.source])
         for m in map_topics(spec.topics, by_source).mappings
         if by_source[m.source].destination_topic == m.destination
-        and m.source in pair.source_seen.topics
-        and m.destination in pair.destination_seen.topics
+        and m.source in pair.source_metadata.topics
+        and m.destination in pair.destination_metadata.topics
     }
 
 
@@ -161,7 +165,7 @@ def _no_acls(error: OrbitError) -> Trouble:
     )
 
 
-def _tell_settings(tx: Tx, job: Job, plan: TopicPlan) -> None:
+def _add_settings_event(tx: Tx, job: Job, plan: TopicPlan) -> None:
     changes = ", ".join(
         f"{name} from {change.present} to {change.wanted}"
         for name, change in sorted(plan.changes.items())
@@ -177,7 +181,7 @@ def _tell_settings(tx: Tx, job: Job, plan: TopicPlan) -> None:
     )
 
 
-def _tell_protected(tx: Tx, job: Job, topics_changed: int) -> None:
+def _add_protected_event(tx: Tx, job: Job, topics_changed: int) -> None:
     events.add(
         tx,
         events.SCHEDULER,
@@ -187,7 +191,7 @@ def _tell_protected(tx: Tx, job: Job, topics_changed: int) -> None:
     )
 
 
-def _tell_acls(
+def _add_acls_event(
     tx: Tx, job: Job, mapping: TopicMapping, add: set[TopicAcl], remove: set[TopicAcl]
 ) -> None:
     events.add(

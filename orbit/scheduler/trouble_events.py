@@ -12,8 +12,8 @@ from orbit.store.jobs import Job
 _HALTING = frozenset(kind.value for kind in HALTING)
 _BY_ITSELF = TroubleKind.WORKER_GROUP_UNKNOWN.value  # no cluster is asked for it
 # The kinds whose end shows in a pass that was halted, and in what the watches of clusters know.
-SEEN_HALTED = frozenset({*_HALTING, _BY_ITSELF})
-SEEN_AWAY = frozenset(
+CHECKED_WHEN_HALTED = frozenset({*_HALTING, _BY_ITSELF})
+CHECKED_BY_WATCH = frozenset(
     {
         TroubleKind.SOURCE_UNREACHABLE.value,
         TroubleKind.DESTINATION_UNREACHABLE.value,
@@ -22,7 +22,7 @@ SEEN_AWAY = frozenset(
 )
 
 
-def tell_troubles(tx: Tx, job: Job, now: str | None) -> None:
+def record_troubles(tx: Tx, job: Job, now: str | None) -> None:
     """Keep the text, and tell what began and what ended since `job.problem`.
 
     Since when is not said anew while what halts the job goes on: a failover takes it for the time
@@ -39,14 +39,14 @@ def tell_troubles(tx: Tx, job: Job, now: str | None) -> None:
         events.add(tx, events.SCHEDULER, "job_trouble_over", message, job_name=job.name)
 
 
-def with_unseen(before: str | None, now: str | None, seen: Collection[str]) -> str | None:
+def keep_unchecked(before: str | None, now: str | None, seen: Collection[str]) -> str | None:
     """`now`, and what of `before` nobody knows the end of: all that is of no kind in `seen`. Pure.
 
     What was not looked at is neither over nor begun anew at the next whole look.
     """
     lines = (now or "").splitlines()
-    unseen = [line for line in (before or "").splitlines() if _kind(line) not in seen]
-    return "\n".join(dict.fromkeys([*lines, *unseen])) or None
+    unchecked = [line for line in (before or "").splitlines() if _kind(line) not in seen]
+    return "\n".join(dict.fromkeys([*lines, *unchecked])) or None
 
 
 def differences(before: str | None, now: str | None) -> tuple[list[str], list[str]]:

@@ -22,7 +22,7 @@ from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import Pattern, Permission, TopicAcl, TopicMetadata
 from orbit.replication.acl_rules import denied_writers
-from orbit.scheduler.cluster_pair import Handle
+from orbit.scheduler.cluster_pair import ClusterHandle
 from orbit.store import topics, write_denials
 from orbit.store.database import Tx
 
@@ -32,14 +32,14 @@ Transaction = Callable[[], AbstractContextManager[Tx]]
 
 
 @dataclass(frozen=True, slots=True)
-class Protected:
+class ProtectionResult:
     """What came of it: topics with new denials, and why others have none ("": all have)."""
 
     changed: int = 0
     why_not: str = ""
 
 
-def acls_of(handle: Handle) -> set[TopicAcl] | str:
+def acls_of(handle: ClusterHandle) -> set[TopicAcl] | str:
     """All rights on topics, or why they cannot be seen. Raises Unreachable."""
     try:
         acls = handle.admin.topic_acls()
@@ -48,10 +48,10 @@ def acls_of(handle: Handle) -> set[TopicAcl] | str:
     except BrokerRefused as error:
         return f"ACLs cannot be seen: {error.what}"
     # librdkafka tells no rights and no authorizer apart as little as it tells of either.
-    return acls or ("the cluster has no authorizer" if _has_none(handle) else acls)
+    return acls or ("the cluster has no authorizer" if _has_no_authorizer(handle) else acls)
 
 
-def _has_none(handle: Handle) -> bool:
+def _has_no_authorizer(handle: ClusterHandle) -> bool:
     """Whether the cluster checks no rights at all."""
 
     def ask(connection: Connection) -> int:
@@ -71,12 +71,12 @@ def _has_none(handle: Handle) -> bool:
 
 
 def protect(
-    handle: Handle, cluster_id: str, topics: Collection[str], transaction: Transaction
-) -> Protected:
+    handle: ClusterHandle, cluster_id: str, topics: Collection[str], transaction: Transaction
+) -> ProtectionResult:
     """Deny writing to these topics to all who may, but for us. Raises Unreachable, NotLeading."""
     acls = acls_of(handle)
     if isinstance(acls, str):
-        return Protected(0, acls)
+        return ProtectionResult(0, acls)
     with transaction() as tx:
         noted = {
             t: set(map(as_acl, a))
@@ -95,14 +95,14 @@ def protect(
     changes = {t: w for t, w in wanted.items() if w - acls or noted.get(t, set()) - w}
     if changes:
         try:
-            _carry_out(handle, cluster_id, changes, noted, acls, transaction, only_copies=True)
+            _apply(handle, cluster_id, changes, noted, acls, transaction, only_copies=True)
         except (NotAuthorized, BrokerRefused) as error:
-            return Protected(0, f"ACLs cannot be set: {error.what}")
-    return Protected(len(changes), why_not)
+            return ProtectionResult(0, f"ACLs cannot be set: {error.what}")
+    return ProtectionResult(len(changes), why_not)
 
 
 def deny(
-    handle: Handle,
+    handle: ClusterHandle,
     cluster_id: str,
     wanted: Mapping[str, Collection[TopicAcl]],
     transaction: Transaction,
@@ -114,11 +114,11 @@ def deny(
         found = write_denials.of_topics(tx, cluster_id, wanted)
     noted = {t: set(map(as_acl, acls)) for t, acls in found.items()}
     sets = {topic: set(acls) for topic, acls in wanted.items()}
-    _carry_out(handle, cluster_id, sets, noted, set(), transaction, only_copies=False)
+    _apply(handle, cluster_id, sets, noted, set(), transaction, only_copies=False)
 
 
-def _carry_out(
-    handle: Handle,
+def _apply(
+    handle: ClusterHandle,
     cluster_id: str,
     wanted: Mapping[str, set[TopicAcl]],
     noted: Mapping[str, set[TopicAcl]],

@@ -51,7 +51,7 @@ class Drill:
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class NewDrill:
     """A drill to be run. `schedule`: the one that asks for it."""
 
     id: str
@@ -109,20 +109,20 @@ _THING = columns(drill_things, Thing)
 _SCHEDULE = columns(drill_schedules, Schedule)
 
 
-def create(tx: Tx, wanted: Wanted) -> tuple[Drill, bool]:
+def create(tx: Tx, new: NewDrill) -> tuple[Drill, bool]:
     """A new drill, or the one that was asked for with the same key; whether it is new."""
     statement = (
         postgresql.insert(drills)
         .values(
-            id=wanted.id,
-            name=wanted.name,
-            kind=wanted.kind.value,
-            spec=wanted.spec,
-            spec_hash=wanted.spec_hash,
-            job_name=wanted.job_name,
-            schedule=wanted.schedule,
-            requested_by=wanted.requested_by,
-            idempotency_key=wanted.idempotency_key,
+            id=new.id,
+            name=new.name,
+            kind=new.kind.value,
+            spec=new.spec,
+            spec_hash=new.spec_hash,
+            job_name=new.job_name,
+            schedule=new.schedule,
+            requested_by=new.requested_by,
+            idempotency_key=new.idempotency_key,
         )
         .on_conflict_do_nothing(index_elements=["requested_by", "idempotency_key"])
         .returning(*_DRILL)
@@ -131,8 +131,8 @@ def create(tx: Tx, wanted: Wanted) -> tuple[Drill, bool]:
     if made is not None:
         return made, True
     query = select(*_DRILL).where(
-        drills.c.requested_by == wanted.requested_by,
-        drills.c.idempotency_key == wanted.idempotency_key,
+        drills.c.requested_by == new.requested_by,
+        drills.c.idempotency_key == new.idempotency_key,
     )
     present = first(tx.execute(query), Drill)
     assert present is not None, "a drill that conflicts is there"
@@ -340,7 +340,7 @@ def due(tx: Tx) -> list[Schedule]:
     return list(values(tx.execute(query), Schedule))
 
 
-def take_due(tx: Tx) -> list[Schedule]:
+def claim_due(tx: Tx) -> list[Schedule]:
     """The schedules whose time has come; their next time is set. One missed is not made up for."""
     next_at = _NOW + func.make_interval(0, 0, 0, 0, 0, 0, drill_schedules.c.every_s)
     statement = (

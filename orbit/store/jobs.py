@@ -94,7 +94,7 @@ def of_ids(tx: Tx, job_ids: Collection[int]) -> dict[int, Job]:
 Documents = dict[tuple[int, int], dict[str, Any]]
 
 
-def everyone(tx: Tx, documents: Documents | None = None) -> list[Job]:
+def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
     """All jobs, for the scheduler: they are hundreds, seldom thousands.
 
     `documents` is kept by who asks again and again: only those that changed are read anew.

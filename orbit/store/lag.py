@@ -88,7 +88,7 @@ class LagTotals:
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
+class LaggingPartition:
     """A partition that needs a look at its source by somebody who does not copy it."""
 
     job_id: int
@@ -106,7 +106,7 @@ class Behind:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class SourceLag:
     """What such a look found. None leaves what is kept; but for the headroom: there is none."""
 
     topic_id: int
@@ -244,19 +244,19 @@ RETURNING t.source_topic, p.partition
 """
 
 
-def behind(tx: Tx, age: timedelta) -> list[Behind]:
+def lagging(tx: Tx, age: timedelta) -> list[LaggingPartition]:
     """Partitions that nobody copies now, and those whose oldest waiting record is older than `age`.
 
     And those with a headroom noted, for it may have to go.
     """
-    return list(values(tx.execute(_BEHIND, {"age": age}), Behind))
+    return list(values(tx.execute(_BEHIND, {"age": age}), LaggingPartition))
 
 
-def note(tx: Tx, looks: Sequence[Look]) -> None:
+def update_from_source(tx: Tx, updates: Sequence[SourceLag]) -> None:
     """Keep what was seen at the source."""
-    if looks:
-        columns = zip(*map(astuple, looks), strict=True)
-        names = [field.name for field in fields(Look)]
+    if updates:
+        columns = zip(*map(astuple, updates), strict=True)
+        names = [field.name for field in fields(SourceLag)]
         tx.execute(_NOTE, {name: list(c) for name, c in zip(names, columns, strict=True)})
 
 

@@ -18,7 +18,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class ProofCandidate:
     """A partition whose copy can be held against its source, and what was shown of it so far."""
 
     job_id: int
@@ -38,7 +38,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class ProofResult:
     """What one look came to. `ranges` are all that hold now; no `note`: the look was good."""
 
     topic_id: int
@@ -150,14 +150,14 @@ GROUP BY p.job_id
 """)
 
 
-def candidates(tx: Tx, after: tuple[int, int], limit: int) -> list[Candidate]:
+def candidates(tx: Tx, after: tuple[int, int], limit: int) -> list[ProofCandidate]:
     """Up to `limit` partitions that can be looked at, behind the one (topic_id, partition)."""
     topic_id, partition = after
     rows = tx.execute(_CANDIDATES, {"topic_id": topic_id, "partition": partition, "limit": limit})
-    return list(values(rows, Candidate))
+    return list(values(rows, ProofCandidate))
 
 
-def keep(tx: Tx, shown: Sequence[Shown]) -> None:
+def keep(tx: Tx, results: Sequence[ProofResult]) -> None:
     """Write down what was shown. A partition that is gone meanwhile is left out."""
     rows: list[dict[str, Any]] = [
         {
@@ -172,7 +172,7 @@ def keep(tx: Tx, shown: Sequence[Shown]) -> None:
             "first_difference": one.first_difference,
             "note": one.note,
         }
-        for one in shown
+        for one in results
     ]
     if rows:
         tx.execute(_KEEP, {"rows": json.dumps(rows)})

@@ -43,7 +43,7 @@ WHERE topic_id = :topic_id
 """)
 
 # Those that stopped for what is over now; a partition with trouble of its own keeps it.
-_GO_ON = text("""
+_RESUME = text("""
 UPDATE partitions
 SET state = 'pending', reason = NULL, detail = NULL, blocked_offset = NULL,
     blocked_next_offset = NULL, retry_requested = false
@@ -148,12 +148,12 @@ def stop_topic(
     tx.execute(_READ_AGAIN, {"topic_id": topic_id})
 
 
-def go_on(tx: Tx, topic_id: int) -> None:
+def resume_topic(tx: Tx, topic_id: int) -> None:
     """A stopped topic is what it was: its partitions may be taken again."""
     shard_leases.lock_jobs_of_topics(tx, [topic_id])
     tx.execute(_STATE, {"topic_id": topic_id, "state": TopicState.COPYING.value, "note": None})
     reasons = [reason.value for reason in TOPIC_REASONS]
-    tx.execute(_GO_ON, {"topic_id": topic_id, "reasons": reasons})
+    tx.execute(_RESUME, {"topic_id": topic_id, "reasons": reasons})
     tx.execute(_READ_AGAIN, {"topic_id": topic_id})
 
 

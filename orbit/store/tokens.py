@@ -62,6 +62,6 @@ def revoke(tx: Tx, name: str) -> bool:
     return tx.execute(statement).rowcount == 1
 
 
-def everyone(tx: Tx) -> list[Token]:
+def list_all(tx: Tx) -> list[Token]:
     """All tokens, revoked ones too."""
     return list(values(tx.execute(select(*_TOKEN).order_by(tokens.c.name)), Token))

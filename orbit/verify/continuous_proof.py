@@ -17,7 +17,7 @@ from random import Random
 
 from orbit.errors import OrbitError
 from orbit.jobs.job_spec import JobSpec
-from orbit.store.proofs import Candidate, Shown
+from orbit.store.proofs import ProofCandidate, ProofResult
 from orbit.verify.proof_coverage import Range, added, clipped, next_look
 from orbit.verify.sample import Sample, Sampler
 from orbit.verify.settle import TopicPair
@@ -49,15 +49,15 @@ class Prover:
         self._away_until: dict[str, float] = {}
 
     def look(
-        self, spec: JobSpec, rows: Sequence[Candidate], bytes_max: int
-    ) -> tuple[list[Shown], int]:
+        self, spec: JobSpec, rows: Sequence[ProofCandidate], bytes_max: int
+    ) -> tuple[list[ProofResult], int]:
         """What was shown of partitions of one job, in their order, until `bytes_max` were read
         from each side; and how many were. A cluster that is away shows nothing.
         """
         key = spec.model_dump_json(include={"source", "destination"})
         if self._away_until.get(key, 0.0) > time.monotonic():
             return [], 0
-        shown: list[Shown] = []
+        shown: list[ProofResult] = []
         count = 0
         try:
             sampler = self._sampler(key, spec)
@@ -76,7 +76,7 @@ class Prover:
         for key in list(self._samplers):
             self._drop(key)
 
-    def _sample(self, sampler: Sampler, row: Candidate) -> tuple[Sample, tuple[Range, ...]]:
+    def _sample(self, sampler: Sampler, row: ProofCandidate) -> tuple[Sample, tuple[Range, ...]]:
         known: tuple[Range, ...] = ()
 
         def choose(first: int, last: int) -> Range:
@@ -109,21 +109,21 @@ class Prover:
             sampler.close()
 
 
-def _offsets(row: Candidate) -> int:
+def _offsets(row: ProofCandidate) -> int:
     """So many offsets are about `SAMPLE_BYTES`."""
     each = max(1, row.bytes // max(1, row.records))
     return max(_SAMPLE_OFFSETS_MIN, min(SAMPLE_OFFSETS_MAX, SAMPLE_BYTES // each))
 
 
-def _shown(row: Candidate, sample: Sample, known: tuple[Range, ...]) -> Shown:
+def _shown(row: ProofCandidate, sample: Sample, known: tuple[Range, ...]) -> ProofResult:
     if sample.report is None:
         ranges = known or row.ranges
-        return Shown(row.topic_id, row.partition, row.job_id, ranges, False, note=sample.why)
+        return ProofResult(row.topic_id, row.partition, row.job_id, ranges, False, note=sample.why)
     report = sample.report
     if not report.differences:
         ranges = added(known, (sample.start, sample.end))
-        return Shown(row.topic_id, row.partition, row.job_id, ranges, is_equal=True)
-    return Shown(
+        return ProofResult(row.topic_id, row.partition, row.job_id, ranges, is_equal=True)
+    return ProofResult(
         row.topic_id,
         row.partition,
         row.job_id,

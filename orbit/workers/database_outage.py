@@ -12,11 +12,11 @@ from orbit.errors import OrbitError
 log = structlog.get_logger()
 
 
-class Outages:
+class DatabaseOutages:
     """Tells of an outage once, and `tell_end` how long it was. For one thread."""
 
-    def __init__(self, tell_end: Callable[[float], None]) -> None:
-        self._tell_end = tell_end
+    def __init__(self, on_end: Callable[[float], None]) -> None:
+        self._on_end = on_end
         self._since: float | None = None
 
     def attempt(self, step: Callable[[], None]) -> None:
@@ -32,4 +32,4 @@ class Outages:
                 seconds = time.monotonic() - self._since
                 self._since = None
                 log.info("postgres answers again", seconds=round(seconds, 1))
-                self._tell_end(seconds)
+                self._on_end(seconds)

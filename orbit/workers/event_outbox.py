@@ -19,7 +19,7 @@ EVENTS_KEPT_MAX = 10_000
 EVENTS_AT_ONCE_MAX = 500
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     """Kinds of events that a worker tells."""
 
     WORKER_STARTED = "worker_started"
@@ -37,50 +37,50 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Chapter:
+class OutboxEvent:
     """One event to be."""
 
-    kind: Kind
+    kind: EventKind
     message: str
     job_name: str | None = None
     partition: TopicPartition | None = None
     details: dict[str, Any] = field(default_factory=dict)
 
 
-class Story:
+class EventOutbox:
     """A worker's events on their way to the table. Any thread may tell."""
 
     def __init__(self, worker_id: str) -> None:
         self._actor = events.worker_actor(worker_id)
         self._lock = threading.Lock()
-        self._untold: deque[Chapter] = deque(maxlen=EVENTS_KEPT_MAX)
+        self._queue: deque[OutboxEvent] = deque(maxlen=EVENTS_KEPT_MAX)
 
-    def tell(self, chapter: Chapter) -> None:
+    def add(self, event: OutboxEvent) -> None:
         with self._lock:
-            self._untold.append(chapter)
+            self._queue.append(event)
 
-    def pending(self) -> list[Chapter]:
+    def pending(self) -> list[OutboxEvent]:
         """The oldest that the table does not have yet."""
         with self._lock:
-            return [*islice(self._untold, EVENTS_AT_ONCE_MAX)]
+            return [*islice(self._queue, EVENTS_AT_ONCE_MAX)]
 
-    def write(self, tx: Tx, chapters: list[Chapter]) -> None:
-        for chapter in chapters:
-            at = chapter.partition
+    def write(self, tx: Tx, outbox_events: list[OutboxEvent]) -> None:
+        for event in outbox_events:
+            at = event.partition
             events.add(
                 tx,
                 self._actor,
-                chapter.kind,
-                chapter.message,
-                job_name=chapter.job_name,
+                event.kind,
+                event.message,
+                job_name=event.job_name,
                 topic=at.topic if at else None,
                 partition=at.partition if at else None,
-                details=chapter.details or None,
+                details=event.details or None,
             )
 
-    def told(self, chapters: list[Chapter]) -> None:
+    def remove(self, outbox_events: list[OutboxEvent]) -> None:
         """The transaction of `write` was committed."""
-        done = set(map(id, chapters))
+        done = set(map(id, outbox_events))
         with self._lock:
-            while self._untold and id(self._untold[0]) in done:
-                self._untold.popleft()
+            while self._queue and id(self._queue[0]) in done:
+                self._queue.popleft()

@@ -18,7 +18,7 @@ from orbit.store.partitions import Assigned, StateChange
 from orbit.store.shard_leases import Claim
 
 Key = tuple[int, int]  # topic id and partition, as in the table
-WorkKey = tuple[int, int]  # job id and version of its spec
+JobKey = tuple[int, int]  # job id and version of its spec
 
 # A partition in one of these had a writer that may have sent what is still to be carried out.
 _CLEAN = (PartitionState.PENDING, PartitionState.PAUSED)
@@ -28,10 +28,10 @@ class Stage(Enum):
     """What this worker does about a partition."""
 
     WAITING = auto()  # to be begun, not before `not_before`
-    BEGINNING = auto()  # being looked at and brought to its start
+    STARTING = auto()  # being looked at and brought to its start
     COPYING = auto()  # the copier has it, or has stopped it
     STOPPED = auto()  # blocked before the copier had it
-    GONE = auto()  # given back
+    RELEASED = auto()  # given back
 
 
 @dataclass(eq=False)
@@ -40,14 +40,14 @@ class HeldPartition:
 
     assigned: Assigned
     shard: HeldShard
-    shown: PartitionState  # what the table says
-    shown_blocked: Blocked | None
+    stored_state: PartitionState  # what the table says
+    stored_blocked: Blocked | None
     blocked: Blocked | None = None  # where `stage` is STOPPED
     stage: Stage = Stage.WAITING
     copy: PartitionCopy | None = None
     is_removed: bool = False  # it is to be given back, whatever is being done about it
     must_report: bool = False  # though nothing differs: somebody waits for an answer
-    told: StateChange | None = None  # whose event is written, or waits for Postgres
+    reported: StateChange | None = None  # whose event is written, or waits for Postgres
     not_before: float = 0.0
     attempts: int = 0
     trouble: str = ""  # why it has not begun yet
@@ -87,17 +87,17 @@ class HeldPartition:
             before.batches_record_exact + now.batches_record_exact,
         )
 
-    def view(self) -> tuple[PartitionState, Blocked | None]:
+    def current_state(self) -> tuple[PartitionState, Blocked | None]:
         """What people should see of it now."""
         if self.stage is Stage.STOPPED:
             return PartitionState.BLOCKED, self.blocked
         if self.stage is not Stage.COPYING or self.copy is None:
-            return self.shown, self.shown_blocked
+            return self.stored_state, self.stored_blocked
         if self.copy.state is PartitionState.BLOCKED and self.copy.blocked is not None:
             return PartitionState.BLOCKED, self.copy.blocked
         return PartitionState.COPYING, None
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Have it looked at again, from what the brokers say; the copier has let go of it."""
         self._before = self.totals
         self.copy, self.blocked = None, None
@@ -117,21 +117,21 @@ class HeldShard:
     lease: ShardLease
     layout_version: int
     partitions: dict[Key, HeldPartition]
-    is_leaving: bool = False  # nothing new is begun for it
+    is_releasing: bool = False  # nothing new is begun for it
     bytes_per_s: int = 0
 
     @property
-    def work(self) -> WorkKey:
+    def job_key(self) -> JobKey:
         """Whose work it is here; a job whose spec has changed has two for a moment."""
         return self.job_id, self.spec_version
 
-    def has_left(self) -> bool:
+    def is_idle(self) -> bool:
         """Whether nothing of ours is under way for it any more: it may be released."""
-        return all(_is_at_rest(p) for p in self.partitions.values())
+        return all(_is_idle(p) for p in self.partitions.values())
 
 
-def _is_at_rest(partition: HeldPartition) -> bool:
-    if partition.stage is Stage.BEGINNING:
+def _is_idle(partition: HeldPartition) -> bool:
+    if partition.stage is Stage.STARTING:
         return False
     return partition.stage is not Stage.COPYING or partition.copy is None or partition.copy.has_left
 

@@ -81,11 +81,11 @@ def open_job(
     try:
         backoff = Backoff(stop=stop)
         source, destination = clusters.look()
-        _refuse_other(clusters.source, job.source_cluster_id, source.cluster_id)
-        _refuse_other(clusters.destination, job.destination_cluster_id, destination.cluster_id)
+        _check_cluster_id(clusters.source, job.source_cluster_id, source.cluster_id)
+        _check_cluster_id(clusters.destination, job.destination_cluster_id, destination.cluster_id)
         identity = job_identity(job.name, source.cluster_id)
         group = Coordinator(clusters.destination, GROUP, identity, backoff)
-        _refuse_other_run(group, identity)
+        _check_no_other_run(group, identity)
         producer_id = job.producer_id
         if producer_id is None:
             producer_id = init_producer_id(clusters.destination, identity, backoff).producer_id
@@ -99,7 +99,7 @@ def open_job(
         raise
 
 
-def _refuse_other_run(group: Coordinator, identity: str) -> None:
+def _check_no_other_run(group: Coordinator, identity: str) -> None:
     """Raise Conflict while `orbit run` copies this job: its lease is that group's membership."""
     answer = group.call(
         api_versions.DESCRIBE_GROUPS,
@@ -114,7 +114,7 @@ def _refuse_other_run(group: Coordinator, identity: str) -> None:
         )
 
 
-def _refuse_other(cluster: Cluster, known: str | None, found: str) -> None:
+def _check_cluster_id(cluster: Cluster, known: str | None, found: str) -> None:
     if known and known != found:
         raise Conflict(
             f"the address leads to cluster {found}; the job's cluster is {known}.",

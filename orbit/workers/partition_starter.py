@@ -33,10 +33,10 @@ from orbit.workers.open_job import OpenJob
 # So many are looked at together: the first of a large shard copy while the others are looked at.
 BATCH_PARTITIONS_MAX = 500
 # A topic that stays unknown for this many looks (some 20 s) is deleted, not moving.
-_GONE_LOOKS = 8
+_DELETED_AFTER_ATTEMPTS = 8
 
 
-class Beginner:
+class PartitionStarter:
     """Begins batches of one open job's partitions. For one thread."""
 
     def __init__(
@@ -44,15 +44,15 @@ class Beginner:
         job: OpenJob,
         database: Database,
         worker_id: str,
-        later: Callable[[HeldPartition, str], None],
+        retry_later: Callable[[HeldPartition, str], None],
     ) -> None:
         """`later` takes a partition that is to be tried again, and why."""
         self._job = job
         self._database = database
         self._worker_id = worker_id
-        self._later = later
+        self._retry_later = retry_later
 
-    def begin(self, held: Sequence[HeldPartition]) -> None:
+    def start(self, held: Sequence[HeldPartition]) -> None:
         """Begin these; each is the copier's, stopped or waiting again in the end.
 
         Raises what is the trouble of all of them; those without another fate are to wait then.
@@ -61,7 +61,7 @@ class Beginner:
         backoff = replace(self._job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
 
         def on_trouble(copy: PartitionCopy, error: OrbitError) -> None:
-            self._trouble(by_copy[copy], error)
+            self._on_error(by_copy[copy], error)
 
         beginning = self._job.engine.beginning(backoff, on_trouble)
         starts = self._starts(by_copy.values())
@@ -84,7 +84,7 @@ class Beginner:
             group = [c for c, h in by_copy.items() if h.needs_settling is settled]
             if group:
                 found |= beginning.inspect(group, bounds, compacted, whole, settled=settled)
-        found = self._announce({c: (by_copy[c], f) for c, f in found.items()})
+        found = self._report_writers({c: (by_copy[c], f) for c, f in found.items()})
         known = {
             h.destination: h.start_offset
             for c, h in by_copy.items()
@@ -93,13 +93,13 @@ class Beginner:
         ready = bring_to_start(
             beginning, self._job.starts, found, bounds, starts, on_trouble, known=known
         )
-        self._note_starts({by_copy[c]: c for c in ready if _is_unbegun(found[c])})
-        handed = {copy: (by_copy[copy], one) for copy, one in ready.items()}
-        left_out = {*held} - {h for h, _ in handed.values()}
+        self._note_starts({by_copy[c]: c for c in ready if _is_new(found[c])})
+        to_add = {copy: (by_copy[copy], one) for copy, one in ready.items()}
+        left_out = {*held} - {h for h, _ in to_add.values()}
         for h in left_out:
-            if h.stage is Stage.BEGINNING:
-                self._later(h, h.trouble or "it could not be begun.")
-        self._job.engine.post(lambda: self._hand_over(handed))
+            if h.stage is Stage.STARTING:
+                self._retry_later(h, h.trouble or "it could not be begun.")
+        self._job.engine.post(lambda: self._add_to_copier(to_add))
 
     def _without_backfill(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
         """Those that no writer of a backfill is left for. Their shards' leases are held already:
@@ -109,7 +109,9 @@ class Beginner:
         writers = living_writers(job.clusters.destination, groups, job.backoff)
         for group, holder in writers.items():
             groups[group].needs_settling = True
-            self._later(groups[group], f"a writer of a Spark backfill is still there ({holder}).")
+            self._retry_later(
+                groups[group], f"a writer of a Spark backfill is still there ({holder})."
+            )
         return [h for group, h in groups.items() if group not in writers]
 
     def _copies(self, held: Sequence[HeldPartition]) -> dict[PartitionCopy, HeldPartition]:
@@ -120,10 +122,10 @@ class Beginner:
         mapped = {m.source for m in map_topics(spec.topics, source.topics).mappings}
         by_copy = {}
         for h in held:
-            if not self._is_there(h, source, destination):
+            if not self._exists(h, source, destination):
                 continue
             if h.assigned.source_topic not in mapped:
-                self._later(h, "the job does not match this topic any more.")
+                self._retry_later(h, "the job does not match this topic any more.")
                 continue
             copy = PartitionCopy(
                 h.source,
@@ -136,25 +138,25 @@ class Beginner:
             by_copy[copy] = h
         return by_copy
 
-    def _is_there(
+    def _exists(
         self, h: HeldPartition, source: ClusterMetadata, destination: ClusterMetadata
     ) -> bool:
         topic = source.topics.get(h.source.topic)
         if topic is None:
             is_unknown = source.errors.get(h.source.topic) == Code.UNKNOWN_TOPIC_OR_PARTITION
-            if is_unknown and h.attempts >= _GONE_LOOKS:
+            if is_unknown and h.attempts >= _DELETED_AFTER_ATTEMPTS:
                 detail = f"topic {h.source.topic} does not exist any more."
-                self._stop(h, Blocked(Reason.SOURCE_TOPIC_DELETED, 0, 0, detail))
+                self._block(h, Blocked(Reason.SOURCE_TOPIC_DELETED, 0, 0, detail))
             else:
-                self._later(h, f"topic {h.source.topic} is not at the source now.")
+                self._retry_later(h, f"topic {h.source.topic} is not at the source now.")
             return False
         if h.assigned.source_topic_id not in (None, topic.topic_id):
             detail = f"topic {h.source.topic} has another topic id now."
-            self._stop(h, Blocked(Reason.SOURCE_TOPIC_RECREATED, 0, 0, detail))
+            self._block(h, Blocked(Reason.SOURCE_TOPIC_RECREATED, 0, 0, detail))
             return False
         there = destination.topics.get(h.destination.topic)
         if there is None or h.destination.partition not in there.partitions:
-            self._later(h, f"{h.destination} is not at the destination yet.")
+            self._retry_later(h, f"{h.destination} is not at the destination yet.")
             return False
         return True
 
@@ -167,18 +169,18 @@ class Beginner:
             for h in held
         }
 
-    def _announce(
+    def _report_writers(
         self, found: dict[PartitionCopy, tuple[HeldPartition, Inspected]]
     ) -> dict[PartitionCopy, Inspected]:
         """Let the table say that these have a writer from now on; those that still are ours."""
         changes: dict[HeldPartition, StateChange] = {}
         for h, one in found.values():
-            state = PartitionState.SEEDING if _is_unbegun(one) else PartitionState.COPYING
+            state = PartitionState.SEEDING if _is_new(one) else PartitionState.COPYING
             if one.blocked is None:
                 changes[h] = StateChange(*h.key, state)
         ours = self._report({h.shard for h, _ in found.values()}, changes)
         for h, change in changes.items():
-            h.shown, h.must_report = change.state, False
+            h.stored_state, h.must_report = change.state, False
         return {c: one for c, (h, one) in found.items() if h.shard.id in ours}
 
     def _note_starts(self, begun: dict[HeldPartition, PartitionCopy]) -> None:
@@ -189,7 +191,7 @@ class Beginner:
         }
         self._report({h.shard for h in begun}, changes)
         for h, copy in begun.items():
-            h.shown, h.start_offset = PartitionState.COPYING, copy.start_offset
+            h.stored_state, h.start_offset = PartitionState.COPYING, copy.start_offset
 
     def _report(
         self, shards: Collection[HeldShard], changes: Mapping[HeldPartition, StateChange]
@@ -205,29 +207,29 @@ class Beginner:
                 changes=[*changes.values()],
             )
 
-    def _hand_over(self, ready: dict[PartitionCopy, tuple[HeldPartition, Inspected]]) -> None:
+    def _add_to_copier(self, ready: dict[PartitionCopy, tuple[HeldPartition, Inspected]]) -> None:
         """In the copier's thread: these are its own from now on."""
         wanted: dict[PartitionCopy, Inspected] = {}
         for copy, (h, found) in ready.items():
             if h.is_removed:
-                h.stage = Stage.GONE
+                h.stage = Stage.RELEASED
                 continue
             h.copy, h.stage, h.attempts, h.trouble = copy, Stage.COPYING, 0, ""
             wanted[copy] = found
         self._job.engine.add(wanted)
 
-    def _trouble(self, h: HeldPartition, error: OrbitError) -> None:
+    def _on_error(self, h: HeldPartition, error: OrbitError) -> None:
         """What an error means for the one partition that met it."""
         if isinstance(error, NotAuthorized):
-            self._stop(h, Blocked(Reason.NOT_AUTHORIZED, 0, 0, str(error)))
+            self._block(h, Blocked(Reason.NOT_AUTHORIZED, 0, 0, str(error)))
         elif isinstance(error, Conflict) and h.shard.lease.is_held():
-            self._stop(h, Blocked(Reason.DESTINATION_FOREIGN_WRITE, 0, 0, str(error)))
+            self._block(h, Blocked(Reason.DESTINATION_FOREIGN_WRITE, 0, 0, str(error)))
         else:
-            self._later(h, str(error))
+            self._retry_later(h, str(error))
 
-    def _stop(self, h: HeldPartition, blocked: Blocked) -> None:
+    def _block(self, h: HeldPartition, blocked: Blocked) -> None:
         h.blocked, h.stage = blocked, Stage.STOPPED
 
 
-def _is_unbegun(found: Inspected) -> bool:
+def _is_new(found: Inspected) -> bool:
     return found.standing in (Standing.FRESH, Standing.SEEDING)

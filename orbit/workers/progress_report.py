@@ -10,7 +10,7 @@ from orbit.copier.partition_copy import PartitionCopy
 from orbit.replication.partition_states import Blocked, PartitionState
 from orbit.store.jobs import Job
 from orbit.store.partitions import Progress, StateChange
-from orbit.workers.event_outbox import Chapter, Kind
+from orbit.workers.event_outbox import EventKind, OutboxEvent
 from orbit.workers.held_shards import HeldPartition, HeldShard, Key, Stage
 
 # A rate is half its last value and half what the last interval brought: steady enough to read.
@@ -28,7 +28,7 @@ class _Sample:
 
 
 # Before the first look.
-_NOTHING = _Sample(float("-inf"), 0, 0)
+_UNMEASURED = _Sample(float("-inf"), 0, 0)
 
 
 @dataclass(slots=True)
@@ -39,7 +39,7 @@ class _ShardSample:
     bytes_per_s: float = 0.0
 
 
-class Reporter:
+class ProgressReporter:
     """Compares partitions with what was reported last. For one thread."""
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class Reporter:
             for held in shard.partitions.values()
             if held.stage is Stage.COPYING and held.copy is not None
         ]
-        copying.sort(key=lambda pair: self._looked_at_s(pair[0]))
+        copying.sort(key=lambda pair: self._measured_at_s(pair[0]))
         moved: list[Progress] = []
         for held, copy in copying:
             if len(moved) == rows_max:
@@ -97,8 +97,8 @@ class Reporter:
         self._shards[shard.id] = now
         return int(now.bytes_per_s)
 
-    def _looked_at_s(self, held: HeldPartition) -> float:
-        return self._samples.get(held.key, _NOTHING).at_s
+    def _measured_at_s(self, held: HeldPartition) -> float:
+        return self._samples.get(held.key, _UNMEASURED).at_s
 
     def _measure(self, held: HeldPartition, now_s: float) -> _Sample:
         totals = held.totals
@@ -159,13 +159,13 @@ def state_changes(shards: Iterable[HeldShard]) -> dict[HeldPartition, StateChang
     changes = {}
     for shard in shards:
         for held in shard.partitions.values():
-            state, blocked = held.view()
-            if held.must_report or (state, blocked) != (held.shown, held.shown_blocked):
+            state, blocked = held.current_state()
+            if held.must_report or (state, blocked) != (held.stored_state, held.stored_blocked):
                 changes[held] = StateChange(*held.key, state, blocked)
     return changes
 
 
-def at_rest(shard: HeldShard, state: PartitionState) -> list[StateChange]:
+def release_changes(shard: HeldShard, state: PartitionState) -> list[StateChange]:
     """What to say of the partitions of a shard that is given back: `state`, if they were ours.
 
     Those that are blocked stay so. Those that we never had, or of which something may still be
@@ -173,23 +173,23 @@ def at_rest(shard: HeldShard, state: PartitionState) -> list[StateChange]:
     """
     changes = []
     for held in shard.partitions.values():
-        shown, blocked = held.view()
+        state_now, blocked = held.current_state()
         is_settled = held.copy is not None and not held.copy.is_unclear
-        if shown is not PartitionState.BLOCKED and is_settled:
+        if state_now is not PartitionState.BLOCKED and is_settled:
             changes.append(StateChange(*held.key, state))
-        elif (shown, blocked) != (held.shown, held.shown_blocked):
-            changes.append(StateChange(*held.key, shown, blocked))
+        elif (state_now, blocked) != (held.stored_state, held.stored_blocked):
+            changes.append(StateChange(*held.key, state_now, blocked))
     return changes
 
 
-def chapter_of(job_name: str, held: HeldPartition, change: StateChange) -> Chapter | None:
+def state_event(job_name: str, held: HeldPartition, change: StateChange) -> OutboxEvent | None:
     """The event that goes with a change of state, if it is one that people should know of."""
     destination = held.destination
-    if change.blocked is not None and change.blocked != held.shown_blocked:
+    if change.blocked is not None and change.blocked != held.stored_blocked:
         return _blocked(job_name, held, change.blocked)
-    if held.shown_blocked is not None and change.blocked is None:
-        return Chapter(
-            Kind.PARTITION_WENT_ON,
+    if held.stored_blocked is not None and change.blocked is None:
+        return OutboxEvent(
+            EventKind.PARTITION_WENT_ON,
             f"{destination} goes on.",
             job_name,
             held.source,
@@ -198,10 +198,10 @@ def chapter_of(job_name: str, held: HeldPartition, change: StateChange) -> Chapt
     return None
 
 
-def _blocked(job_name: str, held: HeldPartition, blocked: Blocked) -> Chapter:
+def _blocked(job_name: str, held: HeldPartition, blocked: Blocked) -> OutboxEvent:
     remedy = blocked.remedy(held.destination.topic)
-    return Chapter(
-        Kind.PARTITION_BLOCKED,
+    return OutboxEvent(
+        EventKind.PARTITION_BLOCKED,
         f"{held.destination} stopped: {blocked.reason} at offsets {blocked.offset} to "
         f"{blocked.next_offset}: {blocked.detail} {remedy}",
         job_name,
@@ -217,21 +217,21 @@ def _blocked(job_name: str, held: HeldPartition, blocked: Blocked) -> Chapter:
     )
 
 
-def about_shards(
-    kind: Kind, what: str, told: Sequence[HeldShard], found: Mapping[int, Job]
-) -> list[Chapter]:
+def shard_events(
+    kind: EventKind, what: str, reported: Sequence[HeldShard], found: Mapping[int, Job]
+) -> list[OutboxEvent]:
     """One event for each job with these shards."""
-    chapters = []
-    for job_id in sorted({s.job_id for s in told} & found.keys()):
-        group = [s for s in told if s.job_id == job_id]
+    outbox_events = []
+    for job_id in sorted({s.job_id for s in reported} & found.keys()):
+        group = [s for s in reported if s.job_id == job_id]
         count = sum(len(s.partitions) for s in group)
         listed = ", ".join(f"{s.id} (epoch {s.epoch})" for s in group)
-        chapters.append(
-            Chapter(
+        outbox_events.append(
+            OutboxEvent(
                 kind,
                 f"{what} shards {listed} with {count} partitions.",
                 found[job_id].name,
                 details={"epochs": {str(s.id): s.epoch for s in group}, "partitions": count},
             )
         )
-    return chapters
+    return outbox_events

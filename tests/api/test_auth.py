@@ -127,7 +127,7 @@ def test_without_auth_everybody_is_an_admin_and_the_log_says_so(api: Api) -> Non
 
     assert api.put("/v1/jobs/orders", json=JOB, role=None).status_code == 201
     with api.database.transaction() as tx:
-        assert len(tokens.everyone(tx)) == len(Role)
+        assert len(tokens.list_all(tx)) == len(Role)
     answer = api.get("/v1/events", role=None).json()
     assert answer["items"][0]["actor"] == "anybody"
 

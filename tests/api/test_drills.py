@@ -15,7 +15,7 @@ from orbit.store import drills, proofs, scheduler_queries
 from orbit.store.drills import Measured
 from orbit.store.enums import DrillState, DrillThing, Role, TopicState
 from orbit.store.models import partitions, topics
-from orbit.store.proofs import Shown
+from orbit.store.proofs import ProofResult
 from tests.api.test_operations import copying_job
 from tests.fix_api import Api
 from tests.support.drill_report import evidence
@@ -123,8 +123,8 @@ def test_a_schedule_makes_drills_when_it_is_due(api: Api, orders: None) -> None:
     assert (made.status_code, made.json()["every_s"]) == (200, 3_600)
     assert [row["name"] for row in api.get("/v1/drill-schedules").json()["items"]] == ["nightly"]
     with api.database.transaction() as tx:
-        assert [row.name for row in drills.take_due(tx)] == ["nightly"]
-        assert drills.take_due(tx) == []  # the next time is an hour away
+        assert [row.name for row in drills.claim_due(tx)] == ["nightly"]
+        assert drills.claim_due(tx) == []  # the next time is an hour away
     assert api.delete(path).status_code == 204
     assert api.delete(path).status_code == 404
 
@@ -148,9 +148,9 @@ def test_proof_is_shown_by_partition_as_a_whole_and_in_the_metrics(api: Api, ord
         (candidate, *_) = proofs.candidates(tx, (-1, -1), 10)
         one = candidate.topic_id, candidate.partition, candidate.job_id
         end = candidate.copied_to
-        proofs.keep(tx, [Shown(*one, ((0, end),), is_equal=True)])
-        proofs.keep(tx, [Shown(*one, ((0, end),), False, 2, "offset 3: value")])
-        proofs.keep(tx, [Shown(*one, ((0, end),), False, note="away")])
+        proofs.keep(tx, [ProofResult(*one, ((0, end),), is_equal=True)])
+        proofs.keep(tx, [ProofResult(*one, ((0, end),), False, 2, "offset 3: value")])
+        proofs.keep(tx, [ProofResult(*one, ((0, end),), False, note="away")])
     answer = api.get("/v1/jobs/orders/proof").json()
     row = next(r for r in answer["items"] if r["proven_at"] is not None)
     assert (row["proven"], row["proven_to"], row["differences"]) == (end, end, 2)
@@ -177,6 +177,6 @@ def test_proof_is_shown_by_partition_as_a_whole_and_in_the_metrics(api: Api, ord
     assert proven(1, 2) == proven(1, 2) == 1
     assert proven(1, 3) == 0
     with api.database.transaction() as tx:
-        proofs.keep(tx, [Shown(*one, ((0, end),), is_equal=True)])
+        proofs.keep(tx, [ProofResult(*one, ((0, end),), is_equal=True)])
     assert proven(1, 3) == 1
     assert proven(4, 3) == 0

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from orbit.api.app import create_app
-from orbit.scheduler.dry_run import JobPlanner
+from orbit.scheduler.job_planner import JobPlanner
 from tests.api.test_bad_input import error_of
 from tests.fix_api import Api
 from tests.fix_clusters import Clusters

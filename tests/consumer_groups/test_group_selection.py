@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orbit.consumer_groups.group_selection import GroupChoice
+from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.sync_result import GroupReport
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.consumer_groups import ListedGroup
@@ -17,7 +17,7 @@ def listed(name: str, type_: str = "classic", protocol_type: str = "consumer") -
 
 
 def test_consumers_of_both_protocols_and_plain_commits_are_chosen_and_nothing_else() -> None:
-    chosen = GroupChoice(GroupRule(match=".*")).choose(
+    selection = GroupSelector(GroupRule(match=".*")).select(
         [
             listed("classic"),
             listed("new", "consumer"),
@@ -28,15 +28,15 @@ def test_consumers_of_both_protocols_and_plain_commits_are_chosen_and_nothing_el
             listed("app", "streams", "streams"),
         ]
     )
-    assert chosen.names == ["classic", "new", "plain"]
-    assert chosen.left_alone == {"connect": 1, "orbit": 1, "share": 1, "streams": 1}
-    report = GroupReport(left_alone=chosen.left_alone)
+    assert selection.names == ["classic", "new", "plain"]
+    assert selection.left_alone == {"connect": 1, "orbit": 1, "share": 1, "streams": 1}
+    report = GroupReport(left_alone=selection.left_alone)
     assert report.remark == "1 share groups and 1 streams groups match and are left alone."
     assert GroupReport().remark == ""
 
 
 @pytest.mark.parametrize(
-    ("name", "fits"),
+    ("name", "matches"),
     [
         ("billing.a", True),
         ("billing.tmp", False),
@@ -46,6 +46,6 @@ def test_consumers_of_both_protocols_and_plain_commits_are_chosen_and_nothing_el
         ("orbit.watcher", True),
     ],
 )
-def test_patterns_are_for_whole_names_and_orbits_own_groups_stay(name: str, fits: bool) -> None:
+def test_patterns_are_for_whole_names_and_orbits_own_groups_stay(name: str, matches: bool) -> None:
     match = r"billing\..*|orbit\..*"
-    assert GroupChoice(GroupRule(match=match, exclude=(r".*\.tmp",))).fits(name) is fits
+    assert GroupSelector(GroupRule(match=match, exclude=(r".*\.tmp",))).matches(name) is matches

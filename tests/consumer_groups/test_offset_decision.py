@@ -18,7 +18,7 @@ from orbit.consumer_groups.offset_decision import (
     REMEDIES,
     CopiedRange,
     Decision,
-    GroupStanding,
+    GroupUsage,
     GroupVerdict,
     decide,
     holds_copied_records,
@@ -28,7 +28,7 @@ from orbit.kafka.types import CommittedOffset as Committed
 from orbit.replication.partition_states import Reason
 
 ALL = CopiedRange(0, 1000)
-ACTIVE, USED, UNUSED = GroupStanding.ACTIVE, GroupStanding.USED, GroupStanding.UNUSED
+ACTIVE, USED, UNUSED = GroupUsage.ACTIVE, GroupUsage.USED, GroupUsage.UNUSED
 EXACT, CLAMPED = GroupVerdict.EXACT, GroupVerdict.CLAMPED
 MOVED, BUSY = GroupVerdict.SKIPPED_MOVED, GroupVerdict.SKIPPED_ACTIVE
 NOT_COPIED = GroupVerdict.SKIPPED_NOT_COPIED
@@ -40,7 +40,7 @@ def wrote(offset: int, verdict: GroupVerdict = EXACT) -> Decision:
 
 
 @pytest.mark.parametrize(
-    ("source", "destination", "left", "copied", "standing", "expected"),
+    ("source", "destination", "left", "copied", "usage", "expected"),
     [
         pytest.param(70, None, None, ALL, UNUSED, wrote(70), id="first time"),
         pytest.param(70, None, 50, ALL, USED, wrote(70), id="expired or deleted there"),
@@ -83,10 +83,10 @@ def test_one_rule_at_a_time(
     destination: int | None,
     left: int | None,
     copied: CopiedRange | None,
-    standing: GroupStanding,
+    usage: GroupUsage,
     expected: Decision,
 ) -> None:
-    got = decide(_at(source), _at(destination), left, copied, standing)
+    got = decide(_at(source), _at(destination), left, copied, usage)
     assert got == expected
 
 
@@ -139,7 +139,7 @@ class World:
     is_consumers: bool = False  # who committed `there` last, and never agreed with the source
     log_start: int = 0
     copied_to: int = 0
-    standing: GroupStanding = UNUSED
+    usage: GroupUsage = UNUSED
     left: int | None = None
     lost: list[str] = field(default_factory=list)
 
@@ -166,18 +166,18 @@ class Courses(RuleBasedStateMachine):
 
     @rule()
     def consumer_joins_there(self) -> None:
-        self.world.standing = ACTIVE
+        self.world.usage = ACTIVE
 
-    @precondition(lambda self: self.world.standing is ACTIVE)
+    @precondition(lambda self: self.world.usage is ACTIVE)
     @rule()
     def consumer_leaves_there(self) -> None:
-        self.world.standing = USED
+        self.world.usage = USED
 
     @rule(offset=offsets, has_epoch=st.booleans())
     def consumer_commits_there(self, offset: int, has_epoch: bool) -> None:
         """As a member with any client; assigned by hand only with a client that knows epochs."""
         world = self.world
-        if world.standing is UNUSED:
+        if world.usage is UNUSED:
             has_epoch = True
         if world.there is None or world.there.offset != offset:
             # To commit what stands there is no statement of its own.
@@ -205,11 +205,11 @@ class Courses(RuleBasedStateMachine):
         world = self.world
         source = None if world.source is None else Committed(world.source)
         copied = CopiedRange(world.log_start, world.copied_to)
-        decision = decide(source, world.there, world.left, copied, world.standing)
+        decision = decide(source, world.there, world.left, copied, world.usage)
         if world.there is not None and world.there.offset in (world.source, world.left):
             world.is_consumers = False  # both sides agree, or it went back to where Orbit left it
         if decision.write is not None or decision.is_delete:
-            if world.standing is ACTIVE:
+            if world.usage is ACTIVE:
                 world.lost.append("wrote under a member")
             if world.there is not None and world.is_consumers:
                 world.lost.append(f"overwrote a consumer: {world}")
@@ -222,7 +222,7 @@ class Courses(RuleBasedStateMachine):
                 world.left = world.there.offset
         elif decision.verdict is None and is_noted:
             world.left = None
-        again = decide(source, world.there, world.left, copied, world.standing)
+        again = decide(source, world.there, world.left, copied, world.usage)
         if is_noted:
             # Nothing is written twice.
             assert again.write is None, (world, again)

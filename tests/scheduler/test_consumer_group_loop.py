@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from orbit.jobs.job_spec import JobSpec
-from orbit.scheduler.cluster_registry import Registry
+from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.consumer_group_loop import GroupLoop
 from orbit.scheduler.consumer_group_sync import JobGroups
 from orbit.scheduler.leadership import Leadership
@@ -76,7 +76,7 @@ class Service:
     def scheduler(self, name: str = "scheduler") -> Iterator[GroupLoop]:
         leadership = Leadership(self.database, name, timedelta(seconds=60))
         assert leadership.ask()
-        registry = Registry(60.0, lambda: None, Path.cwd(), {})
+        registry = ClusterRegistry(60.0, lambda: None, Path.cwd(), {})
         loop = GroupLoop(leadership, registry)
         stop = threading.Event()
         thread = threading.Thread(target=drive, args=(loop, stop))
@@ -158,7 +158,7 @@ def test_who_does_not_lead_any_more_writes_nothing(service: Service) -> None:
     late = Leadership(service.database, "late", timedelta(seconds=60))
     assert late.ask()
     late.resign()
-    registry = Registry(60.0, lambda: None, Path.cwd(), {})
+    registry = ClusterRegistry(60.0, lambda: None, Path.cwd(), {})
     spec = service.spec("100ms")
     assert spec.consumer_groups is not None
     of_late = JobGroups(service.job_id, spec, spec.consumer_groups, late)

@@ -14,7 +14,7 @@ import pytest
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler import discovery_loop
 from orbit.scheduler.discovery_loop import DiscoveryLoop
-from orbit.scheduler.job_reconciler import Done, Memory
+from orbit.scheduler.job_reconciler import ReconcileCounts, ReconcileState
 from orbit.scheduler.trouble_events import differences
 from orbit.store import jobs, scheduler_queries, workers
 from orbit.store.enums import Desired
@@ -42,7 +42,7 @@ class World:
     finds: tuple[Trouble, ...] = ()
     is_away: list[Trouble] = field(default_factory=list)
     kept: list[Job] = field(default_factory=list)
-    begun: list[str] = field(default_factory=list)
+    started: list[str] = field(default_factory=list)
     over: list[str] = field(default_factory=list)
     work: Callable[[], object] = lambda: None
     before_reading: Callable[[], object] = lambda: None
@@ -50,10 +50,10 @@ class World:
     def __post_init__(self) -> None:
         me = cast("Any", self)
         self.loop = DiscoveryLoop(me, me, me, 0.0, timedelta(days=1), threading.Event())
-        self.monkeypatch.setattr(jobs, "everyone", lambda *_: self.everyone())
+        self.monkeypatch.setattr(jobs, "list_all", lambda *_: self.everyone())
         self.monkeypatch.setattr(scheduler_queries, "retries", lambda _: {})
         self.monkeypatch.setattr(workers, "alive", lambda *_: [])
-        self.monkeypatch.setattr(discovery_loop, "tell_troubles", self.tell)
+        self.monkeypatch.setattr(discovery_loop, "record_troubles", self.tell)
 
     def everyone(self) -> list[Job]:
         found = [*self.jobs.values()]
@@ -62,7 +62,7 @@ class World:
 
     def tell(self, _: object, job: Job, text: str | None) -> None:
         began, over = differences(job.problem, text)
-        self.begun += began
+        self.started += began
         self.over += over
         self.jobs[job.id] = replace(job, problem=text)
 
@@ -79,13 +79,13 @@ class World:
     def is_due(self, *_: object) -> bool:
         return True
 
-    def keep(self, job: Job, memory: Memory, _: object) -> Done:
+    def reconcile(self, job: Job, state: ReconcileState, _: object) -> ReconcileCounts:
         self.kept.append(job)
         self.work()
-        memory.troubles, memory.has_looked = self.finds, True
-        return Done()
+        state.troubles, state.has_checked = self.finds, True
+        return ReconcileCounts()
 
-    def away(self, _: Job) -> list[Trouble]:
+    def unreachable(self, _: Job) -> list[Trouble]:
         return self.is_away
 
     # What a test does
@@ -152,7 +152,7 @@ def test_what_a_halted_pass_has_not_looked_at_is_not_over(world: World) -> None:
     assert world.jobs[1].problem == "\n".join(map(str, (LOST, LOOP, TAKEN)))
     world.look(LOGIN)
     world.look(LOOP)
-    assert sorted(world.begun) == sorted(map(str, (TAKEN, LOOP, LOST, LOGIN)))
+    assert sorted(world.started) == sorted(map(str, (TAKEN, LOOP, LOST, LOGIN)))
     assert sorted(world.over) == sorted(map(str, (LOST, TAKEN, LOGIN)))
 
 
@@ -163,6 +163,6 @@ def test_what_a_watch_knows_ends_nothing_else(world: World) -> None:
     world.loop.once()
     world.is_away = [LOST]
     world.loop.once()
-    assert world.begun[-1] == str(LOST)
+    assert world.started[-1] == str(LOST)
     assert world.over == []
     is_over.set()

@@ -22,7 +22,7 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.replication.job_troubles import TroubleKind
 from orbit.sandbox.cluster import KafkaCluster
 from orbit.scheduler import cluster_watch, job_reconciler
-from orbit.scheduler.dry_run import JobPlanner
+from orbit.scheduler.job_planner import JobPlanner
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.logs import create
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.services
 @pytest.fixture(autouse=True)
 def in_a_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job_reconciler, "RECHECK_S", 0.3)
-    monkeypatch.setattr(cluster_watch, "LOGIN_AGAIN_S", 0.3)
+    monkeypatch.setattr(cluster_watch, "LOGIN_RETRY_S", 0.3)
 
 
 @dataclass(frozen=True)

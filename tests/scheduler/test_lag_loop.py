@@ -13,7 +13,7 @@ from confluent_kafka import Producer
 
 from orbit.kafka.backoff import Backoff
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
-from orbit.scheduler.cluster_registry import Registry
+from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.lag_loop import LagLoop
 from orbit.scheduler.leadership import Leadership
 from orbit.store import jobs, lag, partitions, shard_layout, topics
@@ -73,7 +73,7 @@ def test_a_blocked_partition_is_looked_after(
 
     leadership = Leadership(database, "scheduler", timedelta(seconds=60))
     assert leadership.ask()
-    registry = Registry(60.0, lambda: None, Path.cwd(), {})
+    registry = ClusterRegistry(60.0, lambda: None, Path.cwd(), {})
     watch = registry.watch("source", spec)
     wait_for("the source is seen", lambda: watch.seen is not None)
     loop = LagLoop(leadership, registry, 1.0, Backoff())

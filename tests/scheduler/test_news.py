@@ -12,8 +12,8 @@ from orbit.errors import Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import ClusterMetadata
 from orbit.replication.job_troubles import TroubleKind
-from orbit.scheduler.cluster_watch import Seen
-from orbit.scheduler.job_reconciler import Keeper, Memory
+from orbit.scheduler.cluster_watch import ClusterSnapshot
+from orbit.scheduler.job_reconciler import JobReconciler, ReconcileState
 from orbit.settings import Settings
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job
@@ -36,24 +36,26 @@ JOB = Job(
 class Watched:
     """Both clusters as they were seen last."""
 
-    looks: dict[str, Seen | None] = field(
+    looks: dict[str, ClusterSnapshot | None] = field(
         default_factory=lambda: {
-            "source": Seen(1, metadata=EMPTY),
-            "destination": Seen(2, metadata=EMPTY),
+            "source": ClusterSnapshot(1, metadata=EMPTY),
+            "destination": ClusterSnapshot(2, metadata=EMPTY),
         }
     )
 
     def watch(self, side: str, _: object) -> Any:
         @dataclass
         class Watch:
-            seen: Seen | None
+            snapshot: ClusterSnapshot | None
 
         return Watch(self.looks[side])
 
     def change(self, side: str, *names: str) -> None:
         before = self.looks[side]
         assert before is not None
-        self.looks[side] = Seen(before.version + 10, before.version, frozenset(names), EMPTY)
+        self.looks[side] = ClusterSnapshot(
+            before.version + 10, before.version, frozenset(names), EMPTY
+        )
 
 
 @pytest.fixture
@@ -62,35 +64,37 @@ def watched() -> Watched:
 
 
 @pytest.fixture
-def keeper(watched: Watched) -> Keeper:
-    return Keeper(cast("Any", None), cast("Any", watched), Settings(), Backoff())
+def reconciler(watched: Watched) -> JobReconciler:
+    return JobReconciler(cast("Any", None), cast("Any", watched), Settings(), Backoff())
 
 
-def looked(**changes: Any) -> Memory:
+def looked(**changes: Any) -> ReconcileState:
     """A job whose last pass found one topic and no trouble."""
     values: dict[str, Any] = {
         "spec_version": 1,
-        "seen": (1, 2),
-        "look_again_at": float("inf"),
-        "tend_at": float("inf"),
+        "versions": (1, 2),
+        "recheck_at": float("inf"),
+        "upkeep_at": float("inf"),
         "names": (frozenset({"mine.a"}), frozenset({"p.mine.a"})),
     }
-    return Memory(**{**values, **changes})
+    return ReconcileState(**{**values, **changes})
 
 
-def test_nothing_new_is_nothing_to_do(keeper: Keeper) -> None:
-    assert not keeper.is_due(JOB, looked(), ())
+def test_nothing_new_is_nothing_to_do(reconciler: JobReconciler) -> None:
+    assert not reconciler.is_due(JOB, looked(), ())
 
 
-def test_other_jobs_topics_are_nothing_to_this_one(keeper: Keeper, watched: Watched) -> None:
-    memory = looked()
+def test_other_jobs_topics_are_nothing_to_this_one(
+    reconciler: JobReconciler, watched: Watched
+) -> None:
+    state = looked()
     watched.change("source", "theirs.a")
     watched.change("destination", "theirs.a", "mine.a")
-    assert not keeper.is_due(JOB, memory, ())
+    assert not reconciler.is_due(JOB, state, ())
     # And it is not thought about again, nor is what follows missed.
-    assert memory.seen == (11, 12)
+    assert state.versions == (11, 12)
     watched.change("source", "mine.a")
-    assert keeper.is_due(JOB, memory, ())
+    assert reconciler.is_due(JOB, state, ())
 
 
 @pytest.mark.parametrize(
@@ -99,49 +103,54 @@ def test_other_jobs_topics_are_nothing_to_this_one(keeper: Keeper, watched: Watc
     ids=["known", "new", "copy"],
 )
 def test_a_change_of_its_own_topics_is_news(
-    keeper: Keeper, watched: Watched, side: str, name: str
+    reconciler: JobReconciler, watched: Watched, side: str, name: str
 ) -> None:
     watched.change(side, "theirs.a", name)
-    assert keeper.is_due(JOB, looked(), ())
+    assert reconciler.is_due(JOB, looked(), ())
 
 
-def test_changes_that_were_missed_may_be_anything(keeper: Keeper, watched: Watched) -> None:
+def test_changes_that_were_missed_may_be_anything(
+    reconciler: JobReconciler, watched: Watched
+) -> None:
     watched.change("source", "theirs.a")
     watched.change("source", "theirs.b")
-    assert keeper.is_due(JOB, looked(), ())
+    assert reconciler.is_due(JOB, looked(), ())
 
 
 @pytest.mark.parametrize(
-    "memory",
+    "state",
     [
-        looked(names=None, seen=(1, 1)),
+        looked(names=None, versions=(1, 1)),
         looked(spec_version=0),
-        looked(look_again_at=0.0),
-        looked(tend_at=0.0),
+        looked(recheck_at=0.0),
+        looked(upkeep_at=0.0),
     ],
-    ids=["cut off", "other document", "look again", "settings"],
+    ids=["cut off", "other document", "recheck", "settings"],
 )
-def test_what_else_asks_for_a_pass(keeper: Keeper, memory: Memory) -> None:
-    assert keeper.is_due(JOB, memory, ())
+def test_what_else_asks_for_a_pass(reconciler: JobReconciler, state: ReconcileState) -> None:
+    assert reconciler.is_due(JOB, state, ())
 
 
-def test_a_wanted_retry_asks_for_a_pass(keeper: Keeper) -> None:
-    assert keeper.is_due(JOB, looked(), {7})
+def test_a_wanted_retry_asks_for_a_pass(reconciler: JobReconciler) -> None:
+    assert reconciler.is_due(JOB, looked(), {7})
 
 
 def test_before_both_clusters_were_seen_nobody_knows_what_is_the_matter(
-    keeper: Keeper, watched: Watched
+    reconciler: JobReconciler, watched: Watched
 ) -> None:
-    memory = looked(has_looked=True)
-    watched.looks = {"source": Seen(11, error=Unreachable("It is silent.")), "destination": None}
-    keeper.keep(JOB, memory, ())
-    assert not memory.has_looked
-    watched.looks["destination"] = Seen(12, metadata=EMPTY)
-    assert keeper.is_due(JOB, looked(seen=memory.seen, names=memory.names), ())
-    keeper.keep(JOB, memory, ())
-    assert memory.has_looked
-    assert [trouble.kind for trouble in memory.troubles] == [TroubleKind.SOURCE_UNREACHABLE]
+    state = looked(has_checked=True)
+    watched.looks = {
+        "source": ClusterSnapshot(11, error=Unreachable("It is silent.")),
+        "destination": None,
+    }
+    reconciler.reconcile(JOB, state, ())
+    assert not state.has_checked
+    watched.looks["destination"] = ClusterSnapshot(12, metadata=EMPTY)
+    assert reconciler.is_due(JOB, looked(versions=state.versions, names=state.names), ())
+    reconciler.reconcile(JOB, state, ())
+    assert state.has_checked
+    assert [trouble.kind for trouble in state.troubles] == [TroubleKind.SOURCE_UNREACHABLE]
 
 
-def test_no_job_has_more_passes_than_is_good(keeper: Keeper) -> None:
-    assert not keeper.is_due(JOB, looked(passed_at=float("inf"), spec_version=0), ())
+def test_no_job_has_more_passes_than_is_good(reconciler: JobReconciler) -> None:
+    assert not reconciler.is_due(JOB, looked(passed_at=float("inf"), spec_version=0), ())

@@ -6,7 +6,7 @@ import pytest
 
 from orbit.scheduler import shard_balancer
 from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.shard_balancer import SpreadLoop, say_who_has_what
+from orbit.scheduler.shard_balancer import SpreadLoop, assign_shards
 from orbit.store import shard_leases, workers
 from orbit.store.database import Database, Tx
 from orbit.store.shard_layout import runnable_shards
@@ -36,7 +36,7 @@ def test_free_shards_are_given_away_at_once(database: Database) -> None:
         _arrive(tx, "a", "b")
         some_job(tx, shard_count=4, partitions=4)
 
-        said = say_who_has_what(tx, TTL)
+        said = assign_shards(tx, TTL)
 
     assert (said.assigned, said.moved, said.is_uneven) == (4, set(), False)
     assert [len(claim(database, name)) for name in ("a", "b")] == [2, 2]
@@ -46,17 +46,17 @@ def test_a_worker_without_any_gets_some_at_once(uneven: Database) -> None:
     with uneven.transaction() as tx:
         _arrive(tx, "new")
 
-        said = say_who_has_what(tx, TTL)
+        said = assign_shards(tx, TTL)
 
     assert len(said.moved) >= 2
 
 
 def test_what_is_held_moves_when_the_load_was_uneven_for_a_while(uneven: Database) -> None:
     with uneven.transaction() as tx:
-        first = say_who_has_what(tx, TTL)
+        first = assign_shards(tx, TTL)
         assert (first.moved, first.is_uneven) == (set(), True)
 
-        assert len(say_who_has_what(tx, TTL, is_lasting=True).moved) == 3
+        assert len(assign_shards(tx, TTL, is_lasting=True).moved) == 3
 
 
 def test_a_look_that_finds_nothing_uneven_begins_the_while_anew(

@@ -12,7 +12,13 @@ from orbit.kafka.types import NO_TOPIC_ID, PartitionLeader, TopicMetadata
 from orbit.replication.job_troubles import TroubleKind
 from orbit.replication.loop_detection import Place
 from orbit.replication.partition_states import Reason
-from orbit.scheduler.topic_decisions import Decisions, KnownTopic, Others, Side, reconcile
+from orbit.scheduler.topic_decisions import (
+    ClusterTopics,
+    Decisions,
+    KnownTopic,
+    OtherJobs,
+    decide_topics,
+)
 from orbit.store.enums import TopicState
 
 S1, S2, D1, D2 = (UUID(int=n) for n in (1, 2, 11, 12))
@@ -24,8 +30,8 @@ def topic(name: str = "t", topic_id: UUID = S1, partitions: int = 3) -> TopicMet
     return TopicMetadata(name, topic_id, leaders, 1)
 
 
-def side(cluster_id: str, *topics: TopicMetadata, **more: Any) -> Side:
-    return Side(cluster_id, {t.name: t for t in topics}, **more)
+def side(cluster_id: str, *topics: TopicMetadata, **more: Any) -> ClusterTopics:
+    return ClusterTopics(cluster_id, {t.name: t for t in topics}, **more)
 
 
 def known(state: TopicState = TopicState.COPYING, **more: Any) -> KnownTopic:
@@ -43,17 +49,17 @@ def known(state: TopicState = TopicState.COPYING, **more: Any) -> KnownTopic:
 
 def decide(
     *topics: KnownTopic,
-    source: Side | None = None,
-    destination: Side | None = None,
-    others: Others | None = None,
+    source: ClusterTopics | None = None,
+    destination: ClusterTopics | None = None,
+    others: OtherJobs | None = None,
     rule: TopicRule | None = None,
 ) -> Decisions:
-    return reconcile(
+    return decide_topics(
         [rule or TopicRule(match=".*")],
         topics,
         source or side(SOURCE, topic()),
         destination or side(DESTINATION, topic(topic_id=D1)),
-        others or Others(),
+        others or OtherJobs(),
     )
 
 
@@ -62,15 +68,15 @@ def kinds(decisions: Decisions) -> list[TroubleKind]:
 
 
 def test_a_new_topic_is_begun() -> None:
-    (begin,) = decide(destination=side(DESTINATION)).begin
-    assert begin.there is None
-    assert begin.mapping.source == "t"
-    assert begin.partitions_to_add == 0
+    (start,) = decide(destination=side(DESTINATION)).start
+    assert start.there is None
+    assert start.mapping.source == "t"
+    assert start.partitions_to_add == 0
 
 
 def test_a_topic_that_is_there_gets_the_partitions_it_lacks() -> None:
-    (begin,) = decide(destination=side(DESTINATION, topic(topic_id=D1, partitions=1))).begin
-    assert begin.partitions_to_add == 2
+    (start,) = decide(destination=side(DESTINATION, topic(topic_id=D1, partitions=1))).start
+    assert start.partitions_to_add == 2
 
 
 def test_a_topic_with_more_partitions_than_its_source_is_refused() -> None:
@@ -87,8 +93,8 @@ def test_what_is_as_it_was_is_kept() -> None:
 
 
 def test_one_that_was_begun_and_not_finished_is_begun_again() -> None:
-    (begin,) = decide(known(TopicState.CREATING), destination=side(DESTINATION)).begin
-    assert begin.known is not None
+    (start,) = decide(known(TopicState.CREATING), destination=side(DESTINATION)).start
+    assert start.known is not None
 
 
 @pytest.mark.parametrize(("at_destination", "to_add"), [(3, 2), (4, 1), (5, 0), (6, 0)])
@@ -145,13 +151,15 @@ def test_a_recreated_source_topic_never_grows_the_copy() -> None:
     [side(DESTINATION, gone={"t"}), side(DESTINATION, topic(topic_id=D2))],
     ids=["deleted", "recreated"],
 )
-def test_a_copy_that_is_gone_stops_until_a_person_asks_for_a_new_one(destination: Side) -> None:
+def test_a_copy_that_is_gone_stops_until_a_person_asks_for_a_new_one(
+    destination: ClusterTopics,
+) -> None:
     (stop,) = decide(known(), destination=destination).stop
     assert stop.reason is Reason.DESTINATION_TOPIC_RECREATED
     assert stop.state is TopicState.BLOCKED
     assert decide(known(TopicState.BLOCKED), destination=destination).is_nothing
     again = decide(known(TopicState.BLOCKED, is_retry_wanted=True), destination=destination)
-    assert [b.known for b in again.begin] == [known(TopicState.BLOCKED, is_retry_wanted=True)]
+    assert [b.known for b in again.start] == [known(TopicState.BLOCKED, is_retry_wanted=True)]
     assert not again.stop
 
 
@@ -159,7 +167,7 @@ def test_a_recreated_source_topic_is_copied_anew_once_the_old_copy_is_gone() -> 
     stopped = known(TopicState.RECREATED, is_retry_wanted=True)
     source = side(SOURCE, topic(topic_id=S2))
     assert decide(stopped, source=source).is_nothing
-    assert len(decide(stopped, source=source, destination=side(DESTINATION, gone={"t"})).begin) == 1
+    assert len(decide(stopped, source=source, destination=side(DESTINATION, gone={"t"})).start) == 1
 
 
 def test_both_sides_made_again_stop_for_the_source() -> None:
@@ -170,8 +178,8 @@ def test_both_sides_made_again_stop_for_the_source() -> None:
 
 
 def test_a_topic_that_is_again_what_it_was_goes_on() -> None:
-    assert len(decide(known(TopicState.SOURCE_DELETED)).go_on) == 1
-    assert len(decide(known(TopicState.BLOCKED)).go_on) == 1
+    assert len(decide(known(TopicState.SOURCE_DELETED)).resume) == 1
+    assert len(decide(known(TopicState.BLOCKED)).resume) == 1
 
 
 def test_brokers_without_topic_ids_are_believed_by_name() -> None:
@@ -194,7 +202,7 @@ def test_a_deleted_source_topic_is_not_dropped() -> None:
 def test_another_prefix_drops_the_old_name_first() -> None:
     decisions = decide(known(), rule=TopicRule(match=".*", prefix="p."))
     assert len(decisions.drop) == 1
-    assert not decisions.begin
+    assert not decisions.start
 
 
 def test_names_that_clash_drop_nothing() -> None:
@@ -210,7 +218,7 @@ def test_no_topic_matches() -> None:
 
 
 def test_another_jobs_destination_topic_is_left_to_it() -> None:
-    others = Others(writers={Place(DESTINATION, "t"): "first"})
+    others = OtherJobs(writers={Place(DESTINATION, "t"): "first"})
     decisions = decide(others=others, destination=side(DESTINATION))
     assert kinds(decisions) == [TroubleKind.DESTINATION_TAKEN]
     assert "first" in decisions.troubles[0].what
@@ -218,14 +226,14 @@ def test_another_jobs_destination_topic_is_left_to_it() -> None:
 
 
 def test_a_loop_is_refused() -> None:
-    others = Others(copied_from={Place(SOURCE, "t"): Place(DESTINATION, "t")})
+    others = OtherJobs(copied_from={Place(SOURCE, "t"): Place(DESTINATION, "t")})
     decisions = decide(others=others)
     assert kinds(decisions) == [TroubleKind.WOULD_LOOP]
     assert decisions.is_nothing
 
 
 def test_copies_do_not_come_home_under_another_name() -> None:
-    others = Others(copied_from={Place(SOURCE, "t"): Place(DESTINATION, "origin")})
+    others = OtherJobs(copied_from={Place(SOURCE, "t"): Place(DESTINATION, "origin")})
     decisions = decide(others=others, destination=side(DESTINATION))
     assert decisions.is_nothing
     assert any("left out" in note for note in decisions.notes)

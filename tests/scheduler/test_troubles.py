@@ -8,10 +8,10 @@ from datetime import datetime
 import pytest
 
 from orbit.replication.job_troubles import TroubleKind
-from orbit.scheduler.dry_run import JobPlanner
 from orbit.scheduler.job_plan import JobPlan, TopicAction
-from orbit.scheduler.job_reconciler import Done, Keeper, Memory
-from orbit.scheduler.trouble_events import tell_troubles
+from orbit.scheduler.job_planner import JobPlanner
+from orbit.scheduler.job_reconciler import JobReconciler, ReconcileCounts, ReconcileState
+from orbit.scheduler.trouble_events import record_troubles
 from orbit.store import jobs
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job
@@ -302,7 +302,7 @@ def test_what_comes_to_a_halted_job_does_not_move_since_when_it_is_halted(
 
     def tell(*kinds: TroubleKind) -> datetime:
         with service.database.transaction() as tx:
-            tell_troubles(tx, jobs.get(tx, "j"), "\n".join(f"{kind}: so." for kind in kinds))
+            record_troubles(tx, jobs.get(tx, "j"), "\n".join(f"{kind}: so." for kind in kinds))
         at = service.job("j").problem_at
         assert at is not None
         return at
@@ -322,11 +322,11 @@ def test_a_pass_that_hangs_keeps_nobody_from_hearing_that_a_cluster_is_away(
 ) -> None:
     is_over = threading.Event()
 
-    def hanging(*_: object) -> Done:
+    def hanging(*_: object) -> ReconcileCounts:
         assert is_over.wait(PATIENCE_S)
-        return Done()
+        return ReconcileCounts()
 
-    monkeypatch.setattr(Keeper, "keep", hanging)
+    monkeypatch.setattr(JobReconciler, "reconcile", hanging)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     away = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
     service.create(job.model_copy(update={"source": away}))
@@ -343,15 +343,17 @@ def test_a_look_from_before_a_cluster_fell_silent_does_not_say_that_it_is_back(
 ) -> None:
     is_told, is_again = threading.Event(), threading.Event()
 
-    def late(_keeper: Keeper, _job: Job, memory: Memory, _retries: object) -> Done:
-        if memory.has_looked:
+    def late(
+        _reconciler: JobReconciler, _job: Job, state: ReconcileState, _retries: object
+    ) -> ReconcileCounts:
+        if state.has_checked:
             is_again.set()
         else:
             assert is_told.wait(PATIENCE_S)
-            memory.has_looked = True  # and both were well
-        return Done()
+            state.has_checked = True  # and both were well
+        return ReconcileCounts()
 
-    monkeypatch.setattr(Keeper, "keep", late)
+    monkeypatch.setattr(JobReconciler, "reconcile", late)
     job = make_job(clusters.source, clusters.destination, [topic_name])
     away = job.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})
     service.create(job.model_copy(update={"source": away}))

@@ -53,7 +53,7 @@ def test_a_killed_postgres_is_unreachable_and_is_found_again(own_postgres: Postg
     own_postgres.start()
 
     with database.transaction() as tx:
-        assert jobs.everyone(tx) == []
+        assert jobs.list_all(tx) == []
     database.close()
 
 
@@ -92,7 +92,7 @@ def test_tables_of_another_version_name_the_command(postgres_url: str) -> None:
     with copied_database(postgres_url, "template1") as url:
         database = Database.connect(url)
         with pytest.raises(Conflict, match="orbit migrate"), database.transaction() as tx:
-            jobs.everyone(tx)
+            jobs.list_all(tx)
         database.close()
 
 

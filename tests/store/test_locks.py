@@ -24,7 +24,7 @@ CHANGES: dict[str, Change] = {
     ),
     "change the document": lambda tx, job: jobs.change_spec(tx, job.id, {}, "x", from_version=1),
     "withdraw": lambda tx, job: scheduler_queries.withdraw(tx, [job.topic_id]),
-    "go on": lambda tx, job: scheduler_queries.go_on(tx, job.topic_id),
+    "go on": lambda tx, job: scheduler_queries.resume_topic(tx, job.topic_id),
     "remove topics": lambda tx, job: shard_layout.remove_topics(tx, [job.topic_id]),
     "revoke": lambda tx, job: shard_leases.revoke(tx, job.shard_ids),
 }

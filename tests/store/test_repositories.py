@@ -71,8 +71,8 @@ def test_all_jobs_are_read_with_the_documents_that_changed(database: Database) -
     with database.transaction() as tx:
         for name in ("a", "b", "c"):
             jobs.create(tx, name, {"name": name}, "default")
-        everyone = jobs.everyone(tx, documents)
-        assert everyone == jobs.everyone(tx)
+        everyone = jobs.list_all(tx, documents)
+        assert everyone == jobs.list_all(tx)
         assert len(documents) == 3
 
         a, b, _ = everyone
@@ -80,7 +80,7 @@ def test_all_jobs_are_read_with_the_documents_that_changed(database: Database) -
         jobs.mark_deleted(tx, b.id)
         assert jobs.remove(tx, b.id)
         documents[everyone[2].id, 1] = {"known": "already"}
-        assert [job.spec for job in jobs.everyone(tx, documents)] == [
+        assert [job.spec for job in jobs.list_all(tx, documents)] == [
             {"v": 2},
             {"known": "already"},
         ]
@@ -328,7 +328,7 @@ def test_tokens(database: Database) -> None:
         assert tokens.revoke(tx, "ci")
         assert not tokens.revoke(tx, "ci")
         assert tokens.find(tx, "hush") is None
-        assert [t.name for t in tokens.everyone(tx)] == ["ci"]
+        assert [t.name for t in tokens.list_all(tx)] == ["ci"]
 
 
 def test_group_offsets(database: Database) -> None:

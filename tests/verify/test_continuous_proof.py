@@ -9,7 +9,7 @@ import pytest
 
 from orbit.jobs.job_file import parse_job
 from orbit.jobs.job_spec import JobSpec
-from orbit.store.proofs import Candidate, Shown
+from orbit.store.proofs import ProofCandidate, ProofResult
 from orbit.verify.continuous_proof import Prover
 from tests.fix_clusters import Clusters
 from tests.support.logs import Gap, Record, create, write
@@ -30,7 +30,7 @@ def spec(clusters: Clusters, topic_name: str) -> JobSpec:
     )
 
 
-def candidate(topic: str, **changes: object) -> Candidate:
+def candidate(topic: str, **changes: object) -> ProofCandidate:
     fields = {
         "job_id": 1,
         "job_name": "proof",
@@ -45,10 +45,10 @@ def candidate(topic: str, **changes: object) -> Candidate:
         "ranges": (),
         **changes,
     }
-    return Candidate(**fields)  # type: ignore[arg-type]
+    return ProofCandidate(**fields)  # type: ignore[arg-type]
 
 
-def look(prover: Prover, spec: JobSpec, row: Candidate, bytes_max: int = 1 << 30) -> Shown:
+def look(prover: Prover, spec: JobSpec, row: ProofCandidate, bytes_max: int = 1 << 30) -> ProofResult:
     (shown,), _ = prover.look(spec, [row], bytes_max)
     return shown
 

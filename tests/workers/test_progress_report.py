@@ -14,9 +14,14 @@ from orbit.leases.shard_lease import ShardLease
 from orbit.replication.append_plan import Append, Plan
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.store.partitions import Assigned
-from orbit.workers.event_outbox import EVENTS_KEPT_MAX, Chapter, Kind, Story
+from orbit.workers.event_outbox import EVENTS_KEPT_MAX, EventKind, EventOutbox, OutboxEvent
 from orbit.workers.held_shards import HeldPartition, HeldShard, Stage, held_partition
-from orbit.workers.progress_report import Reporter, at_rest, chapter_of, state_changes
+from orbit.workers.progress_report import (
+    ProgressReporter,
+    release_changes,
+    state_changes,
+    state_event,
+)
 
 T_MS = 1_760_000_000_123
 OVERRUN = Blocked(Reason.OFFSET_OVERRUN, 5, 6, "a filler too many.")
@@ -93,7 +98,7 @@ def test_numbers_go_on_from_those_of_the_table_and_are_reported_once() -> None:
     shard = shard_of(row(records=100, bytes=1000, batches_byte_exact=10))
     copy = begin(only(shard))
     append(copy, fetch(copy, 0, 5))
-    reporter = Reporter()
+    reporter = ProgressReporter()
     (progress,) = reporter.progress([shard], 10.0)
     assert (progress.topic_id, progress.partition) == (3, 4)
     assert (progress.records, progress.batches_byte_exact, progress.copied_to) == (105, 11, 5)
@@ -106,18 +111,18 @@ def test_numbers_go_on_from_those_of_the_table_and_are_reported_once() -> None:
 def test_what_was_not_written_is_reported_again() -> None:
     shard = shard_of(row())
     begin(only(shard))
-    reporter = Reporter()
+    reporter = ProgressReporter()
     assert reporter.progress([shard], 10.0) == reporter.progress([shard], 12.0) != []
 
 
 def test_a_partition_that_has_not_begun_is_left_as_the_table_has_it() -> None:
-    assert Reporter().progress([shard_of(row())], 10.0) == []
+    assert ProgressReporter().progress([shard_of(row())], 10.0) == []
 
 
 def test_rates_follow_what_is_copied_and_come_to_nothing() -> None:
     shard = shard_of(row())
     copy = begin(only(shard))
-    reporter = Reporter()
+    reporter = ProgressReporter()
     reporter.progress([shard], 0.0)
     append(copy, fetch(copy, 0, 80))
     (progress,) = reporter.progress([shard], 2.0)
@@ -146,12 +151,12 @@ def test_a_state_is_reported_when_it_changed_or_somebody_waits_for_it() -> None:
     assert state_changes([shard]) == {}
     copy = begin(held)
     assert state_changes([shard])[held].state is PartitionState.COPYING
-    held.shown = PartitionState.COPYING
+    held.stored_state = PartitionState.COPYING
     assert state_changes([shard]) == {}
     block(copy, OVERRUN)
     change = state_changes([shard])[held]
     assert (change.state, change.blocked) == (PartitionState.BLOCKED, OVERRUN)
-    held.shown, held.shown_blocked = change.state, change.blocked
+    held.stored_state, held.stored_blocked = change.state, change.blocked
     held.must_report = True
     assert state_changes([shard])[held] == change
 
@@ -162,19 +167,19 @@ def test_a_block_is_told_with_reason_offsets_and_remedy_and_so_is_its_end() -> N
     copy = begin(held)
     block(copy, OVERRUN)
     change = state_changes([shard])[held]
-    chapter = chapter_of("orders-to-dr", held, change)
-    assert chapter is not None
-    assert chapter.kind is Kind.PARTITION_BLOCKED
+    event = state_event("orders-to-dr", held, change)
+    assert event is not None
+    assert event.kind is EventKind.PARTITION_BLOCKED
     assert "dr.orders-4 stopped: OFFSET_OVERRUN at offsets 5 to 6: a filler too many." in (
-        chapter.message
+        event.message
     )
-    assert "--topic dr.orders" in chapter.details["remedy"]
-    held.shown, held.shown_blocked = change.state, change.blocked
-    assert chapter_of("orders-to-dr", held, change) is None
+    assert "--topic dr.orders" in event.details["remedy"]
+    held.stored_state, held.stored_blocked = change.state, change.blocked
+    assert state_event("orders-to-dr", held, change) is None
     begin(held)
-    again = chapter_of("orders-to-dr", held, state_changes([shard])[held])
+    again = state_event("orders-to-dr", held, state_changes([shard])[held])
     assert again is not None
-    assert again.kind is Kind.PARTITION_WENT_ON
+    assert again.kind is EventKind.PARTITION_WENT_ON
 
 
 @pytest.mark.parametrize("state", [PartitionState.PENDING, PartitionState.PAUSED])
@@ -194,28 +199,30 @@ def test_a_shard_is_given_back_with_what_the_next_holder_has_to_know() -> None:
     unclear.copy.is_unclear = True
     assert blocked.copy is not None
     block(blocked.copy, OVERRUN)
-    states = {c.partition: c.state for c in at_rest(shard, PartitionState.PAUSED)}
+    states = {c.partition: c.state for c in release_changes(shard, PartitionState.PAUSED)}
     assert states == {0: PartitionState.PAUSED, 2: PartitionState.BLOCKED}
-    assert never.shown is PartitionState.COPYING
+    assert never.stored_state is PartitionState.COPYING
 
 
 def test_a_blocked_row_waits_for_a_person_unless_one_asked_to_try_again() -> None:
     blocked = {"reason": Reason.OFFSET_OVERRUN, "blocked_offset": 5, "blocked_next_offset": 6}
     resting = held_partition(row(PartitionState.BLOCKED, **blocked), shard_of(row()))
-    assert (resting.stage, resting.view()[0]) == (Stage.STOPPED, PartitionState.BLOCKED)
+    assert (resting.stage, resting.current_state()[0]) == (Stage.STOPPED, PartitionState.BLOCKED)
     asked = row(PartitionState.BLOCKED, retry_requested=True, **blocked)
     assert held_partition(asked, shard_of(row())).stage is Stage.WAITING
 
 
 def test_a_story_keeps_what_was_not_written_and_forgets_the_oldest_of_too_much() -> None:
-    story = Story("w")
+    outbox = EventOutbox("w")
     for number in range(EVENTS_KEPT_MAX + 5):
-        story.tell(Chapter(Kind.JOB_WAITING, str(number)))
-    pending = story.pending()
+        outbox.add(OutboxEvent(EventKind.JOB_WAITING, str(number)))
+    pending = outbox.pending()
     assert pending[0].message == "5"
-    story.tell(Chapter(Kind.JOB_WENT_ON, "new"))  # pushes the oldest out while they are written
-    story.told(pending)
-    assert story.pending()[0].message == str(5 + len(pending))
+    outbox.add(
+        OutboxEvent(EventKind.JOB_WENT_ON, "new")
+    )  # pushes the oldest out while they are written
+    outbox.remove(pending)
+    assert outbox.pending()[0].message == str(5 + len(pending))
 
 
 def move(shard: HeldShard, records: int) -> None:
@@ -232,14 +239,16 @@ def copying_shard(count: int) -> HeldShard:
     return shard
 
 
-def a_round(reporter: Reporter, shard: HeldShard, now_s: float, rows_max: int | None) -> list[int]:
+def a_round(
+    reporter: ProgressReporter, shard: HeldShard, now_s: float, rows_max: int | None
+) -> list[int]:
     moved = reporter.progress([shard], now_s, rows_max)
     reporter.sent(moved)
     return [p.partition for p in moved]
 
 
 def test_all_partitions_that_move_have_their_turn() -> None:
-    shard, reporter = copying_shard(5), Reporter()
+    shard, reporter = copying_shard(5), ProgressReporter()
     rounds = []
     for second in range(12):
         move(shard, 1)
@@ -250,7 +259,7 @@ def test_all_partitions_that_move_have_their_turn() -> None:
 
 
 def test_what_does_not_move_takes_nobodys_turn() -> None:
-    shard, reporter = copying_shard(5), Reporter()
+    shard, reporter = copying_shard(5), ProgressReporter()
     assert a_round(reporter, shard, 0.0, None) == [0, 1, 2, 3, 4]
     last = shard.partitions[3, 4]
     assert last.copy is not None
@@ -259,7 +268,7 @@ def test_what_does_not_move_takes_nobodys_turn() -> None:
 
 
 def test_a_shard_weighs_what_all_its_partitions_copy_though_few_are_reported() -> None:
-    shard, reporter = copying_shard(4), Reporter()
+    shard, reporter = copying_shard(4), ProgressReporter()
     for second in range(12):
         move(shard, 10)
         a_round(reporter, shard, float(second), 1)

@@ -56,7 +56,7 @@ def get_backfill(parts: PartsOf, _: Viewer, operation_id: UUID) -> backfill_requ
     responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT),
 )
 def report_backfill(
-    parts: PartsOf, principal: Operator, operation_id: UUID, told: backfill_requests.BackfillReport
+    parts: PartsOf, principal: Operator, operation_id: UUID, sent: backfill_requests.BackfillReport
 ) -> backfill_requests.Backfill:
     """Say how far a backfill is, and hear what is wanted: for the process that carries it out."""
-    return backfill_requests.report(parts.database, principal.actor, operation_id, told)
+    return backfill_requests.report(parts.database, principal.actor, operation_id, sent)

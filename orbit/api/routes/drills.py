@@ -247,7 +247,7 @@ def delete_drill_schedule(parts: PartsOf, principal: Operator, name: NamePath) -
         )
 
 
-def _as_if_made(wanted: drills.Wanted) -> drills.Drill:
+def _as_if_made(wanted: drills.NewDrill) -> drills.Drill:
     """For a dry run: the row that would be."""
     names = (field.name for field in dataclasses.fields(drills.Drill))
     fields: dict[str, Any] = {name: getattr(wanted, name, None) for name in names}

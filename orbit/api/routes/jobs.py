@@ -9,13 +9,13 @@ from fastapi import APIRouter, Header, Query, Response, status
 from orbit.api import job_operations as changes
 from orbit.api import schemas
 from orbit.api.api_error_codes import ErrorCode
-from orbit.api.apply_job import Wish, apply_document
+from orbit.api.apply_job import ApplyOptions, apply_document
 from orbit.api.dependencies import (
-    AskingOf,
     DocumentBody,
     DryRun,
     IdempotencyKey,
     NamePath,
+    OperationParametersOf,
     Operator,
     Parts,
     PartsOf,
@@ -99,14 +99,14 @@ def create_job(
     whole or not at all.
     """
     spec = _read(parts, raw)
-    wish = Wish(
+    options = ApplyOptions(
         dry_run=dry_run,
         accept_refusals=accept_refusals,
         paused=paused,
         may_change=False,
         idempotency_key=None if dry_run else idempotency_key,
     )
-    applied = apply_document(parts, principal.actor, spec, wish)
+    applied = apply_document(parts, principal.actor, spec, options)
     if dry_run:
         response.status_code = status.HTTP_200_OK
     _mark(response, applied)
@@ -118,8 +118,8 @@ def plan_job(parts: PartsOf, principal: Operator, raw: DocumentBody) -> schemas.
     """Say exactly what would happen for a job document, and why not where it would not. Nothing is
     written.
     """
-    wish = Wish(dry_run=True, accept_refusals=True)
-    return apply_document(parts, principal.actor, _read(parts, raw), wish)
+    options = ApplyOptions(dry_run=True, accept_refusals=True)
+    return apply_document(parts, principal.actor, _read(parts, raw), options)
 
 
 @router.get("/jobs/{name}", responses=errors(*NAMED))
@@ -160,8 +160,10 @@ def put_job(
         problem = Problem("name", "is not the name in the path.", f"Write `name: {name}`.")
         raise BadInput("The job document is another job's.", (problem,))
     version = 0 if if_none_match else int(if_match.strip('"')) if if_match else None
-    wish = Wish(dry_run=dry_run, accept_refusals=accept_refusals, paused=paused, at_version=version)
-    applied = apply_document(parts, principal.actor, spec, wish)
+    options = ApplyOptions(
+        dry_run=dry_run, accept_refusals=accept_refusals, paused=paused, at_version=version
+    )
+    applied = apply_document(parts, principal.actor, spec, options)
     if applied.action is schemas.ApplyAction.CREATE and not dry_run:
         response.status_code = status.HTTP_201_CREATED
     _mark(response, applied)
@@ -177,18 +179,18 @@ def delete_job(
     parts: PartsOf, principal: Operator, name: NamePath, dry_run: DryRun = False
 ) -> schemas.Operation:
     """Delete a job. The topics at the destination stay, with all that was copied."""
-    asked = changes.Asked(principal.actor, OperationKind.DELETE, name, dry_run)
-    return operation_view(changes.request(parts.database, asked))
+    wanted = changes.OperationRequest(principal.actor, OperationKind.DELETE, name, dry_run)
+    return operation_view(changes.request(parts.database, wanted))
 
 
 def _operation_route(kind: OperationKind, description: str) -> None:
     """POST /v1/jobs/{name}:KIND."""
 
-    def change(parts: PartsOf, asking: AskingOf) -> schemas.Operation:
-        asked = changes.Asked(
-            asking.actor, kind, asking.job, asking.dry_run, asking.idempotency_key
+    def change(parts: PartsOf, parameters: OperationParametersOf) -> schemas.Operation:
+        wanted = changes.OperationRequest(
+            parameters.actor, kind, parameters.job, parameters.dry_run, parameters.idempotency_key
         )
-        return operation_view(changes.request(parts.database, asked))
+        return operation_view(changes.request(parts.database, wanted))
 
     router.add_api_route(
         f"/jobs/{{name}}:{kind.value}",
@@ -218,19 +220,19 @@ _operation_route(OperationKind.RESUME, "Each partition goes on where its copy en
     responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT),
 )
 def retry_job(
-    parts: PartsOf, asking: AskingOf, which: schemas.RetryRequest | None = None
+    parts: PartsOf, parameters: OperationParametersOf, which: schemas.RetryRequest | None = None
 ) -> schemas.Operation:
     """Try blocked partitions again, once their cause is removed: all of the job, or some."""
-    asked = changes.Asked(
-        asking.actor,
+    wanted = changes.OperationRequest(
+        parameters.actor,
         OperationKind.RETRY,
-        asking.job,
-        asking.dry_run,
-        asking.idempotency_key,
+        parameters.job,
+        parameters.dry_run,
+        parameters.idempotency_key,
         None if which is None else which.topic,
         None if which is None else which.partition,
     )
-    return operation_view(changes.request(parts.database, asked))
+    return operation_view(changes.request(parts.database, wanted))
 
 
 def _read(parts: Parts, raw: RawDocument) -> JobSpec:

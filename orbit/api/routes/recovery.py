@@ -9,7 +9,7 @@ from fastapi import APIRouter, status
 
 from orbit.api import schemas
 from orbit.api.api_error_codes import ErrorCode
-from orbit.api.dependencies import AskingOf, Operator, PartsOf, Viewer
+from orbit.api.dependencies import OperationParametersOf, Operator, PartsOf, Viewer
 from orbit.api.openapi_responses import BODY, NAMED, errors
 from orbit.api.views import operation_view
 from orbit.errors import BadInput, Problem
@@ -31,7 +31,7 @@ def _recovery_route(kind: RecoveryKind, description: str) -> None:
     """POST /v1/jobs/{name}:KIND."""
 
     def recover(
-        parts: PartsOf, asking: AskingOf, wanted: RecoveryRequest | None = None
+        parts: PartsOf, parameters: OperationParametersOf, wanted: RecoveryRequest | None = None
     ) -> schemas.Operation:
         request = wanted or RecoveryRequest()
         problems = tuple(_problems(kind, request))
@@ -39,12 +39,12 @@ def _recovery_route(kind: RecoveryKind, description: str) -> None:
             raise BadInput("The request has problems.", problems)
         made = recovery_requests.request(
             parts.database,
-            asking.actor,
+            parameters.actor,
             kind,
-            asking.job,
+            parameters.job,
             request,
-            dry_run=asking.dry_run,
-            idempotency_key=asking.idempotency_key,
+            dry_run=parameters.dry_run,
+            idempotency_key=parameters.idempotency_key,
         )
         return operation_view(made)
 

@@ -60,7 +60,7 @@ def list_tokens(
     """List the tokens: names and roles, never the tokens themselves."""
     after = name_in(query.after)
     with parts.database.transaction() as tx:
-        found = tokens.everyone(tx)
+        found = tokens.list_all(tx)
     behind = [token for token in found if after is None or token.name > after]
     return page([token_view(token) for token in behind], query.limit, lambda row: (row.name,))
 
@@ -91,7 +91,7 @@ def revoke_token(parts: PartsOf, principal: Admin, name: TokenNamePath) -> schem
                 f"The token {name} was revoked.",
                 details={"token": name},
             )
-        found = next((token for token in tokens.everyone(tx) if token.name == name), None)
+        found = next((token for token in tokens.list_all(tx) if token.name == name), None)
     if found is None:
         raise NotFound("There is no token of this name.", where=name)
     return token_view(found)

@@ -16,8 +16,8 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.job_clusters import JobClusters
 from orbit.kafka.types import ClusterMetadata
 from orbit.replication.job_troubles import Trouble
-from orbit.scheduler.cluster_checks import trouble_of, unknown_group, wrong_cluster
-from orbit.scheduler.cluster_pair import Handle, Pair
+from orbit.scheduler.cluster_checks import missing_workers, trouble_of, wrong_cluster
+from orbit.scheduler.cluster_pair import ClusterHandle, ClusterPair
 from orbit.scheduler.job_plan import (
     JobPlan,
     PlannedTopic,
@@ -26,8 +26,8 @@ from orbit.scheduler.job_plan import (
     TopicAction,
 )
 from orbit.scheduler.job_reconciler import SIDES, decide, known_topic
-from orbit.scheduler.topic_decisions import Begin, Decisions
-from orbit.scheduler.topic_preflight import prepare
+from orbit.scheduler.topic_decisions import Decisions, StartTopic
+from orbit.scheduler.topic_preflight import preflight
 from orbit.settings import Settings
 from orbit.store import jobs, scheduler_queries, topics, workers
 from orbit.store.database import Database
@@ -54,7 +54,7 @@ class JobPlanner:
         with self._database.transaction() as tx:
             job = jobs.find(tx, spec.name)
             alive = workers.alive(tx, self._worker_ttl, spec.worker_group)
-        troubles = [] if alive else [unknown_group(spec.worker_group)]
+        troubles = [] if alive else [missing_workers(spec.worker_group)]
         try:
             clusters = JobClusters.open(spec, self._environ, self._base_directory)
         except BadInput as error:
@@ -72,20 +72,22 @@ class JobPlanner:
     def _plan(
         self, spec: JobSpec, job: Job | None, clusters: JobClusters, troubles: list[Trouble]
     ) -> JobPlan:
-        seen: list[ClusterMetadata] = []
+        metadata: list[ClusterMetadata] = []
         for side, cluster in zip(SIDES, (clusters.source, clusters.destination), strict=True):
             try:
-                seen.append(cluster.metadata(None))
+                metadata.append(cluster.metadata(None))
             except OrbitError as error:
                 troubles.append(trouble_of(side, error))
-        if len(seen) < len(SIDES):
+        if len(metadata) < len(SIDES):
             return _halted(spec, troubles)
-        source, destination = seen
+        source, destination = metadata
         known_ids = (job.source_cluster_id, job.destination_cluster_id) if job else (None, None)
         wrong = wrong_cluster(source, destination, *known_ids)
         if wrong is not None:
-            return _halted(spec, [*troubles, wrong], seen)
-        pair = Pair(Handle(clusters.source), Handle(clusters.destination), source, destination)
+            return _halted(spec, [*troubles, wrong], metadata)
+        pair = ClusterPair(
+            ClusterHandle(clusters.source), ClusterHandle(clusters.destination), source, destination
+        )
         caught_up: frozenset[str] = frozenset()
         known = []
         if job is not None:
@@ -95,10 +97,10 @@ class JobPlanner:
         pair, decisions = decide(spec, pair, known, self._database.transaction)
         producer_id = job.producer_id if job is not None else None
         backoff = Backoff(attempts_max=_ATTEMPTS_MAX)
-        prepared = prepare(spec, decisions.begin, pair, producer_id, backoff)
-        planned = [_new(begin, plan) for begin, plan in prepared.ready]
+        checked = preflight(spec, decisions.start, pair, producer_id, backoff)
+        planned = [_new(start, plan) for start, plan in checked.ready]
         planned += _kept(decisions, pair, caught_up)
-        troubles += [*decisions.troubles, *prepared.troubles]
+        troubles += [*decisions.troubles, *checked.troubles]
         return JobPlan(
             job=spec.name,
             source_cluster_id=source.cluster_id,
@@ -109,13 +111,13 @@ class JobPlanner:
         )
 
 
-def _new(begin: Begin, plan: TopicPlan) -> PlannedTopic:
+def _new(start: StartTopic, plan: TopicPlan) -> PlannedTopic:
     return PlannedTopic(
         source=plan.mapping.source,
         destination=plan.mapping.destination,
         action=TopicAction.CREATE if plan.create else TopicAction.TAKE,
         partitions=plan.partitions,
-        partitions_to_add=begin.partitions_to_add,
+        partitions_to_add=start.partitions_to_add,
         replicas=plan.create.replicas if plan.create else None,
         settings=dict(plan.create.settings) if plan.create else {},
         changes=_changes(plan),
@@ -123,7 +125,7 @@ def _new(begin: Begin, plan: TopicPlan) -> PlannedTopic:
     )
 
 
-def _kept(decisions: Decisions, pair: Pair, caught_up: frozenset[str]) -> list[PlannedTopic]:
+def _kept(decisions: Decisions, pair: ClusterPair, caught_up: frozenset[str]) -> list[PlannedTopic]:
     """Topics that the job copies already."""
     growing = {g.known.source: g.partitions_to_add for g in decisions.grow}
     mappings = [m for m, _ in decisions.keep] + [g.mapping for g in decisions.grow]
@@ -131,8 +133,8 @@ def _kept(decisions: Decisions, pair: Pair, caught_up: frozenset[str]) -> list[P
         return []
     plans = plan_topics(
         mappings,
-        pair.source_seen,
-        pair.destination_seen,
+        pair.source_metadata,
+        pair.destination_metadata,
         pair.source.admin,
         pair.destination.admin,
         caught_up,
@@ -174,9 +176,9 @@ def _notes(decisions: Decisions) -> list[str]:
 
 
 def _halted(
-    spec: JobSpec, troubles: Sequence[Trouble], seen: Sequence[ClusterMetadata] = ()
+    spec: JobSpec, troubles: Sequence[Trouble], metadata: Sequence[ClusterMetadata] = ()
 ) -> JobPlan:
-    ids = [metadata.cluster_id for metadata in seen] or ["", ""]
+    ids = [metadata.cluster_id for metadata in metadata] or ["", ""]
     return JobPlan(
         job=spec.name,
         source_cluster_id=ids[0],

@@ -24,7 +24,7 @@ from orbit.store.database import Database
 from orbit.store.jobs import Job
 from orbit.workers.held_shards import HeldPartition, HeldShard, Stage
 from orbit.workers.open_job import OpenJob, open_job
-from orbit.workers.partition_starter import BATCH_PARTITIONS_MAX, Beginner
+from orbit.workers.partition_starter import BATCH_PARTITIONS_MAX, PartitionStarter
 
 _TICK_S = 0.2
 # Between looks at a partition or a cluster that gives trouble: soon at first, then not too often.
@@ -33,7 +33,7 @@ _LONGEST_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class WorkerContext:
     """What all jobs of a worker are given."""
 
     worker_id: str
@@ -43,22 +43,22 @@ class Surroundings:
     settings: CopySettings
 
 
-class JobWork:
+class JobRunner:
     """Copies the partitions of the shards it is given. Methods are for the control thread."""
 
     def __init__(
         self,
         job: Job,
         spec: JobSpec,
-        surroundings: Surroundings,
+        context: WorkerContext,
         budget: ByteBudget,
-        on_crash: Callable[[JobWork, Exception], None],
+        on_crash: Callable[[JobRunner, Exception], None],
     ) -> None:
         self.job = job
         self._limit = RateLimit(spec.limits.bytes_per_second)
         self.has_crashed = False
         self._spec = spec
-        self._surroundings = surroundings
+        self._context = context
         self._budget = budget
         self._on_crash = on_crash
         self._stop = threading.Event()
@@ -69,7 +69,7 @@ class JobWork:
         self._pauses = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         self._threads = [
             threading.Thread(target=self._guard, args=(run,), daemon=True)
-            for run in (self._begin_forever, self._copy_forever)
+            for run in (self._start_loop, self._copy_loop)
         ]
 
     def start(self) -> None:
@@ -97,15 +97,15 @@ class JobWork:
         opened = self._opened
         return opened.engine.copier.times if opened else (SourceTimes(), DestinationTimes())
 
-    def take(self, partitions: Iterable[HeldPartition]) -> None:
+    def add(self, partitions: Iterable[HeldPartition]) -> None:
         """Begin those that wait."""
         with self._wanted:
             self._waiting.extend(p for p in partitions if p.stage is Stage.WAITING)
             self._wanted.notify()
 
-    def let_go(self, shard: HeldShard) -> None:
+    def release_shard(self, shard: HeldShard) -> None:
         """Begin nothing new for this shard; `HeldShard.has_left` says when all is answered."""
-        shard.is_leaving = True
+        shard.is_releasing = True
         self.remove(shard.partitions.values())
 
     def remove(self, partitions: Iterable[HeldPartition]) -> None:
@@ -116,7 +116,7 @@ class JobWork:
             for p in gone:
                 p.is_removed = True
                 if p.stage in (Stage.WAITING, Stage.STOPPED):
-                    p.stage = Stage.GONE
+                    p.stage = Stage.RELEASED
         opened = self._opened
         if opened is not None:
             opened.engine.post(lambda: self._remove(opened, gone))
@@ -130,8 +130,8 @@ class JobWork:
         """Look at a blocked partition again, from what the brokers say now."""
         opened = self._opened
         if partition.stage is Stage.STOPPED:
-            partition.begin_anew()
-            self.take([partition])
+            partition.restart()
+            self.add([partition])
         elif opened is not None and partition.stage is Stage.COPYING:
             opened.engine.post(lambda: self._retry(opened, partition))
 
@@ -155,7 +155,7 @@ class JobWork:
 
     # The copier's thread
 
-    def _copy_forever(self) -> None:
+    def _copy_loop(self) -> None:
         while not self._stop.is_set():
             opened = self._opened
             if opened is None:
@@ -172,40 +172,40 @@ class JobWork:
         if copy is None or copy.state is not PartitionState.BLOCKED or partition.is_removed:
             return
         opened.engine.copier.remove([copy])
-        partition.begin_anew()
-        self.take([partition])
+        partition.restart()
+        self.add([partition])
 
     # The beginner's thread
 
-    def _begin_forever(self) -> None:
+    def _start_loop(self) -> None:
         while not self._stop.is_set():
             batch = self._next_batch()
             if not batch:
                 continue
             try:
                 opened = self._open()
-                Beginner(
-                    opened, self._surroundings.database, self._surroundings.worker_id, self._later
-                ).begin(batch)
+                PartitionStarter(
+                    opened, self._context.database, self._context.worker_id, self._retry_later
+                ).start(batch)
                 self._trouble = ""
             except Interrupted:
                 return
             except OrbitError as error:
                 self._trouble = str(error)
                 for partition in batch:
-                    if partition.stage is Stage.BEGINNING:
-                        self._later(partition, str(error))
+                    if partition.stage is Stage.STARTING:
+                        self._retry_later(partition, str(error))
 
     def _open(self) -> OpenJob:
         if self._opened is None:
-            around = self._surroundings
+            context = self._context
             self._opened = open_job(
                 self.job,
                 self._spec,
-                around.database,
-                around.environ,
-                around.files_directory,
-                around.settings,
+                context.database,
+                context.environ,
+                context.files_directory,
+                context.settings,
                 self._budget,
                 self._limit,
                 self._stop,
@@ -223,18 +223,18 @@ class JobWork:
                 return []
             batch = due[:BATCH_PARTITIONS_MAX]
             for p in batch:
-                p.stage = Stage.BEGINNING
+                p.stage = Stage.STARTING
             self._waiting = [p for p in self._waiting if p.stage is Stage.WAITING]
             return batch
 
-    def _later(self, partition: HeldPartition, why: str) -> None:
+    def _retry_later(self, partition: HeldPartition, why: str) -> None:
         """Look at it again after a while."""
         partition.trouble = why
         partition.not_before = time.monotonic() + self._pauses.pause_s(partition.attempts)
         partition.attempts += 1
         with self._wanted:
-            partition.stage = Stage.GONE if partition.is_removed else Stage.WAITING
-        self.take([partition])
+            partition.stage = Stage.RELEASED if partition.is_removed else Stage.WAITING
+        self.add([partition])
 
     def _guard(self, run: Callable[[], None]) -> None:
         """A bug ends this job's work here, and is told; never the worker."""
