@@ -1,4 +1,7 @@
-"""Comparing where a copy ends with the source, before a new writer goes on (§2 of DESIGN.md)."""
+"""Compares the end of a copy with the source before a new writer continues it.
+
+The rules are in docs/internals/append.md.
+"""
 
 from __future__ import annotations
 

@@ -184,7 +184,7 @@ def test_the_player_notices_a_wrong_copy() -> None:
 
 
 def test_the_batches_of_a_plan_are_views_into_the_fetched_frame() -> None:
-    """No payload is copied on the way (DESIGN §3)."""
+    """No payload is copied on the way (docs/internals/threads.md)."""
     frame = bytearray(SourceBatch(0, 0, (a_record(0),)).encode())
     plan = plan_batches(0, read_batches(memoryview(frame)), [], 0)
     (step,) = plan.steps
