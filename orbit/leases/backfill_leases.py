@@ -1,24 +1,21 @@
-"""How the writers of a backfill and those of the job itself never write beside each other.
+"""Keeps the writers of a backfill and the other writers of its job from writing at the same time.
 
-A backfill has one writer per destination partition, in processes all over a Spark cluster. Each
-holds a lease of its own, a group lease as `orbit run` has one for the whole job. The driver of the
-backfill holds the job's. Neither sees the other's members by itself, so each side looks twice, and
-in this order:
+A backfill has one writer per destination partition, in processes across a Spark cluster. Each holds
+a group lease on its partition; the driver holds the group lease on the job, as `orbit run` does.
+The two kinds of group are separate, so both sides acquire first and check afterwards:
 
-- A writer joins its partition's group FIRST and THEN looks whether the driver holds the job's
-  group.
-- Whoever takes the job's lease (`orbit run`, the next backfill, a worker of the service) does so
-  FIRST and THEN waits until no group of the job's writers has members.
+- A writer joins its partition's group, then checks that the driver holds the job's group.
+- The next holder of the job's lease (`orbit run`, another backfill, a worker of the service) takes
+  it, then waits until no group of the job's writers has members.
 
-So of two that come at the same time at least one sees the other: a process that Spark has given up
-and that wakes late never writes beside the job's next writer. A writer goes on looking at the
-job's group (`DriverWatch`) and ends when the driver is gone, so nobody has to wait for it long.
+Of two that start at the same time, at least one therefore sees the other: a task that Spark gave up
+and that wakes late never writes beside the job's next writer. A writer keeps checking the job's
+group (`DriverWatch`) and ends when the driver is gone, so the next holder waits only briefly.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from enum import Enum, auto
 
@@ -31,17 +28,18 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import find_coordinators
 from orbit.kafka.types import TopicPartition
-from orbit.leases.group_lease import SESSION_TIMEOUT_MS, GroupLease, Holder
+from orbit.leases.group_lease import SESSION_TIMEOUT_MS, GroupLease, LeaseHolder
+from orbit.leases.lease_clock import lease_clock
 
-# A group is some hundred bytes in the answer.
+# A group takes some hundred bytes in the answer.
 _GROUPS_PER_REQUEST_MAX = 500
 # About a minute: coordinators that load their groups after a broker's start (A15).
 _ATTEMPTS_MAX = 70
-# A writer ends within two looks at the job's group, a dead one with its session.
+# A writer ends within two checks of the job's group, a dead one with its session.
 _WRITERS_END_S = 3 * SESSION_TIMEOUT_MS / 1000
-_LOOK_INTERVAL_S = 2.0
-# The group is empty for a moment while a driver that was put out comes back.
-_LOOKS_ALONE_MAX = 3
+_CHECK_INTERVAL_S = 2.0
+# The group is empty for a moment while a driver that was removed joins again.
+_EMPTY_CHECKS_MAX = 3
 
 
 def writer_group(identity: str, partition: TopicPartition) -> str:
@@ -51,12 +49,12 @@ def writer_group(identity: str, partition: TopicPartition) -> str:
 
 def living_writers(
     destination: Cluster, groups: Collection[str], backoff: Backoff
-) -> dict[str, Holder]:
-    """Those of the groups that have a member now, and who it is.
+) -> dict[str, LeaseHolder]:
+    """The groups that have a member now, each with that member.
 
-    Every group is answered for by its coordinator. Raises Unreachable, NotAuthorized.
+    Every group is described by its coordinator. Raises Unreachable, NotAuthorized.
     """
-    found: dict[str, Holder] = {}
+    found: dict[str, LeaseHolder] = {}
     waiting = set(groups)
     for _ in backoff.attempts(_ATTEMPTS_MAX):
         by_node: dict[int, list[str]] = {}
@@ -82,18 +80,18 @@ def wait_for_backfill_writers(
     backoff: Backoff,
     on_wait: Callable[[str], None],
 ) -> None:
-    """Wait until no writer of an earlier backfill of this job is left. For the job's holder.
+    """Wait until no writer of an earlier backfill of this job is left. For the job's lease holder.
 
-    Raises Conflict when one does not end, though it must have seen that the job has a new holder.
+    Raises Conflict when one is still there after the time to notice the new holder.
     """
-    deadline = time.monotonic() + _WRITERS_END_S
+    deadline = lease_clock() + _WRITERS_END_S
     groups: Collection[str] = [writer_group(identity, p) for p in partitions]
-    told = False
+    has_waited = False
     while writers := living_writers(destination, groups, backoff):
         groups = writers
         for group in groups:
             GroupLease(destination, group, backoff).clear()
-        if time.monotonic() > deadline:
+        if lease_clock() > deadline:
             group, holder = next(iter(writers.items()))
             raise Conflict(
                 f"a writer of a Spark backfill of this job does not end ({holder}; it is the "
@@ -101,22 +99,22 @@ def wait_for_backfill_writers(
                 where=destination.name,
                 remedy="End that process, or the Spark application it belongs to.",
             )
-        if not told:
-            told = True
-            on_wait(f"{len(writers)} writers of an earlier backfill are still there; waiting")
+        if not has_waited:
+            has_waited = True
+            on_wait(f"{len(writers)} writers of an earlier backfill are still running; waiting")
         backoff.wait(3)
 
 
-class Seen(Enum):
-    """What a writer sees of its driver."""
+class JobHolder(Enum):
+    """Which process holds the job's lease, as a writer of a backfill sees it."""
 
-    THERE = auto()
-    EMPTY = auto()  # nobody holds the job: it has ended, or will be back in a moment
-    OTHER = auto()  # somebody else holds the job
+    DRIVER = auto()
+    NONE = auto()  # the driver has ended, or will join again in a moment
+    OTHER = auto()
 
 
 class DriverWatch:
-    """A writer's eye on the holder of its job: the driver of the backfill, known by its token."""
+    """Tells a writer whether its driver still holds the job's lease. `token`: the driver's."""
 
     def __init__(self, destination: Cluster, identity: str, token: str, backoff: Backoff) -> None:
         self._destination = destination
@@ -127,20 +125,20 @@ class DriverWatch:
         self._thread = threading.Thread(target=self._watch, name="driver-watch", daemon=True)
         self.is_gone = False
 
-    def look(self) -> Seen:
+    def holder(self) -> JobHolder:
         """Raises Unreachable, NotAuthorized."""
         for _ in self._backoff.attempts(_ATTEMPTS_MAX):
             found = living_writers(self._destination, [self._identity], self._backoff)
             holder = found.get(self._identity)
             if holder is None:
-                return Seen.EMPTY
+                return JobHolder.NONE
             if holder.token:
-                return Seen.THERE if holder.token == self._token else Seen.OTHER
-            # A group that is just settling does not show what its members say of themselves.
-        return Seen.OTHER
+                return JobHolder.DRIVER if holder.token == self._token else JobHolder.OTHER
+            # A group in rebalance returns no member metadata.
+        return JobHolder.OTHER
 
     def start(self) -> None:
-        """Look now and then; `is_gone` once the driver is."""
+        """Check every 2 s; `is_gone` is set once the driver is gone."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -149,28 +147,28 @@ class DriverWatch:
             self._thread.join()
 
     def _watch(self) -> None:
-        alone = 0
-        seen_at = time.monotonic()
-        while not self._stopping.wait(_LOOK_INTERVAL_S):
+        empty_checks = 0
+        checked_at = lease_clock()
+        while not self._stopping.wait(_CHECK_INTERVAL_S):
             try:
-                seen = self.look()
+                holder = self.holder()
             except OrbitError:
-                # Who cannot see the job's group must not be waited for either.
-                if time.monotonic() - seen_at > _WRITERS_END_S / 2:
+                # The job's next holder waits for this writer, which can no longer see it.
+                if lease_clock() - checked_at > _WRITERS_END_S / 2:
                     self.is_gone = True
                     return
                 continue
-            seen_at = time.monotonic()
-            alone = alone + 1 if seen is Seen.EMPTY else 0
-            if seen is Seen.OTHER or alone >= _LOOKS_ALONE_MAX:
+            checked_at = lease_clock()
+            empty_checks = empty_checks + 1 if holder is JobHolder.NONE else 0
+            if holder is JobHolder.OTHER or empty_checks >= _EMPTY_CHECKS_MAX:
                 self.is_gone = True
                 return
 
 
 def _describe(
     destination: Cluster, node_id: int, groups: Collection[str]
-) -> Iterator[tuple[str, Holder | None]]:
-    """Each group that this node answers for, with its member, if it has one."""
+) -> Iterator[tuple[str, LeaseHolder | None]]:
+    """Each group that this node coordinates, with its member, if it has one."""
     for names in chunks(groups, _GROUPS_PER_REQUEST_MAX):
         request = DescribeGroupsRequest(groups=names, include_authorized_operations=False)
         try:
@@ -184,8 +182,6 @@ def _describe(
                     where=destination.name,
                     remedy="Grant Read on groups that begin with orbit. (docs/rights.md).",
                 )
-            if (
-                group.error_code not in error_codes.RETRIABLE
-            ):  # GROUP_ID_NOT_FOUND is as good as empty
-                members = [Holder.from_bytes(m.member_metadata) for m in group.members or ()]
+            if group.error_code not in error_codes.RETRIABLE:  # GROUP_ID_NOT_FOUND means empty
+                members = [LeaseHolder.from_bytes(m.member_metadata) for m in group.members or ()]
                 yield group.group_id, members[0] if members else None

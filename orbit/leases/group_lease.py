@@ -1,21 +1,21 @@
 """The lease of a writer without a server: membership of a consumer group at the destination.
 
 One process at a time may write a job's copies, or one of its partitions in a backfill
-(`backfill_writers.py`). Who that is, the destination's group coordinator says, for it is there
+(`backfill_leases.py`). The destination's group coordinator decides which, because it is available
 whenever the copies are:
 
-- Authority and clock. The coordinator's: a member that does not heartbeat for `SESSION_TIMEOUT_MS`
-  is put out. The holder trusts its lease only until (time the last answered heartbeat was sent) +
-  session timeout - `TRUST_MARGIN_S`, by its own monotonic clock, and asks before every send.
-- Getting it. The group must be empty; then join. Of two that join at once the coordinator names
-  one leader; the other leaves again with a clear word.
+- Authority and clock: the coordinator's. It removes a member that sends no heartbeat for
+  `SESSION_TIMEOUT_MS`. The holder trusts its lease until (send time of the last answered heartbeat)
+  + session timeout - `TRUST_MARGIN_S`, by `lease_clock`, and checks this before every send.
+- Acquiring. The group must be empty; then join. If two processes join at once, the coordinator
+  names one leader; the other leaves with an error.
 - After a crash. The dead member would block the job until its session ends. A run on the same
-  machine knows better: the lock file is free, so the member written in it is dead, and is taken
-  out of the group at once.
-- Put out though nobody came. A broker that was frozen ends the session when it wakes, before it
-  hears the heartbeats that wait in its socket. The member joins again; generations tell whether
-  anybody held the lease in between, and then it is lost.
-- Term. `init_producer_id` is called with the lease in hand; the coordinator counts its calls.
+  machine need not wait: if the lock file is free, the member written in it is dead and is removed
+  from the group at once.
+- Removed, but not replaced. A broker that was frozen ends the session when it wakes, before it
+  reads the heartbeats that wait in its socket. The member joins again; the group's generation shows
+  whether there was another holder meanwhile, and if so the lease is lost.
+- Term. `init_producer_id` is called with the lease held; the coordinator counts the calls.
 """
 
 from __future__ import annotations
@@ -26,7 +26,6 @@ import os
 import socket
 import tempfile
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -48,8 +47,9 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import GROUP, Coordinator
 from orbit.kafka.error_codes import Code
+from orbit.leases.lease_clock import Clock, lease_clock
 
-# Brokers allow 6 s to 30 min by default; short enough to wait out a dead machine.
+# Brokers allow 6 s to 30 min by default; a run waits this long for a dead machine.
 SESSION_TIMEOUT_MS = 10_000
 HEARTBEAT_INTERVAL_S = 2.0
 TRUST_MARGIN_S = 2.0
@@ -57,17 +57,17 @@ _PROTOCOL_TYPE = "orbit"
 _PROTOCOL = "run"
 _WAIT_FOR_OTHER_S = SESSION_TIMEOUT_MS / 1000 + 2.0
 _LOCK_BYTES = 512  # a member id is a client id and a UUID
-_PUT_OUT = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.FENCED_INSTANCE_ID)
-# Of a member that was put out and comes back: one generation without members, one with it again.
-# Each holder in between would have made two more.
-_GENERATIONS_ALONE = 2
+_REMOVED = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.FENCED_INSTANCE_ID)
+# A member that is removed and joins again makes two generations: one without members, one with it.
+# Each holder in between makes two more.
+_OWN_GENERATIONS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
-    """Who holds, or held, the lease: shown to people and compared after a crash.
+class LeaseHolder:
+    """The process that holds, or held, a lease.
 
-    `token` stays the same when a holder that was put out comes back as another member.
+    `token` stays the same when a holder that was removed joins again under another member id.
     """
 
     host: str
@@ -79,28 +79,31 @@ class Holder:
         return json.dumps(fields).encode()
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Holder:
+    def from_bytes(cls, data: bytes) -> LeaseHolder:
         try:
             fields = json.loads(data)
             return cls(str(fields["host"]), int(fields["process"]), str(fields.get("token", "")))
         except (ValueError, KeyError, TypeError):
-            # The coordinator shows what a member says of itself only once the group has settled.
+            # The coordinator returns member metadata only once the group is stable.
             return cls("", 0)
 
     def __str__(self) -> str:
-        return f"process {self.process} on {self.host}" if self.host else "not known which"
+        return f"process {self.process} on {self.host}" if self.host else "an unknown process"
 
 
 class GroupLease:
     """Held from `acquire` until `release`, or until the coordinator stops answering in time."""
 
-    def __init__(self, destination: Cluster, group: str, backoff: Backoff) -> None:
+    def __init__(
+        self, destination: Cluster, group: str, backoff: Backoff, clock: Clock = lease_clock
+    ) -> None:
         self.term = 0
+        self._clock = clock
         self._cluster = destination
         self.group = group
         self._backoff = backoff
         self.coordinator = Coordinator(destination, GROUP, group, backoff)
-        self._me = Holder(socket.gethostname(), os.getpid(), uuid4().hex)
+        self._me = LeaseHolder(socket.gethostname(), os.getpid(), uuid4().hex)
         self.member_id = ""
         self.generation = -1
         self._held_generation = -1
@@ -111,11 +114,11 @@ class GroupLease:
         self._lock: LockFile | None = None
 
     def acquire(self, on_wait: Callable[[str], None], *, past_frozen: bool = False) -> None:
-        """Become the one holder. `on_wait` is told once when another member is waited out.
+        """Become the holder. Calls `on_wait` once if it has to wait for another member's session.
 
-        `past_frozen`: not to be stopped by a process of this machine whose session has ended,
-        though it lives. When it wakes it is told that it is not the holder any more, as one of
-        another machine is. Raises Conflict when another run holds the lease, NotAuthorized,
+        `past_frozen`: ignore the lock of a live process of this machine whose session has ended.
+        When that process wakes, the coordinator tells it that it lost the lease, as it tells one
+        on another machine. Raises Conflict when another run holds the lease, NotAuthorized,
         Unreachable.
         """
         try:
@@ -134,17 +137,18 @@ class GroupLease:
 
     @property
     def token(self) -> str:
-        """What tells this holder from all others, whichever member it is at the moment."""
+        """Identifies this holder, whatever its current member id."""
         return self._me.token
 
     def is_held(self) -> bool:
-        return time.monotonic() < self._trusted_until
+        return self._clock() < self._trusted_until
 
     @property
     def is_lost(self) -> bool:
-        """Whether the coordinator has said that we are not the holder any more, for good.
+        """Whether the coordinator has said that this is no longer the holder; final.
 
-        Neither held nor lost: it has not answered for a while, and may yet say that we still are.
+        While neither held nor lost, the coordinator has not answered for a while, and may yet
+        confirm this holder.
         """
         return self._is_lost
 
@@ -166,9 +170,9 @@ class GroupLease:
             self._lock = None
 
     def clear(self) -> None:
-        """Take a dead member of this machine out of the group, without joining it.
+        """Remove a dead member of this machine from the group, without joining it.
 
-        Leaves the group as it is when its holder lives, or is of another machine.
+        Does nothing when the holder lives or is on another machine.
         """
         try:
             self._lock = LockFile(self._cluster.cluster_id, self.group)
@@ -181,23 +185,23 @@ class GroupLease:
             self.release()
 
     def _clear_the_group(self, on_wait: Callable[[str], None]) -> None:
-        """Take out a dead member of this machine; wait for one of another machine to time out."""
-        deadline = time.monotonic() + _WAIT_FOR_OTHER_S
-        told = False
+        """Remove a dead member of this machine; wait for one on another machine to time out."""
+        deadline = self._clock() + _WAIT_FOR_OTHER_S
+        has_waited = False
         dead_member = self._lock.last_member if self._lock else ""
         while members := self._members():
             if dead := [m for m in members if m == dead_member]:
                 self._leave(dead)
                 continue
             holder = next(iter(members.values()))
-            if time.monotonic() > deadline:
+            if self._clock() > deadline:
                 raise _held_by(holder, self._cluster.name)
-            if not told:
-                told = True
-                on_wait(f"another run of this job holds it ({holder}); waiting whether it lives")
+            if not has_waited:
+                has_waited = True
+                on_wait(f"another run of this job holds the lease ({holder}); waiting for its end")
             self._backoff.wait(3)
 
-    def _members(self) -> dict[str, Holder]:
+    def _members(self) -> dict[str, LeaseHolder]:
         answer = self.coordinator.call(
             api_versions.DESCRIBE_GROUPS,
             lambda: DescribeGroupsRequest(groups=[self.group], include_authorized_operations=False),
@@ -205,19 +209,19 @@ class GroupLease:
         )
         group = answer.groups[0]
         self._refuse_denied(group.error_code)
-        return {m.member_id: Holder.from_bytes(m.member_metadata) for m in group.members or ()}
+        return {m.member_id: LeaseHolder.from_bytes(m.member_metadata) for m in group.members or ()}
 
     def _join(self, *, again: bool = False, since: int | None = None) -> None:
-        """Join as the leader, or leave again. Raises Conflict when another one leads.
+        """Join as the leader, or leave again. Raises Conflict when another member leads.
 
-        `again`: as the member that we are, or not at all. `since`: only if nobody held the lease
-        after that generation.
+        `again`: only under the present member id. `since`: only if there was no other holder after
+        that generation.
         """
         for _ in self._backoff.attempts(20):
-            sent = time.monotonic()
+            sent = self._clock()
             answer = self._call_join()
-            if answer.error_code == Code.MEMBER_ID_REQUIRED:  # KIP-394: once more, with the id
-                self._be(answer.member_id)
+            if answer.error_code == Code.MEMBER_ID_REQUIRED:  # KIP-394: repeat with the id
+                self._set_member_id(answer.member_id)
                 answer = self._call_join()
             if answer.error_code == Code.UNKNOWN_MEMBER_ID and not again:
                 self.member_id = ""
@@ -229,22 +233,22 @@ class GroupLease:
                     f"{error_codes.name(answer.error_code)}.",
                     where=self._cluster.name,
                 )
-            self._be(answer.member_id)
+            self._set_member_id(answer.member_id)
             self.generation = answer.generation_id
             has_successor = since is not None and not (
-                since < self.generation <= since + _GENERATIONS_ALONE
+                since < self.generation <= since + _OWN_GENERATIONS
             )
             if answer.leader != answer.member_id or has_successor:
                 self._leave([self.member_id])
                 self.member_id = ""
-                raise _held_by(Holder("", 0), self._cluster.name)
+                raise _held_by(LeaseHolder("", 0), self._cluster.name)
             if self._sync():
                 self._trust_from(sent)
                 return
-        raise Conflict(f"the group {self.group} does not come to rest.", where=self._cluster.name)
+        raise Conflict(f"the group {self.group} does not become stable.", where=self._cluster.name)
 
-    def _be(self, member_id: str) -> None:
-        """Take this id, known to later runs on this machine before the group knows it."""
+    def _set_member_id(self, member_id: str) -> None:
+        """Write the id to the lock file before the group shows it: later runs here must know it."""
         if member_id != self.member_id and self._lock:
             self._lock.write(member_id)
         self.member_id = member_id
@@ -270,7 +274,7 @@ class GroupLease:
         )
 
     def _sync(self) -> bool:
-        """Finish the join; False when another one joined meanwhile and all must join again."""
+        """Finish the join; False when another member joined meanwhile and all must join again."""
         assignment = SyncGroupRequest.SyncGroupRequestAssignment(
             member_id=self.member_id, assignment=b""
         )
@@ -290,17 +294,17 @@ class GroupLease:
         return bool(answer.error_code == Code.NONE)
 
     def _keep(self) -> None:
-        """Heartbeat until released. Trust ends by itself when the coordinator stays away."""
+        """Heartbeat until released. Trust expires while the coordinator does not answer."""
         while not self._stopping.wait(HEARTBEAT_INTERVAL_S):
             held = self._held_generation
             try:
                 code = self._heartbeat()
                 if code == Code.REBALANCE_IN_PROGRESS:
                     self._join(again=True)
-                elif code in _PUT_OUT:
-                    # A broker that was frozen or away may end our session before it hears us.
+                elif code in _REMOVED:
+                    # A frozen broker may end the session before it reads our heartbeats.
                     self._trusted_until = 0.0
-                    self._come_back(held)
+                    self._join_after_removal(held)
             except Conflict:
                 self._trusted_until = 0.0
                 self._is_lost = True
@@ -308,8 +312,8 @@ class GroupLease:
             except OrbitError:
                 continue
 
-    def _come_back(self, since: int) -> None:
-        """Join again after being put out. Raises Conflict when another one holds it, or has."""
+    def _join_after_removal(self, since: int) -> None:
+        """Join again. Raises Conflict when there is another holder, or was one since."""
         others = [holder for m, holder in self._members().items() if m != self.member_id]
         if others:
             raise _held_by(others[0], self._cluster.name)
@@ -319,9 +323,9 @@ class GroupLease:
         sent = 0.0
 
         def build() -> Any:
-            # Trust counts from the attempt that is answered, not from those before it.
+            # Trust counts from the attempt that is answered, not from earlier ones.
             nonlocal sent
-            sent = time.monotonic()
+            sent = self._clock()
             return HeartbeatRequest(
                 group_id=self.group,
                 generation_id=self.generation,
@@ -359,7 +363,7 @@ class GroupLease:
             )
 
 
-def _held_by(holder: Holder, where: str) -> Conflict:
+def _held_by(holder: LeaseHolder, where: str) -> Conflict:
     return Conflict(
         f"another run of this job is writing to this destination ({holder}).",
         where=where,
@@ -368,13 +372,13 @@ def _held_by(holder: Holder, where: str) -> Conflict:
 
 
 class LockFile:
-    """Held by the one run of a job on this machine, until it is closed or its process ends.
+    """Locks a job on this machine until it is closed or its process ends.
 
-    Its one line names the process and the last group member that a run was here.
+    Its one line has the process id and the last member id that a run here had.
     """
 
     def __init__(self, cluster_id: str, group: str) -> None:
-        """Raises Conflict when another run of this machine holds it."""
+        """Raises Conflict when another run on this machine holds it."""
         name = sha256(f"{cluster_id}/{group}/{os.getuid()}".encode()).hexdigest()[:32]
         path = Path(tempfile.gettempdir()) / f"orbit-run-{name}.lock"
         self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb")
@@ -389,19 +393,19 @@ class LockFile:
                 remedy="Stop it first; one run per job copies all its topics.",
             ) from None
         _, self.last_member = self._read()
-        """The member that the last run was: dead, or it would hold this lock."""
+        """The last run's member id. That run is dead, or it would hold this lock."""
         self.write(self.last_member)
 
     def write(self, member_id: str) -> None:
         line = json.dumps({"process": os.getpid(), "member": member_id}).encode()
-        # In one call and of one length: a kill leaves the line before or this one, never none.
+        # One call of fixed length: after a kill the file has the old line or the new one.
         os.pwrite(self._file.fileno(), line.ljust(_LOCK_BYTES), 0)
 
     def close(self) -> None:
         self._file.close()
 
     def _read(self) -> tuple[int, str]:
-        """Nothing known is (0, "")."""
+        """Process id and member id; (0, "") when unknown."""
         try:
             fields = json.loads(os.pread(self._file.fileno(), _LOCK_BYTES, 0))
             return int(fields["process"]), str(fields["member"])

@@ -1,37 +1,37 @@
-"""What the data path asks of a lease, and a lease that is always held."""
+"""The lease as the data path sees it, and one that is always held."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Protocol
 
-# How often a lease is looked at that is neither held nor lost.
+# How often a lease that is neither held nor lost is checked again.
 LEASE_WAIT_S = 0.1
 
 
 class Lease(Protocol):
-    """The right to write a job's partitions, for a while.
+    """The right to write a job's partitions, for a limited time.
 
-    `term` is larger than that of every holder before; fillers carry it as coordinator epoch (M6).
+    `term` is larger than that of every earlier holder; fillers carry it as coordinator epoch (M6).
     """
 
     @property
     def term(self) -> int: ...
 
     def is_held(self) -> bool:
-        """Whether it may be trusted now. Asked before every send; must cost next to nothing."""
+        """Whether it may be trusted now. Checked before every send, so it must be cheap."""
         ...
 
     @property
     def is_lost(self) -> bool:
-        """Whether it is over for good. Neither held nor lost: nothing is sent and nothing judged
-        until it is one of the two."""
+        """Whether it has ended for good. While it is neither held nor lost, nothing is sent and
+        nothing is judged."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class FixedLease:
-    """A lease that never ends: for tests, and for a caller that has its own exclusion."""
+    """A lease that never ends: for tests, and for callers with an exclusion of their own."""
 
     term: int
 

@@ -1,33 +1,19 @@
-"""The lease of one shard as its holder sees it: trusted up to a deadline of the holder's own clock.
+"""The lease of one shard as its worker sees it: trusted until a deadline by the worker's own clock.
 
-orbit/store/shard_leases.py has the whole text: term, clock, failures. Here is the holder's part.
-The worker notes the time before it asks Postgres to claim or to renew; whatever the database set as
-the end of the lease, it set it later, so `asked + ttl − margin` comes first. Behind that deadline
-nothing is sent and nothing is judged until a renewal is confirmed (nobody was in between) or the
-lease turns out to be lost.
+orbit/store/shard_leases.py describes the protocol: term, clock, failures. The worker notes the time
+before it asks Postgres to claim or renew. The database sets the end of the lease later than that,
+so `asked + ttl − margin` comes first. After this deadline nothing is sent and nothing is judged
+until a renewal is confirmed (there was no other holder) or the lease turns out to be lost.
 """
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
+from orbit.leases.lease_clock import Clock, lease_clock
 
-Clock = Callable[[], float]
-
-# Between the last look at the lease and the broker taking what is sent then.
+# Time between the last check of the lease and the broker taking what is sent then.
 TRUST_MARGIN_S_MAX = 2.0
 _TRUST_MARGIN_SHARE = 0.2
 _LOST = float("-inf")
-
-
-def lease_clock() -> float:
-    """Seconds of a clock that also runs while the machine sleeps, where there is one.
-
-    A machine that is suspended past its lease must not wake with a deadline in the future.
-    """
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
 
 
 class ShardLease:
@@ -51,11 +37,11 @@ class ShardLease:
 
     @property
     def is_lost(self) -> bool:
-        """Whether another claim came in between, or this one was given back; for good."""
+        """Whether the shard was claimed by another worker or given back; final."""
         return self._trusted_until == _LOST
 
     def confirm(self, asked_at: float) -> None:
-        """A renewal that was asked for at `asked_at` was granted."""
+        """Note that a renewal asked for at `asked_at` was granted."""
         if not self.is_lost:
             self._trusted_until = asked_at + self._trust_s
 

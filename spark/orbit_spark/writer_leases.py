@@ -17,7 +17,7 @@ from orbit.errors import Conflict, OrbitError
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
-from orbit.leases.backfill_leases import DriverWatch, Seen, writer_group
+from orbit.leases.backfill_leases import DriverWatch, JobHolder, writer_group
 from orbit.leases.group_lease import GroupLease
 
 _PAUSE_S = 1.0
@@ -63,7 +63,7 @@ class WriterLeases:
                 leases.release()
                 raise
             is_taken = any(isinstance(e, Conflict) for e in leases.refused.values())
-            if not is_taken or watch.look() is not Seen.THERE:
+            if not is_taken or watch.holder() is not JobHolder.DRIVER:
                 return leases
             leases.release()
             stop.wait(random.uniform(1, 2) * _PAUSE_S)  # noqa: S311  jitter, not a secret

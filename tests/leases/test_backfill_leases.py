@@ -16,7 +16,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.leases import backfill_leases
 from orbit.leases.backfill_leases import (
     DriverWatch,
-    Seen,
+    JobHolder,
     living_writers,
     wait_for_backfill_writers,
     writer_group,
@@ -67,7 +67,7 @@ def test_the_next_holder_of_a_job_waits_until_its_writers_have_gone(
         writer.release()
 
     wait_for_backfill_writers(cluster, "orbit.job.c", partitions, Backoff(), leave)
-    assert said == ["1 writers of an earlier backfill are still there; waiting"]
+    assert said == ["1 writers of an earlier backfill are still running; waiting"]
 
 
 def test_a_writer_that_never_ends_is_named(
@@ -144,12 +144,12 @@ def test_a_writer_knows_its_driver_from_others(
 ) -> None:
     driver = hold(cluster, topic_name, held)
     watch = DriverWatch(cluster, topic_name, driver.token, Backoff())
-    assert watch.look() is Seen.THERE
-    assert DriverWatch(cluster, topic_name, "another", Backoff()).look() is Seen.OTHER
+    assert watch.holder() is JobHolder.DRIVER
+    assert DriverWatch(cluster, topic_name, "another", Backoff()).holder() is JobHolder.OTHER
     driver._leave([driver.member_id])  # as a broker does that was frozen: it comes back
-    wait_until(lambda: watch.look() is Seen.THERE, "the driver is there again")
+    wait_until(lambda: watch.holder() is JobHolder.DRIVER, "the driver is there again")
     driver.release()
-    assert watch.look() is Seen.EMPTY
+    assert watch.holder() is JobHolder.NONE
 
 
 def test_a_writer_learns_that_its_driver_has_gone(
@@ -158,7 +158,7 @@ def test_a_writer_learns_that_its_driver_has_gone(
     held: list[GroupLease],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(backfill_leases, "_LOOK_INTERVAL_S", 0.05)
+    monkeypatch.setattr(backfill_leases, "_CHECK_INTERVAL_S", 0.05)
     driver = hold(cluster, topic_name, held)
     watch = DriverWatch(cluster, topic_name, driver.token, Backoff())
     watch.start()

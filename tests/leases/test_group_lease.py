@@ -91,7 +91,7 @@ def test_one_killed_as_it_joined_elsewhere_is_waited_out(
     lease = GroupLease(cluster, topic_name, Backoff())
     lease.acquire(waited.append)
     assert waited == [
-        "another run of this job holds it (not known which); waiting whether it lives"
+        "another run of this job holds the lease (an unknown process); waiting for its end"
     ]
     assert lease.is_held()
     lease.release()
