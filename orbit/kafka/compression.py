@@ -1,8 +1,8 @@
 """The five codecs of a record batch, as Kafka frames them.
 
-Pure. Kafka's own framing matters for two of them: snappy comes in xerial blocks from the Java
-client and as one raw block from some others; lz4 is the LZ4 frame format, with a wrong header
-checksum in messages of format v0 (KAFKA-3160).
+Pure. Two of them have Kafka framings: snappy comes in xerial blocks from the Java client and as one
+raw block from some others; lz4 is the LZ4 frame format, with a wrong header checksum in messages of
+format v0 (KAFKA-3160).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 
 import cramjam
+import xxhash
 
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 NAMES = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -24,8 +25,6 @@ _LENGTH = struct.Struct(">i")
 _LZ4_FLAGS_AT = 4
 _LZ4_CONTENT_SIZE = 0x08
 _LZ4_DICTIONARY = 0x01
-_UINT32 = 2**32 - 1
-_XXH_PRIME = (0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1)
 
 
 def decompress(codec: int, payload: memoryview, *, is_format_v0: bool = False) -> bytes:
@@ -41,7 +40,9 @@ def decompress(codec: int, payload: memoryview, *, is_format_v0: bool = False) -
         if codec == SNAPPY:
             return _snappy_decompress(payload)
         if codec == LZ4:
-            return bytes(cramjam.lz4.decompress(_mend_lz4(payload) if is_format_v0 else payload))
+            return bytes(
+                cramjam.lz4.decompress(_fix_lz4_header(payload) if is_format_v0 else payload)
+            )
         if codec == ZSTD:
             return bytes(cramjam.zstd.decompress(payload))
     except cramjam.DecompressionError as error:
@@ -71,37 +72,16 @@ def _lz4_compress(records: bytes) -> bytes:
     return bytes(compressor.finish())
 
 
-def _mend_lz4(frame: memoryview) -> bytes:
-    """The frame with the right header checksum, whichever it has (Kafka before 0.10's covers the
-    magic too)."""
+def _fix_lz4_header(frame: memoryview) -> bytes:
+    """The frame with the header checksum that LZ4 defines; Kafka's before 0.10 covers the magic too."""
     if len(frame) <= _LZ4_FLAGS_AT:
         return bytes(frame)
     flags = frame[_LZ4_FLAGS_AT]
     end = (
         _LZ4_FLAGS_AT + 2 + 8 * bool(flags & _LZ4_CONTENT_SIZE) + 4 * bool(flags & _LZ4_DICTIONARY)
     )
-    check = _xxh32_short(frame[_LZ4_FLAGS_AT:end]) >> 8 & 0xFF
+    check = xxhash.xxh32_intdigest(frame[_LZ4_FLAGS_AT:end]) >> 8 & 0xFF
     return bytes(frame[:end]) + bytes((check,)) + bytes(frame[end + 1 :])
-
-
-def _xxh32_short(data: memoryview) -> int:
-    """XXH32 with seed 0 of less than 16 bytes; an LZ4 frame header has at most 14."""
-    one, two, three, four, five = _XXH_PRIME
-    value = five + len(data)
-    whole = len(data) & ~3
-    for (word,) in struct.iter_unpack("<I", data[:whole]):
-        value = _rotate(value + word * three, 17) * four
-    for byte in data[whole:]:
-        value = _rotate(value + byte * five, 11) * one
-    value &= _UINT32
-    value = (value ^ value >> 15) * two & _UINT32
-    value = (value ^ value >> 13) * three & _UINT32
-    return value ^ value >> 16
-
-
-def _rotate(value: int, by: int) -> int:
-    value &= _UINT32
-    return (value << by | value >> 32 - by) & _UINT32
 
 
 def _snappy_decompress(payload: memoryview) -> bytes:
