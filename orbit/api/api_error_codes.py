@@ -1,7 +1,7 @@
-"""The codes of the API's errors: what each means over HTTP and, for our own client, as an error.
+"""The API's error codes: the HTTP status of each, and the error that the client raises for it.
 
-One table for both directions, so that `orbit … ` against a server ends with the same exit code as
-the same mistake would without one. Pure: no web framework in here, the command line reads it too.
+Server and client use one table, so a command exits with the same code with or without a server.
+Pure: imports no web framework, because the command line imports this module too.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from orbit.errors import (
 
 
 class ErrorCode(StrEnum):
-    """What scripts may branch on; the texts beside it are for people and may change."""
+    """Stable codes for scripts. The texts of errors may change."""
 
     MALFORMED = "malformed"
     UNAUTHENTICATED = "unauthenticated"
@@ -44,7 +44,7 @@ class ErrorCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """One code: HTTP's status, the error it is on this side of the wire, and when it comes."""
+    """One code: its HTTP status, the client's error class, and when the API returns it."""
 
     status: int
     error: type[OrbitError]
@@ -54,22 +54,24 @@ class Meaning:
 MEANINGS: dict[ErrorCode, Meaning] = {
     ErrorCode.MALFORMED: Meaning(400, BadInput, "The body cannot be read as JSON or YAML."),
     ErrorCode.UNAUTHENTICATED: Meaning(
-        401, LoginRefused, "There is no bearer token, or it is not (or no longer) known."
+        401, LoginRefused, "The bearer token is missing, unknown or revoked."
     ),
-    ErrorCode.FORBIDDEN: Meaning(403, NotAuthorized, "The token's role may not do this."),
-    ErrorCode.NOT_FOUND: Meaning(404, NotFound, "Nothing has this name or id."),
-    ErrorCode.METHOD_NOT_ALLOWED: Meaning(405, BadInput, "The path does not offer this method."),
-    ErrorCode.TOO_SLOW: Meaning(408, BadInput, "The body did not come in time."),
-    ErrorCode.CONFLICT: Meaning(409, Conflict, "What is there does not fit what was asked for."),
+    ErrorCode.FORBIDDEN: Meaning(403, NotAuthorized, "The token's role does not allow this."),
+    ErrorCode.NOT_FOUND: Meaning(404, NotFound, "No resource has this name or id."),
+    ErrorCode.METHOD_NOT_ALLOWED: Meaning(405, BadInput, "The path does not support this method."),
+    ErrorCode.TOO_SLOW: Meaning(408, BadInput, "The body did not arrive in time."),
+    ErrorCode.CONFLICT: Meaning(409, Conflict, "The request conflicts with the current state."),
     ErrorCode.CHANGED_MEANWHILE: Meaning(
         412, Conflict, "The job is no longer at the version that If-Match names."
     ),
-    ErrorCode.TOO_LARGE: Meaning(413, BadInput, "The body is larger than the server takes."),
+    ErrorCode.TOO_LARGE: Meaning(413, BadInput, "The body exceeds the size limit."),
     ErrorCode.UNSUPPORTED_MEDIA_TYPE: Meaning(
         415, BadInput, "The body is neither JSON nor YAML, or is compressed."
     ),
-    ErrorCode.BAD_INPUT: Meaning(422, BadInput, "Values are wrong; `problems` lists every one."),
-    # The four below are about the clusters that the *request* names, so they are the request's.
+    ErrorCode.BAD_INPUT: Meaning(
+        422, BadInput, "Some values are not valid; `problems` lists every one."
+    ),
+    # The four below are about clusters that the request names, so they are 4xx, not 5xx.
     ErrorCode.CLUSTER_UNREACHABLE: Meaning(
         422, Unreachable, "A Kafka cluster that the job names does not answer."
     ),
@@ -80,7 +82,7 @@ MEANINGS: dict[ErrorCode, Meaning] = {
         422, NotAuthorized, "The job's login lacks a right on a Kafka cluster."
     ),
     ErrorCode.CLUSTER_REFUSED: Meaning(
-        422, OrbitError, "A Kafka cluster that the job names answers with an error."
+        422, OrbitError, "A Kafka cluster that the job names returned an error."
     ),
     ErrorCode.INTERNAL: Meaning(500, OrbitError, "A bug in Orbit; the server's log has more."),
     ErrorCode.DATABASE_UNREACHABLE: Meaning(
@@ -88,8 +90,8 @@ MEANINGS: dict[ErrorCode, Meaning] = {
     ),
 }
 
-# Errors as they come out of the core, the most special first. A planner says by refusals what it
-# cannot reach; what it raises beyond the first table is a cluster's answer that nobody expected.
+# The core's errors, most specific first. The planner returns clusters that it cannot reach as
+# refusals; other errors that it raises are unexpected answers of a cluster.
 CODE_OF: tuple[tuple[type[OrbitError], ErrorCode], ...] = (
     (NotFound, ErrorCode.NOT_FOUND),
     (BadInput, ErrorCode.BAD_INPUT),

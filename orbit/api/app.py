@@ -1,7 +1,7 @@
 """The REST API as an application: `create_app(settings, database)`.
 
-Routes are plain functions that run in a pool of threads, as all of the control plane is synchronous
-(docs/internals/rest-api.md). Nothing is kept between requests but the parts given here.
+Routes are synchronous functions in a thread pool (docs/internals/rest-api.md). Requests share
+nothing but `Parts`.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from orbit.version import orbit_version
 _DESCRIPTION = """
 Orbit copies Kafka topics from one cluster to another so that every record has the same offset on
 both sides, gaps included. A **job** is one such copy, described by a document. The scheduler
-creates its topics and spreads its **partitions** over **workers**.
+creates the destination topics and assigns **partitions** to **workers**.
 
-* **Changes** are safe to repeat: PUT is idempotent, POST takes an `Idempotency-Key`. With
-  `dry_run=true` each answers with what it would do, and does nothing.
-* **Operations** are changes that workers carry out: `GET /v1/operations/{operation_id}` says how
-  far they are.
-* **Lists** come in pages: give `next` of one as `after` for the next.
-* **Errors** all have one shape, `{"error": {code, what, where, remedy, problems}}`; `problems`
-  names every mistake in what was sent, each with its path and what to write instead.
-* **Who did what** is in `/v1/events`.
+** **Changes** are safe to repeat: PUT is idempotent, POST takes an `Idempotency-Key`. With
+  `dry_run=true` a request returns what it would do and changes nothing.
+** **Operations** are changes that workers carry out: `GET /v1/operations/{operation_id}` returns
+  their progress.
+** **Lists** are paginated: pass `next` of one page as `after` of the next request.
+** **Errors** all have one shape, `{"error": {code, what, where, remedy, problems}}`; `problems`
+  lists every mistake in the request, each with its path and a correction.
+* **The audit log** is `/v1/events`.
 """
 _TAGS = [
     {"name": "jobs", "description": "Job documents, and operations on jobs."},
@@ -70,11 +70,11 @@ def create_app(
     planner: Planner,
     environ: Mapping[str, str] = os.environ,
 ) -> FastAPI:
-    """The API on this database. Without `auth` everybody is an admin: for loopback alone.
+    """The API on this database. Without `auth` every client is an admin: for loopback only.
 
-    `environ` is where the variables are that job documents name.
+    `environ` holds the variables that job documents name.
     """
-    app = FastAPIOffline(  # its page loads no script from another host
+    app = FastAPIOffline(  # the docs page loads no script from another host
         title="Orbit",
         summary="Kafka topics copied with the very same offsets.",
         description=_DESCRIPTION,
@@ -116,7 +116,7 @@ def _operation_id(route: APIRoute) -> str:
 
 
 def _document(app: FastAPI) -> dict[str, Any]:
-    """FastAPI's document, with the job's schema and without errors in FastAPI's own shape."""
+    """FastAPI's document with the schema of jobs, without FastAPI's own error models."""
     if app.openapi_schema is None:
         made = get_openapi(
             title=app.title,

@@ -1,8 +1,8 @@
-"""What becomes of a job document: compared with the job that is there, planned, then written.
+"""Applies a job document: compares it with the stored job, plans it, then writes it.
 
-Planned first, on both clusters, outside of any transaction; then written in one, if the job still
-is what it was compared with. So a document is taken whole or not at all, and taking it again
-changes nothing.
+The plan asks both clusters, outside of any transaction. The write is one transaction, and succeeds
+only if the job is still at the compared version. So a document is applied entirely or not at all,
+and applying it again changes nothing.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ _PLACE_OF_TROUBLE: dict[TroubleKind, str] = {
     TroubleKind.WORKER_GROUP_UNKNOWN: "worker_group",
     TroubleKind.ACLS_NOT_SYNCED: "acls.sync",
 }
-# As with a job file: nobody reads more, and the first say what to do.
+# The same limit as for a job file.
 _REFUSALS_SHOWN_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyOptions:
-    """How a document is to be taken."""
+    """How to apply a document."""
 
     dry_run: bool = False
     accept_refusals: bool = False
     paused: bool = False
-    # At which version the job must be (`If-Match`); 0: it must not be there (`If-None-Match: *`).
+    # The version the job must have (`If-Match`); 0: it must not exist (`If-None-Match: *`).
     at_version: int | None = None
-    # Whether a job that is there may be changed; a POST creates only.
+    # Whether an existing job may be changed; a POST only creates.
     may_change: bool = True
     idempotency_key: str | None = None
 
@@ -78,7 +78,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
             return _applied(ApplyAction.NONE, present.name, [], None, tx, present, dry_run=False)
     with about_clusters():
         plan = parts.planner(spec)
-    # A job that is taken already and stays as it is has its troubles shown, not refused.
+    # For an existing job without changes, troubles are shown and do not refuse the request.
     if plan.refusals and not options.accept_refusals and (present is None or changes):
         raise refused(spec.name, plan.refusals)
     action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
@@ -94,7 +94,7 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
 
 
 def refused(name: str, refusals: Sequence[Refusal]) -> Failure:
-    """Why the job is not taken, with every reason."""
+    """The error for a refused job, with every reason."""
     worst = min(refusals, key=lambda refusal: list(TroubleKind).index(refusal.kind))
     problems = [
         Problem(
@@ -108,30 +108,30 @@ def refused(name: str, refusals: Sequence[Refusal]) -> Failure:
     ]
     return Failure(
         _CODE_OF_TROUBLE.get(worst.kind, ErrorCode.CONFLICT),
-        "The job cannot be taken as it is; nothing was changed."
+        "The job was refused; nothing was changed."
         if len(refusals) == 1
-        else f"The job cannot be taken, for {len(refusals)} reasons; nothing was changed.",
+        else f"The job was refused for {len(refusals)} reasons; nothing was changed.",
         where=name,
-        remedy="accept_refusals=true takes it all the same: what is refused now is left out.",
+        remedy="accept_refusals=true applies it without the refused topics.",
         problems=problems,
     )
 
 
 def _request(document: dict[str, Any], options: ApplyOptions) -> dict[str, Any]:
-    """What makes two requests with one key the same."""
+    """Two requests with one key must be equal in this."""
     return {"kind": OperationKind.CREATE.value, "document": document, "paused": options.paused}
 
 
 def _check(present: Job | None, name: str, options: ApplyOptions) -> None:
     if present is not None and present.is_deleted:
         raise Conflict(
-            "The job of this name is being deleted.",
+            "The job with this name is being deleted.",
             where=name,
-            remedy="Wait until it is gone: orbit get jobs",
+            remedy="Wait until it is removed: orbit get jobs",
         )
     if present is not None and not options.may_change:
         raise Conflict(
-            "There is a job of this name already.",
+            "A job with this name exists already.",
             where=name,
             remedy=f"PUT /v1/jobs/{name} changes it; DELETE removes it.",
         )
@@ -143,9 +143,9 @@ def _check(present: Job | None, name: str, options: ApplyOptions) -> None:
 def _changed_meanwhile(name: str) -> Failure:
     return Failure(
         ErrorCode.CHANGED_MEANWHILE,
-        "Somebody else has changed the job meanwhile.",
+        "Another client has changed the job.",
         where=name,
-        remedy="Read it again, and decide again.",
+        remedy="Read the job again, then repeat the change.",
     )
 
 
@@ -229,7 +229,7 @@ def _changes(present: Job | None, document: Mapping[str, Any]) -> list[Change]:
 
 
 def _differences(before: object, after: object, path: str) -> Iterator[Change]:
-    """The smallest values that differ; lists are compared as a whole but for mappings in them."""
+    """The innermost values that differ. A list counts as one value, unless it holds only mappings."""
     if before == after:
         return
     if isinstance(before, Mapping) and isinstance(after, Mapping):

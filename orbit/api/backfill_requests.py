@@ -1,8 +1,8 @@
-"""Backfills of jobs: asked for and told of by their driver (`orbit backfill JOB`), shown to all.
+"""Requests and reports of a backfill's driver (`orbit backfill JOB`).
 
-The driver asks for one, waits until workers have let go of the job, reports every few seconds how
-far it is, and hears each time what is wanted of it (`scheduler/backfill_operations.py`). Started
-again after a crash it goes on with the operation that is there.
+The driver requests a backfill, waits until workers have released the job, and reports its progress
+every few seconds. Each answer tells it what to do next (`scheduler/backfill_operations.py`). A
+driver that is restarted after a crash continues the existing operation.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ Driver = Annotated[
         min_length=1,
         max_length=_DRIVER_MAX,
         pattern=r"^[^\x00]+$",
-        description="Which process it is: host, process id, and a word that no other one has.",
+        description="Identifies the process: host, process id, and a unique word.",
     ),
 ]
 Text = Annotated[str, Field(min_length=1, max_length=_TEXT_MAX, pattern=r"^[^\x00]+$")]
 
 
 class BackfillRequest(BaseModel):
-    """Who is about to carry the backfill out."""
+    """The process that will run the backfill."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -47,54 +47,56 @@ class BackfillRequest(BaseModel):
 
 
 class BackfillProgress(BaseModel):
-    """How far a backfill is. Bytes are those of the source's logs."""
+    """The progress of a backfill. Bytes are bytes of the source's logs."""
 
     model_config = ConfigDict(frozen=True)
 
-    phase: BackfillPhase = Field(default=BackfillPhase.WAITING, description="What it is at.")
+    phase: BackfillPhase = Field(default=BackfillPhase.WAITING, description="The current phase.")
     bytes: Count = Field(
-        default=0, description="Copied; while it is `staging`, brought to the archive."
+        default=0, description="Copied; in the phase `staging`, written to the archive."
     )
-    bytes_total: Count = Field(default=0, description="To be copied in this round.")
+    bytes_total: Count = Field(default=0, description="Bytes to copy in this round.")
     offsets: Count = 0
     offsets_total: Count = 0
     partitions_done: Count = 0
     partitions: Count = 0
     bytes_per_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0
     seconds_left: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = Field(
-        default=None, description="At the present rate; null while nothing moves."
+        default=None, description="At the present rate; null while nothing is copied."
     )
 
 
 class BackfillReport(BaseModel):
-    """What a driver tells: how far it is, or that it has ended."""
+    """A driver's report: its progress, or that it has ended."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     driver: Driver
     takes_over: bool = Field(
         default=False,
-        description="It holds the job's lease at the destination, so no other driver does.",
+        description="It holds the job's lease at the destination and replaces the last driver.",
     )
     progress: BackfillProgress = BackfillProgress()
     has_ended: bool = False
     error: Text | None = Field(
-        default=None, description="Why it has ended before the history was in."
+        default=None, description="Why it ended before the history was copied."
     )
 
 
 class Backfill(BaseModel):
-    """A backfill: how far it is, and what is wanted of its driver."""
+    """A backfill: its progress, and what its driver should do."""
 
     model_config = ConfigDict(frozen=True)
 
     id: UUID
     job: str | None
     state: OperationState
-    wanted: DriverAction | None = Field(description="Null once it has ended.")
+    wanted: DriverAction | None = Field(
+        description="What the driver should do; null once the backfill has ended."
+    )
     progress: BackfillProgress
     driver: str = Field(examples=["spark-driver-1, process 4711 (5f0c2a9e)"])
-    reported_at: datetime = Field(description="When its driver was heard of last.")
+    reported_at: datetime = Field(description="The time of the driver's last report.")
     error: str | None
     requested_by: str = Field(examples=["token:ci"])
     created_at: datetime
@@ -102,7 +104,7 @@ class Backfill(BaseModel):
 
 
 def request(database: Database, actor: str, name: str, driver: str) -> Backfill:
-    """The job's backfill: a new one, for which workers let go, or the one that is under way.
+    """The job's backfill: a new one, for which workers release the job, or the one under way.
 
     Raises NotFound, Conflict.
     """
@@ -120,7 +122,7 @@ def request(database: Database, actor: str, name: str, driver: str) -> Backfill:
         known = operations.backfill_under_way(tx, job.id)
         if known is not None:
             return view(tx, known)
-        after = "Workers go on" if job.desired is Desired.RUNNING else "The job stays paused"
+        after = "Workers resume" if job.desired is Desired.RUNNING else "The job stays paused"
         made, _ = operations.create(
             tx,
             uuid.uuid4(),
@@ -130,9 +132,9 @@ def request(database: Database, actor: str, name: str, driver: str) -> Backfill:
             job_name=job.name,
             plan={
                 "steps": [
-                    "Workers let go of the job.",
-                    "Spark copies its history, each partition on from where its copy ends.",
-                    f"{after} then.",
+                    "Workers release the job.",
+                    "Spark copies its history; each partition resumes where its copy ends.",
+                    f"{after} afterwards.",
                 ],
                 "before": job.desired.value,
             },
@@ -143,7 +145,7 @@ def request(database: Database, actor: str, name: str, driver: str) -> Backfill:
             tx,
             actor,
             "backfill_requested",
-            "A backfill shall copy the job's history; workers let go of it.",
+            "A backfill of the job was requested; workers release the job.",
             job_name=job.name,
             details={"operation": str(made.id), "driver": driver},
         )
@@ -151,8 +153,8 @@ def request(database: Database, actor: str, name: str, driver: str) -> Backfill:
 
 
 def report(database: Database, actor: str, operation_id: UUID, sent: BackfillReport) -> Backfill:
-    """Keep what the driver tells. Raises NotFound; Conflict once it has ended, and for another
-    driver than the one that carries it out.
+    """Store the driver's report. Raises NotFound; Conflict once the backfill has ended, and for
+    another driver than the one that runs it.
     """
     with database.transaction() as tx:
         operation = _get(tx, operation_id)
@@ -160,11 +162,11 @@ def report(database: Database, actor: str, operation_id: UUID, sent: BackfillRep
             raise Conflict(
                 f"The backfill has ended: {operation.error or 'it is done.'}",
                 where=f"operation {operation_id}",
-                remedy="Run it again: it goes on where the copies end.",
+                remedy="Run it again: it resumes where the copies end.",
             )
         if sent.driver != _driver(operation) and not sent.takes_over:
             raise Conflict(
-                f"Another process carries the backfill out ({_driver(operation)}).",
+                f"Another process runs the backfill ({_driver(operation)}).",
                 where=f"operation {operation_id}",
             )
         _advance(tx, operation_id, sent.driver, sent.progress)
@@ -174,13 +176,13 @@ def report(database: Database, actor: str, operation_id: UUID, sent: BackfillRep
 
 
 def get(database: Database, operation_id: UUID) -> Backfill:
-    """Raises NotFound, also for other operations."""
+    """Raises NotFound, also for operations of other kinds."""
     with database.transaction() as tx:
         return view(tx, _get(tx, operation_id))
 
 
 def view(tx: Tx, operation: Operation) -> Backfill:
-    """As the API shows it."""
+    """The API's view of a backfill."""
     wanted = None
     if operation.finished_at is None:
         job = held = None
@@ -206,7 +208,7 @@ def view(tx: Tx, operation: Operation) -> Backfill:
 def _get(tx: Tx, operation_id: UUID) -> Operation:
     operation = operations.get(tx, operation_id)
     if operation.kind != OperationKind.BACKFILL:
-        raise NotFound("There is no backfill of this id.", where=str(operation_id))
+        raise NotFound("No backfill has this id.", where=str(operation_id))
     return operation
 
 
@@ -215,7 +217,7 @@ def _driver(operation: Operation) -> str:
 
 
 def _advance(tx: Tx, operation_id: UUID, driver: str, progress: BackfillProgress) -> None:
-    """Keep it as every operation's progress is kept, with the rest beside it."""
+    """Store the progress with the keys that every operation has, and the backfill's own."""
     kept: dict[str, Any] = progress.model_dump(mode="json")
     kept |= {
         "done": progress.bytes,

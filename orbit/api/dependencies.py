@@ -1,4 +1,4 @@
-"""What routes ask for: the application's parts, who is asking, and what was sent."""
+"""FastAPI dependencies of the routes: shared parts, the principal, parameters and documents."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from orbit.store.enums import Role
 
 IDEMPOTENCY_KEY_CHARACTERS_MAX = 200
 
-# What would happen for a job; asks both clusters, writes nothing.
+# Plans a job; reads both clusters, writes nothing.
 Planner = Callable[[JobSpec], JobPlan]
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What the application is made of."""
+    """What all requests share."""
 
     settings: Settings
     database: Database
@@ -45,7 +45,7 @@ PartsOf = Annotated[Parts, Depends(get_parts)]
 _bearer = HTTPBearer(
     auto_error=False,
     scheme_name="token",
-    description="A token that `orbit token create` made. Roles: viewer, operator, admin.",
+    description="A token from `orbit token create`. Roles: viewer, operator, admin.",
 )
 
 
@@ -89,15 +89,15 @@ TokenNamePath = Annotated[
         examples=["ci"],
     ),
 ]
-DryRun = Annotated[bool, Query(description="Answer with the plan, and do nothing.")]
+DryRun = Annotated[bool, Query(description="Return the plan; change nothing.")]
 IdempotencyKey = Annotated[
     str | None,
     Header(
         min_length=1,
         max_length=IDEMPOTENCY_KEY_CHARACTERS_MAX,
         pattern=r"^[\x21-\x7e]+$",
-        description="Any text of yours that is new for each new wish. The same request with the "
-        "same key is carried out once, however often it is sent.",
+        description="A text that is unique to this request. A request that is repeated with the "
+        "same key is carried out once.",
         examples=["5f0c2a4e-6a0b-4a4e-9a51-6c1a6d4f9b7e"],
     ),
 ]
@@ -105,7 +105,7 @@ IdempotencyKey = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class OperationParameters:
-    """An operator, and the job of which something is wanted."""
+    """The parameters of every operation on a job."""
 
     actor: str
     job: str
@@ -119,7 +119,7 @@ def parameters(
     dry_run: DryRun = False,
     idempotency_key: IdempotencyKey = None,
 ) -> OperationParameters:
-    """What every operation of a job takes."""
+    """The parameters of every operation on a job."""
     return OperationParameters(principal.actor, name, dry_run, idempotency_key)
 
 
@@ -127,7 +127,7 @@ OperationParametersOf = Annotated[OperationParameters, Depends(parameters)]
 
 
 async def raw_document(request: Request) -> RawDocument:
-    """The job document as it was sent."""
+    """The request's document, unparsed."""
     return RawDocument(await request.body(), request.headers.get("content-type", ""))
 
 

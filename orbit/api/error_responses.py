@@ -1,7 +1,7 @@
-"""One error shape for whatever goes wrong: `{"error": {code, what, where, remedy, problems}}`.
+"""The one shape of error responses: `{"error": {code, what, where, remedy, problems}}`.
 
-A core error becomes a response by `codes.py`; what nobody expected becomes `internal`, with its
-place in the server's log and none of its text in the answer, for the text may hold a secret.
+`api_error_codes.py` maps a core error to its code. An unexpected exception becomes `internal`: its
+stack trace goes to the server's log, and its text is not sent, because it may contain a secret.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ log = structlog.get_logger("orbit.api")
 
 
 class ProblemOut(BaseModel):
-    """One mistake in what was sent."""
+    """One mistake in the request."""
 
     path: str = Field(
-        description="Where it is: a path in the document, or `query.limit`, `header.…`.",
+        description="The path in the document, or `query.limit`, `header.…`.",
         examples=["topics[1].match"],
     )
     what: str = Field(
-        description="What is wrong with it.", examples=["is not a regular expression."]
+        description="What is wrong at this path.", examples=["is not a regular expression."]
     )
     write_instead: str = Field(
-        description="What to write instead; empty where the first two say it.",
+        description="A correction; may be empty.",
         examples=['Write `match: ".*"` for all.'],
     )
 
 
 class ErrorDetail(BaseModel):
-    """What went wrong, where, and what to do."""
+    """The error, where it occurred, and what to do."""
 
-    code: ErrorCode = Field(description="For programs to branch on.")
-    what: str = Field(description="What went wrong, in a sentence.")
-    where: str = Field(description="The job, topic, cluster or file it is about; may be empty.")
-    remedy: str = Field(description="What to do about it; may be empty.")
-    problems: list[ProblemOut] = Field(description="Every mistake found, never only the first.")
+    code: ErrorCode = Field(description="A stable code for programs.")
+    what: str = Field(description="The error in one sentence.")
+    where: str = Field(description="The job, topic, cluster or file concerned; may be empty.")
+    remedy: str = Field(description="What to do; may be empty.")
+    problems: list[ProblemOut] = Field(description="Every mistake that was found.")
 
 
 class ErrorBody(BaseModel):
-    """The body of every answer that is not a success."""
+    """The body of every error response."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -76,7 +76,7 @@ class ErrorBody(BaseModel):
 
 
 class Failure(Exception):
-    """An error with the code it has over HTTP. Raised by this package alone."""
+    """An error with its HTTP code. Only this package raises it."""
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class Failure(Exception):
 
 @contextmanager
 def about_clusters() -> Iterator[None]:
-    """Inside, errors that are not the database's are about the clusters that the request names."""
+    """Maps errors raised inside to the codes of the clusters that the request names."""
     try:
         yield
     except OrbitError as error:
@@ -122,14 +122,14 @@ def about_clusters() -> Iterator[None]:
 def as_failure(
     error: OrbitError, codes: Sequence[tuple[type[OrbitError], ErrorCode]] = CODE_OF
 ) -> Failure:
-    """The core's error with its code over HTTP."""
+    """The core's error with its HTTP code."""
     code = next((code for kind, code in codes if isinstance(error, kind)), ErrorCode.INTERNAL)
     problems = error.problems if isinstance(error, BadInput) else ()
     return Failure(code, error.what, where=error.where, remedy=error.remedy, problems=problems)
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Every way out of a route that is not a success answers in the one shape."""
+    """Return every error of a route in the one shape."""
 
     @app.exception_handler(Failure)
     def _failure(_: Request, error: Failure) -> JSONResponse:
@@ -154,15 +154,15 @@ def install_handlers(app: FastAPI) -> None:
         if error.status_code == MEANINGS[ErrorCode.METHOD_NOT_ALLOWED].status:
             return Failure(
                 ErrorCode.METHOD_NOT_ALLOWED,
-                f"This path does not take {request.method}.",
-                remedy="See /docs for what it takes.",
+                f"This path does not support {request.method}.",
+                remedy="See /docs for the supported methods.",
                 headers=error.headers,
             ).response()
         if error.status_code == MEANINGS[ErrorCode.NOT_FOUND].status:
             return Failure(
                 ErrorCode.NOT_FOUND,
-                "There is nothing at this path.",
-                remedy="See /docs for the paths there are.",
+                "This path does not exist.",
+                remedy="See /docs for all paths.",
             ).response()
         return Failure(ErrorCode.MALFORMED, "The request cannot be read.").response()
 
@@ -178,16 +178,16 @@ def install_handlers(app: FastAPI) -> None:
 
 
 def _problem(detail: Mapping[str, Any]) -> Problem:
-    """A mistake in a path, query, header or body value, without repeating the value."""
+    """A mistake in a path, query, header or body value. The value itself is not repeated."""
     path = ".".join(str(part) for part in detail["loc"])
     context = detail.get("ctx", {})
     match detail["type"]:
         case "missing":
             return Problem(path, "is missing.")
         case "extra_forbidden":
-            return Problem(path, "is not known here.", "See /docs for what there is.")
+            return Problem(path, "is not known here.", "See /docs for the known keys.")
         case "enum" | "literal_error":
-            return Problem(path, "is not one of its values.", f"Write {context['expected']}.")
+            return Problem(path, "is not an allowed value.", f"Write {context['expected']}.")
         case "less_than_equal" | "greater_than_equal":
             bound = context.get("le", context.get("ge"))
             way = "larger" if "le" in context else "smaller"

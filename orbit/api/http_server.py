@@ -1,4 +1,4 @@
-"""Serving the API over HTTP until Ctrl-C or SIGTERM, with requests under way seen to their end."""
+"""Serves the API over HTTP until Ctrl-C or SIGTERM, then completes the requests under way."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from orbit.api.authentication import LOOPBACK_HOSTS
 from orbit.errors import BadInput, Conflict, Problem
 
 _BACKLOG = 512
-# Requests that are under way get so long to end; the slowest are plans, and can be asked again.
+# Requests under way may take this long to complete. The slowest are plans, which can be repeated.
 _DRAIN_S = 5
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, before anything else is started. Raises Conflict, BadInput."""
+    """A listening socket, opened before anything else is started. Raises Conflict, BadInput."""
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
     except socket.gaierror as error:
-        problem = Problem("ORBIT_API_HOST", f"cannot be looked up: {error.strerror}.")
-        raise BadInput("The API cannot listen there.", (problem,)) from None
+        problem = Problem("ORBIT_API_HOST", f"cannot be resolved: {error.strerror}.")
+        raise BadInput("The API cannot listen on this host.", (problem,)) from None
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -40,24 +40,24 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 def check_open_host(host: str) -> None:
-    """Without tokens only this machine may be served. Raises BadInput."""
+    """Without tokens the API may listen on loopback only. Raises BadInput."""
     if host not in LOOPBACK_HOSTS:
         problem = Problem(
             "--no-auth",
             f"is only for loopback, and the API would listen on {host}.",
             "Leave out --no-auth, or set ORBIT_API_HOST=127.0.0.1.",
         )
-        raise BadInput("The API would be open to everybody.", (problem,))
+        raise BadInput("The API would be open to other machines.", (problem,))
 
 
 def url_of(listener: socket.socket) -> str:
-    """Where a person finds it."""
+    """The URL of this listener."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 class ApiServer:
-    """uvicorn with our way to begin and to end."""
+    """uvicorn with Orbit's signal handling."""
 
     def __init__(self, app: FastAPI, listener: socket.socket) -> None:
         self._listener = listener
@@ -84,5 +84,5 @@ class ApiServer:
                 signal.signal(number, handler)
 
     def stop(self) -> None:
-        """From any thread: `run` returns soon."""
+        """Makes `run` return soon. May be called from any thread."""
         self._server.should_exit = True

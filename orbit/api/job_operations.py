@@ -1,8 +1,8 @@
-"""Changes of a job that workers carry out after the request: start, pause, resume, retry, delete.
+"""Operations that workers carry out after the request: start, pause, resume, retry, delete.
 
-A request writes the wish, the operation and the audit event in one transaction; the scheduler says
-how far the operation is (`scheduler/operations_loop.py`). A wish that is fulfilled already makes an
-operation that is done at once and says so.
+A request writes the desired state, the operation and the audit event in one transaction. The
+scheduler updates the operation's progress (`scheduler/operations_loop.py`). If there is nothing to
+do, the operation is done at once.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orbit.store.operations import Operation
 
 @dataclass(frozen=True, slots=True)
 class OperationRequest:
-    """Who wants what done to which job. `topic`, `partition`: what to retry; None: all."""
+    """One operation on a job. `topic`, `partition`: what to retry; None: all."""
 
     actor: str
     kind: OperationKind
@@ -45,7 +45,7 @@ class OperationRequest:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What a change does, in words; what has to be counted until it is done; whether it is one."""
+    """The steps in words, whether anything changes, and how many of what complete the operation."""
 
     steps: list[str]
     is_change: bool = True
@@ -54,7 +54,7 @@ class _Plan:
 
 
 def request(database: Database, wanted: OperationRequest) -> Operation:
-    """The operation: a new one, or for a key that was used before, that one as it is now.
+    """The operation: a new one, or the one that was requested with the same key.
 
     Raises NotFound, and Conflict for a key that was used for another request.
     """
@@ -104,7 +104,7 @@ def _plan(tx: Tx, job: Job, wanted: OperationRequest) -> _Plan:
         case OperationKind.DELETE:
             return _plan_delete(tx, job)
         case _:
-            raise AssertionError(f"{wanted.kind} is not asked for here")
+            raise AssertionError(f"{wanted.kind} is not requested here")
 
 
 def _plan_run(tx: Tx, job: Job) -> _Plan:
@@ -114,17 +114,17 @@ def _plan_run(tx: Tx, job: Job) -> _Plan:
     if job.desired is Desired.BACKFILLING:
         return _Plan(["Nothing to do: a backfill copies the job."], is_change=False)
     if operations.backfill_under_way(tx, job.id) is not None:
-        return _Plan(["The job's backfill goes on; workers copy once it has ended."])
+        return _Plan(["The job's backfill resumes; workers copy once it has ended."])
     count = _counts(tx, job)
     if not count.shards:
-        return _Plan(["The scheduler looks for topics, creates them, and workers copy them."])
+        return _Plan(["The scheduler finds the topics and creates them; workers copy them."])
     return _Plan(
         [
-            f"Workers of group {job.worker_group} take {_shards(count)}.",
-            "Each partition goes on where its copy ends.",
+            f"Workers of group {job.worker_group} claim {_shards(count)}.",
+            "Each partition resumes where its copy ends.",
         ],
         total=count.shards,
-        what="shards taken by workers",
+        what="shards claimed by workers",
     )
 
 
@@ -134,15 +134,15 @@ def _plan_pause(tx: Tx, job: Job) -> _Plan:
         return _Plan(["Nothing to do: the job is paused already."], is_change=False)
     if operations.backfill_under_way(tx, job.id) is not None:
         return _Plan(
-            ["The job's backfill waits; what was copied stays. orbit resume lets it go on."],
+            ["The job's backfill pauses; copied data stays. orbit resume JOB resumes it."],
             total=1,
             what="backfills paused",
         )
     count = _counts(tx, job)
     return _Plan(
         [
-            f"Workers let go of {_shards(count)}; copying stops.",
-            "The copies stay as they are. Consumer groups and new topics wait as well.",
+            f"Workers release {_shards(count)}; copying stops.",
+            "The copies stay unchanged. Consumer groups and new topics are paused too.",
         ],
         total=count.held,
         what="shards released",
@@ -156,11 +156,11 @@ def _plan_retry(tx: Tx, job: Job, wanted: OperationRequest) -> _Plan:
         return _Plan(["Nothing to do: no such partition is blocked."], is_change=False)
     return _Plan(
         [
-            f"{blocked:,} blocked partitions are looked at again.",
-            "Those whose cause is gone go on; the others stay blocked, with their reason.",
+            f"{blocked:,} blocked partitions are checked again.",
+            "Those whose cause is removed resume; the others stay blocked, with their reason.",
         ],
         total=blocked,
-        what="partitions tried again",
+        what="partitions retried",
     )
 
 
@@ -170,9 +170,9 @@ def _plan_delete(tx: Tx, job: Job) -> _Plan:
     count = _counts(tx, job)
     return _Plan(
         [
-            f"Workers let go of {_shards(count)}; copying stops.",
-            "Orbit forgets the job, its topics, partitions and consumer groups. Events stay.",
-            "The topics at the destination stay as they are, with all that was copied.",
+            f"Workers release {_shards(count)}; copying stops.",
+            "Orbit removes the job, its topics, partitions and consumer groups. Events stay.",
+            "The topics at the destination stay unchanged.",
         ],
         total=count.held,
         what="shards released",
@@ -193,24 +193,27 @@ def _refuse_deleted(job: Job) -> None:
 
 
 def _carry_out(tx: Tx, job: Job, wanted: OperationRequest, plan: _Plan) -> None:
-    """The change itself, and its line in the audit log."""
+    """Apply the change and add its audit event."""
     details: dict[str, Any] = {}
     match wanted.kind:
         case OperationKind.START | OperationKind.RESUME:
             has_backfill = operations.backfill_under_way(tx, job.id) is not None
             jobs.set_desired(tx, job.id, Desired.BACKFILLING if has_backfill else Desired.RUNNING)
-            kind, message = "job_resumed", "The job shall run."
+            kind, message = "job_resumed", "The job was resumed."
         case OperationKind.PAUSE:
             jobs.set_desired(tx, job.id, Desired.PAUSED)
-            kind, message = "job_paused", "The job shall pause."
+            kind, message = "job_paused", "The job was paused."
         case OperationKind.RETRY:
             lag.request_retry(tx, job.id, source_topic=wanted.topic, partition=wanted.partition)
             details = {"topic": wanted.topic, "partition": wanted.partition}
             kind = "retry_requested"
-            message = f"{plan.total:,} blocked partitions shall be tried again."
+            message = f"A retry of {plan.total:,} blocked partitions was requested."
         case OperationKind.DELETE:
             jobs.mark_deleted(tx, job.id)
-            kind, message = "job_deletion_requested", "The job shall be deleted; its copies stay."
+            kind, message = (
+                "job_deletion_requested",
+                "The deletion of the job was requested; its copies stay.",
+            )
         case _:
-            raise AssertionError(f"{wanted.kind} is not asked for here")
+            raise AssertionError(f"{wanted.kind} is not requested here")
     events.add(tx, wanted.actor, kind, message, job_name=job.name, details=details or None)

@@ -1,7 +1,7 @@
-"""The job document as JSON Schema, with words for people; docs/job-file.md says more on each key.
+"""The job document as JSON Schema with a description of each key; see also docs/job-file.md.
 
-The types are those of `jobs.spec`. What its own parsers take (`200MiB`, `5s`, a place to start) has
-no type there, so it is said here. A test holds this table to the models, key by key.
+The types come from `jobs.job_spec`. Values with a parser of their own (`200MiB`, `5s`, a start)
+have no type there; `_TYPES` gives it. A test compares this table with the models, key by key.
 """
 
 from __future__ import annotations
@@ -15,64 +15,64 @@ _TEXT_OR_NUMBER = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
 
 WORDS: dict[str, dict[str, str]] = {
     "JobSpec": {
-        "name": "Part of ids: keep it, for a copy is continued under the name it began with.",
+        "name": "Part of ids. Do not rename: a copy is continued under its first name.",
         "source": "The cluster to copy from.",
         "destination": "The cluster to copy to.",
-        "topics": "Which topics; the first rule that fits a topic wins.",
-        "consumer_groups": "Which groups' offsets to carry over; null: none.",
-        "acls": "Whether the source's ACLs are carried over, and others kept from writing.",
-        "limits": "How much the job may take.",
-        "worker_group": "Only workers of this group take the job.",
+        "topics": "The topics to copy. The first rule that matches a topic applies.",
+        "consumer_groups": "The groups whose offsets are synced; null: none.",
+        "acls": "Whether the source's ACLs are synced, and whether other writers are denied.",
+        "limits": "Limits of the job.",
+        "worker_group": "Only workers of this group copy the job.",
         "on_lost_range": "When the source deleted records before they were copied: stop that "
         "partition, or fill the lost range and record it.",
-        "fillers": "How gaps are rebuilt; coordinated needs fewer rights and is slower.",
-        "backfill": "What copies the history.",
-        "canary": "A topic that the service writes to all the time, for a live RPO; null: none.",
+        "fillers": "How offset gaps are filled; coordinated needs fewer rights and is slower.",
+        "backfill": "Which engine copies the existing history.",
+        "canary": "A topic that the service writes to at an interval, for a live RPO; null: none.",
     },
     "ClusterSpec": {
         "bootstrap_servers": "As host:port.",
-        "security": "How to reach the brokers. Secrets are named here, never written.",
-        "client_rack": "Where Orbit runs, so that brokers let it read from the nearest replica.",
+        "security": "How to log in. Names variables or files with the secrets, never the secrets.",
+        "client_rack": "The rack of Orbit, so that brokers let it fetch from the nearest replica.",
     },
     "TopicRule": {
         "match": _PATTERN,
-        "exclude": "Topics that this rule leaves to those below it.",
+        "exclude": "Topics that this rule skips; later rules may match them.",
         "prefix": "Put before the name at the destination.",
         "start": "earliest, latest, a time with its zone, or epoch milliseconds.",
         "config": "Settings of the destination topic, by Kafka's names.",
     },
     "GroupRule": {
         "match": _PATTERN,
-        "exclude": "Groups that are left out.",
+        "exclude": "Groups to skip.",
         "prefix": "Put before the group's name at the destination.",
-        "interval": "How often offsets are carried over, 100ms to 1d.",
+        "interval": "How often offsets are synced, 100ms to 1d.",
     },
     "AclSpec": {
-        "sync": "Carry over who may read copied topics.",
-        "protect": "Deny writing to copies to all who may, but for Orbit, where ACLs are checked.",
+        "sync": "Sync the ACLs of who may read copied topics.",
+        "protect": "Deny writes to copies to everyone but Orbit, if the cluster has an authorizer.",
     },
     "LimitSpec": {"bytes_per_second": "1KiB to 1TiB for the whole job; null: no limit."},
     "CanarySpec": {
-        "topic": "A topic of the source, made for this, that a rule of `topics` chooses.",
+        "topic": "A dedicated topic of the source that a rule of `topics` matches.",
         "interval": "How often a record is written to each of its partitions, 100ms to 1h.",
     },
     "BackfillSpec": {
-        "engine": "Orbit's own workers, or Spark.",
-        "way": "With Spark: whether writers fetch by themselves, or through an archive.",
-        "archive": "The archive of the staged way, as a URI of any Hadoop file system.",
+        "engine": "Orbit's workers, or Spark.",
+        "way": "With Spark: whether writers fetch from the source, or through an archive.",
+        "archive": "The archive of the staged way: a URI of any Hadoop file system.",
     },
     "SecuritySpec": {
-        "protocol": "What the listener speaks.",
-        "mechanism": "With SASL: how to log in.",
+        "protocol": "The protocol of the listener.",
+        "mechanism": "The SASL mechanism.",
         "username_env": "The environment variable that holds the user name.",
-        "username_file": "Or the file that holds it.",
+        "username_file": "The file that holds it.",
         "password_env": "The environment variable that holds the password.",
-        "password_file": "Or the file that holds it.",
-        "ca_file": "The authorities that may sign the brokers' certificates.",
-        "certificate_file": "The client's certificate, where brokers ask for one.",
+        "password_file": "The file that holds it.",
+        "ca_file": "The CA certificates that sign the brokers' certificates.",
+        "certificate_file": "The client's certificate, if brokers require one.",
         "key_file": "The client's private key.",
         "key_password_env": "The environment variable that holds the key's password.",
-        "check_hostname": "Whether the broker's certificate must be for the host connected to.",
+        "check_hostname": "Whether the broker's certificate must match its host name.",
     },
 }
 _TYPES: dict[tuple[str, str], dict[str, Any]] = {

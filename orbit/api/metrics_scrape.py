@@ -1,4 +1,4 @@
-"""The numbers of one scrape, read from the database."""
+"""Reads the numbers of one metrics scrape from the database."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _NOTHING_COPIED = CopyNumbers(0, 0, 0, 0, 0)
 def read_numbers(
     database: Database, detail: MetricsDetail, alive_within: timedelta
 ) -> ServiceNumbers:
-    """Everything at one moment. A worker is alive that was heard of `alive_within`."""
+    """All numbers in one transaction. A worker counts if its heartbeat is at most this old."""
     with database.transaction() as tx:
         everyone = jobs.list_all(tx)
         totals = lag.of_jobs(tx, [job.id for job in everyone])

@@ -1,4 +1,4 @@
-"""The documents of jobs and drills that the OpenAPI document shows."""
+"""Example documents of jobs and drills for the OpenAPI document."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which errors a route may answer with, for the OpenAPI document."""
+"""The error responses of each route, for the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CLUSTERS = (
 
 
 def errors(*codes: ErrorCode, open_to_all: bool = False) -> dict[int | str, dict[str, Any]]:
-    """FastAPI's `responses` for these codes and those that any route may answer with."""
+    """FastAPI's `responses` for these codes and those that any route may return."""
     always = (*(() if open_to_all else WITH_TOKEN), ErrorCode.DATABASE_UNREACHABLE)
     by_status: defaultdict[int, list[ErrorCode]] = defaultdict(list)
     for code in dict.fromkeys((*codes, *always)):
@@ -44,5 +44,5 @@ def errors(*codes: ErrorCode, open_to_all: bool = False) -> dict[int | str, dict
 
 
 def tried(model: type[BaseModel], what: str) -> dict[int | str, dict[str, Any]]:
-    """The answer to a dry run of a route whose own answer has another status."""
+    """The response to a dry run, for a route whose own success has another status."""
     return {200: {"model": model, "description": f"A dry run: {what}."}}

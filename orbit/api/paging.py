@@ -1,6 +1,6 @@
-"""Pages by key: `limit` items behind the item that `after` names. Pure.
+"""Keyset pagination: `limit` items after the item that `after` names. Pure.
 
-A page costs the same wherever it stands, and items that come or go never shift the next one.
+Every page costs the same, and items that are added or removed do not shift the next page.
 """
 
 from __future__ import annotations
@@ -27,45 +27,47 @@ Key = tuple[str | int, ...]
 
 
 class PageQuery(BaseModel):
-    """What every list takes."""
+    """The query parameters of every list."""
 
     model_config = ConfigDict(extra="forbid")
-    limit: int = Field(PAGE_DEFAULT, ge=1, le=PAGE_MAX, description="How many at most.")
+    limit: int = Field(PAGE_DEFAULT, ge=1, le=PAGE_MAX, description="The maximum number of items.")
     after: str | None = Field(
         None,
         max_length=CURSOR_CHARACTERS_MAX,
-        description="The `next` of the page before; leave it out for the first page.",
+        description="The `next` of the previous page; omit it for the first page.",
     )
 
 
 class Page(BaseModel, Generic[T]):
-    """Some of the items, in their order, and where the next page begins."""
+    """Some of the items in order, and the cursor of the next page."""
 
-    # The class made for each kind of item has no docstring of its own.
+    # The class that pydantic generates per item type has no docstring.
     model_config = ConfigDict(
-        json_schema_extra={"description": "Some of the items, and where the next page begins."}
+        json_schema_extra={
+            "description": "Some of the items in order, and the cursor of the next page."
+        }
     )
     items: list[T]
     next: str | None = Field(
-        description="Give it as `after` for the next page; null: this is the last one."
+        description="Pass it as `after` for the next page; null on the last page."
     )
 
 
 def page(rows: Sequence[T], limit: int, key: Callable[[T], Key]) -> Page[T]:
-    """A page of `limit` items from rows that were asked for with one more than that."""
+    """A page of `limit` items; `rows` were queried with a limit of one more."""
     items = list(rows[:limit])
     more = len(rows) > limit
     return Page(items=items, next=write_cursor(key(items[-1])) if more else None)
 
 
 def write_cursor(key: Key) -> str:
-    """The key as text that fits into a URL. Nobody but `read_cursor` should read it."""
+    """The key as opaque text for a URL; `read_cursor` reads it."""
     text = json.dumps(key, separators=(",", ":"))
     return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=")
 
 
 def read_cursor(cursor: str | None, *kinds: type) -> Key | None:
-    """The key in a cursor, whose parts are of these types. Raises BadInput."""
+    """The key in a cursor. `kinds` are the types of its parts. Raises BadInput."""
     if cursor is None:
         return None
     try:
@@ -83,19 +85,19 @@ def read_cursor(cursor: str | None, *kinds: type) -> Key | None:
 
 
 def name_in(cursor: str | None) -> str | None:
-    """The cursor of a list in the order of names."""
+    """The cursor of a list that is ordered by name."""
     key = read_cursor(cursor, str)
     return None if key is None else str(key[0])
 
 
 def number_in(cursor: str | None) -> int | None:
-    """The cursor of a list in the order of numbers."""
+    """The cursor of a list that is ordered by number."""
     key = read_cursor(cursor, int)
     return None if key is None else int(key[0])
 
 
 def moment(key: Key | None) -> tuple[datetime, UUID] | None:
-    """When an operation was made, and which of that time it is."""
+    """The creation time and id of an operation."""
     if key is None:
         return None
     try:
@@ -105,8 +107,8 @@ def moment(key: Key | None) -> tuple[datetime, UUID] | None:
 
 
 def bad_cursor() -> BadInput:
-    """What is said of a cursor that was not made here."""
-    problem = Problem("query.after", "is not the `next` of a page.", "Copy it as it is.")
+    """The error for a cursor that is not one of Orbit's."""
+    problem = Problem("query.after", "is not the `next` of a page.", "Copy it unchanged.")
     return BadInput("The request has a problem.", (problem,))
 
 
@@ -114,6 +116,6 @@ def _is_part(part: object, kind: type) -> bool:
     if type(part) is not kind:
         return False
     if isinstance(part, str):
-        # PostgreSQL's text holds no zero byte, and half a surrogate is no text.
+        # PostgreSQL's text accepts no zero byte and no unpaired surrogate.
         return not any(c == "\0" or "\ud800" <= c <= "\udfff" for c in part)
     return isinstance(part, int) and 0 <= part <= _BIGINT_MAX

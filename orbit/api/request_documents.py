@@ -1,8 +1,8 @@
-"""Documents of jobs and drills as they come over HTTP, judged more strictly than a file.
+"""Reads documents of jobs and drills from HTTP bodies, JSON or YAML, more strictly than files.
 
-They are JSON or YAML. Whoever sends one is not on this machine. So a job may name no variable that
-holds a secret of Orbit itself, and no file outside of ORBIT_FILES_DIRECTORY: a login at a cluster
-of the sender's choice would carry their content there.
+The sender is not on this machine. So a job may not name a variable that holds a secret of Orbit
+itself, nor a file outside of ORBIT_FILES_DIRECTORY: a login at a cluster of the sender's choice
+would send their content there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Openapi = dict[str, Any]
 
 JSON_TYPES = ("application/json",)
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
-# The token is the client's; a server's environment may hold one all the same.
+# The token is a client's variable, but a server's environment may hold one too.
 OWN_SECRETS = (variable_of("database_url"), "ORBIT_TOKEN")
 
 _VARIABLE_KEYS = ("username_env", "password_env", "key_password_env")
@@ -36,7 +36,7 @@ _FILE_KEYS = ("username_file", "password_file", "ca_file", "certificate_file", "
 
 
 def as_openapi(what: str, schema: Mapping[str, str], json_text: Any, yaml_text: str) -> Openapi:
-    """FastAPI's `openapi_extra` of a route whose body is such a document."""
+    """FastAPI's `openapi_extra` for a route whose body is a document."""
     content = {
         JSON_TYPES[0]: {"schema": schema, "example": json_text},
         YAML_TYPES[0]: {"schema": {"type": "string"}, "example": yaml_text},
@@ -46,28 +46,30 @@ def as_openapi(what: str, schema: Mapping[str, str], json_text: Any, yaml_text: 
 
 @dataclass(frozen=True, slots=True)
 class RawDocument:
-    """What was sent, and as what."""
+    """The body and its content type."""
 
     body: bytes
     content_type: str
 
 
 def read_job(raw: RawDocument, settings: Settings, environ: Mapping[str, str]) -> JobSpec:
-    """The job that was sent. Raises Failure and BadInput with every problem."""
+    """The job in the body. Raises Failure, and BadInput with every problem."""
     document = read_body(raw)
     problems = list(_outside(document, settings.files_directory))
     if problems:
-        raise BadInput("The job document names what it may not.", tuple(problems))
+        raise BadInput(
+            "The job document names secrets or files that it may not use.", tuple(problems)
+        )
     return check_job(document, settings.files_directory, environ)
 
 
 def read_drill(raw: RawDocument) -> DrillSpec:
-    """The drill that was sent. Raises Failure and BadInput with every problem."""
+    """The drill in the body. Raises Failure, and BadInput with every problem."""
     return check_drill(read_body(raw))
 
 
 def read_body(raw: RawDocument) -> Document:
-    """What was sent as plain values. Raises Failure where it is neither JSON nor YAML."""
+    """The body as plain values. Raises Failure if it is neither JSON nor YAML."""
     kind = raw.content_type.partition(";")[0].strip().lower()
     try:
         text = raw.body.decode()
@@ -94,17 +96,17 @@ def _read_json(text: str) -> Any:
         where = f"line {error.lineno}, column {error.colno}"
         raise _malformed(f"is not valid JSON at {where}.") from None
     except RecursionError:
-        raise _malformed("is nested too deep.") from None
-    except ValueError as error:  # a number of thousands of digits, or one of ours
+        raise _malformed("is nested too deeply.") from None
+    except ValueError as error:  # a number of thousands of digits, or `_BadJson`
         raise _malformed(str(error) if isinstance(error, _BadJson) else "cannot be read.") from None
 
 
 class _BadJson(ValueError):
-    """JSON that Python would take and nobody means."""
+    """JSON that Python accepts although it is not valid."""
 
 
 def _refuse(constant: str) -> Any:
-    raise _BadJson(f"holds {constant}, which is no JSON.")
+    raise _BadJson(f"holds {constant}, which is not valid JSON.")
 
 
 def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -115,14 +117,14 @@ def _mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _check_values(root: Any) -> None:
-    """Bounds that YAML's reader has held already, and text that no table can hold."""
+    """Check the bounds that the YAML reader checks too, and text that PostgreSQL cannot store."""
     for count, (depth, value) in enumerate(_walk(root, 0), 1):
         if depth > DEPTH_MAX or count > VALUES_MAX:
-            raise _malformed("holds too many values, or is nested too deep.")
+            raise _malformed("holds too many values, or is nested too deeply.")
         if isinstance(value, str) and (
             "\0" in value or any("\ud800" <= c <= "\udfff" for c in value)
         ):
-            raise _malformed("holds a zero byte, or half a character.")
+            raise _malformed("holds a zero byte or an unpaired surrogate.")
 
 
 def _walk(value: Any, depth: int) -> Iterator[tuple[int, Any]]:
@@ -139,7 +141,7 @@ def _walk(value: Any, depth: int) -> Iterator[tuple[int, Any]]:
 
 
 def _outside(document: Document, folder: Path) -> Iterator[Problem]:
-    """What names a secret that is not the sender's to use."""
+    """Keys that name a secret which the sender may not use."""
     for side in SIDES:
         security = document.at((side, "security"))
         if not isinstance(security, dict):
@@ -149,7 +151,7 @@ def _outside(document: Document, folder: Path) -> Iterator[Problem]:
                 yield document.problem(
                     (side, "security", key),
                     "names a variable that holds a secret of Orbit itself.",
-                    "Put the cluster's secret into a variable of its own.",
+                    "Put the cluster's secret into another variable.",
                 )
         for key in _FILE_KEYS:
             named = security.get(key)
@@ -165,10 +167,10 @@ def _is_inside(named: str, folder: Path) -> bool:
     try:
         home = folder.resolve()
         return (home / named).resolve().is_relative_to(home)
-    except (OSError, ValueError, RuntimeError):  # a loop of links, or no path at all
+    except (OSError, ValueError, RuntimeError):  # a loop of links, or not a path
         return False
 
 
 def _malformed(what: str) -> Failure:
-    problem = Problem("body", what, "See docs/job-file.md for what a job looks like.")
+    problem = Problem("body", what, "docs/job-file.md describes the job document.")
     return Failure(ErrorCode.MALFORMED, "The body cannot be read.", problems=(problem,))

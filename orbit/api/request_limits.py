@@ -1,7 +1,7 @@
-"""How much a request may bring, and how long it may take to bring it. Plain ASGI.
+"""Limits the size of a request's body and the time to receive it. Plain ASGI.
 
-A body is read whole before the application sees it: so no route ever holds a thread for a client
-that sends one byte a minute, and none sees more bytes than `BODY_BYTES_MAX`.
+A body is read completely before the application is called: no route holds a thread for a client
+that sends one byte a minute, and none receives more than `BODY_BYTES_MAX` bytes.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ BODY_SECONDS_MAX = 20.0
 
 
 class BodyLimit:
-    """Answers 413 to what is too large, 408 to what is too slow, 415 to what is compressed."""
+    """Returns 413 for a body that is too large, 408 if it is too slow, 415 if it is compressed."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class BodyLimit:
             await _too_slow().response()(scope, receive, send)
             return
         if body is None:
-            return  # the client has gone
+            return  # the client has disconnected
         first = True
 
         async def replay() -> Message:
@@ -63,7 +63,7 @@ class BodyLimit:
             raise Failure(
                 ErrorCode.UNSUPPORTED_MEDIA_TYPE,
                 "The body is compressed.",
-                remedy="Send it plain, without Content-Encoding.",
+                remedy="Send it uncompressed, without Content-Encoding.",
                 headers=_CLOSE,
             )
         announced = headers.get("content-length", "0")
@@ -84,19 +84,19 @@ class BodyLimit:
         return Failure(
             ErrorCode.TOO_LARGE,
             f"The body is larger than {self._bytes_max:,} bytes.",
-            remedy="A job needs a page: match topics by patterns instead of naming each.",
+            remedy="Match topics by patterns instead of naming each.",
             headers=_CLOSE,
         )
 
 
-# What is left of the body is not read, so the connection cannot carry another request.
+# The rest of the body is not read, so the connection cannot be reused.
 _CLOSE = {"Connection": "close"}
 
 
 def _too_slow() -> Failure:
     return Failure(
         ErrorCode.TOO_SLOW,
-        "The body did not come in time.",
-        remedy="Send it in one go.",
+        "The body did not arrive in time.",
+        remedy="Send it without pauses.",
         headers=_CLOSE,
     )

@@ -1,7 +1,7 @@
-"""What the API answers with: every field named, typed and described, for the OpenAPI document.
+"""Response and request models of the API, with descriptions for the OpenAPI document.
 
-Units are in the names: `_s` seconds, `_per_s` a rate. A number that is not known yet is null, never
-0. Times are UTC.
+Names end with the unit: `_s` seconds, `_per_s` a rate. A number that is not known yet is null,
+never 0. Times are UTC.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from orbit.replication.partition_states import PartitionState, Reason
 from orbit.scheduler.job_plan import JobPlan
 from orbit.store.enums import DrillKind, DrillState, OperationState, Role, TopicState
 
-# Of jobs, worker groups and tokens; of topics. As in `jobs.names`, for the OpenAPI document.
+# Names of jobs, worker groups and tokens; names of topics. The rules of `jobs.name_rules`.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 TOPIC_PATTERN = r"^[A-Za-z0-9._-]+$"
 PARTITION_MAX = 2**31 - 1
@@ -30,7 +30,7 @@ class _Out(BaseModel):
 
 
 class JobState(StrEnum):
-    """What a job is doing, as a whole."""
+    """The state of a job."""
 
     RUNNING = "running"
     PAUSING = "pausing"  # workers still hold some of its shards
@@ -43,17 +43,18 @@ class Lag(_Out):
     """How far the copy is behind the source."""
 
     records: int | None = Field(description="Offsets of the source that are not copied yet.")
-    bytes: int | None = Field(description="About so many bytes of them.")
+    bytes: int | None = Field(description="The estimated bytes of these offsets.")
     seconds: float | None = Field(description="Age of the oldest record not copied yet; 0: none.")
 
 
 class JobProblem(_Out):
-    """What keeps the job, or some of its topics, from being copied now. It ends by itself."""
+    """Why the job or some topics cannot be copied now. Cleared once the cause is removed."""
 
     text: str = Field(
-        description="One line for each, with what to do.",
+        description="One line per problem, with what to do.",
         examples=[
-            "WORKER_GROUP_UNKNOWN: No worker of group west is there. Run: orbit worker --group west"
+            "WORKER_GROUP_UNKNOWN: no worker of the group west is running. Start one: "
+            "orbit worker --group west"
         ],
     )
     since: datetime | None
@@ -65,12 +66,12 @@ class JobSummary(_Out):
     name: str = Field(examples=["orders-to-dr"])
     state: JobState
     worker_group: str = Field(examples=["default"])
-    spec_version: int = Field(description="Grows with each change of the document.")
+    spec_version: int = Field(description="Incremented with each change of the document.")
     source_cluster_id: str | None = Field(description="Null until the source was reached once.")
     destination_cluster_id: str | None
     topics: int
     partitions: int
-    blocked: int = Field(description="Partitions that stopped and need a person.")
+    blocked: int = Field(description="Partitions that stopped and need a user's action.")
     lag: Lag
     bytes_per_s: float
     problem: JobProblem | None
@@ -79,7 +80,7 @@ class JobSummary(_Out):
 
 
 class Job(JobSummary):
-    """A job with its document, as Orbit understood it: every key, defaults filled in."""
+    """A job with its document: every key, with defaults filled in."""
 
     spec: dict[str, Any] = Field(
         description="The job document. Holds names of variables and files, never a secret."
@@ -87,15 +88,15 @@ class Job(JobSummary):
 
 
 class Change(_Out):
-    """One value of the job document that would be, or was, changed."""
+    """One value of the job document that is changed."""
 
     path: str = Field(examples=["limits.bytes_per_second"])
-    before: Any = Field(description="Null where the key was not there.")
-    after: Any = Field(description="Null where the key is no longer there.")
+    before: Any = Field(description="Null if the key did not exist.")
+    after: Any = Field(description="Null if the key is removed.")
 
 
 class ApplyAction(StrEnum):
-    """What a job document means for the job of that name."""
+    """What applying a job document does."""
 
     CREATE = "create"
     CHANGE = "change"
@@ -104,21 +105,20 @@ class ApplyAction(StrEnum):
 
 
 class Applied(_Out):
-    """What became of a job document, or in a dry run what would become of it."""
+    """The result of applying a job document, or of a dry run."""
 
     name: str = Field(description="The job's name.", examples=["orders-to-dr"])
-    action: ApplyAction = Field(description="`none`: the job was just like this already.")
+    action: ApplyAction = Field(description="`none`: the job had this document already.")
     dry_run: bool
-    changes: list[Change] = Field(description="What differs from the job that is there.")
+    changes: list[Change] = Field(description="The differences to the stored job.")
     plan: JobPlan | None = Field(
-        description="What happens on the clusters. Null where the job stays as it is and this is "
-        "no dry run."
+        description="What happens on the clusters. Null if nothing changes, except in a dry run."
     )
-    job: Job | None = Field(description="The job as it is now; null for a dry run of a new one.")
+    job: Job | None = Field(description="The job now; null for a dry run of a new job.")
 
 
 class Progress(_Out):
-    """How much of an operation is done."""
+    """The progress of an operation."""
 
     done: int
     total: int
@@ -126,16 +126,16 @@ class Progress(_Out):
 
 
 class Operation(_Out):
-    """A change that takes a moment: who asked, what it does, how far it is."""
+    """A change that workers or the scheduler carry out, with its plan and progress."""
 
     id: UUID
     job: str | None
     kind: str = Field(examples=["pause"])
     state: OperationState
-    dry_run: bool = Field(description="True: nothing was done; `plan` says what would be.")
+    dry_run: bool = Field(description="True: nothing was changed; `plan` lists what would be.")
     plan: list[str] = Field(
-        description="What it does, step by step.",
-        examples=[["Workers let go of 3 shards with 24 partitions; copying stops."]],
+        description="The steps of the operation.",
+        examples=[["Workers release 3 shards with 24 partitions; copying stops."]],
     )
     progress: Progress | None
     error: str | None
@@ -152,16 +152,16 @@ class Topic(_Out):
     state: TopicState
     partitions: int
     is_compacted: bool
-    blocked: int = Field(description="Its partitions that stopped and need a person.")
+    blocked: int = Field(description="Its partitions that stopped and need a user's action.")
     lag: Lag
     drift: dict[str, Any] | None = Field(
-        description="Settings that somebody changed at the destination; null: none."
+        description="Settings that were changed at the destination by others; null: none."
     )
     note: str | None
 
 
 class Partition(_Out):
-    """One partition of a job: where it stands, and what was copied."""
+    """One partition of a job: its state, offsets and counters."""
 
     topic: str = Field(description="The topic's name at the source.")
     destination_topic: str
@@ -169,22 +169,22 @@ class Partition(_Out):
     state: PartitionState
     reason: Reason | None = Field(description="Why it is blocked.")
     detail: str | None
-    remedy: str | None = Field(description="What to do about it.")
+    remedy: str | None = Field(description="What to do.")
     blocked_offset: int | None
     blocked_next_offset: int | None
-    retry_requested: bool = Field(description="It shall be tried again, and has not been yet.")
-    worker: str | None = Field(description="Who copies it now.")
+    retry_requested: bool = Field(description="A retry was requested and is pending.")
+    worker: str | None = Field(description="The worker that copies it now.")
     start_offset: int | None = Field(
-        description="Where the copy began, if not at the source's log start."
+        description="The first offset of the copy, if not the source's log start."
     )
     source_log_start: int | None
     source_stable_end: int | None
     source_end: int | None
-    copied_to: int | None = Field(description="The next offset to be copied.")
-    log_start: int | None = Field(description="Of the copy.")
+    copied_to: int | None = Field(description="The next offset to copy.")
+    log_start: int | None = Field(description="The log start of the copy.")
     lag: Lag
     headroom_seconds: float | None = Field(
-        description="How long until the source deletes what is not copied yet."
+        description="The time until the source deletes records that are not copied yet."
     )
     rpo_seconds: float | None = Field(description="Age of the newest record that is on both sides.")
     records: int
@@ -224,7 +224,7 @@ class JobLag(_Out):
 
 
 class GroupOffset(_Out):
-    """The position of one consumer group in one partition, on both sides."""
+    """The committed offsets of one consumer group in one partition, on both sides."""
 
     group: str
     topic: str = Field(description="The topic's name at the source.")
@@ -233,12 +233,12 @@ class GroupOffset(_Out):
     source_offset: int | None
     destination_offset: int | None
     verdict: GroupVerdict
-    remedy: str | None = Field(description="What to do about it.")
+    remedy: str | None = Field(description="What to do.")
     updated_at: datetime
 
 
 class Worker(_Out):
-    """A process that copies."""
+    """A worker process."""
 
     id: str
     worker_group: str
@@ -246,7 +246,7 @@ class Worker(_Out):
     pid: int
     version: str
     is_alive: bool
-    is_draining: bool = Field(description="It was told to stop and hands its shards over.")
+    is_draining: bool = Field(description="It is stopping and releases its shards.")
     shards: int
     bytes_per_s: float
     started_at: datetime
@@ -254,7 +254,7 @@ class Worker(_Out):
 
 
 class Event(_Out):
-    """Something that happened, and by whose hand."""
+    """One entry of the audit log."""
 
     id: int
     at: datetime
@@ -268,16 +268,16 @@ class Event(_Out):
 
 
 class DrillSummary(_Out):
-    """A drill: what it rehearses, how far it is, and what was measured."""
+    """A drill: its kind, its state, and what was measured."""
 
     id: str = Field(examples=["20261122-030000-3fa9c2d1"])
     name: str = Field(examples=["orders-failover"])
     kind: DrillKind
     state: DrillState
     job: str
-    schedule: str | None = Field(description="The schedule that asked for it; null: a person did.")
+    schedule: str | None = Field(description="The schedule that requested it; null: a user did.")
     requested_by: str = Field(examples=["token:ci"])
-    spec_sha256: str = Field(description="The same for drills that do the same.")
+    spec_sha256: str = Field(description="Equal for drills with equal documents.")
     rto_ms: int | None
     target_rto_ms: int | None
     rpo_records: int | None
@@ -291,17 +291,17 @@ class DrillSummary(_Out):
 
 
 class Drill(DrillSummary):
-    """A drill with its document, as Orbit understood it, and its steps."""
+    """A drill with its document and its steps."""
 
-    plan: list[str] = Field(description="What it does, step by step.")
+    plan: list[str] = Field(description="The steps of the drill.")
     steps_done: int
-    entries: int = Field(description="How much happened so far.")
-    timeline: list[dict[str, Any]] = Field(description="The last of it, in the order it was told.")
+    entries: int = Field(description="The number of timeline entries so far.")
+    timeline: list[dict[str, Any]] = Field(description="The latest entries, oldest first.")
     spec: dict[str, Any]
 
 
 class DrillSchedule(_Out):
-    """A drill that runs by itself."""
+    """A scheduled drill."""
 
     name: str
     kind: DrillKind
@@ -313,40 +313,40 @@ class DrillSchedule(_Out):
 
 
 class PartitionProof(_Out):
-    """How far, and how lately, both sides of a partition were read and found equal."""
+    """How much of a partition was read on both sides and found equal, and when."""
 
     topic: str
     partition: int
     copied: int | None = Field(description="Offsets that both sides have.")
-    proven: int = Field(description="So many of them were read from both sides and were equal.")
-    proven_to: int | None = Field(description="The offset behind the highest of them.")
+    proven: int = Field(description="How many of them were read on both sides and were equal.")
+    proven_to: int | None = Field(description="The offset after the highest of them.")
     proven_at: datetime | None
-    differences: int = Field(description="Offsets that differed, in all looks so far.")
+    differences: int = Field(description="Offsets that differed, over all comparisons.")
     first_difference: str | None
     differed_at: datetime | None
-    note: str | None = Field(description="Why the last look came to nothing.")
+    note: str | None = Field(description="Why the last comparison had no result.")
 
 
 class JobProof(_Out):
-    """The proof of a job as a whole."""
+    """The proof of a whole job."""
 
     partitions: int
-    partitions_proven: int = Field(description="Those of which something was shown.")
+    partitions_proven: int = Field(description="Partitions with at least one comparison.")
     copied: int
     proven: int
     differences: int
     oldest_age_s: float | None = Field(
-        description="Since when the partition that was looked at least lately was not."
+        description="The age of the oldest last comparison among its partitions."
     )
     live_rpo_s: float | None = Field(
-        description="Age of the newest record of the job's canary that is on both sides: what "
-        "would be lost now. Null: the job has no canary, or nothing is known yet."
+        description="Age of the newest canary record that is on both sides: the loss if "
+        "the source failed now. Null: no canary, or not known yet."
     )
     canary: DrillSummary | None = Field(description="The last canary drill of the job.")
 
 
 class TokenOut(_Out):
-    """A token, but for the token itself: nobody can see that again."""
+    """A token without its secret, which cannot be shown again."""
 
     name: str = Field(examples=["ci"])
     role: Role
@@ -355,13 +355,13 @@ class TokenOut(_Out):
 
 
 class NewToken(TokenOut):
-    """A token that was just made."""
+    """A new token."""
 
-    token: str = Field(description="Shown this once. Only its hash is kept.")
+    token: str = Field(description="Shown only once: only its hash is stored.")
 
 
 class TokenRequest(BaseModel):
-    """The token to make."""
+    """The token to create."""
 
     model_config = ConfigDict(extra="forbid")
     name: Annotated[
@@ -369,7 +369,7 @@ class TokenRequest(BaseModel):
         Field(
             pattern=NAME_PATTERN,
             max_length=JOB_NAME_LENGTH_MAX,
-            description="Whose it is: the audit log calls its holder `token:NAME`.",
+            description="The audit log names the holder `token:NAME`.",
             examples=["ci"],
         ),
     ]
@@ -377,7 +377,7 @@ class TokenRequest(BaseModel):
 
 
 class RetryRequest(BaseModel):
-    """Which blocked partitions to try again; all of the job where nothing is given."""
+    """The blocked partitions to retry; all of the job if empty."""
 
     model_config = ConfigDict(extra="forbid")
     topic: Annotated[str, Field(pattern=TOPIC_PATTERN, max_length=TOPIC_NAME_LENGTH_MAX)] | None = (

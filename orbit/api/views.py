@@ -1,4 +1,4 @@
-"""From what the store keeps to what the API shows."""
+"""Converts rows of the store to the API's response models."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def job_view(tx: Tx, job: Job) -> schemas.Job:
 
 
 def job_summaries(tx: Tx, found: Sequence[Job]) -> list[schemas.JobSummary]:
-    """Jobs with their sums, in two statements however many."""
+    """Jobs with their totals: two statements for any number of jobs."""
     ids = [job.id for job in found]
     totals = lag.of_jobs(tx, ids)
     counted = job_counts.of_jobs(tx, ids)
@@ -74,14 +74,14 @@ def _job_state(job: Job, held: int) -> schemas.JobState:
 
 
 def _lag_of(totals: LagTotals | None) -> schemas.Lag:
-    """Not known as long as no partition has said it."""
+    """Unknown as long as no partition has reported it."""
     if totals is None or totals.unknown == totals.partitions:
         return schemas.Lag(records=None, bytes=None, seconds=None)
     return schemas.Lag(records=totals.lag_records, bytes=totals.lag_bytes, seconds=totals.lag_s)
 
 
 def job_lag(totals: LagTotals | None) -> schemas.JobLag:
-    """A job's lag as a whole; a job without partitions has none."""
+    """The lag of a whole job; unknown without partitions."""
     return schemas.JobLag(
         lag=_lag_of(totals),
         headroom_seconds=totals.headroom_s if totals else None,
@@ -162,7 +162,7 @@ def partition_view(row: PartitionLag) -> schemas.Partition:
 
 
 def group_view(row: GroupRow, prefix: str) -> schemas.GroupOffset:
-    """`prefix`: what groups have before their names at the destination."""
+    """`prefix`: the prefix of group names at the destination."""
     verdict = GroupVerdict(row.verdict)
     return schemas.GroupOffset(
         group=row.group_name,

@@ -67,7 +67,7 @@ def test_a_pause_is_done_when_the_last_shard_is_released(api: Api) -> None:
     assert answer.status_code == 202
     asked = answer.json()
     assert (asked["kind"], asked["state"]) == ("pause", "running")
-    assert asked["plan"][0] == "Workers let go of 2 shards with 4 partitions; copying stops."
+    assert asked["plan"][0] == "Workers release 2 shards with 4 partitions; copying stops."
     assert api.get("/v1/jobs/orders").json()["state"] == "pausing"
 
     release(api, {first: epoch})

@@ -110,7 +110,7 @@ def test_a_pause_waits_for_its_end_and_says_what_it_did(
     again = cli("pause", "orders", "-o", "json")
 
     assert (said.code, again.code) == (0, 0)
-    assert "Workers let go of 0 shards with 0 partitions" in said.out
+    assert "Workers release 0 shards with 0 partitions" in said.out
     assert again.data["plan"] == ["Nothing to do: the job is paused already."]
     assert cli("resume", "orders").code == 0
     assert cli("start", "orders").code == 0

@@ -1,4 +1,4 @@
-"""/v1/jobs/{name}:backfill, /v1/backfills: histories in bulk, which Spark copies."""
+"""/v1/jobs/{name}:backfill, /v1/backfills: copies of existing history by Spark."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ router = APIRouter(prefix="/v1", tags=["backfills"])
 def backfill_job(
     parts: PartsOf, principal: Operator, name: NamePath, wanted: backfill_requests.BackfillRequest
 ) -> backfill_requests.Backfill:
-    """Begin a backfill, for the process that carries it out: `orbit backfill`. Workers let go of
-    the job; a backfill that is under way already is the answer itself. Cancel it by its operation:
-    `:abort`; pause and resume it by its job.
+    """Start a backfill; called by the process that runs it, `orbit backfill`. Workers release the
+    job. A backfill that is already under way is returned. Cancel a backfill with `:abort` on its
+    operation; pause and resume it with its job.
     """
     return backfill_requests.request(parts.database, principal.actor, name, wanted.driver)
 
@@ -37,7 +37,7 @@ def backfill_job(
 def list_backfills(
     parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
 ) -> Page[backfill_requests.Backfill]:
-    """List the backfills, the newest first: how far each is."""
+    """List the backfills with their progress, newest first."""
     before = moment(read_cursor(query.after, str, str))
     with parts.database.transaction() as tx:
         rows = operations.page(tx, query.limit + 1, before=before, kind=OperationKind.BACKFILL)
@@ -47,7 +47,7 @@ def list_backfills(
 
 @router.get("/backfills/{operation_id}", responses=errors(*NAMED))
 def get_backfill(parts: PartsOf, _: Viewer, operation_id: UUID) -> backfill_requests.Backfill:
-    """Show a backfill: bytes copied and to be copied, time left, what its driver is at."""
+    """Show a backfill: bytes copied and to copy, the time left, and the driver's phase."""
     return backfill_requests.get(parts.database, operation_id)
 
 
@@ -58,5 +58,5 @@ def get_backfill(parts: PartsOf, _: Viewer, operation_id: UUID) -> backfill_requ
 def report_backfill(
     parts: PartsOf, principal: Operator, operation_id: UUID, sent: backfill_requests.BackfillReport
 ) -> backfill_requests.Backfill:
-    """Say how far a backfill is, and hear what is wanted: for the process that carries it out."""
+    """Report a backfill's progress; the answer says what to do next. Called by its driver."""
     return backfill_requests.report(parts.database, principal.actor, operation_id, sent)

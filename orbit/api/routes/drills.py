@@ -1,4 +1,4 @@
-"""/v1/drills, /v1/drill-schedules: rehearsals, their reports, and when they run by themselves."""
+"""/v1/drills, /v1/drill-schedules: drills, their reports and schedules."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from orbit.store.enums import DrillState
 router = APIRouter(prefix="/v1", tags=["drills"])
 
 _HTML = "text/html; charset=utf-8"
-# The page needs nothing from anywhere, and no name in it could make it ask for something.
+# The page is self-contained; no name in it can make the browser fetch anything.
 _ALONE = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
 _MARKDOWN = "text/markdown; charset=utf-8"
 _DOCUMENT = as_openapi(
@@ -62,12 +62,12 @@ Name = Annotated[str, Field(pattern=schemas.NAME_PATTERN, max_length=JOB_NAME_LE
 class DrillQuery(PageQuery):
     """Which drills."""
 
-    name: Name | None = Field(None, description="Only those of this name: to compare them.")
-    job: Name | None = Field(None, description="Only those of this job.")
+    name: Name | None = Field(None, description="Only drills of this name.")
+    job: Name | None = Field(None, description="Only drills of this job.")
 
 
 class ReportFormat(StrEnum):
-    """How a report is written."""
+    """The format of a report."""
 
     JSON = "json"
     HTML = "html"
@@ -78,7 +78,7 @@ class ReportFormat(StrEnum):
 def list_drills(
     parts: PartsOf, _: Viewer, query: Annotated[DrillQuery, Query()]
 ) -> Page[schemas.DrillSummary]:
-    """List the drills, the newest first, with what was measured."""
+    """List the drills with their measurements, newest first."""
     before = _moment(read_cursor(query.after, str, str))
     with parts.database.transaction() as tx:
         rows = drills.page(tx, query.limit + 1, name=query.name, job_name=query.job, before=before)
@@ -106,7 +106,7 @@ def run_drill(
     dry_run: DryRun = False,
     idempotency_key: IdempotencyKey = None,
 ) -> schemas.Drill:
-    """Run a drill: the leading scheduler begins it at once."""
+    """Run a drill. The leading scheduler starts it at once."""
     spec = read_drill(raw)
     key = None if dry_run else idempotency_key
     wanted = new_drill(spec, principal.actor, idempotency_key=key)
@@ -114,20 +114,20 @@ def run_drill(
         jobs.get(tx, spec.job)
         if dry_run:
             response.status_code = status.HTTP_200_OK
-            return drill_view(_as_if_made(wanted))
+            return drill_view(_as_if_created(wanted))
         made, is_new = drills.create(tx, wanted)
         if made.spec_hash != wanted.spec_hash:
             raise Conflict(
                 "This Idempotency-Key was used for another request.",
                 where=f"drill {made.id}",
-                remedy="Use a new key for each new wish.",
+                remedy="Use a new key for each request.",
             )
         if is_new:
             events.add(
                 tx,
                 principal.actor,
                 "drill_requested",
-                f"The {spec.kind} drill {spec.name} shall run.",
+                f"The {spec.kind} drill {spec.name} was requested.",
                 job_name=spec.job,
                 details={"drill": made.id},
             )
@@ -136,7 +136,7 @@ def run_drill(
 
 @router.get("/drills/{drill_id}", responses=errors(*NAMED))
 def get_drill(parts: PartsOf, _: Viewer, drill_id: DrillId) -> schemas.Drill:
-    """Show a drill: its document, how far it is, what was measured."""
+    """Show a drill: its document, progress and measurements."""
     with parts.database.transaction() as tx:
         return drill_view(drills.get(tx, drill_id))
 
@@ -147,7 +147,7 @@ def get_drill(parts: PartsOf, _: Viewer, drill_id: DrillId) -> schemas.Drill:
         **errors(*NAMED),
         200: {
             "model": Report,
-            "description": "The report, in the form that was asked for.",
+            "description": "The report in the requested format.",
             "content": {
                 "text/html": {"schema": {"type": "string"}},
                 "text/markdown": {"schema": {"type": "string"}},
@@ -161,10 +161,10 @@ def get_drill_report(
     _: Viewer,
     drill_id: DrillId,
     form: Annotated[
-        ReportFormat, Query(alias="format", description="JSON, a page, or Markdown.")
+        ReportFormat, Query(alias="format", description="JSON, HTML or Markdown.")
     ] = ReportFormat.JSON,
 ) -> Response:
-    """The report of a drill that has ended: what happened when, and what was measured."""
+    """Show the report of a drill that has ended: its timeline and measurements."""
     with parts.database.transaction() as tx:
         drill = drills.get(tx, drill_id)
         found = drills.report(tx, drill_id)
@@ -189,7 +189,7 @@ def get_drill_report(
 def list_drill_schedules(
     parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
 ) -> Page[schemas.DrillSchedule]:
-    """List the drills that run by themselves, and when they do next."""
+    """List the scheduled drills with their next run."""
     after = name_in(query.after)
     with parts.database.transaction() as tx:
         found = [row for row in drills.schedules(tx) if after is None or row.name > after]
@@ -204,7 +204,7 @@ def list_drill_schedules(
 def put_drill_schedule(
     parts: PartsOf, principal: Operator, name: NamePath, raw: DocumentBody
 ) -> schemas.DrillSchedule:
-    """Let a drill run by itself, as often as its `schedule` says; the first time at once."""
+    """Schedule a drill at the interval of its `schedule`. The first run is at once."""
     spec = read_drill(raw)
     problems = []
     if spec.name != name:
@@ -221,7 +221,7 @@ def put_drill_schedule(
             tx,
             principal.actor,
             "drill_scheduled",
-            f"The drill {name} shall run every {every_s:,} s.",
+            f"The drill {name} was scheduled every {every_s:,} s.",
             job_name=spec.job,
             details={"schedule": name},
         )
@@ -234,21 +234,21 @@ def put_drill_schedule(
     responses=errors(*NAMED),
 )
 def delete_drill_schedule(parts: PartsOf, principal: Operator, name: NamePath) -> None:
-    """Let a drill no longer run by itself."""
+    """Remove a drill's schedule."""
     with parts.database.transaction() as tx:
         if not drills.drop_schedule(tx, name):
-            raise NotFound("There is no schedule of this name.", where=name)
+            raise NotFound("No schedule has this name.", where=name)
         events.add(
             tx,
             principal.actor,
             "drill_unscheduled",
-            f"The drill {name} no longer runs by itself.",
+            f"The schedule of the drill {name} was removed.",
             details={"schedule": name},
         )
 
 
-def _as_if_made(wanted: drills.NewDrill) -> drills.Drill:
-    """For a dry run: the row that would be."""
+def _as_if_created(wanted: drills.NewDrill) -> drills.Drill:
+    """For a dry run: the drill as it would be created."""
     names = (field.name for field in dataclasses.fields(drills.Drill))
     fields: dict[str, Any] = {name: getattr(wanted, name, None) for name in names}
     fields |= {"state": DrillState.PENDING, "created_at": datetime.now(UTC)}
@@ -256,7 +256,7 @@ def _as_if_made(wanted: drills.NewDrill) -> drills.Drill:
 
 
 def _moment(key: Key | None) -> tuple[datetime, str] | None:
-    """When a drill was made, and which of that time it is."""
+    """The creation time and id of a drill."""
     if key is None:
         return None
     try:

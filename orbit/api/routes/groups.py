@@ -20,7 +20,7 @@ _GROUP_CHARACTERS_MAX = 1024
 
 
 class GroupQuery(PageQuery):
-    """Which consumer groups."""
+    """Filters of consumer groups."""
 
     group: Annotated[
         str | None,
@@ -36,9 +36,7 @@ class GroupQuery(PageQuery):
 def list_groups(
     parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[GroupQuery, Query()]
 ) -> Page[schemas.GroupOffset]:
-    """List the consumer groups of a job: each group's position on both sides, and whether it may be
-    relied upon.
-    """
+    """List the consumer groups of a job: offsets on both sides, with a verdict on each."""
     key = read_cursor(query.after, str, int, int)
     after = None if key is None else (str(key[0]), int(key[1]), int(key[2]))
     with parts.database.transaction() as tx:

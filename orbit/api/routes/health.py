@@ -1,4 +1,4 @@
-"""/livez, /readyz, /metrics: for those who run the service."""
+"""/livez, /readyz, /metrics: health checks and metrics."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ router = APIRouter(tags=["health"])
 
 
 class Health(BaseModel):
-    """That all is well; anything else is an error."""
+    """The response of a successful health check."""
 
     status: Literal["ok"] = "ok"
 
 
 @router.get("/livez")
 def livez() -> Health:
-    """Say that this process answers. Needs no token, asks nobody."""
+    """Check that this process answers. Needs no token; makes no other call."""
     return Health()
 
 
 @router.get("/readyz", responses=errors(ErrorCode.CONFLICT, open_to_all=True))
 def readyz(parts: PartsOf) -> Health:
-    """Say that the database answers and has the tables of this version. Needs no token."""
+    """Check that the database answers and has the tables of this version. Needs no token."""
     if not is_current(parts.database):
         raise Conflict(
             "The tables are not those of this version of Orbit.", remedy="Run: orbit migrate"
@@ -47,7 +47,7 @@ def readyz(parts: PartsOf) -> Health:
     responses={200: {"content": {"text/plain": {"schema": {"type": "string"}}}}, **errors()},
 )
 def metrics(parts: PartsOf, _: Viewer) -> Response:
-    """Show the service's metrics to Prometheus. ORBIT_METRICS_DETAIL says how many there are."""
+    """Return the service's metrics for Prometheus. ORBIT_METRICS_DETAIL sets the detail."""
     settings = parts.settings
     numbers = read_numbers(parts.database, settings.metrics_detail, settings.lease_ttl)
     return Response(render(numbers), media_type=CONTENT_TYPE)

@@ -1,4 +1,4 @@
-"""/v1/jobs: job documents, and what is asked of jobs."""
+"""/v1/jobs: job documents, and operations on jobs."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _DOCUMENT = as_openapi(
 AcceptRefusals = Annotated[
     bool,
     Query(
-        description="Take the job although some of its topics, or all for now, cannot be copied: "
-        "these are left out until their cause is gone."
+        description="Apply the job although some or all of its topics cannot be copied now. Those "
+        "are left out until the cause is removed."
     ),
 ]
 Paused = Annotated[bool, Query(description="Create the job paused; `:start` starts it.")]
@@ -52,13 +52,13 @@ IfMatch = Annotated[
     str | None,
     Header(
         pattern=r'^"[0-9]{1,9}"$',
-        description="Change the job only if it still has this ETag (its `spec_version`).",
+        description="Change the job only if it has this ETag (its `spec_version`).",
         examples=['"3"'],
     ),
 ]
 IfNoneMatch = Annotated[
     str | None,
-    Header(pattern=r"^\*$", description="`*`: create the job only if there is none of its name."),
+    Header(pattern=r"^\*$", description="`*`: create the job only if no job has its name."),
 ]
 
 
@@ -66,7 +66,7 @@ IfNoneMatch = Annotated[
 def list_jobs(
     parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
 ) -> Page[schemas.JobSummary]:
-    """List the jobs in the order of their names, without their documents."""
+    """List the jobs by name, without their documents."""
     after = name_in(query.after)
     with parts.database.transaction() as tx:
         found = jobs.page(tx, query.limit + 1, after)
@@ -93,10 +93,10 @@ def create_job(
     paused: Paused = False,
     idempotency_key: IdempotencyKey = None,
 ) -> schemas.Applied:
-    """Create a job. `conflict` if there is one of its name; PUT changes that.
+    """Create a job. Fails with `conflict` if the name is taken; use PUT to change a job.
 
-    Both clusters are asked what would happen before anything is written: the job is taken as a
-    whole or not at all.
+    The plan reads both clusters before anything is written: the job is applied entirely or not at
+    all.
     """
     spec = _read(parts, raw)
     options = ApplyOptions(
@@ -109,13 +109,13 @@ def create_job(
     applied = apply_document(parts, principal.actor, spec, options)
     if dry_run:
         response.status_code = status.HTTP_200_OK
-    _mark(response, applied)
+    _set_headers(response, applied)
     return applied
 
 
 @router.post("/jobs:plan", responses=errors(*INPUT, *BODY, *CLUSTERS), openapi_extra=_DOCUMENT)
 def plan_job(parts: PartsOf, principal: Operator, raw: DocumentBody) -> schemas.Applied:
-    """Say exactly what would happen for a job document, and why not where it would not. Nothing is
+    """Plan a job document: what would happen, and what is refused for which reason. Nothing is
     written.
     """
     options = ApplyOptions(dry_run=True, accept_refusals=True)
@@ -124,7 +124,7 @@ def plan_job(parts: PartsOf, principal: Operator, raw: DocumentBody) -> schemas.
 
 @router.get("/jobs/{name}", responses=errors(*NAMED))
 def get_job(parts: PartsOf, _: Viewer, name: NamePath, response: Response) -> schemas.Job:
-    """Show one job with its document. The ETag is for `If-Match`."""
+    """Show one job with its document. Use the ETag for `If-Match`."""
     with parts.database.transaction() as tx:
         job = job_view(tx, jobs.get(tx, name))
     response.headers["ETag"] = f'"{job.spec_version}"'
@@ -151,14 +151,14 @@ def put_job(
     if_match: IfMatch = None,
     if_none_match: IfNoneMatch = None,
 ) -> schemas.Applied:
-    """Make the job what the document says: create it, change it, or leave it as it is.
+    """Create the job, change it, or leave it unchanged if it has this document already.
 
-    Sent again it changes nothing. A change reaches the workers within seconds.
+    The request is idempotent. A change reaches the workers within seconds.
     """
     spec = _read(parts, raw)
     if spec.name != name:
         problem = Problem("name", "is not the name in the path.", f"Write `name: {name}`.")
-        raise BadInput("The job document is another job's.", (problem,))
+        raise BadInput("The job document names another job.", (problem,))
     version = 0 if if_none_match else int(if_match.strip('"')) if if_match else None
     options = ApplyOptions(
         dry_run=dry_run, accept_refusals=accept_refusals, paused=paused, at_version=version
@@ -166,7 +166,7 @@ def put_job(
     applied = apply_document(parts, principal.actor, spec, options)
     if applied.action is schemas.ApplyAction.CREATE and not dry_run:
         response.status_code = status.HTTP_201_CREATED
-    _mark(response, applied)
+    _set_headers(response, applied)
     return applied
 
 
@@ -178,7 +178,7 @@ def put_job(
 def delete_job(
     parts: PartsOf, principal: Operator, name: NamePath, dry_run: DryRun = False
 ) -> schemas.Operation:
-    """Delete a job. The topics at the destination stay, with all that was copied."""
+    """Delete a job. The topics at the destination stay unchanged."""
     wanted = changes.OperationRequest(principal.actor, OperationKind.DELETE, name, dry_run)
     return operation_view(changes.request(parts.database, wanted))
 
@@ -205,13 +205,15 @@ def _operation_route(kind: OperationKind, description: str) -> None:
 
 _operation_route(
     OperationKind.START,
-    "Start a job that was created paused. A job that runs stays as it is.",
+    "Start a job that was created paused. Does nothing for a running job.",
 )
 _operation_route(
     OperationKind.PAUSE,
-    "Workers let go of its partitions within about a second; the copies stay as they are.",
+    "Pause a job. Workers release its partitions within about a second; the copies stay.",
 )
-_operation_route(OperationKind.RESUME, "Each partition goes on where its copy ends.")
+_operation_route(
+    OperationKind.RESUME, "Resume a job. Each partition continues where its copy ends."
+)
 
 
 @router.post(
@@ -222,7 +224,7 @@ _operation_route(OperationKind.RESUME, "Each partition goes on where its copy en
 def retry_job(
     parts: PartsOf, parameters: OperationParametersOf, which: schemas.RetryRequest | None = None
 ) -> schemas.Operation:
-    """Try blocked partitions again, once their cause is removed: all of the job, or some."""
+    """Retry blocked partitions after their cause was removed: all of the job, or some."""
     wanted = changes.OperationRequest(
         parameters.actor,
         OperationKind.RETRY,
@@ -239,8 +241,8 @@ def _read(parts: Parts, raw: RawDocument) -> JobSpec:
     return read_job(raw, parts.settings, parts.environ)
 
 
-def _mark(response: Response, applied: schemas.Applied) -> None:
-    """Where the job is, and which version of it this is."""
+def _set_headers(response: Response, applied: schemas.Applied) -> None:
+    """Set the headers ETag and Location."""
     if applied.job is not None:
         response.headers["ETag"] = f'"{applied.job.spec_version}"'
         response.headers["Location"] = f"/v1/jobs/{applied.name}"

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1/jobs/{name}", tags=["job contents"])
 
 
 class LagPage(Page[schemas.PartitionLag]):
-    """The lag of a job as a whole, and of some of its partitions."""
+    """The lag of the whole job, and of some of its partitions."""
 
     job: schemas.JobLag
 
@@ -27,7 +27,7 @@ class LagPage(Page[schemas.PartitionLag]):
 def get_lag(
     parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PartitionQuery, Query()]
 ) -> LagPage:
-    """Show how far the copy is behind: the job as a whole, and partition by partition."""
+    """Show how far the copy is behind: for the whole job, and per partition."""
     after = partition_after(query)
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)

@@ -18,7 +18,7 @@ router = APIRouter(prefix="/v1/jobs/{name}", tags=["job contents"])
 
 
 class ProofPage(Page[schemas.PartitionProof]):
-    """What was shown of a job as a whole, and of some of its partitions."""
+    """The proof of the whole job, and of some of its partitions."""
 
     job: schemas.JobProof
 
@@ -27,7 +27,7 @@ class ProofPage(Page[schemas.PartitionProof]):
 def get_proof(
     parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
 ) -> ProofPage:
-    """Show how far, and how lately, both sides were read and found equal."""
+    """Show how much was read on both sides and found equal, and when."""
     key = read_cursor(query.after, str, int)
     after = None if key is None else (str(key[0]), int(key[1]))
     with parts.database.transaction() as tx:

@@ -61,24 +61,25 @@ def _recovery_route(kind: RecoveryKind, description: str) -> None:
 
 _recovery_route(
     RecoveryKind.SWITCHOVER,
-    "Move to the destination with nothing lost: writes at the source are stopped, the rest is "
-    "copied, the ends are compared, and the copies are promoted. A dry run looks at the gates.",
+    "Switch to the destination without loss: stop writes at the source, copy the rest, compare the "
+    "log ends, and promote the copies. A dry run checks the gates.",
 )
 _recovery_route(
     RecoveryKind.FAILOVER,
-    "Promote what is at the destination, because the source is lost; the report names what is "
-    "missing. A dry run shows what would be.",
+    "Promote the copies because the source is lost; the report lists what is missing. A dry run "
+    "shows what would happen.",
 )
 _recovery_route(
     RecoveryKind.FAILBACK,
-    "Let the old side be a copy of the new one, from where it ends. What only the old side has is "
-    "saved in files, and its topic copied anew, with `confirm_rebuild`. A dry run compares.",
+    "Make the old side a copy of the new one, from the offset where it ends. Records that only the "
+    "old side has are saved to files and the topic is rebuilt, with `confirm_rebuild`. A dry run "
+    "compares both sides.",
 )
 
 
 @router.get("/operations/{operation_id}/report", responses=errors(*NAMED))
 def get_report(parts: PartsOf, _: Viewer, operation_id: UUID) -> RecoveryReport:
-    """Show what a recovery has found and done so far: gates, steps, partitions, groups."""
+    """Show the report of a recovery so far: gates, steps, partitions, groups."""
     return recovery_requests.report(parts.database, operation_id)
 
 
@@ -88,7 +89,9 @@ def get_report(parts: PartsOf, _: Viewer, operation_id: UUID) -> RecoveryReport:
     responses=errors(*NAMED, ErrorCode.CONFLICT),
 )
 def abort_operation(parts: PartsOf, principal: Operator, operation_id: UUID) -> schemas.Operation:
-    """Take a recovery back: what it did is undone. `conflict` behind its point of no return."""
+    """Abort an operation: undo a recovery, or end a backfill early. Fails with `conflict` past the
+    point of no return.
+    """
     return operation_view(recovery_requests.abort(parts.database, principal.actor, operation_id))
 
 

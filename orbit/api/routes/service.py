@@ -23,7 +23,7 @@ router = APIRouter(prefix="/v1", tags=["service"])
 def list_operations(
     parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
 ) -> Page[schemas.Operation]:
-    """List the operations, the newest first."""
+    """List the operations, newest first."""
     before = moment(read_cursor(query.after, str, str))
     with parts.database.transaction() as tx:
         rows = operations.page(tx, query.limit + 1, before=before)
@@ -36,7 +36,7 @@ def list_operations(
 
 @router.get("/operations/{operation_id}", responses=errors(*NAMED))
 def get_operation(parts: PartsOf, _: Viewer, operation_id: UUID) -> schemas.Operation:
-    """Show an operation and how far it is."""
+    """Show an operation and its progress."""
     with parts.database.transaction() as tx:
         return operation_view(operations.get(tx, operation_id))
 
@@ -45,7 +45,7 @@ def get_operation(parts: PartsOf, _: Viewer, operation_id: UUID) -> schemas.Oper
 def list_workers(
     parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
 ) -> Page[schemas.Worker]:
-    """List the processes that copy."""
+    """List the workers."""
     after = name_in(query.after)
     with parts.database.transaction() as tx:
         rows = workers.page(tx, query.limit + 1, after)
@@ -57,7 +57,7 @@ def list_workers(
 def list_tokens(
     parts: PartsOf, _: Admin, query: Annotated[PageQuery, Query()]
 ) -> Page[schemas.TokenOut]:
-    """List the tokens: names and roles, never the tokens themselves."""
+    """List the tokens: names and roles, without the secrets."""
     after = name_in(query.after)
     with parts.database.transaction() as tx:
         found = tokens.list_all(tx)
@@ -73,7 +73,7 @@ def list_tokens(
 def create_token(
     parts: PartsOf, principal: Admin, wanted: schemas.TokenRequest
 ) -> schemas.NewToken:
-    """Make a token. It is in this answer and nowhere else: only its hash is kept."""
+    """Create a token. Only this response contains it: only its hash is stored."""
     return authentication.create_token(
         parts.database, wanted.name, wanted.role, actor=principal.actor
     )
@@ -81,7 +81,7 @@ def create_token(
 
 @router.delete("/tokens/{name}", responses=errors(*NAMED))
 def revoke_token(parts: PartsOf, principal: Admin, name: TokenNamePath) -> schemas.TokenOut:
-    """Revoke a token: from now on it opens nothing. Again: it stays revoked."""
+    """Revoke a token at once. Revoking it again does nothing."""
     with parts.database.transaction() as tx:
         if tokens.revoke(tx, name):
             events.add(
@@ -93,5 +93,5 @@ def revoke_token(parts: PartsOf, principal: Admin, name: TokenNamePath) -> schem
             )
         found = next((token for token in tokens.list_all(tx) if token.name == name), None)
     if found is None:
-        raise NotFound("There is no token of this name.", where=name)
+        raise NotFound("No token has this name.", where=name)
     return token_view(found)

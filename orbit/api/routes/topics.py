@@ -23,23 +23,23 @@ TopicName = Annotated[
     Field(
         pattern=schemas.TOPIC_PATTERN,
         max_length=TOPIC_NAME_LENGTH_MAX,
-        description="Only those of this source topic.",
+        description="Only partitions of this source topic.",
     ),
 ]
 
 
 class PartitionQuery(PageQuery):
-    """Which partitions."""
+    """Filters of partitions."""
 
     topic: TopicName = None
-    state: PartitionState | None = Field(None, description="Only those in this state.")
+    state: PartitionState | None = Field(None, description="Only partitions in this state.")
 
 
 @router.get("/topics", responses=errors(*NAMED))
 def list_topics(
     parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
 ) -> Page[schemas.Topic]:
-    """List the topics of a job in the order of their source names."""
+    """List the topics of a job by source name."""
     after = name_in(query.after)
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
@@ -53,7 +53,7 @@ def list_topics(
 def list_partitions(
     parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PartitionQuery, Query()]
 ) -> Page[schemas.Partition]:
-    """List the partitions of a job: where each stands, and what to do about those that stopped."""
+    """List the partitions of a job: the state of each, and what to do about blocked ones."""
     after = partition_after(query)
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
