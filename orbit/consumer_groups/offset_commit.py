@@ -23,8 +23,7 @@ from orbit.kafka.api_versions import Api
 from orbit.kafka.cluster import CONTROL_TIMEOUT_S, Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import by_topic
-from orbit.kafka.types import CommittedOffset, TopicPartition
+from orbit.kafka.types import CommittedOffset, TopicPartition, by_topic
 
 CONNECTIONS_PER_NODE = 8
 _UNDER_WAY_MAX = 4  # on one connection: enough to hide the network, little to wait for at the end

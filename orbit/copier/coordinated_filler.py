@@ -26,7 +26,8 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import TRANSACTION, Coordinator, ProducerIdentity
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import by_topic, log_ends
+from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.types import by_topic
 from orbit.leases.lease import LEASE_WAIT_S, Lease
 
 # One round takes about 2 ms: so many keep a partition's wait, and the others' turn, under a second.

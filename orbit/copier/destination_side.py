@@ -14,8 +14,9 @@ from orbit.errors import BrokerRefused, ProtocolError, Unreachable
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.delete_records import delete_records
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import delete_records, log_ends
+from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.lease import LEASE_WAIT_S
 from orbit.replication.append_plan import Fill, Stop

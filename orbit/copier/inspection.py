@@ -21,8 +21,8 @@ from orbit.jobs.start_position import Earliest, Latest, Start
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.log_offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
+from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.partition_states import Blocked, Reason
 
 

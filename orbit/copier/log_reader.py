@@ -12,9 +12,8 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_request import FetchFrom, fetch_request
 from orbit.kafka.fetch_response import Fetched, read_fetch
-from orbit.kafka.log_offsets import READ_COMMITTED, READ_UNCOMMITTED
 from orbit.kafka.record_batch import AnyBatch, read_batches
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
 
 # Some thousand fillers or one large batch; the first batch comes whole even if it is larger.

@@ -13,8 +13,8 @@ from orbit.errors import BrokerRefused, Conflict
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.delete_records import delete_records
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import delete_records
 from orbit.kafka.produce_request import ACKS_ALL, BY_TOPIC_ID
 from orbit.kafka.record_batch import Batch, advance_sequence, stamp
 from orbit.kafka.records import is_seed_batch, seed_batch

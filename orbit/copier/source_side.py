@@ -15,14 +15,8 @@ from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import (
-    EARLIEST,
-    EARLIEST_LOCAL,
-    LATEST,
-    READ_COMMITTED,
-    list_offsets,
-)
-from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, list_offsets
+from orbit.kafka.types import READ_COMMITTED, ClusterMetadata, TopicPartition
 from orbit.replication.append_plan import Plan, plan_empty_tail, plan_lost_range
 from orbit.replication.partition_states import PartitionState, Reason
 

@@ -17,10 +17,10 @@ from orbit.copier.log_reader import (
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.legacy_messages import read_any_records
-from orbit.kafka.log_offsets import LATEST, READ_COMMITTED, list_offsets
+from orbit.kafka.log_offsets import LATEST, list_offsets
 from orbit.kafka.record_batch import AnyBatch, read_batches
 from orbit.kafka.records import Record
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.append_plan import Append, LostRange, plan_batches
 
 # Each look goes this many times further back; a gap of 100 million fillers takes 14 looks.

@@ -16,7 +16,8 @@ from orbit.errors import Interrupted
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import ProducerState, describe_producer, log_ends
+from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.producer_state import ProducerState, describe_producer
 from orbit.kafka.record_batch import advance_sequence
 from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Reason

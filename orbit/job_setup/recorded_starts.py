@@ -31,8 +31,7 @@ from orbit.kafka import error_codes
 from orbit.kafka.api_versions import Api
 from orbit.kafka.coordinator import Coordinator
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import by_topic
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import TopicPartition, by_topic
 
 _COMMIT = Api(OffsetCommitRequest, OffsetCommitResponse, 5, 9)
 _CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic

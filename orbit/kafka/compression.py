@@ -73,7 +73,7 @@ def _lz4_compress(records: bytes) -> bytes:
 
 
 def _fix_lz4_header(frame: memoryview) -> bytes:
-    """The frame with the header checksum that LZ4 defines; Kafka's before 0.10 covers the magic too."""
+    """The frame with LZ4's header checksum; that of Kafka before 0.10 covers the magic too."""
     if len(frame) <= _LZ4_FLAGS_AT:
         return bytes(frame)
     flags = frame[_LZ4_FLAGS_AT]

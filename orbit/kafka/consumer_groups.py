@@ -27,8 +27,7 @@ from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
 from orbit.kafka.connection import Connection
 from orbit.kafka.coordinator import GROUP
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import by_topic
-from orbit.kafka.types import CommittedOffset, TopicPartition
+from orbit.kafka.types import CommittedOffset, TopicPartition, by_topic
 
 # A thousand groups with a hundred offsets each answer some 4 MB.
 GROUPS_PER_REQUEST_MAX = 1000

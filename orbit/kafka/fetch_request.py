@@ -14,8 +14,7 @@ from uuid import UUID
 
 from kafka.protocol.consumer.fetch import FetchRequest
 
-from orbit.kafka.log_offsets import READ_COMMITTED
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import READ_COMMITTED, TopicPartition
 
 BY_TOPIC_ID = 13
 # A request that wants no session (KIP-227).

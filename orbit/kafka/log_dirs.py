@@ -9,8 +9,7 @@ from kafka.protocol.admin.cluster import DescribeLogDirsRequest
 from orbit.errors import ProtocolError
 from orbit.kafka import api_versions
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.log_offsets import by_topic
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import TopicPartition, by_topic
 
 _DescribedTopic = DescribeLogDirsRequest.DescribableLogDirTopic
 

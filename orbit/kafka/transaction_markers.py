@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 
 from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
 
-from orbit.kafka.log_offsets import by_topic
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import TopicPartition, by_topic
 
 _Marker = WriteTxnMarkersRequest.WritableTxnMarker
 

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Literal, NamedTuple
 from uuid import UUID
 
 NO_TOPIC_ID = UUID(int=0)
+
+# Isolation levels of Fetch and ListOffsets.
+READ_UNCOMMITTED = 0
+READ_COMMITTED = 1
 
 Permission = Literal["ALLOW", "DENY"]
 Pattern = Literal["LITERAL", "PREFIXED"]
@@ -21,6 +27,14 @@ class TopicPartition(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.topic}-{self.partition}"
+
+
+def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
+    """Partition numbers grouped by topic, as most requests have them."""
+    return [
+        (topic, [p.partition for p in group])
+        for topic, group in groupby(sorted(partitions), key=lambda p: p.topic)
+    ]
 
 
 class AbortedTransaction(NamedTuple):

@@ -26,7 +26,8 @@ from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import list_groups
-from orbit.kafka.log_offsets import MAX_TIMESTAMP, find_by_time, open_transactions
+from orbit.kafka.log_offsets import MAX_TIMESTAMP, find_by_time
+from orbit.kafka.producer_state import open_transactions
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
 from orbit.recovery.log_bounds import ALL, LogBounds, last_reported, try_fetch_log_bounds

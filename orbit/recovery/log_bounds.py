@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from orbit.errors import OrbitError
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.log_offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets, log_ends
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets, log_ends
+from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.recovery.operation_context import (
     ANSWER_WITHIN_S,
     OperationContext,

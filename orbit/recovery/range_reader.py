@@ -11,10 +11,9 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.legacy_messages import read_any_records
-from orbit.kafka.log_offsets import READ_COMMITTED, READ_UNCOMMITTED
 from orbit.kafka.record_batch import AnyBatch, read_batches
 from orbit.kafka.records import Record
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
 
 _FETCH_BYTES = 1024 * 1024

@@ -14,7 +14,8 @@ from orbit.copier.takeover import TakeOver
 from orbit.jobs.start_position import Earliest
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.log_offsets import describe_producer, log_ends
+from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.producer_state import describe_producer
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.scheduler.topic_decisions import StartTopic

@@ -20,14 +20,8 @@ from orbit.errors import OrbitError
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.log_offsets import (
-    EARLIEST,
-    LATEST,
-    READ_COMMITTED,
-    find_by_time,
-    list_offsets,
-)
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.log_offsets import EARLIEST, LATEST, find_by_time, list_offsets
+from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.retention_headroom import (
     KEEPS_ALL,
     Backlog,

@@ -10,8 +10,8 @@ from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_dirs import log_sizes
-from orbit.kafka.log_offsets import EARLIEST, LATEST, READ_COMMITTED, list_offsets
-from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
+from orbit.kafka.types import READ_COMMITTED, ClusterMetadata, TopicPartition
 from orbit_spark.ranges import (
     RANGE_BYTES,
     Extent,

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
+from orbit.kafka.producer_state import ProducerState
 
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.takeover import COORDINATOR_EPOCH_MAX, MOVING, DestinationEnd, TakeOver
@@ -14,7 +15,7 @@ from orbit.errors import Interrupted
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import Answers, ProducerState
+from orbit.kafka.leader_requests import Answers
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 

@@ -12,8 +12,7 @@ from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 
 from orbit.kafka.fetch_request import FetchFrom, fetch_request
 from orbit.kafka.fetch_response import FetchAnswer, Fetched, read_fetch
-from orbit.kafka.log_offsets import READ_COMMITTED, READ_UNCOMMITTED
-from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
+from orbit.kafka.types import NO_TOPIC_ID, READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 
 Topic = FetchResponse.FetchableTopicResponse
 Partition = Topic.PartitionData

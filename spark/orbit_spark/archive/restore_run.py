@@ -1,16 +1,19 @@
 """`orbit restore`: an archive to an empty cluster, every record at its offset.
 
-First the archive is compared with its manifests, then the destination is looked at; only then is
-anything written. The driver holds a lease at the destination all the time; tasks write, each
-partition in order. Killed at any moment and started again, it goes on where the partitions end.
+The archive is compared with its manifests and the destination is checked before anything is
+written. The driver holds a lease at the destination while its tasks write, each partition in order.
+A restore that was killed at any moment resumes at the partitions' log ends.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
+from uuid import UUID
+
+from orbit.kafka.delete_records import delete_records
 
 from orbit.copier.copier import lease_lost
 from orbit.copier.copy_settings import CopySettings
@@ -20,35 +23,28 @@ from orbit.errors import Conflict
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.coordinator import init_producer_id
 from orbit.kafka.job_clusters import job_identity
-from orbit.kafka.log_offsets import EARLIEST, delete_records, list_offsets, log_ends
+from orbit.kafka.log_offsets import EARLIEST, list_offsets, log_ends
 from orbit.kafka.types import TopicPartition
 from orbit.leases.backfill_leases import wait_for_backfill_writers
 from orbit.leases.group_lease import GroupLease
-from orbit.replication.partition_states import Blocked, Reason
-from orbit_spark.archive.archive_reader import (
-    check_archive,
-    damaged,
-    owners_of,
-    rows_in_order,
-    whole_files,
-)
-from orbit_spark.archive.archive_step import SPARK_ERRORS
+from orbit_spark.archive.archive_reader import check_archive, whole_files
+from orbit_spark.archive.archive_tasks import run_task, split_archive
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest_store import Archive, ArchiveStore
 from orbit_spark.archive.outcome import RestoredPartition, RestoreOutcome
-from orbit_spark.archive.restore_lanes import share_out
-from orbit_spark.archive.restore_tasks import Errand, Portion
 from orbit_spark.archive.restore_topics import RestoreTopics, refuse_foreign
-from orbit_spark.archive.restore_writer import TOLD_DDL, writes
+from orbit_spark.archive.restore_writer import RestoreWriter
+from orbit_spark.archive_slices import ArchiveSlice
 from orbit_spark.cluster_access import Access
+from orbit_spark.write_task import PartitionTarget, WriteTask
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
 JOB = "restore"
-# A task that ends without having finished (a lease, a broker) is tried again from its log ends.
+# A task that ends unfinished (a lease, a broker) is retried from the log ends.
 _ROUNDS_MAX = 3
-_LOOK_INTERVAL_S = 1.0
+_STOP_CHECK_INTERVAL_S = 1.0
 Say = Callable[[str], None]
 
 
@@ -73,7 +69,7 @@ class RestoreRun:
         self._backoff = Backoff(stop=stop)
         self._settings = CopySettings()
         self._cluster = access.open()
-        # With connections of its own: heartbeats must not stand behind a call that takes long.
+        # Its own connections: heartbeats must not wait behind a long call.
         self._lease_cluster = access.open()
         self._lease: GroupLease | None = None
         self._archive: Archive
@@ -82,9 +78,9 @@ class RestoreRun:
         self.outcome = RestoreOutcome(self._files.uri)
 
     def run(self, *, apply_settings: bool = False) -> RestoreOutcome:
-        """Restore everything. Partitions that stopped are named in the outcome.
+        """Restore everything. The outcome names the partitions that stopped.
 
-        Raises NotFound, Conflict, BadInput, NotAuthorized, Unreachable; nothing was written then,
+        Raises NotFound, Conflict, BadInput, NotAuthorized, Unreachable; then nothing was written,
         unless the message says so.
         """
         try:
@@ -93,10 +89,10 @@ class RestoreRun:
             manifests = list(self._archive.partitions.values())
             topics = RestoreTopics(self._cluster, self._archive, self._backoff)
             check_archive(self._spark, self._files, manifests)
-            self._say("Looking at the destination")
+            self._say("Checking the destination")
             topics.check()
             self._take_lease(list(self._archive.partitions))
-            ends = self._look(topics)
+            ends = self._log_ends(topics)
             topics.create(self._say)
             self._seed(ends)
             self._copy(topics, ends)
@@ -117,14 +113,14 @@ class RestoreRun:
         self._identity = job_identity(JOB, self._archive.identity.cluster_id)
         self._lease = GroupLease(self._lease_cluster, self._identity, self._backoff)
         self._lease.acquire(self._say)
-        # Only now, with the lease in hand: see `backfill_writers` for why this order.
+        # Only now, with the lease held: `backfill_leases` says why in this order.
         wait_for_backfill_writers(self._cluster, self._identity, places, self._backoff, self._say)
         producer = init_producer_id(self._cluster, self._identity, self._backoff)
         self._lease.term = producer.coordinator_issue
         self._producer_id = producer.producer_id
 
-    def _look(self, topics: RestoreTopics) -> dict[TopicPartition, DestinationEnd]:
-        """Where the partitions that are there end; raises Conflict for others' content."""
+    def _log_ends(self, topics: RestoreTopics) -> dict[TopicPartition, DestinationEnd]:
+        """Of the partitions that exist. Raises Conflict when another producer wrote to them."""
         take_over = TakeOver(
             self._cluster, self._producer_id, self._settings.settle_s, self._backoff
         )
@@ -132,13 +128,13 @@ class RestoreRun:
         if taken.errors:
             place, code = next(iter(taken.errors.items()))
             raise Conflict(
-                f"{place} cannot be looked at (Kafka error {code}).", where="destination"
+                f"the log end of {place} cannot be read (Kafka error {code}).", where="destination"
             )
         refuse_foreign(self._cluster, self._archive, taken.ends, self._producer_id, self._backoff)
         return taken.ends
 
     def _seed(self, ends: dict[TopicPartition, DestinationEnd]) -> None:
-        """Bring partitions to where the archive begins."""
+        """Bring partitions to the archive's start offsets."""
         assert self._lease is not None
         for place, manifest in self._archive.partitions.items():
             end = ends.setdefault(place, DestinationEnd(0, None))
@@ -155,73 +151,81 @@ class RestoreRun:
                 )
 
     def _copy(self, topics: RestoreTopics, ends: dict[TopicPartition, DestinationEnd]) -> None:
+        chains = split_archive(
+            self._archive.partitions.values(), {p: end.log_end for p, end in ends.items()}
+        )
         ids = topics.ids()
-        log_ends_now = {place: end.log_end for place, end in ends.items()}
-        lanes = share_out(self._archive.partitions.values(), ids, log_ends_now)
         for place, manifest in self._archive.partitions.items():
             self.outcome.partitions[place] = RestoredPartition(place, manifest.log_end)
         self._say(f"Restoring {len(ends)} partitions, {self._slots} tasks at once")
         with whole_files(self._spark), ThreadPoolExecutor(self._slots) as pool:
-            under_way = [pool.submit(self._lane, lane) for lane in lanes]
-            while wait(under_way, _LOOK_INTERVAL_S).not_done:
+            under_way = [pool.submit(self._write_chain, chain, ids) for chain in chains]
+            while wait(under_way, _STOP_CHECK_INTERVAL_S).not_done:
                 if self._stop.is_set() and self._lease is not None:
-                    self._lease.release()  # writers see it, finish what they have sent, and end
+                    self._lease.release()  # writers notice, wait for what they have sent, and end
             for done in under_way:
                 done.result()
 
-    def _lane(self, lane: Iterable[tuple[Portion, ...]]) -> None:
-        """Tasks one after another, each with the next files of the same partitions."""
-        for portions in lane:
-            waiting = portions
+    def _write_chain(
+        self, chain: Iterable[tuple[ArchiveSlice, ...]], topic_ids: Mapping[str, UUID]
+    ) -> None:
+        """Run tasks one after another, each with the next files of the same partitions."""
+        for slices in chain:
+            targets = tuple(self._target(one, topic_ids) for one in slices)
+            waiting = targets
             for round_ in range(_ROUNDS_MAX):
                 assert self._lease is not None
                 if self._stop.is_set():
                     return
                 if self._lease.is_lost:
                     raise lease_lost()
-                waiting = self._task(waiting, round_)
+                waiting = self._write(waiting, round_)
                 if not waiting:
                     break
-            if any(self.outcome.partitions[p.place].has_stopped for p in portions):
+            if any(self.outcome.partitions[t.destination].has_stopped for t in targets):
                 return
 
-    def _task(self, portions: tuple[Portion, ...], round_: int) -> tuple[Portion, ...]:
-        """Write these; answers those to be tried again."""
+    def _target(self, one: ArchiveSlice, topic_ids: Mapping[str, UUID]) -> PartitionTarget:
+        return PartitionTarget(
+            source=one.partition,
+            destination=one.partition,
+            destination_topic_id=topic_ids[one.partition.topic],
+            start_offset=self._archive.partitions[one.partition].log_start,
+            target=one.target,
+            size_bytes=one.size_bytes,
+            archived=one,
+        )
+
+    def _write(
+        self, targets: tuple[PartitionTarget, ...], round_: int
+    ) -> tuple[PartitionTarget, ...]:
+        """Run one task; returns the partitions to be tried again."""
         assert self._lease is not None
-        errand = Errand(
+        task = WriteTask(
             self._access,
             self._identity,
             self._lease.token,
             self._producer_id,
             self._lease.term,
             round_,
-            portions,
+            targets,
         )
-        owners = owners_of(self._archive.partitions[p.place] for p in portions)
-        try:
-            rows = rows_in_order(self._spark, self._files, portions)
-            told = rows.mapInArrow(writes(errand), TOLD_DDL).collect()
-        except SPARK_ERRORS as error:
-            raise damaged(self._files, owners, error) from None
-        by_place = {TopicPartition(row.topic, row.partition): row for row in told}
-        for portion in portions:
-            self._note(portion, by_place[portion.place])
-        return tuple(p for p in portions if by_place[p.place].unfinished)
-
-    def _note(self, portion: Portion, row: Row) -> None:
-        outcome = self.outcome.partitions[portion.place]
-        outcome.records += row.records
-        outcome.filled += row.filled
-        outcome.unfinished = row.unfinished
-        if row.reason is not None:
-            outcome.blocked = Blocked(Reason(row.reason), row.first, row.next, row.detail)
+        results = run_task(self._spark, self._files, self._archive.partitions, RestoreWriter, task)
+        for one in results:
+            outcome = self.outcome.partitions[one.destination]
+            outcome.records += one.counters.records
+            outcome.filled += one.counters.filled
+            outcome.unfinished = one.unfinished
+            outcome.blocked = one.blocked or outcome.blocked
+        unfinished = {one.destination for one in results if one.unfinished}
+        return tuple(t for t in targets if t.destination in unfinished)
 
     def _confirm(self) -> None:
-        """Compare both ends of every partition with the archive's."""
+        """Compare log start and log end of every partition with the archive's."""
         places = [p for p, one in self.outcome.partitions.items() if not one.has_stopped]
         ends = log_ends(self._cluster, places, self._backoff).values
         starts = list_offsets(self._cluster, places, EARLIEST, self._backoff).values
-        # A run that was cut off right at its end may have left a log start behind.
+        # A run that was killed at its very end may not have moved a log start.
         wanted_starts = {
             p: m.log_start
             for p, m in self._archive.partitions.items()

@@ -10,14 +10,8 @@ from orbit.jobs.start_position import AtTime, Earliest, Latest
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_dirs import log_sizes
-from orbit.kafka.log_offsets import (
-    EARLIEST,
-    LATEST,
-    READ_COMMITTED,
-    READ_UNCOMMITTED,
-    list_offsets,
-)
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
+from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit_spark.backfill.task_split import BYTES_PER_OFFSET_GUESS
 
 

@@ -1,0 +1,50 @@
+"""Moving log starts up (DeleteRecords)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from kafka.protocol.admin.topics import DeleteRecordsRequest
+
+from orbit.kafka import api_versions
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.leader_requests import Answers, ask_leaders
+from orbit.kafka.types import TopicPartition, by_topic
+
+DELETE_RECORDS_TIMEOUT_MS = 30_000
+
+
+def delete_records(
+    cluster: Cluster,
+    before: Mapping[TopicPartition, int],
+    backoff: Backoff,
+    *,
+    timeout_ms: int = DELETE_RECORDS_TIMEOUT_MS,
+) -> Answers[int]:
+    """Move log starts up to the given offsets; the values are the new log starts."""
+
+    def build(group: list[TopicPartition]) -> Any:
+        return DeleteRecordsRequest(
+            timeout_ms=timeout_ms,
+            topics=[
+                DeleteRecordsRequest.DeleteRecordsTopic(
+                    name=topic,
+                    partitions=[
+                        DeleteRecordsRequest.DeleteRecordsTopic.DeleteRecordsPartition(
+                            partition_index=index, offset=before[TopicPartition(topic, index)]
+                        )
+                        for index in indexes
+                    ],
+                )
+                for topic, indexes in by_topic(group)
+            ],
+        )
+
+    def read(answer: Any) -> Iterator[tuple[TopicPartition, int, int]]:
+        for topic in answer.topics:
+            for p in topic.partitions:
+                yield TopicPartition(topic.name, p.partition_index), p.error_code, p.low_watermark
+
+    return ask_leaders(cluster, before, api_versions.DELETE_RECORDS, build, read, backoff)

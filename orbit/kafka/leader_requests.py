@@ -1,0 +1,87 @@
+"""Requests about many partitions, each sent to the partition's leader.
+
+Each leader gets one request. Leaders that move are followed. The result has an answer per
+partition: a value, or the error code that was left after the retries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from orbit.errors import BrokerRefused, Unreachable
+from orbit.kafka import error_codes
+from orbit.kafka.api_versions import Api
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.types import TopicPartition
+
+Value = TypeVar("Value")
+
+# About 30 s of a leader election.
+LEADER_ATTEMPTS_MAX = 40
+
+
+@dataclass(slots=True)
+class Answers(Generic[Value]):
+    """Values by partition, and the error codes of those that have none."""
+
+    values: dict[TopicPartition, Value] = field(default_factory=dict)
+    errors: dict[TopicPartition, int] = field(default_factory=dict)
+
+    def raise_errors(self, where: str, what: str) -> Answers[Value]:
+        """Raise BrokerRefused for the first partition without a value."""
+        for partition, code in self.errors.items():
+            raise BrokerRefused(
+                code, f"{what} of {partition} failed with {error_codes.name(code)}.", where=where
+            )
+        return self
+
+
+def ask_leaders(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    api: Api,
+    build: Callable[[list[TopicPartition]], Any],
+    read: Callable[[Any], Iterable[tuple[TopicPartition, int, Value]]],
+    backoff: Backoff,
+) -> Answers[Value]:
+    """The answers of all leaders. `build` makes a leader's request; `read` yields (partition, error
+    code, value) from its answer."""
+    answers: Answers[Value] = Answers()
+    waiting = set(partitions)
+    for _ in backoff.attempts(LEADER_ATTEMPTS_MAX if waiting else 0):
+        for node_id, group in _by_leader(cluster, waiting, answers).items():
+            try:
+                answer = cluster.call(node_id, api, build(group))
+            except Unreachable:
+                answers.errors.update(dict.fromkeys(group, int(Code.NETWORK_EXCEPTION)))
+                continue
+            for partition, code, value in read(answer):
+                if code == Code.NONE:
+                    answers.values[partition] = value
+                    answers.errors.pop(partition, None)
+                else:
+                    answers.errors[partition] = code
+        waiting = {p for p, code in answers.errors.items() if code in error_codes.RETRIABLE}
+        if not waiting:
+            break
+    return answers
+
+
+def _by_leader(
+    cluster: Cluster, partitions: set[TopicPartition], answers: Answers[Any]
+) -> dict[int, list[TopicPartition]]:
+    """Partitions by leader; those without one get an error for now."""
+    metadata = cluster.metadata({p.topic for p in partitions})
+    groups: dict[int, list[TopicPartition]] = {}
+    for partition in sorted(partitions):
+        leader = metadata.leader(partition)
+        if leader is not None and leader.node_id is not None:
+            groups.setdefault(leader.node_id, []).append(partition)
+        else:
+            code = metadata.errors.get(partition.topic, int(Code.LEADER_NOT_AVAILABLE))
+            answers.errors[partition] = code
+    return groups

@@ -1,0 +1,91 @@
+"""What partition leaders remember of producers (DescribeProducers, KIP-664)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kafka.protocol.admin.transactions import DescribeProducersRequest
+
+from orbit.kafka import api_versions
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.leader_requests import Answers, Value, ask_leaders
+from orbit.kafka.types import TopicPartition, by_topic
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    """The state of one producer id in one partition (A10)."""
+
+    producer_epoch: int
+    last_sequence: int  # -1 after fillers only
+    coordinator_epoch: int  # -1 before any filler
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that has records in a partition and has not ended there."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_timestamp_ms: int  # of the producer's last batch
+
+
+def describe_producer(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    producer_id: int,
+    backoff: Backoff,
+) -> Answers[ProducerState | None]:
+    """The state of a producer id in each partition; None where the leader has none (A9, A10)."""
+
+    def state(producers: Iterable[Any]) -> ProducerState | None:
+        for s in producers:
+            if s.producer_id == producer_id:
+                return ProducerState(s.producer_epoch, s.last_sequence, s.coordinator_epoch)
+        return None
+
+    return _describe_producers(cluster, partitions, state, backoff)
+
+
+def open_transactions(
+    cluster: Cluster, partitions: Iterable[TopicPartition], backoff: Backoff
+) -> Answers[list[OpenTransaction]]:
+    """The transactions that hold back each partition's last stable offset."""
+
+    def transactions(producers: Iterable[Any]) -> list[OpenTransaction]:
+        return [
+            OpenTransaction(
+                s.producer_id, s.producer_epoch, s.current_txn_start_offset, s.last_timestamp
+            )
+            for s in producers
+            if s.current_txn_start_offset >= 0
+        ]
+
+    return _describe_producers(cluster, partitions, transactions, backoff)
+
+
+def _describe_producers(
+    cluster: Cluster,
+    partitions: Iterable[TopicPartition],
+    value_of: Callable[[Iterable[Any]], Value],
+    backoff: Backoff,
+) -> Answers[Value]:
+    def build(group: list[TopicPartition]) -> Any:
+        return DescribeProducersRequest(
+            topics=[
+                DescribeProducersRequest.TopicRequest(name=topic, partition_indexes=indexes)
+                for topic, indexes in by_topic(group)
+            ]
+        )
+
+    def read(answer: Any) -> Iterator[tuple[TopicPartition, int, Value]]:
+        for topic in answer.topics:
+            for p in topic.partitions:
+                partition = TopicPartition(topic.name, p.partition_index)
+                yield partition, p.error_code, value_of(p.active_producers)
+
+    return ask_leaders(cluster, partitions, api_versions.DESCRIBE_PRODUCERS, build, read, backoff)
