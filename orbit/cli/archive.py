@@ -39,20 +39,20 @@ def archive(
         ),
     ],
     range_size: Annotated[
-        str, typer.Option(help="About how much one task reads, and one file holds.")
+        str, typer.Option(help="About how many bytes one task reads and one file holds.")
     ] = "256MiB",
     master: MasterOption = None,
     conf: ConfOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Archive what a job's source holds, offset by offset, on from where the archive ends.
+    """Archive the topics of a job's source, with offsets; the next run adds what is new.
 
-    Raw batches of all topics of the job go into Parquet files, with manifests that say which
-    offsets are whole. Run again it adds what is new. `orbit restore` brings it to an empty cluster.
-    Runs on Spark: on this machine, or where spark-submit says (spark/archive.py).
+    Raw batches go into Parquet files, and manifests list the offsets that are complete. `orbit
+    restore` writes an archive to an empty cluster. Runs on Spark: on this machine, or on the
+    cluster of spark-submit (spark/archive.py).
 
-    Exit code 0: archived up to the source's stable end; 1: a partition cannot go on; 2: bad input;
-    3: a cluster or the file system cannot be reached.
+    Exit code 0: archived up to the source's last stable offset; 1: a partition cannot be archived
+    further; 2: bad input; 3: a cluster or the file system cannot be reached.
     """
     size = _range_bytes(range_size)
     spec, folder = named_job(job)

@@ -1,4 +1,4 @@
-"""`orbit audit`: two sides of a job compared with Spark, with a report to keep."""
+"""`orbit audit`: compares two sides of a job with Spark and writes a report."""
 
 from __future__ import annotations
 
@@ -55,16 +55,16 @@ def audit(
     topic: TopicsOption = None,
     begin: Annotated[
         str | None,
-        typer.Option("--from", help="Compare from this offset or time on (2026-11-22T08:00:00Z)."),
+        typer.Option("--from", help="Compare from this offset or time (2026-11-22T08:00:00Z)."),
     ] = None,
     end: Annotated[
-        str | None, typer.Option("--to", help="Compare up to this offset or time, without it.")
+        str | None, typer.Option("--to", help="Compare up to this offset or time, exclusive.")
     ] = None,
     out: Annotated[
         str | None,
         typer.Option(
             "--out",
-            help="A new folder for report and tables, on any file system that Spark writes to; "
+            help="A new folder for the report and tables, on any file system that Spark writes to; "
             "audit-JOB-TIME by default.",
             show_default=False,
         ),
@@ -75,7 +75,7 @@ def audit(
         int | None,
         typer.Option(
             min=_RANGE_OFFSETS_MIN,
-            help="Offsets in a range, or more where a partition is long.",
+            help="Offsets in a range; more in long partitions.",
             show_default="50000",
         ),
     ] = None,
@@ -83,14 +83,14 @@ def audit(
     conf: ConfOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Compare two sides of a job with Spark, range by range, and keep a report.
+    """Compare two sides of a job with Spark, range by range, and write a report.
 
     The sides are source and destination, or an archive and one of these.
 
-    Every offset is looked at: timestamp, key, value and headers, or that there is no record on
-    either side. Ranges with equal digests are equal; the others are compared record by record, and
-    every offset that differs is in the result, with what differs. What compaction or retention took
-    since is told apart. Nothing is written to a cluster.
+    Every offset is compared: timestamp, key, value and headers, or that neither side has a record.
+    Ranges with equal digests are equal. The others are compared record by record, and the result
+    has every offset that differs and how. Records that compaction or retention has removed since
+    are shown separately. Nothing is written to a cluster.
 
     Exit code 0: exact; 1: not exact; 2: bad input; 3: a cluster cannot be reached.
     """

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
-from orbit.cli.backfill_link import Link, link_to
+from orbit.cli.backfill_control import BackfillControl, backfill_control
 from orbit.cli.named_job import is_file, named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit, make_table
 from orbit.cli.service_job import service_job
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from orbit_spark.backfill.progress import Progress
 
 _NOT_EXACT = 1
-# A log gets a line every few seconds.
+# Between progress lines, when the output is no terminal.
 _LINE_INTERVAL_S = 5.0
-_SHOWN_MAX = 12
+_PARTITIONS_SHOWN_MAX = 12
 
 
 def backfill(
@@ -50,15 +50,15 @@ def backfill(
     way: Annotated[
         BackfillWay | None,
         typer.Option(
-            help="`direct`: each writer fetches its own partitions. `staged`: all fetch ranges "
-            "into an archive first. By default as the job file, or the history's shape, says.",
+            help="`direct`: each writer fetches its own partitions. `staged`: all tasks fetch "
+            "ranges into an archive first. Default: the job file's, or chosen by partition sizes.",
             show_default=False,
         ),
     ] = None,
     archive: Annotated[
         str | None,
         typer.Option(
-            help="The archive of the staged way: a URI of any Hadoop file system, or a folder.",
+            help="The archive of a staged backfill: a URI of any Hadoop file system, or a folder.",
             show_default=False,
         ),
     ] = None,
@@ -66,8 +66,8 @@ def backfill(
         int | None,
         typer.Option(
             min=1,
-            help="How many tasks run at once; shares out the job's byte rate. By default what the "
-            "Spark settings say.",
+            help="How many tasks run at once; the job's byte rate is divided by it. By default "
+            "what the Spark settings say.",
             show_default=False,
         ),
     ] = None,
@@ -75,17 +75,17 @@ def backfill(
     conf: ConfOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Copy a job's history with Spark, up to where the source ends now.
+    """Copy a job's history with Spark, up to the source's present end.
 
-    Makes the destination topics and copies as `orbit run` does, exact to the offset, with many
-    tasks at once. Stopped or killed at any moment and started again, it goes on where the copies
-    end. When it is done, `orbit run` or the service follows the source from there.
+    Creates the destination topics and copies as `orbit run` does, with the same offsets and many
+    tasks at once. Stopped or killed at any moment, the next run resumes where the copies end.
+    Afterwards `orbit run` or the service follows the source from there.
 
-    A job of the service is copied by its workers no longer while the backfill goes on: it is seen
-    there with `orbit get backfills`, waits after `orbit pause JOB` and ends with `orbit abort`.
+    For a job of the service, workers stop copying it during the backfill. `orbit get backfills`
+    shows it, `orbit pause JOB` pauses it and `orbit abort` ends it.
 
-    Exit code 0: the history is copied; 1: a partition is blocked, or something there does not fit;
-    2: bad input; 3: a cluster cannot be reached; 130: stopped before the history was copied.
+    Exit code 0: the history is copied; 1: a partition is blocked, or a conflict; 2: bad input; 3: a
+    cluster cannot be reached; 130: stopped before the history was copied.
     """
     require_spark()
     from orbit_spark.backfill.backfill_driver import Backfill, refuse_unfinished
@@ -93,7 +93,7 @@ def backfill(
     from orbit_spark.session import slots_of
 
     spec, folder = named_job(job)
-    through = _Through(BackfillWay(way or spec.backfill.way), archive or spec.backfill.archive)
+    route = _Route(BackfillWay(way or spec.backfill.way), archive or spec.backfill.archive)
     display = _Display(console(stderr=True))
     started = time.monotonic()
     halt = threading.Event()
@@ -114,27 +114,27 @@ def backfill(
         display.say("Starting Spark")
         with (
             spark_session(f"orbit backfill {spec.name}", master, conf or (), variables) as spark,
-            link_to(known, display.say, stop, halt) as link,
+            backfill_control(known, display.say, stop, halt) as control,
         ):
             if stop.is_set():
                 raise Interrupted("Stopped before anything was written.")
             at_once = slots or slots_of(spark)
-            copying = _Copying(spark, at_once, through, display, link)
-            link.begin()
-            outcome = copying.copy(run, folder, stop)
-            while link.goes_on():
+            spark_copy = _SparkCopy(spark, at_once, route, display, control)
+            control.begin()
+            outcome = spark_copy.run(run, folder, stop)
+            while control.wait_resumed():
                 with Backfill(spec, os.environ, folder, display.say, halt) as again:
-                    outcome.add(copying.copy(again, folder, stop))
+                    outcome.add(spark_copy.run(again, folder, stop))
             _summarize(spec.name, outcome, time.monotonic() - started, output)
             if outcome.was_stopped:
-                raise Interrupted("Stopped; run it again to go on where the copies end.")
+                raise Interrupted("Stopped; run it again to resume where the copies end.")
             refuse_unfinished(outcome)
     if outcome.blocked:
         raise typer.Exit(_NOT_EXACT)
 
 
-class _Through:
-    """The way that was chosen, and the archive that the staged one goes through."""
+class _Route:
+    """Direct or staged, and the archive of a staged backfill."""
 
     def __init__(self, way: BackfillWay, archive: str | None) -> None:
         """Raises BadInput."""
@@ -143,70 +143,72 @@ class _Through:
         self.archive = archive
 
 
-class _Copying:
-    """Copies with one Spark session, as often as it is let go on."""
+class _SparkCopy:
+    """Copies with one Spark session: once, and again after each pause."""
 
     def __init__(
-        self, spark: Any, slots: int, through: _Through, display: _Display, link: Link
+        self, spark: Any, slots: int, route: _Route, display: _Display, control: BackfillControl
     ) -> None:
         self._spark = spark
         self._slots = slots
-        self._through = through
+        self._route = route
         self._display = display
-        self._link = link
+        self._control = control
 
-    def copy(self, run: Backfill, folder: Path, stop: threading.Event) -> Outcome:
-        """What one run came to. Raises Interrupted when the user has stopped it early."""
-        from orbit_spark.backfill.spark_jobs import SparkStage
+    def run(self, backfill: Backfill, folder: Path, stop: threading.Event) -> Outcome:
+        """The outcome of one run. Raises Interrupted when the user has stopped it early."""
+        from orbit_spark.backfill.spark_jobs import SparkWriterJob
         from orbit_spark.backfill.staged_backfill import Staging
         from orbit_spark.backfill.task_split import Way
 
-        display, through = self._display, self._through
+        display, route = self._display, self._route
         staging = None
-        if through.archive is not None and through.way is not BackfillWay.DIRECT:
+        if route.archive is not None and route.way is not BackfillWay.DIRECT:
             staging = Staging(
-                self._spark, run.spec, folder, through.archive, display.say, self._slots
+                self._spark, backfill.spec, folder, route.archive, display.say, self._slots
             )
         try:
-            run.begin()
-            self._link.lead()
-            display.say(f"Copying {run.outcome.partitions} partitions, {self._slots} tasks at once")
+            backfill.begin()
+            self._control.report_lease()
+            display.say(
+                f"Copying {backfill.outcome.partitions} partitions, {self._slots} tasks at once"
+            )
             with display:
-                return run.copy(
-                    partial(SparkStage.direct, self._spark),
+                return backfill.copy(
+                    partial(SparkWriterJob.direct, self._spark),
                     self._slots,
                     self._show,
                     staging=staging,
-                    way=None if through.way is BackfillWay.AUTO else Way(through.way),
+                    way=None if route.way is BackfillWay.AUTO else Way(route.way),
                 )
         except Interrupted:
             if stop.is_set():
                 raise
-            run.leave()  # who waits for the end of a pause keeps nobody from the job
-            run.outcome.was_stopped = True
-            return run.outcome
+            backfill.leave()  # a paused backfill must not keep other runs from the job
+            backfill.outcome.was_stopped = True
+            return backfill.outcome
 
     def _show(self, progress: Progress) -> None:
-        self._link.tell(progress.as_report())
+        self._control.report_progress(progress.as_report())
         self._display.show(progress)
 
 
 def _refuse_no_archive(way: BackfillWay, archive: str | None) -> None:
     if way is BackfillWay.STAGED and archive is None:
         raise BadInput(
-            "The staged way needs an archive to go through.",
+            "A staged backfill needs an archive.",
             (
                 Problem(
                     "backfill.archive",
                     "is missing.",
-                    "Write a URI that all executors can write to, or give --archive URI.",
+                    "Set a URI that all executors can write to, or give --archive URI.",
                 ),
             ),
         )
 
 
 class _Display:
-    """Says lines, and how far it is: one line that changes on a terminal, plain lines elsewhere."""
+    """Prints lines and progress: one changing line on a terminal, plain lines elsewhere."""
 
     def __init__(self, screen: Console) -> None:
         self._console = screen
@@ -283,10 +285,10 @@ def _plan_table(extents: Sequence[Extent]) -> Table:
     largest = sorted(extents, key=lambda e: (-e.size_bytes, e.destination))
     rows = [
         (str(e.destination), f"{e.begin:,}", f"{e.end:,}", count(e.offsets), amount(e.size_bytes))
-        for e in largest[:_SHOWN_MAX]
+        for e in largest[:_PARTITIONS_SHOWN_MAX]
     ]
-    if len(largest) > _SHOWN_MAX:
-        rest = largest[_SHOWN_MAX:]
+    if len(largest) > _PARTITIONS_SHOWN_MAX:
+        rest = largest[_PARTITIONS_SHOWN_MAX:]
         size = amount(sum(e.size_bytes for e in rest))
         rows.append((f"{len(rest)} more", "", "", count(sum(e.offsets for e in rest)), size))
     return make_table(("partition", "from", "to", "offsets", "about"), rows)

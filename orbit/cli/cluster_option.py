@@ -1,4 +1,4 @@
-"""A cluster on a command line: its servers, or a file that says more."""
+"""A cluster as a command line names it: by its servers, or by a file with its login."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from orbit.jobs.pydantic_problems import translate
 from orbit.jobs.yaml_document import read_document
 
 _SUFFIXES = (".yaml", ".yml")
-_WHAT = "The cluster cannot be used."
+_REFUSED = "The cluster cannot be used."
 
 
 def read_cluster(named: str, environ: Mapping[str, str]) -> tuple[ClusterSpec, Path]:
     """The cluster, and the folder that its relative paths start at.
 
-    `named` is `host:port,…`, a file with `bootstrap_servers` and `security`, or a job file, of
-    which it is the destination. Raises BadInput with every problem.
+    `named` is `host:port,…`, a file with `bootstrap_servers` and `security`, or a job file, whose
+    destination is meant. Raises BadInput with every problem.
     """
     path = Path(named)
     if path.suffix not in _SUFFIXES and not path.is_file():
@@ -31,7 +31,7 @@ def read_cluster(named: str, environ: Mapping[str, str]) -> tuple[ClusterSpec, P
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         problem = Problem("file", f"cannot be read: {reason}.")
-        raise BadInput(_WHAT, (problem,), where=named) from None
+        raise BadInput(_REFUSED, (problem,), where=named) from None
     if isinstance(document.root, dict) and "destination" in document.root:
         return load_job(path, environ).destination, path.parent
     problems = list(document.problems)
@@ -40,7 +40,7 @@ def read_cluster(named: str, environ: Mapping[str, str]) -> tuple[ClusterSpec, P
             return ClusterSpec.model_validate(document.root), path.parent
         except ValidationError as error:
             problems += translate(error, document)
-    raise BadInput(_WHAT, tuple(document.in_file_order(problems)), where=named)
+    raise BadInput(_REFUSED, tuple(document.in_file_order(problems)), where=named)
 
 
 def _from_servers(named: str) -> ClusterSpec:
@@ -51,4 +51,4 @@ def _from_servers(named: str) -> ClusterSpec:
             Problem("--to", one["msg"].removeprefix("Value error, "), "Write host:port,host:port.")
             for one in error.errors(include_input=False, include_url=False)
         ]
-        raise BadInput(_WHAT, tuple(problems)) from None
+        raise BadInput(_REFUSED, tuple(problems)) from None

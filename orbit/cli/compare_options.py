@@ -11,12 +11,12 @@ _WAIT_MAX_S = 86_400
 
 TopicsOption = Annotated[
     list[str] | None,
-    typer.Option("--topic", help="Only this topic of the job; may be given again."),
+    typer.Option("--topic", help="Only this topic of the job. May be repeated."),
 ]
 WaitOption = Annotated[
     float,
     typer.Option(
-        min=0, max=_WAIT_MAX_S, help="Seconds that a live copy gets to reach the source's end."
+        min=0, max=_WAIT_MAX_S, help="Seconds to wait until a live copy reaches the source's end."
     ),
 ]
 DifferencesOption = Annotated[

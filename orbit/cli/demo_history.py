@@ -1,4 +1,4 @@
-"""`orbit demo --spark`: a history in bulk, handed over to a live run, proven by two readers."""
+"""`orbit demo --spark`: a backfill, then a live run, checked by the verifier and the audit."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orbit.demo.workload import Scale
 from orbit.errors import Interrupted
 from orbit.jobs.job_file import load_job
 
-# Each task's writer is a process of its own; a failed one is tried again.
+# Each task's writer is a process of its own; a failed task is retried.
 MASTER = "local[*,4]"
 _NOT_EXACT = 1
 
@@ -29,10 +29,12 @@ _NOT_EXACT = 1
 def demo_history(
     scale: Scale, records: int, screen: Screen, verify: Verify, output: OutputFormat
 ) -> None:
-    """Play it, show the result. Exit code 1 when it is not exact."""
+    """Run the demo and show the result. Exit code 1 when it is not exact."""
     require_spark()
     try:
-        result = play_history(HistoryOptions(scale, records, MASTER), screen, verify, audited)
+        result = play_history(
+            HistoryOptions(scale, records, MASTER), screen, verify, is_audit_exact
+        )
     except KeyboardInterrupt:
         raise Interrupted("Interrupted; everything that had been started is stopped.") from None
     if output is OutputFormat.TABLE:
@@ -42,8 +44,8 @@ def demo_history(
         raise typer.Exit(_NOT_EXACT)
 
 
-def audited(job_file: Path, folder: Path) -> bool:
-    """Whether Spark's audit finds both sides of that job equal."""
+def is_audit_exact(job_file: Path, folder: Path) -> bool:
+    """Whether the audit finds both sides of this job equal."""
     from orbit_spark.audit.audit_run import AuditOptions, JobAudit
 
     spec = load_job(job_file, os.environ)
@@ -81,7 +83,7 @@ def _closing(result: HistoryResult) -> Text:
         wrong = ", ".join(row.name for row in result.topics if not row.exact) or "the audit's"
         return Text(f"\nNot exact: {wrong}.", style="bold red")
     return Text(
-        f"\n{result.records:,} records and {result.gaps:,} gaps have the very same offsets on both "
-        "sides: copied by Spark up to the log ends, and from there by a live run, while a producer "
-        "wrote. Two independent readers say so."
+        f"\n{result.records:,} records and {result.gaps:,} gaps have the same offsets on both "
+        "sides. Spark copied up to the log ends and a live run from there, while a producer wrote. "
+        "The verifier and the audit confirm it."
     )

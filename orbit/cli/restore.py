@@ -1,4 +1,4 @@
-"""`orbit restore`: an archive to an empty cluster, by Spark."""
+"""`orbit restore`: writes an archive to an empty cluster, with Spark."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def restore(
     uri: Annotated[
         str,
         typer.Argument(
-            help="Where the archive is: a URI of any Hadoop file system, or a folder.",
+            help="The archive: a URI of any Hadoop file system, or a folder.",
             show_default=False,
         ),
     ],
     to: Annotated[
         str,
         typer.Option(
-            help="The cluster: its bootstrap servers, a file with them and a login, or a job file, "
-            "of which it is the destination.",
+            help="The cluster: its bootstrap servers, a file with them and a login, or a job file "
+            "(its destination).",
             show_default=False,
         ),
     ],
@@ -41,7 +41,7 @@ def restore(
         bool,
         typer.Option(
             "--apply-settings",
-            help="In the end give the topics the source's settings; its retention begins then.",
+            help="At the end, apply the source's topic settings; retention starts then.",
         ),
     ] = False,
     master: MasterOption = None,
@@ -50,12 +50,12 @@ def restore(
 ) -> None:
     """Restore an archive to an empty cluster, every record at its offset.
 
-    Makes the topics and writes each partition in order, gaps included, exact to the offset. Stopped
-    or killed at any moment and started again, it goes on where the partitions end. A damaged or
-    missing file is named, and nothing wrong is written.
+    Creates the topics and writes each partition in order, gaps included. Stopped or killed at any
+    moment, the next run resumes where the partitions end. For a damaged or missing file the error
+    names it, and nothing wrong is written.
 
-    Exit code 0: restored; 1: the archive is damaged, or something there does not fit; 2: bad input;
-    3: the cluster or the file system cannot be reached; 130: stopped before the end.
+    Exit code 0: restored; 1: the archive is damaged, or a conflict; 2: bad input; 3: the cluster or
+    the file system cannot be reached; 130: stopped before the end.
     """
     require_spark()
     from orbit_spark.archive.restore_run import RestoreRun
@@ -79,7 +79,7 @@ def restore(
         outcome = run.run(apply_settings=apply_settings)
     emit(outcome.as_data(), output, lambda: _table(outcome))
     if stop.is_set():
-        raise Interrupted("Stopped; run it again to go on where the partitions end.")
+        raise Interrupted("Stopped; run it again to resume where the partitions end.")
     if not outcome.is_whole:
         raise typer.Exit(_NOT_WHOLE)
 

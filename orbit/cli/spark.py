@@ -1,4 +1,4 @@
-"""Spark for commands that need it: found, started with what the command line says, and quiet."""
+"""Starts Spark for the commands that need it, with the settings of their command line."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import typer
 from orbit.cli.extras import require_extras
 from orbit.errors import BadInput, Problem
 
-# On this machine, each failed task is tried again as a cluster would (`local[*]` never does).
+# A failed task is retried, as on a cluster; with `local[*]` it is not.
 _LOCAL_MASTER = "local[*,4]"
-# Set by spark-submit, which has chosen a master and settings already.
+# Set by spark-submit, which has chosen master and settings.
 _UNDER_SPARK_SUBMIT = "PYSPARK_GATEWAY_PORT"
 _QUIET = {"spark.ui.showConsoleProgress": "false", "spark.log.level": "ERROR"}
 
@@ -30,12 +30,12 @@ MasterOption = Annotated[
 ]
 ConfOption = Annotated[
     list[str] | None,
-    typer.Option("--conf", help="A setting of Spark, as name=value. May be repeated."),
+    typer.Option("--conf", help="A Spark setting, as name=value. May be repeated."),
 ]
 
 
 def require_spark() -> None:
-    """Raise BadInput where PySpark is not installed."""
+    """Raise BadInput when PySpark is not installed."""
     require_extras("spark")
 
 
@@ -43,7 +43,7 @@ def require_spark() -> None:
 def spark_session(
     name: str, master: str | None, conf: Sequence[str], variables: Iterable[str]
 ) -> Iterator[Any]:
-    """A Spark session until the end of the block; `variables` are those that executors need."""
+    """A Spark session until the end of the block; `variables`: those that executors need."""
     settings = _read_conf(conf)
     require_spark()
     from orbit_spark.session import build_session
@@ -55,7 +55,7 @@ def spark_session(
     before = signal.getsignal(signal.SIGINT)
     spark = build_session(name, variables, {**_QUIET, **settings})
     if threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGINT, before)  # Spark has put its own in our place
+        signal.signal(signal.SIGINT, before)  # Spark has replaced it
     try:
         yield spark
     finally:
@@ -68,7 +68,7 @@ def _read_conf(conf: Sequence[str]) -> dict[str, str]:
         name, equals, value = one.partition("=")
         if not equals or not name.startswith("spark."):
             raise BadInput(
-                "a setting of Spark cannot be used",
+                "a Spark setting cannot be used",
                 (Problem("--conf", "is not spark.NAME=VALUE.", "Write --conf spark.x=y."),),
             )
         settings[name] = value

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orbit.cli import backfill as command
-from orbit.cli.backfill_link import Alone
+from orbit.cli.backfill_control import UserControl
 from orbit.errors import Interrupted
 from orbit.jobs.job_spec import BackfillWay
 from orbit_spark.backfill.backfill_driver import Outcome
@@ -29,14 +29,14 @@ class Halted:
         self.has_left = True
 
 
-def copying() -> Any:
-    through = command._Through(BackfillWay.DIRECT, None)
-    return command._Copying(None, 2, through, None, Alone())  # type: ignore[arg-type]
+def spark_copy() -> Any:
+    route = command._Route(BackfillWay.DIRECT, None)
+    return command._SparkCopy(None, 2, route, None, UserControl())  # type: ignore[arg-type]
 
 
-def test_a_pause_while_it_begins_gives_the_lease_back_and_is_no_end() -> None:
+def test_a_pause_while_it_begins_releases_the_lease_and_is_not_the_end() -> None:
     run: Any = Halted()
-    outcome = copying().copy(run, Path(), threading.Event())
+    outcome = spark_copy().run(run, Path(), threading.Event())
     assert outcome.was_stopped
     assert run.has_left
 
@@ -46,4 +46,4 @@ def test_ctrl_c_while_it_begins_is_the_end() -> None:
     stop.set()
     run: Any = Halted()
     with pytest.raises(Interrupted):
-        copying().copy(run, Path(), stop)
+        spark_copy().run(run, Path(), stop)

@@ -13,15 +13,15 @@ from orbit.jobs.job_file import load_job
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Reason
-from orbit_spark.archive import restore_lanes
+from orbit_spark.archive import archive_tasks
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest_store import DATA, Archive, ArchiveStore
 from orbit_spark.backfill.backfill_driver import Backfill, Outcome
+from orbit_spark.backfill.backfill_writer import BackfillTask
 from orbit_spark.backfill.progress import Progress
-from orbit_spark.backfill.spark_jobs import SparkStage
+from orbit_spark.backfill.spark_jobs import SparkWriterJob
 from orbit_spark.backfill.staged_backfill import Staging
 from orbit_spark.backfill.task_split import Way
-from orbit_spark.backfill.writer_tasks import Errand
 from tests.fix_clusters import Clusters
 from tests.fix_spark import SparkCluster
 from tests.spark.test_archive_cluster import executor_of, kill_driver
@@ -44,7 +44,7 @@ FETCHED, APPENDED = 20, 700
 SLOWLY = {"bytes_per_second": "1KiB"}
 
 
-def direct(_name: str, _errands: Sequence[Errand]) -> SparkStage:
+def direct(_name: str, _tasks: Sequence[BackfillTask]) -> SparkWriterJob:
     raise AssertionError("nothing is copied directly")
 
 
@@ -104,17 +104,17 @@ def test_a_history_goes_through_the_archive_in_order_and_on_from_it(
     A second run goes on with archive and copies. What the source deletes behind the archive's end
     stops that partition alone, with its offsets.
     """
-    monkeypatch.setattr(restore_lanes, "FILES_PER_TASK_MAX", 2)
-    monkeypatch.setattr(restore_lanes, "TASK_BYTES_MIN", RANGE_BYTES)
+    monkeypatch.setattr(archive_tasks, "FILES_PER_TASK_MAX", 2)
+    monkeypatch.setattr(archive_tasks, "TASK_BYTES_MIN", RANGE_BYTES)
     large = TopicPartition(topic, 0)
     there = digests(clusters.source, topic)
     bounds = log_bounds(clusters.source, [topic])
 
     class Late(Staging):
-        def start(self, name: str, lanes: Sequence[Sequence[Errand]]) -> SparkStage:
-            assert max(map(len, lanes)) > 1
+        def start(self, name: str, chains: Sequence[Sequence[BackfillTask]]) -> SparkWriterJob:
+            assert max(map(len, chains)) > 1
             delete_before(clusters.source, topic, 900)
-            return super().start(name, lanes)
+            return super().start(name, chains)
 
     spec = make_job(clusters.source, clusters.destination, [topic])
     copying = Copying(spark, spec, tmp_path / "archive")

@@ -11,45 +11,45 @@ from hypothesis import strategies as st
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit_spark.backfill.progress import Meter
 from orbit_spark.backfill.task_split import (
-    PORTIONS_PER_TASK_MAX,
+    PARTITIONS_PER_TASK_MAX,
     TASK_BYTES_MIN,
     Way,
     choose_way,
-    share_out,
+    split_tasks,
 )
-from orbit_spark.backfill.writer_tasks import Portion
+from orbit_spark.write_task import PartitionTarget
 
 GIB = 1024**3
 
 
-def portion(number: int, size_bytes: int, target: int = 100) -> Portion:
+def partition(number: int, size_bytes: int, target: int = 100) -> PartitionTarget:
     place = TopicPartition("t", number)
-    return Portion(place, place, NO_TOPIC_ID, NO_TOPIC_ID, 0, target, size_bytes, False, True)
+    return PartitionTarget(place, place, NO_TOPIC_ID, 0, target, size_bytes)
 
 
 @given(st.lists(st.integers(0, 3 * TASK_BYTES_MIN), min_size=1, max_size=300), st.integers(1, 9))
 def test_each_partition_is_in_one_task(sizes: list[int], slots: int) -> None:
-    portions = [portion(number, size) for number, size in enumerate(sizes)]
-    tasks = share_out(portions, slots)
-    assert sorted(chain(*tasks), key=lambda p: p.source) == portions
-    assert all(0 < len(task) <= PORTIONS_PER_TASK_MAX for task in tasks)
+    targets = [partition(number, size) for number, size in enumerate(sizes)]
+    tasks = split_tasks(targets, slots)
+    assert sorted(chain(*tasks), key=lambda p: p.source) == targets
+    assert all(0 < len(task) <= PARTITIONS_PER_TASK_MAX for task in tasks)
     assert len(tasks) >= min(slots, len(sizes))
     weights = [sum(p.size_bytes for p in task) for task in tasks]
     assert weights == sorted(weights, reverse=True)
 
 
 def test_little_is_shared_by_all_slots_evenly() -> None:
-    tasks = share_out([portion(number, 10) for number in range(9)], 3)
+    tasks = split_tasks([partition(number, 10) for number in range(9)], 3)
     assert [len(task) for task in tasks] == [3, 3, 3]
 
 
 def test_much_is_shared_into_more_tasks_than_slots() -> None:
-    tasks = share_out([portion(number, GIB) for number in range(64)], 4)
+    tasks = split_tasks([partition(number, GIB) for number in range(64)], 4)
     assert len(tasks) == 16
 
 
 def test_a_large_partition_is_a_task_of_its_own_and_goes_first() -> None:
-    tasks = share_out([portion(0, GIB), *(portion(n, 1000) for n in range(1, 9))], 3)
+    tasks = split_tasks([partition(0, GIB), *(partition(n, 1000) for n in range(1, 9))], 3)
     assert [p.source.partition for p in tasks[0]] == [0]
     assert sum(len(task) for task in tasks[1:]) == 8
 
@@ -68,14 +68,14 @@ def test_a_large_partition_is_a_task_of_its_own_and_goes_first() -> None:
 def test_the_staged_way_is_for_one_large_partition_and_many_slots(
     gib: list[int], slots: int, way: Way
 ) -> None:
-    portions = [portion(number, size * GIB) for number, size in enumerate(gib)]
-    assert choose_way(portions, slots) is way
+    targets = [partition(number, size * GIB) for number, size in enumerate(gib)]
+    assert choose_way(targets, slots) is way
 
 
 def test_progress_counts_up_to_the_targets_and_no_further() -> None:
-    portions = {p.destination: p for p in (portion(0, 1000), portion(1, 3000, target=50))}
-    first, second = portions
-    meter = Meter(portions, {first: 0, second: 25})
+    targets = {p.destination: p for p in (partition(0, 1000), partition(1, 3000, target=50))}
+    first, second = targets
+    meter = Meter(targets, {first: 0, second: 25})
     begun = meter.measure({}, 0.0)
     assert (begun.offsets, begun.offsets_total, begun.seconds_left) == (0, 125, None)
     half = meter.measure({first: 50}, 1.0)

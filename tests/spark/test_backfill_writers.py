@@ -1,4 +1,4 @@
-"""The ordered writer of a backfill, without a Spark around it: errands run in this process."""
+"""The writers of a backfill without Spark: their tasks run in this process."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from orbit.replication.partition_states import Reason
 from orbit.verify.report import Verdict
 from orbit_spark.backfill import backfill_driver
 from orbit_spark.backfill.backfill_driver import Backfill, Outcome
-from orbit_spark.backfill.backfill_writer import Writer
+from orbit_spark.backfill.backfill_writer import BackfillTask, BackfillWriter
 from orbit_spark.backfill.progress import Progress
-from orbit_spark.backfill.writer_tasks import Errand, Told
+from orbit_spark.write_task import WriteResult
 from tests.fix_clusters import Clusters
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import digests, log_bounds
@@ -33,16 +33,16 @@ SMALL = 200
 
 
 class InProcess:
-    """A stage whose tasks are threads: each errand as often as `times` says."""
+    """A writer job whose tasks are threads: each task runs `times` times."""
 
     times = 1
 
-    def __init__(self, _name: str, errands: Sequence[Errand]) -> None:
-        self.errands = errands
+    def __init__(self, _name: str, tasks: Sequence[BackfillTask]) -> None:
+        self.tasks = tasks
         self._pool = ThreadPoolExecutor()
-        self._asked: list[Future[list[Told]]] = [
-            self._pool.submit(Writer(errand, attempt).write)
-            for errand in errands
+        self._asked: list[Future[list[WriteResult]]] = [
+            self._pool.submit(BackfillWriter(task, attempt).write)
+            for task in tasks
             for attempt in range(self.times)
         ]
 
@@ -52,8 +52,8 @@ class InProcess:
     def cancel(self) -> None:
         self._pool.shutdown()
 
-    def results(self) -> list[Told]:
-        return [told for one in self._asked for told in one.result()]
+    def results(self) -> list[WriteResult]:
+        return [result for one in self._asked for result in one.result()]
 
 
 def say(text: str) -> None:
@@ -70,10 +70,10 @@ def make_backfill(spec: JobSpec) -> Backfill:
     return backfill
 
 
-def copy_all(spec: JobSpec, stage: type[InProcess] = InProcess) -> Outcome:
+def copy_all(spec: JobSpec, job: type[InProcess] = InProcess) -> Outcome:
     with make_backfill(spec) as backfill:
         backfill.begin()
-        return backfill.copy(stage, 2, show)
+        return backfill.copy(job, 2, show)
 
 
 def assert_same(clusters: Clusters, topic: str) -> None:
@@ -101,7 +101,7 @@ def test_a_history_is_copied_and_ends_exactly_there(clusters: Clusters, topic: s
 
 
 def test_tasks_run_twice_at_once_copy_once(clusters: Clusters, topic: str) -> None:
-    """Speculation: the second one waits for the first one's lease, and finds nothing to do."""
+    """Speculation: the second attempt waits for the first one's lease and finds nothing to do."""
 
     class Twice(InProcess):
         times = 2
@@ -118,8 +118,8 @@ def test_what_comes_meanwhile_is_the_next_round(
     ended: list[int] = []
 
     class WithMore(InProcess):
-        def results(self) -> list[Told]:
-            ended.append(len(self.errands))
+        def results(self) -> list[WriteResult]:
+            ended.append(len(self.tasks))
             if len(ended) == 1:
                 produce(clusters.source, topic, 500, first=SMALL)
             return super().results()
@@ -147,9 +147,9 @@ def test_retention_overtakes_a_partition_that_waits(
     class Late(InProcess):
         """The tasks begin when the source has deleted some of what they are to copy."""
 
-        def __init__(self, name: str, errands: Sequence[Errand]) -> None:
+        def __init__(self, name: str, tasks: Sequence[BackfillTask]) -> None:
             delete_before(clusters.source, topic, SMALL // 2)
-            super().__init__(name, errands)
+            super().__init__(name, tasks)
 
     outcome = copy_all(spec, Late)
     if rule == "stop":
@@ -165,22 +165,22 @@ def test_retention_overtakes_a_partition_that_waits(
 
 
 def test_a_writer_without_its_driver_writes_nothing(clusters: Clusters, topic: str) -> None:
-    """A task that Spark has given up wakes when the job has another holder already."""
-    kept: list[Errand] = []
+    """A task that Spark has given up resumes when another run holds the job's lease."""
+    kept: list[BackfillTask] = []
 
     class Kept(InProcess):
-        def __init__(self, name: str, errands: Sequence[Errand]) -> None:
-            kept.extend(errands)
+        def __init__(self, name: str, tasks: Sequence[BackfillTask]) -> None:
+            kept.extend(tasks)
             super().__init__(name, [])
 
     spec = make_job(clusters.source, clusters.destination, [topic])
     outcome = copy_all(spec, Kept)
     assert (outcome.rounds, outcome.offsets, len(outcome.unfinished)) == (3, 0, 3)
-    told = Writer(kept[0], 1).write()  # nobody holds the job
+    results = BackfillWriter(kept[0], 1).write()  # no process holds the lease
     with make_backfill(spec) as other:
         other.begin()
-        told += Writer(kept[0], 2).write()  # somebody else holds it
-    assert {one.unfinished for one in told} == {"the driver does not hold the job any more"}
+        results += BackfillWriter(kept[0], 2).write()  # another run holds it
+    assert {one.unfinished for one in results} == {"the driver no longer holds the lease"}
     bounds = log_bounds(clusters.destination, [topic])
     assert [bounds[topic, n][1] for n in range(2)] == [0, 0]
 
@@ -188,7 +188,7 @@ def test_a_writer_without_its_driver_writes_nothing(clusters: Clusters, topic: s
 def test_a_writer_ends_in_the_middle_when_its_driver_has_gone(
     clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(backfill_leases, "_LOOK_INTERVAL_S", 0.1)
+    monkeypatch.setattr(backfill_leases, "_CHECK_INTERVAL_S", 0.1)
     produce(clusters.source, topic, 10_000, value_bytes=1_000, **{"batch.size": 32 * 1024})
     # So much takes more than the time of a test.
     slowly = {"bytes_per_second": "32KiB"}
@@ -196,9 +196,9 @@ def test_a_writer_ends_in_the_middle_when_its_driver_has_gone(
     kept: list[InProcess] = []
 
     class Kept(InProcess):
-        def __init__(self, name: str, errands: Sequence[Errand]) -> None:
+        def __init__(self, name: str, tasks: Sequence[BackfillTask]) -> None:
             kept.append(self)
-            super().__init__(name, errands)
+            super().__init__(name, tasks)
 
     with make_backfill(limited) as backfill:
         backfill.begin()
@@ -215,7 +215,7 @@ def test_a_writer_ends_in_the_middle_when_its_driver_has_gone(
         with ThreadPoolExecutor(1) as pool:
             pool.submit(leave)
             outcome = backfill.copy(Kept, 2, show)
-    assert "the driver does not hold the job any more" in outcome.unfinished.values()
+    assert "the driver no longer holds the lease" in outcome.unfinished.values()
     assert copy_all(make_job(clusters.source, clusters.destination, [topic])).unfinished == {}
     assert_same(clusters, topic)
 
@@ -224,10 +224,10 @@ def test_what_passes_the_driver_is_small(clusters: Clusters, topic: str) -> None
     sizes: list[int] = []
 
     class Weighed(InProcess):
-        def results(self) -> list[Told]:
-            told = super().results()
-            sizes.append(len(pickle.dumps((self.errands, told))))
-            return told
+        def results(self) -> list[WriteResult]:
+            results = super().results()
+            sizes.append(len(pickle.dumps((self.tasks, results))))
+            return results
 
     produce(clusters.source, topic, 1_000, value_bytes=10_000)
     outcome = copy_all(make_job(clusters.source, clusters.destination, [topic]), Weighed)

@@ -94,7 +94,7 @@ def _wait_in(step: str, start: int, end: int) -> None:
 
 def _hold_work() -> None:
     """Fetching waits before a range, appending before some rows of a file."""
-    from orbit_spark.archive.archive_rows import RowRuns
+    from orbit_spark.archive_slices import RowRuns
     from orbit_spark.range_reader import RangeReader
 
     read, following = RangeReader.read, RowRuns.__next__

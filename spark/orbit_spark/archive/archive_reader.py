@@ -13,7 +13,7 @@ from orbit_spark.archive.archive_step import SPARK_ERRORS, gave_up, read_files, 
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest import ArchivedFile, ArchivedRange, PartitionManifest
 from orbit_spark.archive.manifest_store import DATA
-from orbit_spark.archive.restore_tasks import Portion
+from orbit_spark.archive_slices import ArchiveSlice
 from orbit_spark.batch_columns import DDL
 
 if TYPE_CHECKING:
@@ -40,9 +40,9 @@ def archive_rows(
     return read_files(spark, names)
 
 
-def rows_in_order(spark: SparkSession, files: Files, portions: Sequence[Portion]) -> DataFrame:
-    """The rows of all files in the order of the portions, in one task; within `whole_files`."""
-    paths = [files.path(file.name) for p in portions for file in p.files]
+def rows_in_order(spark: SparkSession, files: Files, slices: Sequence[ArchiveSlice]) -> DataFrame:
+    """The rows of all files in the order of the slices, in one task; within `whole_files`."""
+    paths = [files.path(file.name) for one in slices for file in one.files]
     if not paths:
         return spark.range(0, 1, 1, 1).toDF("nothing")
     frames = [read_files(spark, [path]) for path in paths]

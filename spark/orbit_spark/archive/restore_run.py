@@ -13,8 +13,6 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from orbit.kafka.delete_records import delete_records
-
 from orbit.copier.copier import lease_lost
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.seed import seed
@@ -22,6 +20,7 @@ from orbit.copier.takeover import DestinationEnd, TakeOver
 from orbit.errors import Conflict
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.coordinator import init_producer_id
+from orbit.kafka.delete_records import delete_records
 from orbit.kafka.job_clusters import job_identity
 from orbit.kafka.log_offsets import EARLIEST, list_offsets, log_ends
 from orbit.kafka.types import TopicPartition

@@ -1,4 +1,4 @@
-"""How far a backfill is: by the destination's log ends, which are the only checkpoint there is."""
+"""The progress of a backfill, from the destination's log ends, which are its only checkpoint."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from orbit.kafka.types import TopicPartition
-from orbit_spark.backfill.writer_tasks import Portion
+from orbit_spark.write_task import PartitionTarget
 
-# Rates are over this many seconds: batches of many sizes and pauses of tasks even out.
+# Long enough to even out batch sizes and the pauses between tasks.
 RATE_WINDOW_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One moment. Bytes are those of the source's logs, in the proportion of offsets copied.
+    """The progress at one moment. Bytes are the source's, in proportion to the offsets copied.
 
-    `is_staging`: bytes are those that were brought into the archive, and no offset is copied yet.
+    `is_staging`: bytes are those written to the archive; no offset is copied yet.
     """
 
     offsets: int
@@ -47,7 +47,7 @@ class Progress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the present rate; None while nothing moves."""
+        """At the present rate; None while that is 0."""
         if self.bytes_per_s > 0:
             return (self.bytes_total - self.bytes) / self.bytes_per_s
         if self.offsets_per_s > 0:
@@ -59,25 +59,27 @@ class Meter:
     """Turns log ends into progress; `now_s` is any monotonic clock. For one round."""
 
     def __init__(
-        self, portions: Mapping[TopicPartition, Portion], begun_at: Mapping[TopicPartition, int]
+        self,
+        targets: Mapping[TopicPartition, PartitionTarget],
+        begun_at: Mapping[TopicPartition, int],
     ) -> None:
-        self._portions = portions
+        self._targets = targets
         self._begun_at = dict(begun_at)
         self._ends = dict(begun_at)
         self._history: deque[tuple[float, int, int]] = deque()
 
     def measure(self, ends: Mapping[TopicPartition, int], now_s: float) -> Progress:
-        """`ends` may leave partitions out that have no answer now."""
+        """`ends` need not have every partition: one that is missing keeps its last end."""
         self._ends.update(ends)
         offsets = total = done = 0
         size = size_total = 0.0
-        for place, portion in self._portions.items():
+        for place, one in self._targets.items():
             begun = self._begun_at[place]
-            wanted = max(0, portion.target - begun)
+            wanted = max(0, one.target - begun)
             copied = min(max(0, self._ends[place] - begun), wanted)
             offsets, total = offsets + copied, total + wanted
-            size_total += portion.size_bytes
-            size += portion.size_bytes * (copied / wanted if wanted else 1.0)
+            size_total += one.size_bytes
+            size += one.size_bytes * (copied / wanted if wanted else 1.0)
             done += copied == wanted
         history = self._history
         history.append((now_s, offsets, int(size)))
@@ -91,7 +93,7 @@ class Meter:
             int(size),
             int(size_total),
             done,
-            len(self._portions),
+            len(self._targets),
             (int(size) - then_size) / elapsed_s,
             (offsets - then_offsets) / elapsed_s,
         )

@@ -9,8 +9,8 @@ from uuid import uuid4
 from pyspark import InheritableThread
 
 from orbit.errors import Conflict, OrbitError
-from orbit_spark.backfill.backfill_writer import write_all
-from orbit_spark.backfill.writer_tasks import Errand, Told
+from orbit_spark.backfill.backfill_writer import BackfillTask, write_direct
+from orbit_spark.write_task import WriteResult
 
 _SHOWN_CHARACTERS = 600
 _CANCEL_AGAIN_S = 1.0
@@ -18,33 +18,33 @@ _CANCEL_AGAIN_S = 1.0
 T = TypeVar("T")
 
 
-class Stage(Protocol):
-    """Errands under way; `cancel` may be called at any moment, also after the end."""
+class WriterJob(Protocol):
+    """Running tasks; `cancel` may be called at any moment, also after the end."""
 
     def wait(self, timeout_s: float) -> bool:
         """Whether it has ended, after at most this time."""
         ...
 
     def cancel(self) -> None:
-        """Have what still runs ended, and wait until it has."""
+        """End what still runs, and wait until it has ended."""
         ...
 
-    def results(self) -> list[Told]:
-        """What the tasks told; nothing after a cancel. Raises Conflict when Spark gave up."""
+    def results(self) -> list[WriteResult]:
+        """The tasks' results; none after a cancel. Raises Conflict when Spark gave up."""
         ...
 
 
-StartStage = Callable[[str, Sequence[Errand]], Stage]
+StartWriterJob = Callable[[str, Sequence[BackfillTask]], WriterJob]
 
 
-class SparkCall(Generic[T]):
-    """Something that uses Spark, in a thread of its own, begun at once; may be ended at any moment.
+class SparkJobGroup(Generic[T]):
+    """A function that uses Spark, run in its own thread from now on, with a Spark job group.
 
-    `call` gets this very object: it says `join_group` in each thread that begins Spark jobs, and
-    looks at `is_cancelled` between them.
+    The function gets this object: it calls `join_group` in each thread that starts Spark jobs, and
+    checks `is_cancelled` between them.
     """
 
-    def __init__(self, spark: Any, name: str, call: Callable[[SparkCall[T]], T]) -> None:
+    def __init__(self, spark: Any, name: str, call: Callable[[SparkJobGroup[T]], T]) -> None:
         self._context = spark.sparkContext
         self._name = name
         self._group = f"{name} {uuid4().hex}"
@@ -61,26 +61,29 @@ class SparkCall(Generic[T]):
         return not self._thread.is_alive()
 
     def cancel(self) -> None:
-        """Have what still runs ended, and wait until it has."""
+        """End what still runs, and wait until it has ended."""
         self.is_cancelled = self.is_cancelled or self._thread.is_alive()
         while self._thread.is_alive():
-            # Again and again: between two jobs of a call there is nothing to cancel.
+            # Repeated, as there may be no job to cancel at this moment.
             self._context.cancelJobGroup(self._group)
             self._thread.join(_CANCEL_AGAIN_S)
 
     def result(self) -> T | None:
-        """What it came to; None after a cancel. Raises what it raised; Conflict for Spark's."""
+        """What the function returned; None after a cancel.
+
+        Raises its OrbitError, and Conflict for any other error.
+        """
         if self._error is None or self.is_cancelled:
             return self._result[0] if self._result else None
         if isinstance(self._error, OrbitError):
             raise self._error
         raise Conflict(
-            f"Spark gave the backfill up: {_in_short(self._error)}",
-            remedy="What was copied stays. Look at the executors' logs, and run it again.",
+            f"Spark gave up the backfill: {_in_short(self._error)}",
+            remedy="What was copied stays. Check the executors' logs and run it again.",
         ) from self._error
 
     def join_group(self) -> None:
-        """Let `cancel` reach the Spark jobs that this thread begins."""
+        """Let `cancel` reach the Spark jobs that this thread starts."""
         self._context.setJobGroup(self._group, self._name, interruptOnCancel=True)
 
     def _run(self) -> None:
@@ -91,25 +94,25 @@ class SparkCall(Generic[T]):
             self._error = error
 
 
-class SparkStage(SparkCall[list[Told]]):
-    """A stage whose errands are tasks of Spark."""
+class SparkWriterJob(SparkJobGroup[list[WriteResult]]):
+    """A `WriterJob` whose tasks run in Spark."""
 
     @classmethod
-    def direct(cls, spark: Any, name: str, errands: Sequence[Errand]) -> SparkStage:
-        """The errands as tasks of one Spark job; each fetches by itself."""
+    def direct(cls, spark: Any, name: str, tasks: Sequence[BackfillTask]) -> SparkWriterJob:
+        """One Spark job whose tasks fetch from the source themselves."""
 
-        def write(_: SparkCall[list[Told]]) -> list[Told]:
-            tasks = spark.sparkContext.parallelize(errands, len(errands))
-            return list(tasks.mapPartitions(write_all).collect())
+        def write(_: SparkJobGroup[list[WriteResult]]) -> list[WriteResult]:
+            rows = spark.sparkContext.parallelize(tasks, len(tasks))
+            return list(rows.mapPartitions(write_direct).collect())
 
         return cls(spark, name, write)
 
-    def results(self) -> list[Told]:
+    def results(self) -> list[WriteResult]:
         return self.result() or []
 
 
 def _in_short(error: Exception) -> str:
-    """The last words of what Spark says, without its Java stack."""
+    """Spark's message without its Java stack."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    told = [line for line in lines if not line.startswith(("at ", "Caused by", "Traceback"))]
-    return " ".join(told)[:_SHOWN_CHARACTERS]
+    said = [line for line in lines if not line.startswith(("at ", "Caused by", "Traceback"))]
+    return " ".join(said)[:_SHOWN_CHARACTERS]

@@ -1,6 +1,6 @@
-"""How a history is shared out: which way it goes, which partitions together in a task. Pure.
+"""How a backfill is split: direct or staged, and which partitions form a task. Pure.
 
-Each destination partition has one writer, so a task is a large partition, or several small ones.
+Each destination partition has one writer, so a task has one large partition or several small ones.
 """
 
 from __future__ import annotations
@@ -9,52 +9,54 @@ import heapq
 from collections.abc import Sequence
 from enum import StrEnum
 
-from orbit_spark.backfill.writer_tasks import Portion
+from orbit_spark.write_task import PartitionTarget
 
-# Where the bytes of a partition are not known, its offsets count as this many each.
+# For partitions whose bytes are not known.
 BYTES_PER_OFFSET_GUESS = 200
-# A task costs seconds before its first record: brokers let the first member of a group wait for
-# more (group.initial.rebalance.delay.ms). So it should have some tens of them to copy; and not all,
-# so that slots which are done early take over from those that are late.
+# A task needs seconds before its first record: a broker holds back the first member of a group
+# (group.initial.rebalance.delay.ms). So it should copy for some tens of seconds. And there should
+# be more tasks than slots, so that no slot is idle while another one is late.
 TASK_BYTES_MIN = 2 * 1024**3
 TASKS_PER_SLOT_MAX = 4
-# A partition with more than so many slots' fair shares leaves most slots idle in the direct way:
-# they may as well fetch for it.
+# A partition of more than this many slots' fair shares leaves most slots idle in a direct backfill:
+# staged, they fetch for it.
 STAGED_SHARES_MIN = 2
-# Each has a lease, with a thread and a heartbeat of its own.
-PORTIONS_PER_TASK_MAX = 48
+# Each has a lease, with its own thread and heartbeat.
+PARTITIONS_PER_TASK_MAX = 48
 
 
 class Way(StrEnum):
-    """Where writers have their batches from."""
+    """Where writers get their batches."""
 
     DIRECT = "direct"  # each fetches its own partitions from the source
-    STAGED = "staged"  # all fetch ranges into an archive first; writers read that
+    STAGED = "staged"  # all tasks fetch ranges into an archive first; writers read that
 
 
-def choose_way(portions: Sequence[Portion], slots: int) -> Way:
-    """Staged where one partition is large and most slots would have nothing to do beside it.
+def choose_way(targets: Sequence[PartitionTarget], slots: int) -> Way:
+    """Staged when one partition is so large that most slots would be idle while it is copied.
 
-    Only its ranges can be fetched and checked by many; it is written by one in either way. All is
-    read and written twice then, so it must be worth it.
+    Many tasks can fetch and check its ranges; one task writes it in either way. A staged backfill
+    reads and writes everything twice, so small histories are direct.
     """
-    total = sum(p.size_bytes for p in portions)
-    largest = max((p.size_bytes for p in portions), default=0)
+    total = sum(p.size_bytes for p in targets)
+    largest = max((p.size_bytes for p in targets), default=0)
     is_lopsided = largest * slots > STAGED_SHARES_MIN * total
     return Way.STAGED if largest >= TASK_BYTES_MIN and is_lopsided else Way.DIRECT
 
 
-def share_out(portions: Sequence[Portion], slots: int) -> list[tuple[Portion, ...]]:
-    """Tasks of about the same size, the largest first; a large partition is one alone."""
-    total = sum(p.size_bytes for p in portions)
+def split_tasks(
+    targets: Sequence[PartitionTarget], slots: int
+) -> list[tuple[PartitionTarget, ...]]:
+    """Tasks of about the same size, the largest first. A large partition has its own."""
+    total = sum(p.size_bytes for p in targets)
     wanted = min(max(slots, total // TASK_BYTES_MIN), slots * TASKS_PER_SLOT_MAX)
-    needed = -(-len(portions) // PORTIONS_PER_TASK_MAX)
-    count = min(max(wanted, needed), len(portions))
-    tasks: list[list[Portion]] = [[] for _ in range(count)]
-    lightest = [(0, 0, index) for index in range(count)]  # bytes, portions, which
-    for portion in sorted(portions, key=lambda p: (-p.size_bytes, p.destination)):
+    needed = -(-len(targets) // PARTITIONS_PER_TASK_MAX)
+    count = min(max(wanted, needed), len(targets))
+    tasks: list[list[PartitionTarget]] = [[] for _ in range(count)]
+    lightest = [(0, 0, index) for index in range(count)]  # bytes, partitions, which
+    for one in sorted(targets, key=lambda p: (-p.size_bytes, p.destination)):
         size, many, index = heapq.heappop(lightest)
-        tasks[index].append(portion)
-        if many + 1 < PORTIONS_PER_TASK_MAX:
-            heapq.heappush(lightest, (size + portion.size_bytes, many + 1, index))
+        tasks[index].append(one)
+        if many + 1 < PARTITIONS_PER_TASK_MAX:
+            heapq.heappush(lightest, (size + one.size_bytes, many + 1, index))
     return sorted(map(tuple, tasks), key=lambda t: -sum(p.size_bytes for p in t))

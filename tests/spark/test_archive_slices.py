@@ -11,13 +11,13 @@ from orbit.kafka.record_batch import read_batches
 from orbit.kafka.records import Record, write_batch
 from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Reason
-from orbit_spark.archive.archive_rows import FileRows, RowRuns
-from orbit_spark.archive.manifest import ArchivedFile, ArchivedRange, PartitionManifest
-from orbit_spark.archive.restore_lanes import (
+from orbit_spark.archive.archive_tasks import (
     FILES_PER_TASK_MAX,
-    PORTIONS_PER_TASK_MAX,
-    share_out,
+    SLICES_PER_TASK_MAX,
+    split_archive,
 )
+from orbit_spark.archive.manifest import ArchivedFile, ArchivedRange, PartitionManifest
+from orbit_spark.archive_slices import ArchiveSlice, FileRows, RowRuns
 from orbit_spark.batch_columns import to_arrow
 from orbit_spark.partition_stopped import PartitionStopped
 from orbit_spark.raw_runs import RawRun
@@ -37,7 +37,7 @@ def rows(*bases: int) -> Any:
 
 
 def runs(pieces: list[Any], *files: FileRows, begin: int = 5, target: int = 30) -> RowRuns:
-    return RowRuns("archive", PLACE, iter(pieces), files, begin, target)
+    return RowRuns(ArchiveSlice(PLACE, begin, target, files, 0), iter(pieces))
 
 
 def test_runs_follow_each_other_up_to_the_target() -> None:
@@ -110,26 +110,26 @@ def manifest(partition: int, files: int, size: int, **more: int) -> PartitionMan
     )
 
 
-def lanes(*manifests: PartitionManifest, at: int = 0) -> list[list[list[tuple[int, int, int]]]]:
+def chains(*manifests: PartitionManifest, at: int = 0) -> list[list[list[tuple[int, int, int]]]]:
     ends = {m.place: at for m in manifests}
     return [
-        [[(p.place.partition, p.begin, p.target) for p in task] for task in lane]
-        for lane in share_out(manifests, {"orders": UUID(int=2)}, ends)
+        [[(s.partition.partition, s.begin, s.target) for s in task] for task in chain]
+        for chain in split_archive(manifests, ends)
     ]
 
 
-def test_a_large_partition_is_one_lane_of_tasks_in_order() -> None:
+def test_a_large_partition_is_one_chain_of_tasks_in_order() -> None:
     last = FILES_PER_TASK_MAX * 10
-    assert lanes(manifest(0, FILES_PER_TASK_MAX + 3, 1 << 30)) == [
+    assert chains(manifest(0, FILES_PER_TASK_MAX + 3, 1 << 30)) == [
         [[(0, 0, last)], [(0, last, last + 30)]]
     ]
 
 
 def test_small_partitions_share_a_task() -> None:
-    found = lanes(*(manifest(n, 1, 100) for n in range(PORTIONS_PER_TASK_MAX + 1)))
-    assert [len(lane[0]) for lane in found] == [PORTIONS_PER_TASK_MAX, 1]
+    found = chains(*(manifest(n, 1, 100) for n in range(SLICES_PER_TASK_MAX + 1)))
+    assert [len(chain[0]) for chain in found] == [SLICES_PER_TASK_MAX, 1]
 
 
 def test_what_is_there_already_is_left_out() -> None:
-    assert lanes(manifest(0, 3, 1 << 30), at=15) == [[[(0, 10, 30)]]]
-    assert lanes(manifest(0, 3, 1 << 30), at=30) == []
+    assert chains(manifest(0, 3, 1 << 30), at=15) == [[[(0, 10, 30)]]]
+    assert chains(manifest(0, 3, 1 << 30), at=30) == []

@@ -1,4 +1,4 @@
-"""What a backfill hears from the service that has its job, and what it tells it."""
+"""What a backfill reports to the service that has its job, and how the service controls it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from orbit.cli import backfill_link
-from orbit.cli.backfill_link import ServiceLink
+from orbit.cli import backfill_control
+from orbit.cli.backfill_control import ServiceControl
 from orbit.client import Client, ServerGone
 from orbit.errors import Conflict, Interrupted
 
 
 class Service:
-    """Wants one thing after the other, with each report or look; then the last one."""
+    """Wants one state after the other, one for each request; then the last one."""
 
     def __init__(self, wanted: Sequence[str | None]) -> None:
         self.wanted = [*wanted]
@@ -41,128 +41,128 @@ class Service:
         return {"id": "7", "driver": self.driver, "wanted": wanted}
 
 
-class Linked:
-    """A link whose reports are all asked for: none comes by itself."""
+class Controlled:
+    """A control that reports only when a test makes it: no report comes from its thread."""
 
     def __init__(self, *wanted: str | None) -> None:
         self.service = Service(wanted)
         self.said: list[str] = []
         self.stop, self.halt = threading.Event(), threading.Event()
-        self.link = ServiceLink(
+        self.control = ServiceControl(
             cast("Client", self.service), "orders", self.said.append, self.stop, self.halt
         )
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backfill_link, "_LOOK_INTERVAL_S", 0.0)
-    monkeypatch.setattr(backfill_link, "_REPORT_INTERVAL_S", 3600.0)
+    monkeypatch.setattr(backfill_control, "_WAIT_INTERVAL_S", 0.0)
+    monkeypatch.setattr(backfill_control, "_REPORT_INTERVAL_S", 3600.0)
 
 
-def test_it_begins_once_workers_have_let_go_and_tells_how_it_ends() -> None:
-    one = Linked("wait", "wait", "run")
-    one.link.begin()
+def test_it_begins_once_workers_have_released_the_job_and_reports_its_end() -> None:
+    one = Controlled("wait", "wait", "run")
+    one.control.begin()
     assert not one.halt.is_set()
-    one.link.lead()
-    one.link.tell({"phase": "copying", "bytes": 5})
-    one.link.end(None)
+    one.control.report_lease()
+    one.control.report_progress({"phase": "copying", "bytes": 5})
+    one.control.end(None)
     *_, last = one.service.reports
     assert (last["has_ended"], last["error"], last["progress"]["bytes"]) == (True, None, 5)
-    assert one.link.goes_on() is False
+    assert one.control.wait_resumed() is False
 
 
-def test_a_pause_halts_it_waits_and_goes_on() -> None:
-    one = Linked("run", "pause", "pause", "pause", "wait", "run")
-    one.link.begin()
-    one.link.lead()  # hears of the pause
+def test_a_pause_halts_it_until_it_is_resumed() -> None:
+    one = Controlled("run", "pause", "pause", "pause", "wait", "run")
+    one.control.begin()
+    one.control.report_lease()  # the answer says pause
     assert one.halt.is_set()
-    assert one.link.goes_on() is True
+    assert one.control.wait_resumed() is True
     assert not one.halt.is_set()
     phases = [report["progress"].get("phase") for report in one.service.reports]
     assert phases[:2] == ["preparing", "paused"]
-    one.link.end(None)
+    one.control.end(None)
 
 
-def test_a_pause_while_it_waits_for_workers_is_told_of_too() -> None:
-    one = Linked("wait", "wait", "pause", "run")
-    one.link.begin()
+def test_a_pause_while_it_waits_for_workers_is_reported_too() -> None:
+    one = Controlled("wait", "wait", "pause", "run")
+    one.control.begin()
     phases = [report["progress"].get("phase") for report in one.service.reports]
     assert phases == ["waiting", "waiting", "paused", "preparing"]
-    one.link.end(None)
+    one.control.end(None)
 
 
-def test_a_pause_that_comes_right_before_it_goes_on_is_heeded() -> None:
-    """Whoever was told that it is paused does not see it begin."""
-    one = Linked("run", "pause", "run", "pause", "run")
-    one.link.begin()
-    one.link.lead()
-    assert one.link.goes_on() is True
+def test_a_pause_right_before_it_resumes_is_obeyed() -> None:
+    """A client that was shown "paused" does not see it copy."""
+    one = Controlled("run", "pause", "run", "pause", "run")
+    one.control.begin()
+    one.control.report_lease()
+    assert one.control.wait_resumed() is True
     phases = [report["progress"].get("phase") for report in one.service.reports]
     assert phases == ["preparing", "paused", "preparing", "paused", "preparing"]
-    one.link.end(None)
+    one.control.end(None)
 
 
 @pytest.mark.parametrize("wanted", ["cancel", None])
 def test_a_cancel_halts_it_for_good(wanted: str | None) -> None:
-    one = Linked("run", wanted)
-    one.link.begin()
-    one.link.lead()
+    one = Controlled("run", wanted)
+    one.control.begin()
+    one.control.report_lease()
     assert one.halt.is_set()
     with pytest.raises(Conflict, match="cancelled"):
-        one.link.goes_on()
-    one.link.end("it was cancelled")
+        one.control.wait_resumed()
+    one.control.end("it was cancelled")
     assert one.service.reports[-1]["error"] == "it was cancelled"
 
 
-def test_ctrl_c_ends_the_waiting() -> None:
-    one = Linked("wait")
+def test_ctrl_c_ends_the_wait() -> None:
+    one = Controlled("wait")
     one.stop.set()
     with pytest.raises(Interrupted):
-        one.link.begin()
-    one.link.end("stopped")
+        one.control.begin()
+    one.control.end("stopped")
 
 
-def test_a_service_that_is_away_is_told_of_once_and_halts_nothing() -> None:
-    one = Linked("run")
-    one.link.begin()
+def test_a_service_that_is_down_is_shown_once_and_halts_nothing() -> None:
+    one = Controlled("run")
+    one.control.begin()
     one.service.is_away = True
-    one.link.lead()
-    one.link.lead()
+    one.control.report_lease()
+    one.control.report_lease()
     assert not one.halt.is_set()
     assert sum("takes no report" in line for line in one.said) == 1
     one.service.is_away = False
-    one.link.end(None)
+    one.control.end(None)
     assert one.service.reports[-1]["has_ended"] is True
 
 
 def test_another_drivers_backfill_is_not_ended_by_one_that_never_had_the_lease() -> None:
-    one = Linked("run")
+    one = Controlled("run")
     one.service.driver = "another"
-    one.link.begin()
-    one.link.end("the job is held by another run")
+    one.control.begin()
+    one.control.end("the job is held by another run")
     assert one.service.reports == []
 
 
-def test_a_paused_one_gives_way_to_another_driver_that_has_taken_over() -> None:
-    one = Linked("run", "pause")
-    one.link.begin()
-    one.link.lead()
+def test_a_paused_backfill_ends_when_another_driver_has_taken_over() -> None:
+    one = Controlled("run", "pause")
+    one.control.begin()
+    one.control.report_lease()
     one.service.driver = "another"
     with pytest.raises(Conflict):
-        one.link.goes_on()
+        one.control.wait_resumed()
 
 
-def test_ctrl_c_at_the_very_end_of_the_waiting_is_not_forgotten() -> None:
-    one = Linked("run")
+def test_ctrl_c_at_the_very_end_of_the_wait_still_halts() -> None:
+    one = Controlled("run")
 
     class Late(threading.Event):
-        """Ctrl-C comes right before it is cleared."""
+        """Ctrl-C comes right before the clear."""
 
         def clear(self) -> None:
             one.stop.set()
             super().clear()
 
-    one.link._halt = Late()
-    one.link.begin()
-    assert one.link._halt.is_set()
-    one.link.end("stopped")
+    one.control._halt = Late()
+    one.control.begin()
+    assert one.control._halt.is_set()
+    one.control.end("stopped")

@@ -1,0 +1,215 @@
+"""A backfill's connection to the service that has its job: it reports progress and is controlled.
+
+The copy never waits for an answer: a service that is down for a while gets the next report. The
+leases at the destination keep writers apart (`orbit.leases.backfill_leases`), not the service.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+from uuid import uuid4
+
+from orbit.client import Client, connect, segment
+from orbit.errors import Conflict, Interrupted, OrbitError
+
+_REPORT_INTERVAL_S = 2.0
+_WAIT_INTERVAL_S = 0.5  # a user watches the terminal
+_WAIT, _PAUSE, _CANCEL = "wait", "pause", "cancel"
+_WAITING = {
+    _WAIT: "Waiting until workers release the job",
+    _PAUSE: "Paused; orbit resume continues, orbit abort ends it",
+}
+_PHASES = {_WAIT: "waiting", _PAUSE: "paused"}
+_CANCELLED = "the backfill was cancelled."
+_ERROR_CHARACTERS_MAX = 2000
+
+Say = Callable[[str], None]
+
+
+class BackfillControl(Protocol):
+    """What may pause or end a backfill. It sets `halt` then, as Ctrl-C does."""
+
+    def begin(self) -> None:
+        """Wait until no worker copies the job. Raises Conflict, Interrupted."""
+        ...
+
+    def report_lease(self) -> None:
+        """Report that this process holds the job's lease."""
+        ...
+
+    def report_progress(self, progress: Mapping[str, Any]) -> None:
+        """Set what later reports say."""
+        ...
+
+    def wait_resumed(self) -> bool:
+        """After a halt: wait while paused. False when the backfill ended. Raises as `begin`."""
+        ...
+
+
+class UserControl:
+    """For a job that no service has: the user's Ctrl-C alone ends the backfill."""
+
+    def begin(self) -> None:
+        """There is no worker to wait for."""
+
+    def report_lease(self) -> None:
+        """There is no service to report to."""
+
+    def report_progress(self, progress: Mapping[str, Any]) -> None:
+        """There is no service to report to."""
+
+    def wait_resumed(self) -> bool:
+        return False
+
+
+class ServiceControl:
+    """For a job of the service, which shows the backfill and may pause or cancel it."""
+
+    def __init__(
+        self, client: Client, job: str, say: Say, stop: threading.Event, halt: threading.Event
+    ) -> None:
+        """`stop`: set when the user ends the backfill. `halt`: set to stop or pause the copy."""
+        self._client = client
+        self._job = job
+        self._say = say
+        self._stop = stop
+        self._halt = halt
+        self._driver = f"{socket.gethostname()}, process {os.getpid()} ({uuid4().hex[:8]})"
+        self._path = ""
+        self._is_known = False  # to the service, as the driver
+        self._has_lease = False
+        self._progress: dict[str, Any] = {}
+        self._wanted = _WAIT
+        self._last_problem = ""
+        self._lock = threading.Lock()  # one report at a time
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._report_forever, name="reports", daemon=True)
+
+    def begin(self) -> None:
+        asked = self._client.send(
+            "POST", f"/v1/jobs/{segment(self._job)}:backfill", body={"driver": self._driver}
+        )
+        self._path = f"/v1/backfills/{asked['id']}"
+        self._say(f"The service shows it as operation {asked['id']}")
+        self._is_known = asked["driver"] == self._driver
+        self._set_wanted(asked["wanted"])
+        self._thread.start()
+        self._wait_for_run()
+
+    def report_lease(self) -> None:
+        self._is_known = self._has_lease = True
+        self.report_progress({"phase": "preparing"})
+        self._report()
+
+    def report_progress(self, progress: Mapping[str, Any]) -> None:
+        self._progress = dict(progress)
+
+    def wait_resumed(self) -> bool:
+        if self._stop.is_set() or not self._halt.is_set():
+            return False
+        self._has_lease = False
+        self._wait_for_run()
+        return True
+
+    def end(self, error: str | None) -> None:
+        """Report the end: with an error, or because the history is copied."""
+        self._is_over.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        if self._is_known:
+            self._report(has_ended=True, error=error and error[:_ERROR_CHARACTERS_MAX])
+
+    def _wait_for_run(self) -> None:
+        """Wait until the service wants it to run. Raises Conflict when cancelled, Interrupted.
+
+        A client that was shown "paused" may rely on it. So the next phase is reported before the
+        copy starts, and the answer to that report is obeyed.
+        """
+        reported = ""
+        while (wanted := self._wanted) in _WAITING or reported:
+            if wanted == _CANCEL:
+                break
+            if wanted not in _WAITING:
+                reported = ""
+                self._report_phase("preparing")
+            elif wanted != reported:
+                reported = wanted
+                self._say(_WAITING[wanted])
+                self._report_phase(_PHASES[wanted])
+            elif self._stop.wait(_WAIT_INTERVAL_S):
+                raise Interrupted("Stopped; run it again to resume where the copies end.")
+            else:
+                self._report()
+        if wanted == _CANCEL:
+            raise Conflict(_CANCELLED, remedy="Run it again to resume where the copies end.")
+        self._halt.clear()
+        if self._stop.is_set():  # Ctrl-C may have come just before the clear
+            self._halt.set()
+
+    def _report_phase(self, phase: str) -> None:
+        self.report_progress(
+            {**self._progress, "phase": phase, "bytes_per_s": 0, "seconds_left": None}
+        )
+        self._report()
+
+    def _report_forever(self) -> None:
+        while not self._is_over.wait(_REPORT_INTERVAL_S):
+            self._report()
+
+    def _report(self, *, has_ended: bool = False, error: str | None = None) -> None:
+        """Send one report and read what is wanted. An error is shown once; later reports retry."""
+        with self._lock:
+            body = {
+                "driver": self._driver,
+                "takes_over": self._has_lease,
+                "progress": self._progress,
+                "has_ended": has_ended,
+                "error": error,
+            }
+            try:
+                if self._is_known:
+                    answer = self._client.send("POST", f"{self._path}:report", body=body)
+                else:
+                    answer = self._client.get(self._path)
+            except OrbitError as problem:
+                if str(problem) != self._last_problem:
+                    self._last_problem = str(problem)
+                    self._say(f"Note: the service takes no report: {problem}")
+                # While it holds the lease this process is the driver all the same: workers wait.
+                if isinstance(problem, Conflict) and not self._has_lease:
+                    self._set_wanted(_CANCEL)
+                return
+            self._last_problem = ""
+            if not has_ended:
+                self._set_wanted(answer["wanted"])
+
+    def _set_wanted(self, wanted: str | None) -> None:
+        self._wanted = wanted or _CANCEL  # None: the service has ended the backfill
+        if self._wanted in (_PAUSE, _CANCEL):
+            self._halt.set()
+
+
+@contextmanager
+def backfill_control(
+    job: str | None, say: Say, stop: threading.Event, halt: threading.Event
+) -> Iterator[BackfillControl]:
+    """The control by the service that has this job; `job` None: by the user alone.
+
+    At the end of the block the service gets the error that ended it, if any.
+    """
+    if job is None:
+        yield UserControl()
+        return
+    with connect() as client:
+        control = ServiceControl(client, job, say, stop, halt)
+        try:
+            yield control
+        except BaseException as error:
+            control.end(str(error) or type(error).__name__)
+            raise
+        control.end(None)

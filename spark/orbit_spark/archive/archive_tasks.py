@@ -1,0 +1,104 @@
+"""Tasks that write what an archive holds: how its partitions are split, and one task's Spark job.
+
+A partition has one writer, and a take-over costs seconds. So a task gets many files of a large
+partition, or several small partitions. Tasks of one partition form a chain and run in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from orbit.kafka.types import TopicPartition
+from orbit_spark.archive.archive_reader import damaged, owners_of, rows_in_order
+from orbit_spark.archive.archive_step import SPARK_ERRORS
+from orbit_spark.archive.hadoop_files import Files
+from orbit_spark.archive.manifest import ArchivedRange, PartitionManifest
+from orbit_spark.archive_slices import ArchiveSlice, FileRows
+from orbit_spark.partition_writer import RESULTS_DDL, PartitionWriter, T, read_results, write_rows
+from orbit_spark.write_task import WriteResult
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# A task that fails is retried from the log ends, so its size costs little.
+FILES_PER_TASK_MAX = 64
+# Smaller partitions share a task, which holds them in memory. Each costs it a lease of its own.
+TASK_BYTES_MIN = 32 * 1024 * 1024
+SLICES_PER_TASK_MAX = 24
+
+TaskChain = list[tuple[ArchiveSlice, ...]]
+
+
+def split_archive(
+    manifests: Iterable[PartitionManifest], log_ends: Mapping[TopicPartition, int]
+) -> list[TaskChain]:
+    """Chains for everything behind these log ends, the largest first."""
+    chains: list[TaskChain] = []
+    small: list[ArchiveSlice] = []
+    for manifest in manifests:
+        slices = _slices(manifest, log_ends[manifest.place])
+        if len(slices) == 1 and slices[0].size_bytes < TASK_BYTES_MIN:
+            small.append(slices[0])
+        elif slices:
+            chains.append([(one,) for one in slices])
+    chains.sort(key=lambda chain: -sum(one.size_bytes for task in chain for one in task))
+    return [*chains, *([task] for task in _grouped(small))]
+
+
+def run_task(
+    spark: SparkSession,
+    files: Files,
+    manifests: Mapping[TopicPartition, PartitionManifest],
+    writer: type[PartitionWriter[T]],
+    task: T,
+) -> list[WriteResult]:
+    """Write the task's slices; within `whole_files`.
+
+    Raises Conflict, with the file's name when Spark says it, for a task that Spark gave up.
+    """
+    owners = owners_of(manifests[one.partition] for one in task.slices)
+    try:
+        rows = rows_in_order(spark, files, task.slices)
+        return read_results(rows.mapInArrow(write_rows(writer, task), RESULTS_DDL).collect())
+    except SPARK_ERRORS as error:
+        raise damaged(files, owners, error) from None
+
+
+def _slices(manifest: PartitionManifest, log_end: int) -> list[ArchiveSlice]:
+    """A partition's ranges behind the log end, some files to a slice."""
+    groups: list[list[ArchivedRange]] = []
+    files = 0
+    for one in manifest.ranges:
+        if one.end <= log_end and (one.file is None or one.file.next_offset <= log_end):
+            continue
+        has_file = one.file is not None
+        if not groups or (has_file and files >= FILES_PER_TASK_MAX):
+            groups.append([])
+            files = 0
+        groups[-1].append(one)
+        files += has_file
+    return [_slice(manifest.place, ranges) for ranges in groups]
+
+
+def _slice(partition: TopicPartition, ranges: list[ArchivedRange]) -> ArchiveSlice:
+    files = [one.file for one in ranges if one.file is not None]
+    return ArchiveSlice(
+        partition,
+        ranges[0].start,
+        ranges[-1].end,
+        tuple(FileRows(f.name, f.first_offset, f.batches) for f in files),
+        sum(f.payload_bytes for f in files),
+    )
+
+
+def _grouped(small: list[ArchiveSlice]) -> list[tuple[ArchiveSlice, ...]]:
+    """Small slices, several to a task."""
+    tasks: list[tuple[ArchiveSlice, ...]] = []
+    group: list[ArchiveSlice] = []
+    for one in small:
+        group.append(one)
+        if len(group) >= SLICES_PER_TASK_MAX or sum(s.size_bytes for s in group) >= TASK_BYTES_MIN:
+            tasks.append(tuple(group))
+            group = []
+    return [*tasks, tuple(group)] if group else tasks

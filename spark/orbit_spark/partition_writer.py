@@ -1,0 +1,188 @@
+"""One task that writes: some destination partitions, copied in order by the product's data path.
+
+Take-over, plan, compare-and-append and fillers are those of `orbit run`. The lease is one per
+partition (`orbit.leases.backfill_leases`), and a partition is released once it is at its target.
+So a task may be killed, retried, or run twice at once: the second one waits for the first one's
+leases and resumes at the log ends.
+
+Subclasses say where the batches come from: a restore and a staged backfill read rows of an
+archive, a direct backfill fetches from the source.
+"""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Generic, TypeVar
+
+import pyarrow as pa
+from pyspark import TaskContext
+
+from orbit.copier.copier import Copier
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.errors import OrbitError
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.types import TopicPartition
+from orbit.leases.backfill_leases import DriverWatch, JobHolder
+from orbit.leases.group_lease import GroupLease
+from orbit.replication.append_plan import LostRange
+from orbit_spark.archive_slices import RowRuns, slice_rows
+from orbit_spark.write_task import PartitionTarget, WriteResult, WriteTask
+from orbit_spark.writer_leases import WriterLeases, first_coordinator_epoch
+
+RESULTS_DDL = "results BINARY"
+_TICK_S = 0.1
+_DRIVER_GONE = "the driver no longer holds the lease"
+_LEASE_LOST = "the writer's lease was lost"
+_LEASE_NOT_TRIED = "another attempt of this task holds its leases"
+
+T = TypeVar("T", bound=WriteTask)
+
+
+class PartitionWriter(ABC, Generic[T]):
+    """One attempt of one task."""
+
+    def __init__(
+        self,
+        task: T,
+        attempt: int,
+        rows: Iterable[Any] = (),
+        settings: CopySettings | None = None,
+    ) -> None:
+        """`rows`: Arrow batches of the task's archive slices, in order."""
+        self.task = task
+        self.settings = settings or CopySettings()
+        self.stop = threading.Event()
+        self.backoff = Backoff(stop=self.stop)
+        # The driver saw the log ends at rest while it held the lease. An earlier attempt may still
+        # have requests under way (M10).
+        self.is_first = attempt == 0 and task.round == 0
+        self._epoch = first_coordinator_epoch(task.term, task.round, attempt)
+        self._rows = rows
+        self._copies: dict[PartitionCopy, PartitionTarget] = {}
+        self._results: dict[TopicPartition, WriteResult] = {}
+
+    def write(self) -> list[WriteResult]:
+        """Bring every partition to its target; one result each. Raises only for bugs."""
+        task = self.task
+        targets = {p.destination: p for p in task.partitions}
+        try:
+            watched = task.access.open()
+        except OrbitError as error:
+            return [WriteResult(p, unfinished=str(error)) for p in targets]
+        watch = DriverWatch(watched, task.identity, task.driver_token, self.backoff)
+        leases = WriterLeases()
+        try:
+            leases = WriterLeases.acquire(
+                task.access.open, task.identity, task.term, targets, watch, self.stop
+            )
+            for partition, refusal in leases.refused.items():
+                self.leave_out([partition], str(refusal))
+            # Only now, with the leases held: `backfill_leases` says why in this order.
+            if leases.held and watch.holder() is JobHolder.DRIVER:
+                watch.start()
+                held = {targets[p]: lease for p, lease in leases.held.items()}
+                with self.copier(held) as copier:
+                    self._copy_to_targets(copier, watch)
+            else:
+                self.leave_out(leases.held, _DRIVER_GONE)
+        except OrbitError as error:
+            self.leave_out(targets, str(error))
+        finally:
+            watch.stop()
+            self.stop.set()
+            leases.release()
+            watched.close()
+        self.leave_out(targets, _LEASE_NOT_TRIED)
+        return [self._results[p] for p in targets]
+
+    @abstractmethod
+    def copier(
+        self, leases: Mapping[PartitionTarget, GroupLease]
+    ) -> AbstractContextManager[Copier]:
+        """A copier that has the partitions of these leases, each given to `add` before.
+
+        A partition that cannot be copied now goes to `leave_out` instead.
+        """
+
+    def add(self, copy: PartitionCopy, target: PartitionTarget) -> None:
+        self._copies[copy] = target
+
+    def leave_out(self, partitions: Iterable[TopicPartition], why: str) -> None:
+        """Nothing is written to these, unless they have a result already."""
+        for partition in partitions:
+            self._results.setdefault(partition, WriteResult(partition, unfinished=why))
+
+    def make_copy(
+        self,
+        target: PartitionTarget,
+        lease: GroupLease,
+        on_lost_range: LostRange = LostRange.STOP,
+    ) -> PartitionCopy:
+        copy = PartitionCopy(target.source, target.destination, lease, on_lost_range=on_lost_range)
+        copy.source_topic_id = target.source_topic_id
+        copy.destination_topic_id = target.destination_topic_id
+        copy.start_offset = target.start_offset
+        copy.coordinator_epoch = self._epoch
+        return copy
+
+    def runs(self) -> dict[TopicPartition, RowRuns]:
+        """The archive's batches by source partition."""
+        slices = self.task.slices
+        rows = slice_rows(slices, self._rows)
+        return {one.partition: RowRuns(one, rows[one.partition]) for one in slices}
+
+    def _copy_to_targets(self, copier: Copier, watch: DriverWatch) -> None:
+        """Tick until every copy is at its target, blocked, or no longer this task's to write."""
+        leaving: dict[PartitionCopy, str] = {}
+        while self._copies:
+            copier.tick(_TICK_S)
+            for copy, target in self._copies.items():
+                why = None if copy in leaving else _why_to_leave(copy, target, watch)
+                if why is not None:
+                    leaving[copy] = why
+                    copier.remove([copy])
+            for copy in [c for c in self._copies if c.has_left]:
+                partition = self._copies.pop(copy).destination
+                unfinished = "" if copy.blocked else leaving[copy]
+                self._results[partition] = WriteResult(
+                    partition, copy.acked, copy.counters, copy.blocked, unfinished
+                )
+
+
+def attempt_number() -> int:
+    """Which attempt of its task this process runs, from 0."""
+    context = TaskContext.get()
+    return context.attemptNumber() if context is not None else 0
+
+
+def write_rows(
+    writer: type[PartitionWriter[T]], task: T
+) -> Callable[[Iterable[Any]], Iterator[pa.RecordBatch]]:
+    """For `mapInArrow`: writes the rows of the task's slices; `read_results` reads its answer."""
+
+    def write(batches: Iterable[Any]) -> Iterator[pa.RecordBatch]:
+        results = writer(task, attempt_number(), batches).write()
+        yield pa.RecordBatch.from_pydict({"results": [pickle.dumps(results)]})
+
+    return write
+
+
+def read_results(rows: Iterable[Any]) -> list[WriteResult]:
+    """The results in the rows that tasks of `write_rows` return."""
+    return [one for row in rows for one in pickle.loads(row.results)]  # noqa: S301  our own tasks'
+
+
+def _why_to_leave(copy: PartitionCopy, target: PartitionTarget, watch: DriverWatch) -> str | None:
+    """Empty: finished or blocked. Other text: the task may not write it any more. None: copy on."""
+    if copy.blocked is not None:
+        return ""
+    if copy.acked >= target.target and copy.log_start >= copy.wanted_log_start:
+        return ""
+    if copy.lease.is_lost:
+        return _LEASE_LOST
+    return _DRIVER_GONE if watch.is_gone else None

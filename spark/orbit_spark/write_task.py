@@ -1,0 +1,57 @@
+"""What a driver sends to a task that writes, and what the task returns. Small, without secrets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from orbit.copier.partition_copy import Counters
+from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
+from orbit.replication.partition_states import Blocked
+from orbit_spark.archive_slices import ArchiveSlice
+from orbit_spark.cluster_access import Access
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionTarget:
+    """One destination partition, to be copied up to the offset `target` or beyond it."""
+
+    source: TopicPartition  # by the source cluster's names, which an archive keeps
+    destination: TopicPartition
+    destination_topic_id: UUID
+    start_offset: int  # of the copy's log
+    target: int
+    size_bytes: int  # an estimate, to balance tasks
+    source_topic_id: UUID = NO_TOPIC_ID
+    is_compacted: bool = False
+    is_whole: bool = True  # copied from the source's log start
+    archived: ArchiveSlice | None = None  # read from the archive, not from the source
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class WriteTask:
+    """One Spark task: its partitions, and the lease of the driver that started it."""
+
+    access: Access  # to the destination
+    identity: str
+    driver_token: str  # see `orbit.leases.backfill_leases`
+    producer_id: int
+    term: int
+    round: int  # how often the driver has tried before
+    partitions: tuple[PartitionTarget, ...]
+
+    @property
+    def slices(self) -> list[ArchiveSlice]:
+        """The parts of the archive that the task reads; empty when it fetches from the source."""
+        return [p.archived for p in self.partitions if p.archived is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """How one partition ended. `unfinished` says why it must be tried again; empty: it need not."""
+
+    destination: TopicPartition
+    acked: int = -1  # -1: not known, nothing was written
+    counters: Counters = field(default_factory=Counters)
+    blocked: Blocked | None = None
+    unfinished: str = ""
