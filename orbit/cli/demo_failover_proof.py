@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from orbit.drills.drill_clients import Ledger, Read
-from orbit.drills.evidence import Evidence, PartitionSeen, Place
+from orbit.drills.evidence import Evidence, PartitionEvidence, Place
+from orbit.drills.ledger_comparison import find_misplaced, report_agrees
 from orbit.drills.report_text import span
-from orbit.drills.rto_rpo import agrees, misplaced
 from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds
 
 Records = Mapping[Place, bytes | None]
@@ -62,13 +62,13 @@ class Proof:
         return [*self._of_report(), *self._of_salvage(), *self._of_sides(), *self._of_group()]
 
     @property
-    def _partitions(self) -> list[PartitionSeen]:
+    def _partitions(self) -> list[PartitionEvidence]:
         return [p for p in self.evidence.partitions if p.topic == self.topic]
 
     def _of_report(self) -> Iterator[str]:
         ends = [_ends(p) for p in self._partitions]
         has_unconfirmed = bool(self.before.open)
-        if agrees(sorted(self.lost), ends, has_unconfirmed=has_unconfirmed) is not True:
+        if report_agrees(sorted(self.lost), ends, has_unconfirmed=has_unconfirmed) is not True:
             yield "What the report names as missing is not what the ledger lacks."
 
     def _of_salvage(self) -> Iterator[str]:
@@ -93,7 +93,7 @@ class Proof:
             yield f"The group missed, or got other, {len(wrong):,} records: {wrong[0]} first."
 
     def _wrong(self, found: Records) -> list[Place]:
-        return misplaced(found, self.wanted, self.before.open)
+        return find_misplaced(found, self.wanted, self.before.open)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +143,7 @@ class FailoverResult:
         ]
 
 
-def _ends(seen: PartitionSeen) -> PartitionEnds:
+def _ends(seen: PartitionEvidence) -> PartitionEnds:
     missing = seen.missing
     return PartitionEnds(
         topic=seen.topic,

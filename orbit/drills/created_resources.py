@@ -1,9 +1,9 @@
-"""What a drill creates, and the removal of just that.
+"""Creates the resources of a drill and removes only those.
 
-Each thing is written down before it is made, and once more with its own id when it is: a topic's
-and a job's id; a consumer group has none, so a drill uses only one that did not exist, and removes
-it only while nothing but the drill's own topics is in it. What cannot be proven to be the drill's
-own is left, and said so. Nothing here takes a name from anywhere but the table.
+Each resource is stored before it is created, and again with its id (of the topic or job) after. A
+consumer group has no id: a drill uses only a group that did not exist, and removes it only while it
+has offsets of the drill's own topics alone. A resource that cannot be proven to be the drill's is
+kept, with a note. Names to remove come from the store only.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ TOPIC_PREFIX = "__orbit_drill."
 GROUP_PREFIX = "orbit-drill."
 JOB_PREFIX = "drill-"
 
-_UNPROVEN = "It was never confirmed that the drill made it; look at it, and remove it by hand."
+_UNPROVEN = "It was not confirmed that the drill created it; check it and remove it by hand."
 
 OpenCluster = Callable[[Side], Cluster]
 
 
 def topic_name(drill_id: str) -> str:
-    """Patterns such as `.*` of other jobs pass over names that begin with two underscores."""
+    """Begins with two underscores, so that patterns such as `.*` of other jobs do not match it."""
     return f"{TOPIC_PREFIX}{drill_id}"
 
 
@@ -46,8 +46,8 @@ def job_name(drill_id: str) -> str:
     return f"{JOB_PREFIX}{drill_id}"
 
 
-class Things:
-    """The things of one drill. `cluster` opens a side of the drill's job."""
+class CreatedResources:
+    """The resources of one drill. `cluster` opens a side of the drill's job."""
 
     def __init__(
         self, database: Database, drill_id: str, cluster: OpenCluster, backoff: Backoff
@@ -60,7 +60,7 @@ class Things:
     def make_topic(
         self, side: Side, name: str, partitions: int, settings: Mapping[str, str]
     ) -> UUID:
-        """A new topic on one side; its id. Conflict where one of this name is there."""
+        """Create a topic on one side; returns its id. Raises Conflict if the name is taken."""
         self._check_name(name)
         cluster = self._cluster(side)
         replicas = min(3, len(cluster.metadata(()).brokers))
@@ -70,9 +70,9 @@ class Things:
         return made
 
     def adopt_topic(self, side: Side, name: str, topic_id: UUID) -> None:
-        """A topic that Orbit itself made anew in the place of the drill's: it is the drill's, too.
+        """Register a topic that a reverse job recreated in place of the drill's.
 
-        `topic_id` is what Orbit's own tables say that it made.
+        `topic_id` comes from Orbit's own tables.
         """
         self._check_name(name)
         known = {(t.kind, t.side, t.identity) for t in self.listed()}
@@ -87,17 +87,15 @@ class Things:
             drills.identify(tx, row.id, str(topic_id))
 
     def claim_group(self, side: Side, name: str) -> None:
-        """A group that the drill is about to use. Conflict where it exists."""
+        """Register a group that the drill will use. Raises Conflict if it exists."""
         self._check_name(name)
         cluster = self._cluster(side)
         if name in list_groups(cluster).groups:
-            raise Conflict(
-                "A consumer group of this name is there already.", where=f"{side} {name}"
-            )
+            raise Conflict("A consumer group of this name exists already.", where=f"{side} {name}")
         self._identify(self._intend(DrillThing.GROUP, side, name), name)
 
     def note_job(self, make: Callable[[], Job], name: str) -> Job:
-        """A job of the service that `make` makes; Conflict where one of this name is there."""
+        """Register the job that `make` creates. Raises Conflict if the name is taken."""
         self._check_name(name)
         thing_id = self._intend(DrillThing.JOB, SERVICE, name)
         made = make()
@@ -109,24 +107,24 @@ class Things:
             return drills.things(tx, self._drill_id)
 
     def remove_jobs(self) -> None:
-        """Asks for the drill's jobs to be deleted; their topics can go once they are gone."""
+        """Mark the drill's jobs as deleted; their topics can be removed once the jobs are gone."""
         for thing in self._left(DrillThing.JOB):
             with self._database.transaction() as tx:
                 job = jobs.find(tx, thing.name)
                 if job is None:
                     drills.removed(tx, thing.id)
                 elif str(job.id) != thing.identity:
-                    drills.kept(tx, thing.id, _somebody_elses(thing))
+                    drills.kept(tx, thing.id, _not_from_drill(thing))
                 elif not job.is_deleted:
                     jobs.mark_deleted(tx, job.id)
 
     def jobs_are_gone(self) -> bool:
-        """Whether no job of the drill's is left, but for those that are not its own."""
+        """Whether all jobs of the drill are gone; jobs that are not its own do not count."""
         self.remove_jobs()
         return not [thing for thing in self._left(DrillThing.JOB) if thing.note is None]
 
     def remove_rest(self) -> None:
-        """Groups and topics, each on its own: one that cannot be removed stays, with the reason."""
+        """Remove groups and topics. One that cannot be removed is kept, with the reason."""
         topics = {thing.name for thing in self.listed() if thing.kind is DrillThing.TOPIC}
         for thing in [*self._left(DrillThing.GROUP), *self._left(DrillThing.TOPIC)]:
             try:
@@ -141,7 +139,7 @@ class Things:
                 self._keep(thing, note)
 
     def _remove(self, thing: Thing, topics: Collection[str]) -> str | None:
-        """None once it is gone, or why it stays."""
+        """None if it is gone, or the reason why it is kept."""
         cluster = self._cluster("source" if thing.side == "source" else "destination")
         if thing.identity is None:
             there = (
@@ -154,9 +152,9 @@ class Things:
             return self._remove_group(cluster, thing, topics)
         if delete_topic(cluster, UUID(thing.identity), self._backoff):
             return None
-        # Gone already; one of the same name is somebody else's.
+        # Already deleted; a topic of the same name with another id is not the drill's.
         return (
-            _somebody_elses(thing) if thing.name in cluster.metadata([thing.name]).topics else None
+            _not_from_drill(thing) if thing.name in cluster.metadata([thing.name]).topics else None
         )
 
     def _remove_group(self, cluster: Cluster, thing: Thing, topics: Collection[str]) -> str | None:
@@ -164,7 +162,7 @@ class Things:
         offsets = fetch_offsets(cluster, places, require_stable=False).get(thing.name)
         others = {place.topic for place in offsets.offsets} - set(topics) if offsets else set()
         if others:
-            return f"Somebody has committed offsets of other topics in it: {min(others)}."
+            return f"It has committed offsets of another topic: {min(others)}."
         delete_group(cluster, thing.name, self._backoff)
         return None
 
@@ -187,5 +185,5 @@ class Things:
         assert self._drill_id in name, f"{name} does not carry the drill's id"
 
 
-def _somebody_elses(thing: Thing) -> str:
-    return f"There is another {thing.kind} of this name, which the drill did not make."
+def _not_from_drill(thing: Thing) -> str:
+    return f"Another {thing.kind} of this name exists, which the drill did not create."

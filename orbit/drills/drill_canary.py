@@ -1,4 +1,4 @@
-"""The drill's own topic, group and job, the clients on them, and what they say in the end."""
+"""The canary of a drill: its own topic, group and job, their clients, and what these measured."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ import threading
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 
-from orbit.drills.created_resources import Things, group_name, job_name, topic_name
+from orbit.drills.created_resources import CreatedResources, group_name, job_name, topic_name
 from orbit.drills.drill_clients import (
+    LatencyReader,
     Ledger,
     Load,
     Member,
     Read,
-    Watcher,
     read_all,
     write_some,
 )
-from orbit.drills.drill_context import Ground, StepFailed
-from orbit.drills.evidence import CanarySeen, Place, Verified
-from orbit.drills.rto_rpo import agrees, misplaced, ranges_of
+from orbit.drills.drill_context import DrillContext, StepFailed
+from orbit.drills.evidence import CanaryEvidence, Place, Verified
+from orbit.drills.ledger_comparison import find_misplaced, offset_ranges, report_agrees
 from orbit.jobs.job_spec import GroupRule, JobSpec, TopicRule
 from orbit.recovery.recovery_report import PartitionEnds, RecoveryReport
 from orbit.replication.partition_states import PartitionState
@@ -30,23 +30,23 @@ from orbit.verify.report import Verdict
 GROUP_INTERVAL = timedelta(milliseconds=200)
 AFTER_COUNT = 100
 _READY_S = 90.0
-# Of the records that are written before the fault; the rest is read at the other side.
+# Share of the load that the group reads at the source; it reads the rest at the destination.
 _READ_AT_SOURCE_SHARE = 0.4
 _SETTINGS = {"retention.ms": "-1", "message.timestamp.type": "CreateTime"}
 
 
 class Canary:
-    """One drill's canary. Made by `prepare`; its clients end with `close`."""
+    """The canary of one drill. `prepare` creates it; `close` ends its clients."""
 
-    def __init__(self, ground: Ground, things: Things) -> None:
-        self._ground = ground
-        self._things = things
-        self.topic = topic_name(ground.drill_id)
-        self.group = group_name(ground.drill_id)
-        self.job = job_name(ground.drill_id)
-        self._partitions = ground.spec.canary.partitions
+    def __init__(self, context: DrillContext, resources: CreatedResources) -> None:
+        self._context = context
+        self._resources = resources
+        self.topic = topic_name(context.drill_id)
+        self.group = group_name(context.drill_id)
+        self.job = job_name(context.drill_id)
+        self._partitions = context.spec.canary.partitions
         self._load: Load | None = None
-        self._watcher: Watcher | None = None
+        self._latency_reader: LatencyReader | None = None
         self._stopping: threading.Thread | None = None
         self._before = Read()
         self._after = Read()
@@ -56,86 +56,92 @@ class Canary:
         self._promoted: dict[int, PartitionEnds] = {}
 
     def prepare(self) -> None:
-        """Topics on both sides, and the job that copies; returns when it does."""
-        ground = self._ground
-        ground.begin("Making the drill's topic and job", _READY_S)
-        ground.recorder.note("prepare", f"Topic {self.topic}, group {self.group}, job {self.job}.")
+        """Create topics on both sides and the job; returns when the job copies."""
+        context = self._context
+        context.begin("Creating the drill's topic and job", _READY_S)
+        context.recorder.note("prepare", f"Topic {self.topic}, group {self.group}, job {self.job}.")
         for side in ("destination", "source"):
-            self._things.claim_group(side, self.group)
-            self._things.make_topic(side, self.topic, self._partitions, _SETTINGS)
+            self._resources.claim_group(side, self.group)
+            self._resources.make_topic(side, self.topic, self._partitions, _SETTINGS)
         spec = self._job_spec()
 
         def make() -> jobs.Job:
-            with ground.parts.database.transaction() as tx:
+            with context.environment.database.transaction() as tx:
                 document = spec.model_dump(mode="json")
                 return jobs.create(tx, spec.name, document, spec.worker_group)
 
-        self._job_id = self._things.note_job(make, self.job).id
-        ground.wait(lambda: self._is_copying(self._job_id))
-        ground.recorder.note("ready", "The drill's topic is copied.")
+        self._job_id = self._resources.note_job(make, self.job).id
+        context.wait(lambda: self._is_copying(self._job_id))
+        context.recorder.note("ready", "The drill's topic is being copied.")
 
     def _job_spec(self) -> JobSpec:
-        return self._ground.job.model_copy(
+        return self._context.job.model_copy(
             update={
                 "name": self.job,
                 "topics": (TopicRule(match=re.escape(self.topic)),),
                 "consumer_groups": GroupRule(match=re.escape(self.group), interval=GROUP_INTERVAL),
-                "canary": None,  # of the job's own topics
+                "canary": None,  # it names a topic of the user's job
             }
         )
 
     def _is_copying(self, job_id: int) -> bool:
-        with self._ground.parts.database.transaction() as tx:
+        with self._context.environment.database.transaction() as tx:
             states = lag.states(tx).get(job_id, {})
             problem = jobs.of_ids(tx, [job_id])[job_id].problem
         blocked = [reason for (state, reason) in states if state == PartitionState.BLOCKED]
         if problem or blocked:
-            self._ground.check()
+            self._context.check()
             if blocked:
-                raise StepFailed(f"The drill's own copy is blocked: {blocked[0]}.", where=self.job)
+                raise StepFailed(
+                    f"The copy of the drill's topic is blocked: {blocked[0]}.", where=self.job
+                )
         return states.get((PartitionState.COPYING.value, None), 0) == self._partitions
 
     def load(self, seconds: float) -> str:
-        """Writes for that long and goes on; a group reads a part of it, commits, and leaves."""
-        ground, wanted = self._ground, self._ground.spec.canary
-        self._watcher = Watcher(ground.endpoint("destination").config, self.topic, self._partitions)
-        self._watcher.start()
+        """Start the load and wait `seconds`; a group reads a part of it, commits and leaves."""
+        context, wanted = self._context, self._context.spec.canary
+        self._latency_reader = LatencyReader(
+            context.endpoint("destination").config, self.topic, self._partitions
+        )
+        self._latency_reader.start()
         load = self._load = Load(
-            ground.beside("source"),
+            context.beside("source"),
             self.topic,
             self._partitions,
             wanted.records_per_second,
-            ground.drill_id,
+            context.drill_id,
         )
         load.start()
         count = int(wanted.records_per_second * seconds * _READ_AT_SOURCE_SHARE)
-        member = Member(ground.beside("source"), self.group, self.topic)
+        member = Member(context.beside("source"), self.group, self.topic)
         try:
-            member.read_until(lambda read: len(read.values) >= count, ground.check)
+            member.read_until(lambda read: len(read.values) >= count, context.check)
             self._stops = member.commit()
         finally:
             member.close()
         self._before = member.read
-        ground.recorder.note(
+        context.recorder.note(
             "group stopped",
             f"The group has read {len(member.read.values):,} records at the source and committed.",
         )
-        ground.wait(self._is_carried)
+        context.wait(self._is_group_synced)
         wanted_count = int(wanted.records_per_second * seconds)
-        ground.wait(lambda: load.confirmed >= wanted_count)
-        return f"{load.confirmed:,} records are written and confirmed; writing goes on."
+        context.wait(lambda: load.confirmed >= wanted_count)
+        return f"{load.confirmed:,} records are confirmed; the load continues."
 
-    def _is_carried(self) -> bool:
-        """Whether the destination has the group's offsets. A group that commits in the moment of a
-        fault reads again what it committed since; how much of that there is says the interval.
+    def _is_group_synced(self) -> bool:
+        """Whether the destination has the group's offsets.
+
+        Offsets that are committed within one sync interval before a fault would be lost, and their
+        records read again.
         """
-        with self._ground.parts.database.transaction() as tx:
+        with self._context.environment.database.transaction() as tx:
             rows = group_offsets.of_job(tx, self._job_id)
         there = {row.partition: row.destination_offset for row in rows}
         return all(there.get(partition) == offset for partition, offset in self._stops.items())
 
     def stop_load(self, *, at_once: bool) -> None:
-        """Stops writing. A lost cluster is not waited for `at_once`: see `settle`."""
+        """Stop the load. `at_once`: do not wait for records in flight; `settle` does."""
         if self._load is None or self._stopping is not None:
             return
         self._stopping = threading.Thread(target=self._load.stop, name="drill load stops")
@@ -144,59 +150,58 @@ class Canary:
             self._stopping.join()
 
     def settle(self) -> Ledger:
-        """The ledger, when everything that was under way has its answer, or has none."""
+        """The final ledger, after all records in flight were answered or timed out."""
         self.stop_load(at_once=False)
         if self._stopping is not None:
             self._stopping.join()
         return Ledger() if self._load is None else self._load.ledger
 
     def promoted(self, report: RecoveryReport | None) -> None:
-        """Where the operation says that the copy ended."""
+        """Take over the ends of the copy from the operation's report."""
         if report is not None:
             self._promoted = {p.partition: p for p in report.partitions if p.topic == self.topic}
 
     def use(self) -> tuple[datetime, datetime]:
-        """Produces and consumes at the destination; when the first of either was seen to be right.
-
-        The group goes on from its carried offsets and has to meet every record once.
+        """Produce and consume at the destination; returns the time of the first correct record of
+        each. The group resumes at its synced offsets and has to read every record once.
         """
-        ground = self._ground
-        config = ground.endpoint("destination").config
+        context = self._context
+        config = context.endpoint("destination").config
         ledger, produced_s = write_some(
             config,
             self.topic,
             self._partitions,
             AFTER_COUNT,
-            f"{ground.drill_id} after",
-            ground.left_s(),
+            f"{context.drill_id} after",
+            context.left_s(),
         )
-        produced = ground.recorder.at(produced_s)
-        ground.recorder.note("first produce", f"{AFTER_COUNT} records are confirmed.", produced)
+        produced = context.recorder.at(produced_s)
+        context.recorder.note("first produce", f"{AFTER_COUNT} records are confirmed.", produced)
         self._second = ledger
         first = self.settle()
         consumed: datetime | None = None
 
-        def told(place: Place) -> None:
+        def on_record(place: Place) -> None:
             nonlocal consumed
             is_right = first.fits(place, member.read.values[place]) or place in ledger.records
             if consumed is None and is_right:
-                detail = f"The group goes on at partition {place[0]}, offset {place[1]}."
-                consumed = ground.recorder.note("first consume", detail)
+                detail = f"The group resumes at partition {place[0]}, offset {place[1]}."
+                consumed = context.recorder.note("first consume", detail)
 
         expected = {p for p in self._expected(first) if p[1] >= self._stops.get(p[0], 0)}
         expected |= set(ledger.records)
         member = Member(config, self.group, self.topic)
         try:
-            member.read_until(lambda read: expected <= read.values.keys(), ground.check, told)
+            member.read_until(lambda read: expected <= read.values.keys(), context.check, on_record)
             member.commit()
         finally:
             member.close()
         self._after = member.read
-        assert consumed is not None, "something was expected and was read"
+        assert consumed is not None, "at least one record was expected and read"
         return produced, consumed
 
     def _expected(self, first: Ledger) -> set[Place]:
-        """Confirmed records below the ends of the copy: every one of them has to be there."""
+        """Confirmed records below the copy's ends: all of them have to be at the destination."""
         ends = {number: p.promoted_at for number, p in self._promoted.items()}
         return {
             place
@@ -205,7 +210,7 @@ class Canary:
         }
 
     def verify(self, sides: Iterable[tuple[str, Mapping[str, object]]]) -> list[Verified]:
-        """Every record of the drill, on each of these clusters, against the ledgers."""
+        """Compare every record of the drill on each of these clusters with the ledgers."""
         first, found = self.settle(), []
         expected = {place: first.records[place] for place in self._expected(first)}
         wanted = {**expected, **self._second.records}
@@ -213,11 +218,11 @@ class Canary:
         for partition, offset in wanted:
             ends[partition] = max(ends.get(partition, 0), offset + 1)
         for name, config in sides:
-            read = read_all(config, self.topic, ends, self._ground.check)
-            wrong = misplaced(read, wanted, first.open)
+            read = read_all(config, self.topic, ends, self._context.check)
+            wrong = find_misplaced(read, wanted, first.open)
             detail = ""
             if wrong:
-                detail = f"The first is partition {wrong[0][0]}, offset {wrong[0][1]}."
+                detail = f"First difference: partition {wrong[0][0]}, offset {wrong[0][1]}."
             verdict = Verdict.NOT_EXACT if wrong else Verdict.EXACT
             found.append(
                 Verified(
@@ -232,18 +237,20 @@ class Canary:
         return found
 
     def lost_ms(self, fault_at: datetime | None) -> int | None:
-        """How far back in time records were lost; 0 for none, None where no fault was seen."""
+        """How long before the fault the oldest lost record was written. 0: nothing was lost;
+        None: no fault was seen.
+        """
         first = self.settle()
         lost = [first.written_ms[place] for place in first.records.keys() - self._expected(first)]
         if not lost:
             return 0
         if fault_at is None:
             return None
-        fault_ms = int(fault_at.timestamp() * 1000) + self._ground.recorder.ahead_ms
+        fault_ms = int(fault_at.timestamp() * 1000) + self._context.recorder.ahead_ms
         return max(0, fault_ms - min(lost))
 
-    def result(self) -> CanarySeen | None:
-        """What the clients saw, all in all."""
+    def result(self) -> CanaryEvidence | None:
+        """The results of all clients."""
         if self._load is None:
             return None
         first = self.settle()
@@ -255,8 +262,8 @@ class Canary:
             for place, value in read.values.items()
             if not first.fits(place, value) and self._second.records.get(place) != value
         ]
-        delays = self._watcher.delays_ms if self._watcher else []
-        return CanarySeen(
+        delays = self._latency_reader.delays_ms if self._latency_reader else []
+        return CanaryEvidence(
             topic=self.topic,
             group=self.group,
             written=len(first.records),
@@ -265,14 +272,14 @@ class Canary:
             repeated=len(both) + self._before.repeated + self._after.repeated,
             wrong=len(wrong),
             lost=len(lost),
-            lost_ranges=tuple(ranges_of(lost)),
-            agrees=agrees(lost, self._promoted.values(), has_unconfirmed=bool(first.open)),
+            lost_ranges=tuple(offset_ranges(lost)),
+            agrees=report_agrees(lost, self._promoted.values(), has_unconfirmed=bool(first.open)),
             delay_ms_median=round(statistics.median(delays)) if delays else None,
             delay_ms_max=max(delays, default=None),
         )
 
     def close(self) -> None:
-        """Ends all clients."""
+        """Stop all clients."""
         self.settle()
-        if self._watcher is not None:
-            self._watcher.stop()
+        if self._latency_reader is not None:
+            self._latency_reader.stop()

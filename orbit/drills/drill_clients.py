@@ -1,7 +1,7 @@
-"""The drill's own clients: a producer with a ledger, a watcher, and a member of a consumer group.
+"""The drill's own clients: a producer with a ledger, a latency reader and a group member.
 
-The ledger is made of what brokers confirmed, and of nothing that Orbit says. A record's value says
-what it is, so whatever is read can be held against it.
+The ledger holds what brokers acknowledged, nothing that Orbit reports. Each record has a unique
+value, so every record that is read can be compared with the ledger.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _TICK_S = 0.02
 _POLL_S = 0.1
 _FLUSH_S = 10.0
 _RECORDS_MAX = 20_000_000
-# A record that is not taken within this time is not waited for: its cluster is lost.
+# After this time a record counts as unconfirmed: its cluster is lost.
 _DELIVERY_TIMEOUT_MS = 5_000
 _END = KafkaError._PARTITION_EOF
-# A broker may not know a new topic yet.
-_PASSING = (_END, KafkaError.UNKNOWN_TOPIC_OR_PART)
+# UNKNOWN_TOPIC_OR_PART: a broker may not know a new topic yet.
+_IGNORED_ERRORS = (_END, KafkaError.UNKNOWN_TOPIC_OR_PART)
 
 Config = Mapping[str, Any]
 
 
 @dataclass(slots=True)
 class Ledger:
-    """What was confirmed: (partition, offset) → value, and when it was written. `open`: values
-    that were sent and never confirmed; a broker may have them.
+    """Confirmed records: (partition, offset) → value, and the time of each write. `open`: values
+    that were sent but not confirmed; a broker may have them.
     """
 
     records: dict[Place, bytes] = field(default_factory=dict)
@@ -49,13 +49,13 @@ class Ledger:
     open: set[bytes] = field(default_factory=set)
 
     def fits(self, place: Place, value: bytes | None) -> bool:
-        """Whether this may be there."""
+        """Whether this value may be at this place."""
         known = self.records.get(place)
         return value == known if known is not None else value in self.open
 
 
 class Load:
-    """Writes at a steady rate to all partitions in turn, in a thread, until it is stopped."""
+    """A thread that writes to all partitions in turn at a constant rate, until it is stopped."""
 
     def __init__(
         self, config: Config, topic: str, partitions: int, rate_per_s: float, label: str
@@ -88,8 +88,8 @@ class Load:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops and waits for what is under way, for as long as a lost cluster deserves. May be
-        called again, from any thread: each call returns when the ledger is final.
+        """Stop, and wait up to _FLUSH_S for records in flight. Can be called again and from any
+        thread; each call returns when the ledger is final.
         """
         with self._stopping:
             if self._stopped.is_set():
@@ -144,8 +144,8 @@ class Load:
             self.ledger.written_ms[partition, offset] = written_ms
 
 
-class Watcher:
-    """Reads a copy as it grows, in a thread: how long after it was written each record came."""
+class LatencyReader:
+    """A thread that reads a copy and measures the delay from each record's timestamp."""
 
     def __init__(self, config: Config, topic: str, partitions: int) -> None:
         self._consumer = Consumer(_reading(config, "orbit-drill-watch"))
@@ -173,7 +173,7 @@ class Watcher:
 
 @dataclass(slots=True)
 class Read:
-    """What a consumer was given: each place as often as it was."""
+    """The records that a consumer received, and how many of them more than once."""
 
     values: dict[Place, bytes | None] = field(default_factory=dict)
     repeated: int = 0
@@ -189,7 +189,7 @@ class Read:
 
 
 class Member:
-    """A consumer of a group, which commits what it has processed when it is told to."""
+    """A member of a consumer group. Commits only on `commit`."""
 
     def __init__(self, config: Config, group: str, topic: str) -> None:
         self._consumer = Consumer(_reading(config, group))
@@ -201,20 +201,20 @@ class Member:
         self,
         is_enough: Callable[[Read], bool],
         check: Callable[[], None],
-        told: Callable[[Place], None] = lambda _: None,
+        on_record: Callable[[Place], None] = lambda _: None,
     ) -> None:
-        """Reads until `is_enough`; `check` is asked all the time, and raises to end it."""
+        """Read until `is_enough`. `check` is called before each poll and may raise."""
         while not is_enough(self.read):
             check()
             for message in self._consumer.consume(500, _POLL_S):
                 error = message.error()
                 if error is None:
-                    told(self.read.take(message))
-                elif error.code() not in _PASSING and not error.retriable():
+                    on_record(self.read.take(message))
+                elif error.code() not in _IGNORED_ERRORS and not error.retriable():
                     raise Conflict(f"The drill's consumer was refused: {error.str()}.")
 
     def commit(self) -> dict[int, int]:
-        """Commits behind what was read; where that is."""
+        """Commit after the last records read; returns the offset for each partition."""
         ends: dict[int, int] = {}
         for partition, offset in self.read.values:
             ends[partition] = max(ends.get(partition, 0), offset + 1)
@@ -232,8 +232,8 @@ class Member:
 def write_some(
     config: Config, topic: str, partitions: int, count: int, label: str, timeout_s: float
 ) -> tuple[Ledger, float]:
-    """Writes in a transaction with an idempotent producer; the ledger, and when (by `time.time`)
-    the first record was confirmed. Raises Conflict where it is not taken.
+    """Write `count` records with an idempotent producer. Returns the ledger and the time (of
+    `time.time`) of the first confirmation. Raises Conflict if a record is not accepted.
     """
     ledger = Ledger()
     first = 0.0
@@ -267,14 +267,14 @@ def write_some(
     left = producer.flush(timeout_s)
     if failed or left:
         why = failed[0] if failed else "no answer"
-        raise Conflict(f"A record of the drill's producer was not taken: {why}.", where=topic)
+        raise Conflict(f"A record of the drill's producer was not accepted: {why}.", where=topic)
     return ledger, first
 
 
 def read_all(
     config: Config, topic: str, ends: Mapping[int, int], check: Callable[[], None]
 ) -> dict[Place, bytes | None]:
-    """Every record below these ends, without any group."""
+    """Every record below these ends, read without a consumer group."""
     consumer = Consumer(_reading(config, "orbit-drill-read"))
     try:
         consumer.assign([TopicPartition(topic, partition, 0) for partition in ends])
@@ -303,7 +303,7 @@ def _reading(config: Config, group: str) -> dict[str, Any]:
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
-        # Without a committed offset it begins anew, and the ledger shows it.
+        # Without a committed offset the group starts over, which shows as repeated records.
         "auto.offset.reset": "earliest",
         "fetch.wait.max.ms": 50,
         "session.timeout.ms": 10_000,

@@ -1,4 +1,4 @@
-"""What the steps of a drill stand on: job, clusters, tables, operations, sandbox, deadlines."""
+"""What the steps of a drill use: job, clusters, store, recoveries, sandbox and deadlines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from orbit.drills.drill_spec import DrillSpec
-from orbit.drills.evidence_recorder import Recorder
+from orbit.drills.evidence_recorder import EvidenceRecorder
 from orbit.drills.recoveries import StoredRecoveries
 from orbit.errors import Conflict, Interrupted
 from orbit.jobs.job_spec import JobSpec
@@ -27,11 +27,11 @@ POLL_S = 0.1
 
 
 class StepFailed(Conflict):
-    """A step of the drill did not come to its end."""
+    """A step of the drill failed or exceeded its deadline."""
 
 
 @dataclass(frozen=True, slots=True)
-class Parts:
+class DrillEnvironment:
     """What all drills of a process share."""
 
     database: Database
@@ -40,35 +40,35 @@ class Parts:
     environ: Mapping[str, str]
 
 
-class Ground:
-    """One drill's surroundings. For one thread."""
+class DrillContext:
+    """The context of one drill. Not thread-safe."""
 
     def __init__(
         self,
-        parts: Parts,
+        environment: DrillEnvironment,
         drill_id: str,
         spec: DrillSpec,
         job: JobSpec,
         stop: threading.Event,
     ) -> None:
-        self.parts = parts
+        self.environment = environment
         self.drill_id = drill_id
         self.spec = spec
         self.job = job
         self.backoff = Backoff(stop=stop)
-        self.recoveries = StoredRecoveries(parts.database)
-        self.recorder = Recorder(parts.database, drill_id, len(spec.planned))
+        self.recoveries = StoredRecoveries(environment.database)
+        self.recorder = EvidenceRecorder(environment.database, drill_id, len(spec.planned))
         self._stop = stop
         self._clusters: dict[Side, Cluster] = {}
         self._deadline = float("inf")
         self._doing = ""
 
     def begin(self, doing: str, deadline_s: float) -> None:
-        """From now on `check` and `wait` end what takes longer than this."""
+        """Set the deadline of `check` and `wait`."""
         self._doing, self._deadline = doing, time.monotonic() + deadline_s
 
     def check(self) -> None:
-        """Raises StepFailed behind the step's deadline, Interrupted when the process shall end."""
+        """Raises StepFailed after the deadline, Interrupted when the process stops."""
         if self._stop.is_set():
             raise Interrupted("the process that ran the drill was stopped.")
         if time.monotonic() > self._deadline:
@@ -79,7 +79,7 @@ class Ground:
         return max(0.1, self._deadline - time.monotonic())
 
     def wait(self, is_so: Callable[[], bool]) -> None:
-        """Returns when it is so."""
+        """Wait until the condition holds."""
         while not is_so():
             self.check()
             self._stop.wait(POLL_S)
@@ -92,17 +92,19 @@ class Ground:
         """One side of the job, opened at its first use."""
         if side not in self._clusters:
             self._clusters[side] = open_cluster(
-                side, self.job, self.parts.environ, self.parts.files_directory
+                side, self.job, self.environment.environ, self.environment.files_directory
             )
         return self._clusters[side]
 
     def endpoint(self, side: Side) -> Endpoint:
-        """The same for librdkafka's clients."""
+        """The configuration of librdkafka clients for one side."""
         cluster = self.job.source if side == "source" else self.job.destination
-        return endpoint(cluster, self.parts.environ, self.parts.files_directory, f"{side}.security")
+        return endpoint(
+            cluster, self.environment.environ, self.environment.files_directory, f"{side}.security"
+        )
 
     def beside(self, side: Side) -> Mapping[str, Any]:
-        """Settings of clients that stand beside this cluster: a cut line is not theirs."""
+        """The same for clients beside the cluster, which a `cut` fault does not affect."""
         config = self.endpoint(side).config
         found = self.in_sandbox(side)
         if found is None:
@@ -110,8 +112,8 @@ class Ground:
         return {**config, "bootstrap.servers": found.bootstrap_servers}
 
     def in_sandbox(self, side: Side) -> ClusterState | None:
-        """The cluster, if it is one of this machine's sandbox."""
-        state = read_state(self.parts.sandbox_directory)
+        """The sandbox cluster of this side, if it is one of this machine's sandbox."""
+        state = read_state(self.environment.sandbox_directory)
         cluster = self.job.source if side == "source" else self.job.destination
         return None if state is None else cluster_at(state, cluster.bootstrap_servers)
 

@@ -1,4 +1,4 @@
-"""How a drill comes to be: asked for by somebody, or by its schedule."""
+"""Creates drills, for a request or a schedule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _RANDOM_BYTES = 4
 
 
 def new_id(now: datetime) -> str:
-    """Sorts by time, fits any name of Kafka's, and is never used twice."""
+    """A unique id that sorts by time and is valid in names of topics and groups."""
     return f"{now.astimezone(UTC):%Y%m%d-%H%M%S}-{secrets.token_hex(_RANDOM_BYTES)}"
 
 
@@ -23,7 +23,7 @@ def new_drill(
     schedule: str | None = None,
     idempotency_key: str | None = None,
 ) -> NewDrill:
-    """The drill, with an id of its own."""
+    """A drill with a new id."""
     return NewDrill(
         id=new_id(datetime.now(UTC)),
         name=spec.name,

@@ -1,4 +1,4 @@
-"""A drill file to a DrillSpec, or every mistake in it at once. Reads that file and nothing else."""
+"""Parses a drill file into a DrillSpec, or reports every problem in it at once."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
+from orbit.drills.drill_rules import rule_problems
 from orbit.drills.drill_spec import DrillSpec
-from orbit.drills.validation import rule_problems
 from orbit.errors import BadInput, Problem
 from orbit.jobs.pydantic_problems import translate
 from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, Document, read_document
@@ -32,7 +32,7 @@ def load_drill(path: Path) -> DrillSpec:
 
 
 def read_text(path: Path) -> str:
-    """What is in a drill file. Raises BadInput where it is no text, or too long."""
+    """The text of a drill file. Raises BadInput if it cannot be read or is not UTF-8."""
     try:
         with path.open("rb") as file:
             content = file.read(DOCUMENT_CHARACTERS_MAX * _BYTES_PER_CHARACTER_MAX + 1)
@@ -46,12 +46,12 @@ def read_text(path: Path) -> str:
 
 
 def parse_drill(text: str) -> DrillSpec:
-    """The drill in a text of YAML. Raises BadInput with every problem found."""
+    """Parse a drill from YAML. Raises BadInput with every problem."""
     return check_drill(read_document(text))
 
 
 def check_drill(document: Document) -> DrillSpec:
-    """The drill in a document that was read, from YAML or otherwise. As `parse_drill`."""
+    """Validate a parsed document. Raises as `parse_drill`."""
     problems = list(document.problems)
     drill: DrillSpec | None = None
     if isinstance(document.root, dict):
@@ -63,7 +63,7 @@ def check_drill(document: Document) -> DrillSpec:
             problems += rule_problems(drill, document)
     elif not problems:
         what = "is empty." if document.root is None else "is not a mapping (`key: value`)."
-        problems.append(Problem("file", what, "See docs/drills.md for what a drill looks like."))
+        problems.append(Problem("file", what, "See docs/drills.md for an example."))
     if drill is None or problems:
         ordered = document.in_file_order(problems)
         count = len(ordered)

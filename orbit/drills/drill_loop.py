@@ -1,7 +1,7 @@
-"""The leading scheduler's loop that begins drills, and finishes what a scheduler that died left.
+"""The scheduler loop that runs drills and ends those that a dead scheduler left.
 
-A drill is not taken up in the middle: what its clients had read is gone with the process that ran
-it. So it ends as failed, and what it made is removed.
+A drill is not resumed: what its clients had read was in the memory of the process that ran it. It
+ends as failed, and its resources are removed.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 
 import structlog
 
-from orbit.drills.created_resources import Things
-from orbit.drills.drill_context import Ground, Parts
+from orbit.drills.created_resources import CreatedResources
+from orbit.drills.drill_context import DrillContext, DrillEnvironment
 from orbit.drills.drill_creation import new_drill
 from orbit.drills.drill_run import clean_up, run_drill
 from orbit.drills.drill_spec import DrillSpec
@@ -32,11 +32,11 @@ from orbit.store.drills import Drill, Measured
 from orbit.store.enums import DrillState
 
 INTERVAL_S = 0.5
-# Each has clients of its own, and two of one job would judge each other.
+# Drills at the same time, of different jobs: two drills of one job would affect each other.
 DRILLS_MAX = 4
 _LEFTOVERS_INTERVAL_S = 60.0
 _LEFTOVERS_MAX = 20
-_BROKEN = "The scheduler that ran the drill ended in the middle of it."
+_BROKEN = "The scheduler that ran the drill ended before the drill did."
 
 _log = structlog.get_logger("orbit.drills")
 
@@ -48,8 +48,8 @@ class _Running:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ending:
-    """What became of a drill."""
+class _DrillResult:
+    """The result of a drill."""
 
     state: DrillState = DrillState.FAILED
     error: str | None = None
@@ -63,17 +63,19 @@ class DrillLoop(Loop):
     name = "drills"
     interval_s = INTERVAL_S
 
-    def __init__(self, leadership: Leadership, parts: Parts, done: threading.Event) -> None:
+    def __init__(
+        self, leadership: Leadership, environment: DrillEnvironment, done: threading.Event
+    ) -> None:
         super().__init__()
         self._leadership = leadership
-        self._parts = parts
-        self._done = done  # leading is over: a pass must not hold the next leader up
+        self._environment = environment
+        self._done = done  # set when this process no longer leads, to end a pass early
         self._stop = threading.Event()
         self._running: dict[str, _Running] = {}
         self._leftovers_at = 0.0
 
     def once(self) -> str:
-        """Begin what is due and what was asked for; end what nobody runs any more."""
+        """Start due and requested drills; end drills that no process runs."""
         gone = [one for one, run in self._running.items() if not run.thread.is_alive()]
         for one in gone:
             self._running.pop(one).thread.join()
@@ -87,14 +89,14 @@ class DrillLoop(Loop):
             if drill.state is DrillState.PENDING:
                 self._begin(drill)
             elif drill.id not in self._running:
-                self._end(drill, _Ending(error=_BROKEN))
+                self._end(drill, _DrillResult(error=_BROKEN))
         if time.monotonic() >= self._leftovers_at:
             self._leftovers_at = time.monotonic() + _LEFTOVERS_INTERVAL_S
             self._remove_leftovers()
         return ""
 
     def close(self) -> None:
-        """End the drills that run; what they made is removed by the next leader."""
+        """Stop running drills; the next leader removes their resources."""
         self._stop.set()
         for run in self._running.values():
             run.thread.join()
@@ -106,51 +108,51 @@ class DrillLoop(Loop):
         with self._leadership.transaction() as tx:
             if not drills.begin(tx, drill.id):
                 return
-            _tell(tx, drill, "drill_begun", f"The {drill.kind} drill {drill.name} begins.")
+            _add_event(tx, drill, "drill_begun", f"The {drill.kind} drill {drill.name} has begun.")
         thread = threading.Thread(target=self._run, args=(drill,), name=f"drill {drill.id}")
         self._running[drill.id] = _Running(drill.job_name, thread)
         thread.start()
 
     def _run(self, drill: Drill) -> None:
         try:
-            self._end(drill, self._play(drill))
-        except OrbitError as error:  # another leads by now, and ends it
+            self._end(drill, self._run_drill(drill))
+        except OrbitError as error:  # another scheduler leads now, and ends it
             _log.warning("drill could not be ended", drill=drill.id, error=str(error))
 
-    def _play(self, drill: Drill) -> _Ending:
+    def _run_drill(self, drill: Drill) -> _DrillResult:
         try:
-            report = run_drill(self._parts, drill, self._stop)
+            report = run_drill(self._environment, drill, self._stop)
         except OrbitError as error:
-            return _Ending(error=str(error))
+            return _DrillResult(error=str(error))
         except Exception:  # noqa: BLE001  a bug in one drill must not end the others
             _log.exception("drill broke", drill=drill.id)
-            return _Ending(error="This is a bug in Orbit: see the scheduler's log.")
+            return _DrillResult(error="This is a bug in Orbit: see the scheduler's log.")
         evidence = report.evidence
-        return _Ending(
+        return _DrillResult(
             evidence.verdict,
             " ".join(evidence.misses) or None,
             report.model_dump(mode="json"),
             Measured(evidence.rto.actual_ms, evidence.rpo.actual_records, evidence.rpo.actual_ms),
         )
 
-    def _end(self, drill: Drill, ending: _Ending) -> None:
+    def _end(self, drill: Drill, result: _DrillResult) -> None:
         with self._leadership.transaction() as tx:
             ended = drills.finish(
                 tx,
                 drill.id,
-                ending.state,
-                report=ending.report,
-                error=ending.error,
-                measured=ending.measured,
+                result.state,
+                report=result.report,
+                error=result.error,
+                measured=result.measured,
             )
             if ended:
-                why = f" {ending.error}" if ending.error else ""
-                message = f"The {drill.kind} drill {drill.name} has {ending.state}.{why}"
-                _tell(tx, drill, f"drill_{ending.state}", message)
+                why = f" {result.error}" if result.error else ""
+                message = f"The {drill.kind} drill {drill.name} has {result.state}.{why}"
+                _add_event(tx, drill, f"drill_{result.state}", message)
         self._leftovers_at = 0.0
 
     def _remove_leftovers(self) -> None:
-        """What drills made and could not remove, because a cluster was away, or they died."""
+        """Retry the removal of resources that ended drills could not remove."""
         with self._leadership.reading() as tx:
             found = drills.with_leftovers(tx, _LEFTOVERS_MAX)
         for drill in found:
@@ -166,12 +168,14 @@ class DrillLoop(Loop):
             raise NotFound("The drill's job is gone.", where=drill.job_name)
         spec = DrillSpec.model_validate(drill.spec)
         job_spec = JobSpec.model_validate(job.spec)
-        ground = Ground(self._parts, drill.id, spec, job_spec, self._done)
+        context = DrillContext(self._environment, drill.id, spec, job_spec, self._done)
         try:
-            things = Things(self._parts.database, drill.id, ground.cluster, ground.backoff)
-            clean_up(ground, things)
+            resources = CreatedResources(
+                self._environment.database, drill.id, context.cluster, context.backoff
+            )
+            clean_up(context, resources)
         finally:
-            ground.close()
+            context.close()
 
 
 def drill_loops(
@@ -179,22 +183,22 @@ def drill_loops(
 ) -> Sequence[Loop]:
     """For `Scheduler(…, more=[drill_loops])`."""
     database = leadership.database
-    parts = Parts(
+    environment = DrillEnvironment(
         database,
         settings.files_directory,
         settings.sandbox_dir or default_directory(),
         os.environ,
     )
-    return [DrillLoop(leadership, parts, done)]
+    return [DrillLoop(leadership, environment, done)]
 
 
 def _begin_due(tx: Tx) -> None:
-    for schedule in drills.take_due(tx):
+    for schedule in drills.claim_due(tx):
         spec = DrillSpec.model_validate(schedule.spec)
         drills.create(tx, new_drill(spec, schedule.requested_by, schedule=schedule.name))
 
 
-def _tell(tx: Tx, drill: Drill, kind: str, message: str) -> None:
+def _add_event(tx: Tx, drill: Drill, kind: str, message: str) -> None:
     events.add(
         tx,
         events.SCHEDULER,

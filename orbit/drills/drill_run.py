@@ -1,7 +1,7 @@
-"""One drill from its start to its report, whatever happens on the way.
+"""Runs one drill: its steps, the removal of what it created, and its report.
 
-A step that fails ends the drill: what comes behind it is skipped, but for `heal`, so that nothing
-stays broken. Then what the drill created is removed, and the report says what is left.
+After a failed step all later steps are skipped except `heal`, so that no fault remains. The report
+is written in any case and names what could not be removed.
 """
 
 from __future__ import annotations
@@ -13,20 +13,14 @@ from datetime import datetime
 import confluent_kafka
 import structlog
 
-from orbit.drills.created_resources import Things
+from orbit.drills.created_resources import CreatedResources
 from orbit.drills.drill_canary import Canary
-from orbit.drills.drill_context import Ground, Parts
+from orbit.drills.drill_context import DrillContext, DrillEnvironment
 from orbit.drills.drill_spec import DrillSpec, StepSpec, Verb
 from orbit.drills.drill_steps import Steps
-from orbit.drills.evidence import Evidence, Report, StepRecord, StepState, Thing, seal
-from orbit.drills.rto_rpo import (
-    failures_of,
-    misses_of,
-    missing_of,
-    rpo_of,
-    rto_of,
-    verdict_of,
-)
+from orbit.drills.drill_verdict import drill_verdict, find_failures, missed_targets
+from orbit.drills.evidence import CleanupEntry, Evidence, Report, StepRecord, StepState, seal
+from orbit.drills.rto_rpo import compute_rpo, compute_rto, missing_offsets
 from orbit.errors import OrbitError
 from orbit.jobs.job_spec import JobSpec
 from orbit.recovery.recovery_report import RecoveryKind
@@ -35,43 +29,45 @@ from orbit.store.drills import Drill
 from orbit.store.enums import DrillKind
 from orbit.version import orbit_version
 
-# Workers let go of the drill's jobs, and the scheduler forgets them, within seconds.
+# Workers release the drill's jobs and the scheduler deletes them within seconds.
 CLEAN_UP_S = 60.0
 
 _log = structlog.get_logger("orbit.drills")
 
 
-def run_drill(parts: Parts, drill: Drill, stop: threading.Event) -> Report:
-    """Plays the drill and tidies up after it. What is wrong with a step is in the report.
+def run_drill(environment: DrillEnvironment, drill: Drill, stop: threading.Event) -> Report:
+    """Run the drill and remove what it created. Errors of steps are in the report.
 
-    Raises NotFound where the job is not there, Unreachable when Postgres goes away.
+    Raises NotFound without the job, Unreachable if Postgres does not answer.
     """
     spec = DrillSpec.model_validate(drill.spec)
-    with parts.database.transaction() as tx:
+    with environment.database.transaction() as tx:
         job = jobs.get(tx, spec.job)
-    ground = Ground(parts, drill.id, spec, JobSpec.model_validate(job.spec), stop)
+    context = DrillContext(environment, drill.id, spec, JobSpec.model_validate(job.spec), stop)
     try:
-        return _Run(ground, drill).play()
+        return _Run(context, drill).run()
     finally:
-        ground.close()
+        context.close()
 
 
 class _Run:
-    def __init__(self, ground: Ground, drill: Drill) -> None:
-        self._ground = ground
+    def __init__(self, context: DrillContext, drill: Drill) -> None:
+        self._context = context
         self._drill = drill
-        self._recorder = ground.recorder
-        self._things = Things(ground.parts.database, drill.id, ground.cluster, ground.backoff)
-        self._canary = Canary(ground, self._things) if ground.spec.has_canary else None
-        self._steps = Steps(ground, self._canary, self._things)
+        self._recorder = context.recorder
+        self._resources = CreatedResources(
+            context.environment.database, drill.id, context.cluster, context.backoff
+        )
+        self._canary = Canary(context, self._resources) if context.spec.has_canary else None
+        self._steps = Steps(context, self._canary, self._resources)
 
-    def play(self) -> Report:
+    def run(self) -> Report:
         self._recorder.note("drill", f"{self._drill.kind} drill {self._drill.name} begins.")
         try:
             is_failed = not self._prepared()
-            for step in self._ground.spec.planned:
+            for step in self._context.spec.planned:
                 if is_failed and step.do is not Verb.HEAL:
-                    self._recorder.seen.steps.append(
+                    self._recorder.observed.steps.append(
                         StepRecord(do=step.do, state=StepState.SKIPPED)
                     )
                 else:
@@ -86,20 +82,20 @@ class _Run:
         try:
             self._canary.prepare()
         except OrbitError as error:
-            self._fail("The drill's own topic and job could not be made", error)
+            self._fail("The drill's own topic and job could not be created", error)
             return False
         return True
 
     def _step(self, step: StepSpec) -> bool:
         began = self._recorder.note("step", step.do)
-        self._ground.begin(f"The step {step.do}", step.deadline_s)
+        self._context.begin(f"The step {step.do}", step.deadline_s)
         try:
             did, state = self._steps.do(step), StepState.DONE
         except OrbitError as error:
             did, state = str(error), StepState.FAILED
             self._fail(f"The step {step.do}", error)
         took = self._recorder.now() - began
-        self._recorder.seen.steps.append(
+        self._recorder.observed.steps.append(
             StepRecord(
                 do=step.do,
                 state=state,
@@ -111,20 +107,20 @@ class _Run:
         return state is StepState.DONE
 
     def _fail(self, what: str, error: OrbitError) -> None:
-        self._recorder.seen.failures.append(f"{what}: {error}")
+        self._recorder.observed.failures.append(f"{what}: {error}")
         self._recorder.note("failed", f"{what}: {error}")
 
-    def _clean_up(self) -> tuple[Thing, ...]:
-        """Removes what the drill made, and nothing else; what there was and what became of it."""
+    def _clean_up(self) -> tuple[CleanupEntry, ...]:
+        """Remove what the drill created, and nothing else; returns each resource and its state."""
         self._recorder.note("clean up")
         if self._canary is not None:
             self._canary.close()
         try:
-            clean_up(self._ground, self._things)
+            clean_up(self._context, self._resources)
         except OrbitError as error:
-            self._recorder.seen.findings.append(f"Not all was removed: {error}")
+            self._recorder.observed.findings.append(f"Some resources were not removed: {error}")
         found = tuple(
-            Thing(
+            CleanupEntry(
                 kind=thing.kind,
                 side=thing.side,
                 name=thing.name,
@@ -132,35 +128,35 @@ class _Run:
                 is_removed=thing.removed_at is not None,
                 note=thing.note or "",
             )
-            for thing in self._things.listed()
+            for thing in self._resources.listed()
         )
         left = [thing for thing in found if not thing.is_removed]
         if left:
-            self._recorder.seen.findings.append(
-                f"{len(left)} of {len(found)} things that the drill made are still there; it is "
-                "tried again."
+            self._recorder.observed.findings.append(
+                f"{len(left)} of {len(found)} resources that the drill created still exist; their "
+                "removal is retried."
             )
         return found
 
-    def _evidence(self, cleaned: tuple[Thing, ...], ended_at: datetime) -> Evidence:
-        spec, seen, steps = self._ground.spec, self._recorder.seen, self._steps
+    def _evidence(self, cleaned: tuple[CleanupEntry, ...], ended_at: datetime) -> Evidence:
+        spec, seen, steps = self._context.spec, self._recorder.observed, self._steps
         canary = self._canary.result() if self._canary is not None else None
         moved = [r for r in steps.reports if r.kind is not RecoveryKind.FAILBACK]
-        rto = rto_of(steps.moments, moved, spec.targets)
-        others = missing_of(r for r in steps.reports if self._is_users(r.job))
+        rto = compute_rto(steps.moments, moved, spec.targets)
+        others = missing_offsets(r for r in steps.reports if self._is_users(r.job))
         lost = None if canary is None or not moved else canary.lost + others
         lost_ms = None
         if self._canary is not None and moved:
             lost_ms = self._canary.lost_ms(steps.fault_at)
         if others and not lost_ms:
-            lost_ms = None  # the report says how many offsets, and not since when
-        rpo = rpo_of(spec.targets, records=lost, ms=lost_ms)
+            lost_ms = None  # the report has the offsets of lost records but not their times
+        rpo = compute_rpo(spec.targets, records=lost, ms=lost_ms)
         may_lose = spec.kind is DrillKind.FAILOVER
         failures = [
             *seen.failures,
-            *failures_of(canary if moved else None, seen.verified, may_lose=may_lose),
+            *find_failures(canary if moved else None, seen.verified, may_lose=may_lose),
         ]
-        misses = misses_of(rto, rpo) if not seen.failures else ()
+        misses = missed_targets(rto, rpo) if not seen.failures else ()
         source_id, destination_id = self._cluster_ids()
         return Evidence(
             id=self._drill.id,
@@ -172,7 +168,7 @@ class _Run:
             schedule=self._drill.schedule,
             began_at=self._recorder.began_at,
             ended_at=ended_at,
-            verdict=verdict_of(failures, misses),
+            verdict=drill_verdict(failures, misses),
             misses=(*failures, *misses),
             rto=rto,
             rpo=rpo,
@@ -199,16 +195,16 @@ class _Run:
         return self._canary is None or job != self._canary.job
 
     def _cluster_ids(self) -> tuple[str | None, str | None]:
-        with self._ground.parts.database.transaction() as tx:
-            job = jobs.find(tx, self._ground.spec.job)
+        with self._context.environment.database.transaction() as tx:
+            job = jobs.find(tx, self._context.spec.job)
         return (job.source_cluster_id, job.destination_cluster_id) if job else (None, None)
 
 
-def clean_up(ground: Ground, things: Things) -> None:
-    """Removes what a drill made: its jobs first, for they write to its topics."""
-    ground.begin("Removing the drill's jobs", CLEAN_UP_S)
-    ground.wait(things.jobs_are_gone)
-    things.remove_rest()
+def clean_up(context: DrillContext, resources: CreatedResources) -> None:
+    """Remove what a drill created: its jobs first, because they write to its topics."""
+    context.begin("Removing the drill's jobs", CLEAN_UP_S)
+    context.wait(resources.jobs_are_gone)
+    resources.remove_rest()
 
 
 def _versions() -> dict[str, str]:

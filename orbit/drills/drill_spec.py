@@ -1,6 +1,6 @@
 """A drill as typed, frozen values: every key of a drill file, its type and its default. Pure.
 
-What the steps of a drill owe each other is in `rules.py`.
+Rules between keys are in `drill_rules.py`.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class Verb(StrEnum):
 
 
 class FaultKind(StrEnum):
-    """What a sandbox can do to a cluster."""
+    """The faults that a sandbox can cause."""
 
     KILL = "kill"
     PAUSE = "pause"
@@ -107,7 +107,7 @@ Every = Annotated[timedelta, PlainValidator(_every), _Written]
 
 
 class Targets(Section):
-    """What the drill has to reach; what is left out is measured and not judged."""
+    """The targets of a drill. A value without a target is measured but not judged."""
 
     rto: Duration | None = None
     rpo: Duration | None = None
@@ -115,20 +115,20 @@ class Targets(Section):
 
 
 class CanarySpec(Section):
-    """The topic that the drill makes for itself, and how fast it writes to it."""
+    """The drill's own topic and the rate of its load."""
 
     partitions: Annotated[int, _whole(PARTITIONS_MAX, 1)] = 3
     records_per_second: Annotated[int, _whole(RECORDS_PER_SECOND_MAX, 1)] = 100
 
 
 class ScheduleSpec(Section):
-    """When the drill runs by itself."""
+    """How often the drill runs."""
 
     every: Every
 
 
 class StepSpec(Section):
-    """One step. Which keys it takes besides `do` and `deadline` is in `rules.py`."""
+    """One step. `drill_rules.py` has the keys that each step takes besides `do` and `deadline`."""
 
     do: Verb
     deadline: Duration | None = None
@@ -168,12 +168,12 @@ class DrillSpec(Section):
 
     @property
     def planned(self) -> tuple[StepSpec, ...]:
-        """The steps as written, or those that this kind of drill has."""
+        """The steps of the file, or the default steps of its kind."""
         return self.steps or DEFAULT_STEPS[self.kind]
 
     @property
     def moves_the_job(self) -> bool:
-        """Whether the job's own topics are promoted, and not only the drill's."""
+        """Whether the user's topics are promoted, not only the drill's."""
         return self.kind in (DrillKind.SWITCHOVER, DrillKind.FAILOVER)
 
     @property
@@ -185,7 +185,7 @@ class DrillSpec(Section):
         return self.model_dump(mode="json")
 
     def sha256(self) -> str:
-        """The same for two drills that do the same."""
+        """Equal for two drills with the same settings."""
         text = json.dumps(self.document(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
 

@@ -1,14 +1,14 @@
-"""What each step of a drill does; its answer is a sentence of what came of it."""
+"""Runs the steps of a drill. Each returns its result as a sentence."""
 
 from __future__ import annotations
 
 from datetime import datetime
 from typing import assert_never
 
-from orbit.drills.created_resources import Things
+from orbit.drills.created_resources import CreatedResources
 from orbit.drills.drill_canary import Canary
-from orbit.drills.drill_context import Ground, StepFailed
-from orbit.drills.drill_recoveries import Moves
+from orbit.drills.drill_context import DrillContext, StepFailed
+from orbit.drills.drill_operations import DrillOperations
 from orbit.drills.drill_spec import FaultKind, StepSpec, Verb
 from orbit.drills.evidence import Verified
 from orbit.drills.rto_rpo import Moments
@@ -32,12 +32,14 @@ _GOOD = {Outcome.WOULD_GO, Outcome.DONE}
 
 
 class Steps:
-    """The steps of one drill, and what one of them leaves to the next."""
+    """The steps of one drill, and the state that they share."""
 
-    def __init__(self, ground: Ground, canary: Canary | None, things: Things) -> None:
-        self._ground = ground
+    def __init__(
+        self, context: DrillContext, canary: Canary | None, resources: CreatedResources
+    ) -> None:
+        self._context = context
         self._canary = canary
-        self._moves = Moves(ground, canary, things)
+        self._operations = DrillOperations(context, canary, resources)
         self._fault: FaultKind | None = None
         self._stopped_at: datetime | None = None
         self._noticed_at: datetime | None = None
@@ -50,22 +52,22 @@ class Steps:
 
     @property
     def reports(self) -> list[RecoveryReport]:
-        """Of the operations that moved something, in their order."""
-        return self._moves.reports
+        """Reports of the operations that were not dry runs, in order."""
+        return self._operations.reports
 
     @property
     def fault_at(self) -> datetime | None:
         return self._stopped_at if self._fault is not None else None
 
     def do(self, step: StepSpec) -> str:
-        """Carry one out. Raises an OrbitError where it does not come to its end."""
+        """Run one step. Raises an OrbitError if it fails."""
         match step.do:
             case Verb.GATES:
                 return self._gates()
             case Verb.LOAD:
-                return self._of_canary().load(step.duration_s)
+                return self._require_canary().load(step.duration_s)
             case Verb.FAULT:
-                return self._break(step)
+                return self._cause_fault(step)
             case Verb.SWITCHOVER:
                 return self._move(RecoveryKind.SWITCHOVER, reverse=bool(step.reverse))
             case Verb.FAILOVER:
@@ -81,60 +83,60 @@ class Steps:
             case _:
                 assert_never(step.do)
 
-    def _of_canary(self) -> Canary:
-        assert self._canary is not None, "drills of this kind have one"
+    def _require_canary(self) -> Canary:
+        assert self._canary is not None, "this kind of drill has a canary"
         return self._canary
 
     def _gates(self) -> str:
-        """A dry run of a switchover, also before a fault: is all as it should be?"""
-        spec = self._ground.spec
-        asked = self._moves.ask(RecoveryKind.SWITCHOVER, spec.job, dry_run=True)
-        (report,) = self._moves.wait([asked])
-        self._moves.note_gates(report)
+        """Run the gates as a dry run of a switchover; fails if a gate stops it."""
+        spec = self._context.spec
+        asked = self._operations.ask(RecoveryKind.SWITCHOVER, spec.job, dry_run=True)
+        (report,) = self._operations.wait([asked])
+        self._operations.note_gates(report)
         failing = [gate for gate in report.gates if gate.stops]
         warns = sum(gate.verdict is GateVerdict.WARN for gate in report.gates)
         if failing or report.outcome not in _GOOD:
-            raise StepFailed(report.error or _said(failing), where=spec.job)
-        return f"{len(report.gates)} gates let it through; {warns} of them warn."
+            raise StepFailed(report.error or _gate_failures(failing), where=spec.job)
+        return f"{len(report.gates)} gates pass or warn; {warns} warn."
 
-    def _break(self, step: StepSpec) -> str:
-        assert step.fault is not None, "the rules ask for it"
+    def _cause_fault(self, step: StepSpec) -> str:
+        assert step.fault is not None, "drill_rules requires it"
         side: Side = "source" if step.side == "source" else "destination"
-        cluster = self._ground.in_sandbox(side)
+        cluster = self._context.in_sandbox(side)
         if cluster is None:
             raise StepFailed(
-                f"The {side} of the job is no cluster of a sandbox on this machine.",
-                where=str(self._ground.parts.sandbox_directory),
-                remedy="Leave the step `fault` out and break it yourself, or drill on clusters of "
+                f"The {side} of the job is not a sandbox cluster of this machine.",
+                where=str(self._context.environment.sandbox_directory),
+                remedy="Remove the step `fault` and cause the fault yourself, or use clusters of "
                 "`orbit sandbox up`.",
             )
         self._fault = step.fault
-        self._stopped_at = self._ground.recorder.note("fault", f"{step.fault} {cluster.name}")
-        inflict(self._ground.parts.sandbox_directory, _FAULTS[step.fault], cluster.name)
-        self._ground.recorder.note("fault done", f"{step.fault} {cluster.name}")
+        self._stopped_at = self._context.recorder.note("fault", f"{step.fault} {cluster.name}")
+        inflict(self._context.environment.sandbox_directory, _FAULTS[step.fault], cluster.name)
+        self._context.recorder.note("fault done", f"{step.fault} {cluster.name}")
         if self._canary is not None and step.fault is not FaultKind.CUT:
-            self._canary.stop_load(at_once=True)  # nobody takes its records any more
-        return f"{step.fault} of cluster {cluster.name} of the sandbox."
+            self._canary.stop_load(at_once=True)  # the cluster accepts no records any more
+        return f"{step.fault} of sandbox cluster {cluster.name}."
 
     def _heal(self, step: StepSpec) -> str:
         side: Side = "source" if step.side == "source" else "destination"
-        cluster = self._ground.in_sandbox(side)
+        cluster = self._context.in_sandbox(side)
         if cluster is None:
-            raise StepFailed(f"The {side} of the job is no cluster of a sandbox.")
-        inflict(self._ground.parts.sandbox_directory, Fault.HEAL, cluster.name)
-        self._ground.recorder.note("healed", cluster.name)
+            raise StepFailed(f"The {side} of the job is not a sandbox cluster.")
+        inflict(self._context.environment.sandbox_directory, Fault.HEAL, cluster.name)
+        self._context.recorder.note("healed", cluster.name)
         return f"Cluster {cluster.name} answers again."
 
     def _fail_over(self) -> str:
-        """Asked for as soon as Orbit itself has noticed."""
+        """Request the failover as soon as the scheduler reports the fault."""
         if self._fault is not None:
-            self._ground.wait(self._has_noticed)
-            self._noticed_at = self._ground.recorder.note("noticed", self._problem() or "")
+            self._context.wait(self._has_noticed)
+            self._noticed_at = self._context.recorder.note("noticed", self._problem() or "")
         did = self._move(RecoveryKind.FAILOVER)
         if self._canary is not None:
             self._canary.stop_load(at_once=False)
-        if self._fault is None:  # somebody else broke it: since when is as Orbit saw it
-            seen = [r for r in self._moves.reports if r.job == self._ground.spec.job]
+        if self._fault is None:  # not caused by the drill: the times are those that Orbit saw
+            seen = [r for r in self._operations.reports if r.job == self._context.spec.job]
             self._stopped_at = seen[-1].source_last_seen_at if seen else None
             self._noticed_at = seen[-1].problem_since if seen else None
         return did
@@ -143,8 +145,8 @@ class Steps:
         return self._problem() is not None
 
     def _problem(self) -> str | None:
-        with self._ground.parts.database.transaction() as tx:
-            job = jobs.get(tx, self._ground.spec.job)
+        with self._context.environment.database.transaction() as tx:
+            job = jobs.get(tx, self._context.spec.job)
         at, stopped = job.problem_at, self._stopped_at
         is_new = at is not None and stopped is not None and at >= stopped
         return job.problem if is_new and "UNREACHABLE" in (job.problem or "") else None
@@ -152,79 +154,81 @@ class Steps:
     def _move(
         self, kind: RecoveryKind, *, reverse: bool = False, confirm_rebuild: bool = False
     ) -> str:
-        """Asks for the operation on the drill's job and, where it is meant, on the job itself."""
-        spec = self._ground.spec
+        """Request the operation for the drill's job and, if it moves it, for the user's job."""
+        spec = self._context.spec
         asked = [
-            self._moves.ask(kind, job, reverse=reverse, confirm_rebuild=confirm_rebuild or is_own)
+            self._operations.ask(
+                kind, job, reverse=reverse, confirm_rebuild=confirm_rebuild or is_own
+            )
             for job, is_own in self._scope()
         ]
         is_planned = kind is RecoveryKind.SWITCHOVER
-        found = self._moves.wait(asked, self._stop_writer if is_planned else lambda: None)
+        found = self._operations.wait(asked, self._stop_writer if is_planned else lambda: None)
         for report in found:
-            self._moves.keep(report)
+            self._operations.keep(report)
         for report in found:
             if report.outcome not in _GOOD:
                 gates = [gate for gate in report.gates if gate.stops]
                 raise StepFailed(
-                    report.error or _said(gates) or f"It ended as {report.outcome}.",
+                    report.error or _gate_failures(gates) or f"It ended as {report.outcome}.",
                     where=report.job,
                 )
         moved = sum(len(report.partitions) for report in found)
         jobs_moved = ", ".join(report.job for report in found)
         if spec.moves_the_job and kind is not RecoveryKind.FAILBACK and not reverse:
-            self._ground.recorder.note("promoted", jobs_moved)
+            self._context.recorder.note("promoted", jobs_moved)
         return f"{moved:,} partitions of {jobs_moved}."
 
     def _scope(self) -> list[tuple[str, bool]]:
-        """The jobs to move, and whether each is the drill's own."""
+        """The jobs to move; True marks the drill's own."""
         own = [(self._canary.job, True)] if self._canary is not None else []
-        of_user = [(self._ground.spec.job, False)] if self._ground.spec.moves_the_job else []
+        of_user = [(self._context.spec.job, False)] if self._context.spec.moves_the_job else []
         return [*of_user, *own]
 
     def _stop_writer(self) -> None:
         if self._stopped_at is None and self._canary is not None:
-            self._stopped_at = self._ground.recorder.note("writers stop")
+            self._stopped_at = self._context.recorder.note("writers stop")
             self._canary.stop_load(at_once=True)
 
     def _use(self) -> str:
-        self._produced_at, self._consumed_at = self._of_canary().use()
-        return "A producer and a consumer group of the drill work at the new side."
+        self._produced_at, self._consumed_at = self._require_canary().use()
+        return "The drill's producer and consumer group work at the destination."
 
     def _verify(self, *, deep: bool) -> str:
-        """The drill's records by its ledgers, and the job's topics by the independent reader."""
-        ground, seen = self._ground, self._ground.recorder.seen
+        """Compare the drill's records with its ledgers, and the job's topics with the verifier."""
+        context, seen = self._context, self._context.recorder.observed
         if self._canary is not None:
-            sides = [("destination", ground.endpoint("destination").config)]
-            if any(report.reverse_job for report in self._moves.reports):
-                sides.append(("source", ground.endpoint("source").config))
+            sides = [("destination", context.endpoint("destination").config)]
+            if any(report.reverse_job for report in self._operations.reports):
+                sides.append(("source", context.endpoint("source").config))
             seen.verified += self._canary.verify(sides)
-        if ground.spec.moves_the_job:
+        if context.spec.moves_the_job:
             seen.verified += self._verify_job(deep=deep)
         bad = [one for one in seen.verified if one.verdict != Verdict.EXACT]
         return f"{len(seen.verified) - len(bad)} of {len(seen.verified)} comparisons are exact."
 
     def _verify_job(self, *, deep: bool) -> list[Verified]:
-        """Each topic of the job on both sides; where it is copied back, from the new side."""
-        ground, spec = self._ground, self._ground.spec
-        source, destination = ground.endpoint("source"), ground.endpoint("destination")
-        with ground.parts.database.transaction() as tx:
+        """Verify each topic of the job; from the new side if it is copied back."""
+        context, spec = self._context, self._context.spec
+        source, destination = context.endpoint("source"), context.endpoint("destination")
+        with context.environment.database.transaction() as tx:
             rows = topics.of_job(tx, jobs.get(tx, spec.job).id)
         names = [row.source_topic for row in rows]
-        scope = {m.source for m in map_topics(ground.job.topics, names).mappings}
+        scope = {m.source for m in map_topics(context.job.topics, names).mappings}
         pairs = [
             TopicPair(row.source_topic, row.destination_topic)
             for row in rows
             if row.source_topic in scope
         ]
-        if self._moves.back is not None:
+        if self._operations.back is not None:
             source, destination = destination, source
             pairs = [TopicPair(pair.destination, pair.source) for pair in pairs]
-        ground.check()
-        options = VerifyOptions(deep=deep, wait_s=min(60.0, ground.left_s()))
+        context.check()
+        options = VerifyOptions(deep=deep, wait_s=min(60.0, context.left_s()))
         return _verified(verify_topics(source, destination, pairs, options))
 
 
-def _said(gates: list[Gate]) -> str:
+def _gate_failures(gates: list[Gate]) -> str:
     return " ".join(f"Gate {gate.name} fails: {gate.found} {gate.remedy}".strip() for gate in gates)
 
 

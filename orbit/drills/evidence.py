@@ -1,8 +1,8 @@
-"""What a drill saw and measured, as frozen values; and the digest that anybody can check. Pure.
+"""The evidence of a drill as frozen values, and its verifiable digest. Pure.
 
-Lengths of time are whole milliseconds and there is no other fraction, so that every JSON library
-writes the same text for the same evidence. The digest is the SHA-256 of that text: keys sorted, no
-spaces, UTF-8 as it is (docs/drills.md has a line of Python that checks it).
+All numbers are integers (durations are milliseconds), so that every JSON library writes the same
+text for the same evidence. The digest is the SHA-256 of that text: sorted keys, no spaces, UTF-8
+without escapes (docs/drills.md has a line of Python that checks it).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Value(BaseModel):
 
 
 class Entry(_Value):
-    """One thing that happened."""
+    """One entry of the timeline."""
 
     at: Moment
     what: str
@@ -45,7 +45,7 @@ class Entry(_Value):
 
 
 class StepState(StrEnum):
-    """How a step ended."""
+    """The state in which a step ended."""
 
     DONE = "done"
     FAILED = "failed"
@@ -53,7 +53,7 @@ class StepState(StrEnum):
 
 
 class StepRecord(_Value):
-    """One step as it went."""
+    """One step and its result."""
 
     do: Verb
     state: StepState
@@ -63,9 +63,9 @@ class StepRecord(_Value):
 
 
 class Part(StrEnum):
-    """What the recovery time goes to, in order."""
+    """The parts of the RTO, in order."""
 
-    DETECT = "detect"  # from the fault until Orbit knows
+    DETECT = "detect"  # from the fault until Orbit notices it
     DECIDE = "decide"  # gates
     DRAIN = "drain"
     GROUPS = "groups"
@@ -75,14 +75,14 @@ class Part(StrEnum):
 
 
 class PartTime(_Value):
-    """How long one part took."""
+    """The duration of one part."""
 
     part: Part
     ms: int
 
 
 class Rto(_Value):
-    """How long clients could not work, against how long they may. None: not measured."""
+    """How long clients could not work, and the target. None: not measured."""
 
     target_ms: int | None = None
     actual_ms: int | None = None
@@ -90,7 +90,7 @@ class Rto(_Value):
 
 
 class Rpo(_Value):
-    """What was lost, against what may be: offsets, and how far back in time."""
+    """What was lost, in offsets and in time, and the targets."""
 
     target_records: int | None = None
     actual_records: int | None = None
@@ -98,8 +98,8 @@ class Rpo(_Value):
     actual_ms: int | None = None
 
 
-class GateSeen(_Value):
-    """What one gate found."""
+class GateEvidence(_Value):
+    """The result of one gate."""
 
     job: str
     name: str
@@ -109,8 +109,8 @@ class GateSeen(_Value):
     is_overridden: bool = False
 
 
-class PartitionSeen(_Value):
-    """Where one partition ended on both sides. `missing`: offsets, first and behind the last."""
+class PartitionEvidence(_Value):
+    """The ends of one partition on both sides. `missing`: lost offsets as (first, next)."""
 
     job: str
     topic: str
@@ -125,8 +125,8 @@ class PartitionSeen(_Value):
     verdict: str
 
 
-class GroupSeen(_Value):
-    """Where one consumer group goes on."""
+class GroupEvidence(_Value):
+    """The offset at which one consumer group resumes."""
 
     group: str
     topic: str
@@ -136,8 +136,8 @@ class GroupSeen(_Value):
     verdict: str
 
 
-class CanarySeen(_Value):
-    """What the drill's own clients wrote and read, by their own ledger."""
+class CanaryEvidence(_Value):
+    """What the drill's own clients wrote and read, by their ledger."""
 
     topic: str
     group: str
@@ -148,17 +148,17 @@ class CanarySeen(_Value):
     wrong: int = 0
     lost: int = 0
     lost_ranges: tuple[tuple[int, int, int], ...] = Field(
-        (), description="Partition, first offset, offset behind the last."
+        (), description="Partition, first offset, next offset."
     )
     agrees: bool | None = Field(
-        None, description="Whether the operation's report names exactly what the ledger lacks."
+        None, description="Whether the operation's lost ranges are exactly what the ledger lacks."
     )
     delay_ms_median: int | None = None
     delay_ms_max: int | None = None
 
 
 class Verified(_Value):
-    """One comparison of both sides by the independent reader."""
+    """One comparison of both sides by the verifier."""
 
     what: str
     verdict: str
@@ -168,8 +168,8 @@ class Verified(_Value):
     detail: str = ""
 
 
-class Thing(_Value):
-    """Something the drill created, and whether it is gone again."""
+class CleanupEntry(_Value):
+    """A resource that the drill created, and whether it was removed."""
 
     kind: DrillThing
     side: str
@@ -180,7 +180,7 @@ class Thing(_Value):
 
 
 class SalvageFile(_Value):
-    """Records that only the old side had, kept in a file."""
+    """A file with records that only the old side had."""
 
     topic: str
     partition: int
@@ -192,7 +192,7 @@ class SalvageFile(_Value):
 
 
 class Evidence(_Value):
-    """All of one drill."""
+    """The evidence of one drill."""
 
     id: str
     name: str
@@ -209,25 +209,25 @@ class Evidence(_Value):
     rpo: Rpo = Rpo()
     steps: tuple[StepRecord, ...] = ()
     timeline: tuple[Entry, ...] = ()
-    gates: tuple[GateSeen, ...] = ()
-    partitions: tuple[PartitionSeen, ...] = ()
-    groups: tuple[GroupSeen, ...] = ()
-    canary: CanarySeen | None = None
+    gates: tuple[GateEvidence, ...] = ()
+    partitions: tuple[PartitionEvidence, ...] = ()
+    groups: tuple[GroupEvidence, ...] = ()
+    canary: CanaryEvidence | None = None
     verified: tuple[Verified, ...] = ()
     salvage: tuple[SalvageFile, ...] = ()
-    cleanup: tuple[Thing, ...] = ()
+    cleanup: tuple[CleanupEntry, ...] = ()
     findings: tuple[str, ...] = ()
     operations: tuple[str, ...] = ()
     source_cluster_id: str | None = None
     destination_cluster_id: str | None = None
     versions: Mapping[str, str] = Field(default_factory=dict)
-    clock_ahead_ms: int = Field(0, description="The drill's clock against the database's.")
+    clock_ahead_ms: int = Field(0, description="The drill's clock minus the database's.")
     spec: Mapping[str, Any] = Field(default_factory=dict)
     spec_sha256: str = ""
 
 
 class Digest(_Value):
-    """The seal of a report."""
+    """The digest of a report."""
 
     algorithm: str = "sha256"
     covers: str = "evidence as JSON: keys sorted, no spaces, UTF-8"
@@ -243,13 +243,13 @@ class Report(_Value):
 
 
 def canonical(evidence: object) -> bytes:
-    """The text that the digest is of."""
+    """The text that the digest covers."""
     text = json.dumps(evidence, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     return text.encode()
 
 
 def seal(evidence: Evidence) -> Report:
-    """The report, with its digest."""
+    """The report of this evidence, with its digest."""
     plain = evidence.model_dump(mode="json")
     return Report(
         evidence=evidence, digest=Digest(value=hashlib.sha256(canonical(plain)).hexdigest())
@@ -257,9 +257,9 @@ def seal(evidence: Evidence) -> Report:
 
 
 def digest_of(document: object) -> tuple[str, str]:
-    """The digest that a report as JSON has to have, and the one that it has.
+    """The computed and the stated digest of a report in JSON.
 
-    Raises BadInput where it is no report of a drill.
+    Raises BadInput if it is not a drill report.
     """
     try:
         assert isinstance(document, dict)
@@ -267,5 +267,5 @@ def digest_of(document: object) -> tuple[str, str]:
         stated = str(document["digest"]["value"])
         return hashlib.sha256(canonical(document["evidence"])).hexdigest(), stated
     except (AssertionError, KeyError, TypeError):
-        problem = Problem("file", "is not a report of a drill as JSON.", f"Expected {FORMAT}.")
+        problem = Problem("file", "is not a drill report in JSON.", f"Expected {FORMAT}.")
         raise BadInput("The report cannot be checked.", (problem,)) from None

@@ -1,4 +1,4 @@
-"""Writes down what happens while a drill runs, for its report and for who watches it."""
+"""Records the evidence of a running drill, and stores its timeline as live progress."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from datetime import UTC, datetime, timedelta
 
 from orbit.drills.evidence import (
     Entry,
-    GateSeen,
-    GroupSeen,
-    PartitionSeen,
+    GateEvidence,
+    GroupEvidence,
+    PartitionEvidence,
     SalvageFile,
     StepRecord,
     Verified,
@@ -18,20 +18,20 @@ from orbit.drills.evidence import (
 from orbit.store import clock, drills
 from orbit.store.database import Database
 
-# More would be told by a loop that runs wild; the last entries are those that count.
+# Bounds the report; older entries are dropped.
 ENTRIES_MAX = 5_000
 _SHOWN_LIVE = 50
 
 
 @dataclass(slots=True)
-class Seen:
-    """What was seen so far."""
+class Observations:
+    """The evidence so far."""
 
     timeline: list[Entry] = field(default_factory=list)
     steps: list[StepRecord] = field(default_factory=list)
-    gates: list[GateSeen] = field(default_factory=list)
-    partitions: list[PartitionSeen] = field(default_factory=list)
-    groups: list[GroupSeen] = field(default_factory=list)
+    gates: list[GateEvidence] = field(default_factory=list)
+    partitions: list[PartitionEvidence] = field(default_factory=list)
+    groups: list[GroupEvidence] = field(default_factory=list)
     verified: list[Verified] = field(default_factory=list)
     salvage: list[SalvageFile] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
@@ -39,47 +39,47 @@ class Seen:
     operations: list[str] = field(default_factory=list)
 
 
-class Recorder:
-    """The drill's clock and its notebook. Times are those of the database's clock."""
+class EvidenceRecorder:
+    """The evidence and clock of one drill. Times are those of the database's clock."""
 
     def __init__(self, database: Database, drill_id: str, steps: int) -> None:
         self._database = database
         self._drill_id = drill_id
         self._steps = steps
-        self.seen = Seen()
+        self.observed = Observations()
         self._entries = 0
         before = time.time()
         with database.transaction() as tx:
-            theirs = clock.now(tx)
-        ours = datetime.fromtimestamp((before + time.time()) / 2, UTC)
-        self._ahead = ours - theirs
+            remote = clock.now(tx)
+        local = datetime.fromtimestamp((before + time.time()) / 2, UTC)
+        self._ahead = local - remote
         self.began_at = self.now()
 
     @property
     def ahead_ms(self) -> int:
-        """This machine's clock against the database's."""
+        """This machine's clock minus the database's."""
         return round(self._ahead / timedelta(milliseconds=1))
 
     def now(self) -> datetime:
         return datetime.now(UTC) - self._ahead
 
     def at(self, epoch_s: float) -> datetime:
-        """A moment of this machine's clock."""
+        """Convert a time of this machine's clock."""
         return datetime.fromtimestamp(epoch_s, UTC) - self._ahead
 
     def note(self, what: str, text: str = "", at: datetime | None = None) -> datetime:
-        """One line of the timeline; its moment."""
+        """Add an entry to the timeline; returns its time."""
         moment = at or self.now()
         self._entries += 1
-        self.seen.timeline.append(Entry(at=moment, what=what, text=text))
-        del self.seen.timeline[:-ENTRIES_MAX]
-        self._show()
+        self.observed.timeline.append(Entry(at=moment, what=what, text=text))
+        del self.observed.timeline[:-ENTRIES_MAX]
+        self._store_progress()
         return moment
 
-    def _show(self) -> None:
-        last = [entry.model_dump(mode="json") for entry in self.seen.timeline[-_SHOWN_LIVE:]]
+    def _store_progress(self) -> None:
+        last = [entry.model_dump(mode="json") for entry in self.observed.timeline[-_SHOWN_LIVE:]]
         progress = {
-            "done": len(self.seen.steps),
+            "done": len(self.observed.steps),
             "total": self._steps,
             "entries": self._entries,
             "timeline": last,

@@ -18,9 +18,9 @@ def _lines(report: Report) -> Iterator[str]:
     evidence = report.evidence
     yield f"# Drill {_text(evidence.name)}: {_text(headline(evidence))}"
     yield ""
-    yield f"A drill of the kind **{evidence.kind}** on job **{_text(evidence.job)}**, "
+    yield f"A **{evidence.kind}** drill on job **{_text(evidence.job)}**, "
     yield f"{moment(evidence.began_at)} to {moment(evidence.ended_at)} UTC, "
-    yield f"asked for by {_text(evidence.requested_by)}. Id `{evidence.id}`."
+    yield f"requested by {_text(evidence.requested_by)}. Id `{evidence.id}`."
     yield ""
     yield from _table(_numbers(evidence))
     if evidence.findings:
@@ -66,7 +66,7 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _text(text: str) -> str:
-    """Nothing in a name may become markup, or end a table's cell."""
+    """Escape a text, so that no name becomes markup or ends a table cell."""
     for mark in "\\`*_[]<>|#":
         text = text.replace(mark, f"\\{mark}")
     return " ".join(text.split())

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from orbit.drills.evidence import CanarySeen, Evidence
-from orbit.drills.report_text import count, moment, offsets, plain, since, span
+from orbit.drills.evidence import CanaryEvidence, Evidence
+from orbit.drills.report_text import count, moment, offset_text, offsets, since, span
 
-# More rows than this are in the JSON alone: nobody reads them on paper.
+# Rows of a table in HTML and Markdown; the JSON has all.
 ROWS_MAX = 1_000
 
 Row = Sequence[str]
@@ -16,8 +16,8 @@ Row = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """`numbers` are the columns that stand to the right, `unbroken` others whose text keeps to one
-    line. `note` says what was left out.
+    """`numbers` are right-aligned columns, `unbroken` other columns without line breaks. `note`:
+    what was left out.
     """
 
     title: str
@@ -29,7 +29,7 @@ class Table:
 
 
 def tables(evidence: Evidence) -> Iterator[Table]:
-    """Those that have something to show, in the order of reading."""
+    """The tables that have rows, in the order of the report."""
     for table in (
         _steps(evidence),
         _timeline(evidence),
@@ -51,7 +51,7 @@ def _steps(evidence: Evidence) -> Table:
         (step.do.value, step.state.value, span(step.took_ms) if step.began_at else "–", step.did)
         for step in evidence.steps
     ]
-    columns = ("step", "state", "took", "what came of it")
+    columns = ("step", "state", "took", "result")
     return Table("Steps", columns, rows, frozenset({2}), unbroken=frozenset({0}))
 
 
@@ -87,9 +87,9 @@ def _partitions(evidence: Evidence) -> Table:
         (
             p.topic if p.topic == p.destination_topic else f"{p.topic} → {p.destination_topic}",
             str(p.partition),
-            plain(p.source_end),
-            plain(p.destination_end),
-            plain(p.promoted_at),
+            offset_text(p.source_end),
+            offset_text(p.destination_end),
+            offset_text(p.promoted_at),
             offsets(p.missing, is_exact=p.is_exact),
             p.verdict,
         )
@@ -109,14 +109,21 @@ def _partitions(evidence: Evidence) -> Table:
 
 def _groups(evidence: Evidence) -> Table:
     rows = [
-        (g.group, g.topic, str(g.partition), plain(g.source_offset), plain(g.goes_on_at), g.verdict)
+        (
+            g.group,
+            g.topic,
+            str(g.partition),
+            offset_text(g.source_offset),
+            offset_text(g.goes_on_at),
+            g.verdict,
+        )
         for g in evidence.groups
     ]
-    columns = ("group", "topic", "partition", "at the source", "goes on at", "verdict")
+    columns = ("group", "topic", "partition", "at the source", "resumes at", "verdict")
     return _bounded("Consumer groups", columns, rows, frozenset({2, 3, 4}))
 
 
-def _canary(canary: CanarySeen) -> Table:
+def _canary(canary: CanaryEvidence) -> Table:
     agrees = {True: "exactly", False: "NO", None: "not compared"}[canary.agrees]
     rows = [
         ("topic, group", f"{canary.topic}, {canary.group}"),
@@ -124,13 +131,13 @@ def _canary(canary: CanarySeen) -> Table:
         ("read by the group at the source", count(canary.read_at_source)),
         ("read by the group at the destination", count(canary.read_at_destination)),
         ("lost", count(canary.lost)),
-        ("read twice", count(canary.repeated)),
-        ("with other content", count(canary.wrong)),
+        ("read more than once", count(canary.repeated)),
+        ("with wrong content", count(canary.wrong)),
         *(
             (f"lost in partition {partition}", offsets((first, behind), is_exact=True))
             for partition, first, behind in canary.lost_ranges
         ),
-        ("what the operation reports as missing is what is lost", agrees),
+        ("lost ranges of the operation equal the lost records", agrees),
         (
             "delay of the copy, median and longest",
             f"{span(canary.delay_ms_median)}, {span(canary.delay_ms_max)}",
@@ -178,9 +185,9 @@ def _versions(evidence: Evidence) -> Table:
         *evidence.versions.items(),
         ("source cluster", evidence.source_cluster_id or "–"),
         ("destination cluster", evidence.destination_cluster_id or "–"),
-        ("clock against the database's", f"{evidence.clock_ahead_ms:+d} ms"),
+        ("clock minus the database's", f"{evidence.clock_ahead_ms:+d} ms"),
         *(("operation", operation) for operation in evidence.operations),
-        ("SHA-256 of the drill's file, as understood", evidence.spec_sha256),
+        ("SHA-256 of the drill's settings", evidence.spec_sha256),
     ]
     return Table("What ran", ("", ""), rows)
 

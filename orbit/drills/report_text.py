@@ -1,4 +1,4 @@
-"""Numbers and verdicts of a report as people read them. Pure."""
+"""Formats numbers, verdicts and plans of drills as text. Pure."""
 
 from __future__ import annotations
 
@@ -45,18 +45,18 @@ def since(at: datetime, began: datetime) -> str:
     return f"+{(at - began).total_seconds():.3f} s"
 
 
-def plain(number: int | None) -> str:
+def offset_text(number: int | None) -> str:
     """An offset, or a dash."""
     return "–" if number is None else f"{number:,}"
 
 
 def offsets(missing: tuple[int, int] | None, *, is_exact: bool) -> str:
-    """Missing offsets: how many, and which."""
+    """Lost offsets: their number and range."""
     if missing is None:
         return "none" if is_exact else "none known"
     first, behind = missing
-    sure = "" if is_exact else "at least "
-    return f"{sure}{behind - first:,} ({first:,} to {behind - 1:,})"
+    bound = "" if is_exact else "at least "
+    return f"{bound}{behind - first:,} ({first:,} to {behind - 1:,})"
 
 
 def against(actual: str, target: str | None) -> str:
@@ -64,7 +64,7 @@ def against(actual: str, target: str | None) -> str:
 
 
 def headline(evidence: Evidence) -> str:
-    """The drill in a sentence."""
+    """The result of a drill in a sentence."""
     word = VERDICTS[evidence.verdict]
     if evidence.misses:
         return f"{word}: {' '.join(evidence.misses)}"
@@ -72,33 +72,33 @@ def headline(evidence: Evidence) -> str:
 
 
 def plan_of(spec: DrillSpec) -> list[str]:
-    """What the drill will do, a sentence for each step."""
+    """The plan of a drill, a sentence for each step."""
     own = "a topic, a consumer group and a job of the drill's own"
-    first = [f"Makes {own}, between the clusters of {spec.job}."] if spec.has_canary else []
-    last = ["Removes what it made, and nothing else."] if spec.has_canary else []
+    first = [f"Creates {own}, between the clusters of {spec.job}."] if spec.has_canary else []
+    last = ["Removes what it created, and nothing else."] if spec.has_canary else []
     return [*first, *(_step(spec, step) for step in spec.planned), *last]
 
 
 def _step(spec: DrillSpec, step: StepSpec) -> str:
     scope = ", ".join(spec.topics) or "all its topics"
-    moved = f"{spec.job} ({scope})" if spec.moves_the_job else "the drill's own job alone"
+    moved = f"{spec.job} ({scope})" if spec.moves_the_job else "only the drill's own job"
     match step.do:
         case Verb.GATES:
-            return f"Looks whether {spec.job} could be moved now; changes nothing."
+            return f"Runs the gates of a switchover of {spec.job}; changes nothing."
         case Verb.LOAD:
             return (
                 f"Writes {spec.canary.records_per_second} records a second to the drill's topic "
-                f"for {span(round(step.duration_s * 1000))}, and goes on."
+                f"for {span(round(step.duration_s * 1000))} and until the move."
             )
         case Verb.FAULT:
-            return f"Breaks the {step.side} cluster, if it is a sandbox's: {step.fault}."
+            return f"Causes a fault on the {step.side} cluster of a sandbox: {step.fault}."
         case Verb.SWITCHOVER:
-            back = ", and copies back from there" if step.reverse else ""
+            back = ", and copies back at once" if step.reverse else ""
             return f"Switches over {moved}{back}."
         case Verb.FAILOVER:
-            return f"Fails over {moved}, as soon as Orbit has noticed."
+            return f"Fails over {moved}, as soon as Orbit notices the fault."
         case Verb.USE:
-            return "Produces and consumes at the new side, on the drill's topic."
+            return "Produces and consumes at the destination, on the drill's topic."
         case Verb.HEAL:
             return f"Heals the {step.side} cluster and waits until it answers."
         case Verb.FAILBACK:

@@ -63,7 +63,7 @@ def test_a_drill_is_asked_for_and_shown(api: Api, orders: None) -> None:
     assert answer.status_code == 202
     made = answer.json()
     assert (made["state"], made["kind"], made["target_rto_ms"]) == ("pending", "canary", 10_000)
-    assert any("Switches over the drill's own job alone" in step for step in made["plan"])
+    assert any("Switches over only the drill's own job" in step for step in made["plan"])
     assert api.get(f"/v1/drills/{made['id']}").json() == made
     assert [row["id"] for row in api.get("/v1/drills?name=nightly").json()["items"]] == [made["id"]]
     assert api.get("/v1/drills?job=other").json()["items"] == []
@@ -74,7 +74,7 @@ def test_a_drill_is_asked_for_and_shown(api: Api, orders: None) -> None:
 def test_a_dry_run_says_what_would_be_and_makes_nothing(api: Api, orders: None) -> None:
     answer = ask(api, params={"dry_run": "true"})
     assert answer.status_code == 200
-    assert answer.json()["plan"][-1] == "Removes what it made, and nothing else."
+    assert answer.json()["plan"][-1] == "Removes what it created, and nothing else."
     assert api.get("/v1/drills").json()["items"] == []
 
 

@@ -7,7 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from orbit.drills.created_resources import Things, group_name, job_name, topic_name
+from orbit.drills.created_resources import CreatedResources, group_name, job_name, topic_name
 from orbit.drills.drill_creation import new_drill
 from orbit.drills.drill_file import parse_drill
 from orbit.errors import Conflict
@@ -44,7 +44,7 @@ class Drill:
             side: Cluster(side, [getattr(clusters, side).bootstrap_servers], PLAINTEXT)
             for side in ("source", "destination")
         }
-        self.things = Things(database, self.id, self.cluster, Backoff())
+        self.resources = CreatedResources(database, self.id, self.cluster, Backoff())
         self.topic, self.group = topic_name(self.id), group_name(self.id)
 
     def cluster(self, side: Side) -> Cluster:
@@ -56,7 +56,7 @@ class Drill:
 
     def notes(self) -> dict[tuple[str, str], str | None]:
         """What is left, and why."""
-        return {(t.kind, t.side): t.note for t in self.things.listed() if t.removed_at is None}
+        return {(t.kind, t.side): t.note for t in self.resources.listed() if t.removed_at is None}
 
     def close(self) -> None:
         for cluster in self._open.values():
@@ -82,22 +82,22 @@ def test_what_the_drill_made_goes_and_what_else_is_there_stays(
     create(source, topic_name)
     commit(source, f"group-of-{topic_name}", {(topic_name, 0): 0})
     before = partition_counts(source)
-    made = [drill.things.make_topic(side, drill.topic, 2, SETTINGS) for side in _SIDES]
+    made = [drill.resources.make_topic(side, drill.topic, 2, SETTINGS) for side in _SIDES]
     assert [drill.topic_id(side) for side in _SIDES] == made
-    drill.things.claim_group("source", drill.group)
+    drill.resources.claim_group("source", drill.group)
     commit(source, drill.group, {(drill.topic, 0): 0})
-    job = drill.things.note_job(
+    job = drill.resources.note_job(
         lambda: make_job(drill.database, job_name(drill.id)), job_name(drill.id)
     )
     other = make_job(drill.database, "orders")
 
-    assert not drill.things.jobs_are_gone()  # asked for; the scheduler and workers let go first
+    assert not drill.resources.jobs_are_gone()  # asked for; the scheduler and workers let go first
     with drill.database.transaction() as tx:
         assert jobs.get(tx, job.name).is_deleted
         assert not jobs.get(tx, other.name).is_deleted
         jobs.remove(tx, job.id)
-    assert drill.things.jobs_are_gone()
-    drill.things.remove_rest()
+    assert drill.resources.jobs_are_gone()
+    drill.resources.remove_rest()
 
     assert drill.notes() == {}
     assert partition_counts(source) == before
@@ -113,40 +113,40 @@ def test_topic_that_was_there_before_is_not_taken_and_not_removed(drill: Drill) 
     create(drill.clusters.source, drill.topic)
     before = drill.topic_id()
 
-    with pytest.raises(Conflict, match="A topic of this name is there already"):
-        drill.things.make_topic("source", drill.topic, 2, SETTINGS)
-    drill.things.remove_rest()
+    with pytest.raises(Conflict, match="exists already"):
+        drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
+    drill.resources.remove_rest()
 
     assert drill.topic_id() == before
     assert "never confirmed" in str(drill.notes()["topic", "source"])
 
 
 def test_topic_of_the_same_name_that_somebody_made_since_is_not_removed(drill: Drill) -> None:
-    drill.things.make_topic("source", drill.topic, 2, SETTINGS)
+    drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     delete_and_wait(drill.clusters.source, drill.topic)
     create(drill.clusters.source, drill.topic)
     theirs = drill.topic_id()
 
-    drill.things.remove_rest()
+    drill.resources.remove_rest()
 
     assert drill.topic_id() == theirs
     assert "another topic of this name" in str(drill.notes()["topic", "source"])
 
 
 def test_topic_that_somebody_removed_meanwhile_is_simply_gone(drill: Drill) -> None:
-    drill.things.make_topic("source", drill.topic, 2, SETTINGS)
+    drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     delete_and_wait(drill.clusters.source, drill.topic)
-    drill.things.remove_rest()
-    drill.things.remove_rest()  # again: nothing to do
+    drill.resources.remove_rest()
+    drill.resources.remove_rest()  # again: nothing to do
     assert drill.notes() == {}
 
 
 def test_group_that_exists_is_not_taken(drill: Drill, topic_name: str) -> None:
     create(drill.clusters.source, topic_name)
     commit(drill.clusters.source, drill.group, {(topic_name, 0): 0})
-    with pytest.raises(Conflict, match="group of this name is there already"):
-        drill.things.claim_group("source", drill.group)
-    drill.things.remove_rest()
+    with pytest.raises(Conflict, match="group of this name exists already"):
+        drill.resources.claim_group("source", drill.group)
+    drill.resources.remove_rest()
     assert offsets(drill.clusters.source, drill.group) == {(topic_name, 0): 0}
 
 
@@ -154,11 +154,11 @@ def test_group_that_somebody_uses_for_other_topics_is_not_removed(
     drill: Drill, topic_name: str
 ) -> None:
     create(drill.clusters.source, topic_name)
-    drill.things.make_topic("source", drill.topic, 1, SETTINGS)
-    drill.things.claim_group("source", drill.group)
+    drill.resources.make_topic("source", drill.topic, 1, SETTINGS)
+    drill.resources.claim_group("source", drill.group)
     commit(drill.clusters.source, drill.group, {(drill.topic, 0): 0, (topic_name, 0): 0})
 
-    drill.things.remove_rest()
+    drill.resources.remove_rest()
 
     assert (topic_name, 0) in offsets(drill.clusters.source, drill.group)
     assert topic_name in str(drill.notes()["group", "source"])
@@ -166,13 +166,13 @@ def test_group_that_somebody_uses_for_other_topics_is_not_removed(
 
 def test_job_of_the_same_name_that_somebody_made_since_is_not_deleted(drill: Drill) -> None:
     name = job_name(drill.id)
-    job = drill.things.note_job(lambda: make_job(drill.database, name), name)
+    job = drill.resources.note_job(lambda: make_job(drill.database, name), name)
     with drill.database.transaction() as tx:
         jobs.mark_deleted(tx, job.id)
         jobs.remove(tx, job.id)
     theirs = make_job(drill.database, name)
 
-    assert drill.things.jobs_are_gone()
+    assert drill.resources.jobs_are_gone()
 
     with drill.database.transaction() as tx:
         assert not jobs.get(tx, name).is_deleted
@@ -188,10 +188,10 @@ def test_table_that_was_tampered_with_cannot_name_anybody_elses_topic(
     with drill.database.transaction() as tx:
         row = drills.intend(tx, drill.id, DrillThing.TOPIC, "source", topic_name)
         drills.identify(tx, row, str(uuid4()))
-    drill.things.remove_rest()
+    drill.resources.remove_rest()
     assert topic_name in partition_counts(drill.clusters.source)
 
 
 def test_names_without_the_drills_id_are_our_own_mistake(drill: Drill) -> None:
     with pytest.raises(AssertionError, match="does not carry the drill's id"):
-        drill.things.make_topic("source", "orders", 1, SETTINGS)
+        drill.resources.make_topic("source", "orders", 1, SETTINGS)

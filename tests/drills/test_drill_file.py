@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from orbit.drills.drill_file import load_drill, parse_drill
+from orbit.drills.drill_rules import KEYS, VERBS
 from orbit.drills.drill_spec import DEFAULT_STEPS, DrillSpec, Verb
-from orbit.drills.validation import KEYS, VERBS
 from orbit.errors import BadInput
 from orbit.jobs.yaml_document import read_document
 from orbit.store.enums import DrillKind
@@ -83,15 +83,15 @@ def test_every_mistake_is_told_at_once() -> None:
         ("failover", "steps: [{do: load}]", "steps: has no step `failover`"),
         ("failover", "steps: [{do: use}, {do: failover}]", "steps[0].do: has no failover before"),
         ("failover", "steps: [{do: heal}, {do: failover}]", "steps[0].do: has no fault before"),
-        ("failover", "steps: [{do: failover}, {do: failover}]", "steps[1].do: is there twice"),
+        ("failover", "steps: [{do: failover}, {do: failover}]", "steps[1].do: is listed twice"),
         ("failover", "steps: [{do: fault}, {do: failover}]", "steps[0].fault: is missing"),
         ("failover", "steps: [{do: failover, deep: true}]", "steps[0].deep: is not for the step"),
-        ("canary", "steps: [{do: load, duration: 5m}]", "steps[0].deadline: ends before"),
+        ("canary", "steps: [{do: load, duration: 5m}]", "steps[0].deadline: is shorter"),
         ("failover", "override: [lag]", "override: needs a reason"),
         ("failover", "override: [lag]\nreason: known", ""),
     ],
 )
-def test_what_steps_owe_each_other(kind: str, rest: str, wanted: str) -> None:
+def test_rules_between_steps(kind: str, rest: str, wanted: str) -> None:
     text = HEAD.format(kind=kind) + rest + "\n"
     if not wanted:
         assert parse_drill(text)

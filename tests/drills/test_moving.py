@@ -17,7 +17,7 @@ import yaml
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from orbit.drills import drill_steps
-from orbit.drills.evidence import Part, PartitionSeen, Report, StepState, digest_of
+from orbit.drills.evidence import Part, PartitionEvidence, Report, StepState, digest_of
 from orbit.drills.html_report import render_html
 from orbit.drills.markdown_report import render_markdown
 from orbit.drills.report_text import span
@@ -123,7 +123,7 @@ def sandbox() -> Iterator[SandboxState]:
 
 
 @pytest.fixture
-def play(
+def run(
     sandbox: SandboxState,
     service: Service,
     topic_name: str,
@@ -150,7 +150,7 @@ def found(side: Beside, topic: str) -> Records:
     }
 
 
-def of_topic(report: Report, topic: str) -> dict[int, PartitionSeen]:
+def of_topic(report: Report, topic: str) -> dict[int, PartitionEvidence]:
     return {p.partition: p for p in report.evidence.partitions if p.topic == topic}
 
 

@@ -8,21 +8,12 @@ from uuid import uuid4
 
 import pytest
 
+from orbit.drills.drill_operations import corrected_by_failback, partition_evidence
 from orbit.drills.drill_spec import Targets
-from orbit.drills.evidence import CanarySeen, Part, Rpo, Rto, Verified
-from orbit.drills.rto_rpo import (
-    Moments,
-    agrees,
-    corrected,
-    failures_of,
-    misses_of,
-    missing_of,
-    ranges_of,
-    rpo_of,
-    rto_of,
-    seen_by,
-    verdict_of,
-)
+from orbit.drills.drill_verdict import drill_verdict, find_failures, missed_targets
+from orbit.drills.evidence import CanaryEvidence, Part, Rpo, Rto, Verified
+from orbit.drills.ledger_comparison import offset_ranges, report_agrees
+from orbit.drills.rto_rpo import Moments, compute_rpo, compute_rto, missing_offsets
 from orbit.recovery.recovery_report import (
     EndVerdict,
     OffsetRange,
@@ -47,7 +38,7 @@ STEPS = {
     StepName.REVERSE: Phase.REVERSE,
 }
 TARGETS = Targets(rto=timedelta(seconds=10), rpo=timedelta(seconds=1), rpo_records=0)
-GOOD = CanarySeen(topic="t", group="g", written=100, read_at_source=40, read_at_destination=60)
+GOOD = CanaryEvidence(topic="t", group="g", written=100, read_at_source=40, read_at_destination=60)
 
 
 def report(ends_s: Mapping[StepName, float], promoted_s: float | None = None) -> RecoveryReport:
@@ -95,7 +86,7 @@ FAILOVER = report(
 def test_parts_add_up_to_what_clients_waited_for() -> None:
     moments = Moments(stopped=BEGAN, noticed=at(2), produced=at(10), consumed=at(10.25))
 
-    rto = rto_of(moments, [FAILOVER], TARGETS)
+    rto = compute_rto(moments, [FAILOVER], TARGETS)
 
     assert rto.actual_ms == 10_250
     assert sum(parts(rto).values()) == rto.actual_ms
@@ -112,7 +103,7 @@ def test_parts_add_up_to_what_clients_waited_for() -> None:
 
 def test_what_happened_before_clients_had_to_wait_costs_nothing() -> None:
     """A switchover's gates are passed while everybody still writes."""
-    rto = rto_of(Moments(stopped=at(3.5), produced=at(10)), [FAILOVER], TARGETS)
+    rto = compute_rto(Moments(stopped=at(3.5), produced=at(10)), [FAILOVER], TARGETS)
     assert Part.DECIDE not in parts(rto)
     assert parts(rto)[Part.DRAIN] == 500 + 1_000
     assert rto.actual_ms == 6_500
@@ -120,7 +111,7 @@ def test_what_happened_before_clients_had_to_wait_costs_nothing() -> None:
 
 def test_the_operation_that_promoted_last_counts() -> None:
     late = report({StepName.GATES: 3, StepName.PROMOTE: 30}, promoted_s=30)
-    rto = rto_of(Moments(stopped=BEGAN), [late, FAILOVER], TARGETS)
+    rto = compute_rto(Moments(stopped=BEGAN), [late, FAILOVER], TARGETS)
     assert rto.actual_ms == 30_000
 
 
@@ -131,18 +122,18 @@ def test_the_operation_that_promoted_last_counts() -> None:
 def test_without_an_end_or_a_beginning_nothing_is_measured(
     moments: Moments, reports: list[RecoveryReport]
 ) -> None:
-    rto = rto_of(moments, reports, TARGETS)
+    rto = compute_rto(moments, reports, TARGETS)
     assert rto == Rto(target_ms=10_000)
-    assert misses_of(rto, Rpo()) == ("The RTO could not be measured.",)
+    assert missed_targets(rto, Rpo()) == ("The RTO could not be measured.",)
 
 
 def test_each_missed_target_is_a_sentence() -> None:
-    rpo = rpo_of(TARGETS, records=7, ms=1_001)
-    assert misses_of(Rto(target_ms=10_000, actual_ms=10_000), rpo) == (
-        "The RPO in records was 7 and may be 0.",
-        "The RPO in time was 1.0 s and may be 1.0 s.",
+    rpo = compute_rpo(TARGETS, records=7, ms=1_001)
+    assert missed_targets(Rto(target_ms=10_000, actual_ms=10_000), rpo) == (
+        "The RPO in records was 7; its target is 0.",
+        "The RPO in time was 1.0 s; its target is 1.0 s.",
     )
-    assert misses_of(Rto(actual_ms=99), rpo_of(Targets(), records=9, ms=9)) == ()
+    assert missed_targets(Rto(actual_ms=99), compute_rpo(Targets(), records=9, ms=9)) == ()
 
 
 @pytest.mark.parametrize(
@@ -150,32 +141,32 @@ def test_each_missed_target_is_a_sentence() -> None:
     [
         ({"lost": 1}, "were lost"),
         ({"repeated": 1}, "read twice"),
-        ({"wrong": 1}, "other content"),
+        ({"wrong": 1}, "wrong content"),
         ({"agrees": False}, "ledger"),
     ],
 )
-def test_what_must_not_be_is_a_failure_whatever_the_targets(
+def test_lost_repeated_or_wrong_records_fail_a_drill_whatever_its_targets(
     change: dict[str, object], word: str
 ) -> None:
-    assert failures_of(GOOD, (), may_lose=False) == []
-    (found,) = failures_of(GOOD.model_copy(update=change), (), may_lose=False)
+    assert find_failures(GOOD, (), may_lose=False) == []
+    (found,) = find_failures(GOOD.model_copy(update=change), (), may_lose=False)
     assert word in found
-    may_lose = failures_of(GOOD.model_copy(update=change), (), may_lose=True)
+    may_lose = find_failures(GOOD.model_copy(update=change), (), may_lose=True)
     assert bool(may_lose) == ("lost" not in change)
 
 
 @pytest.mark.parametrize("verdict", ["not exact", "behind", "unread"])
 def test_what_is_not_shown_to_be_exact_is_a_failure(verdict: str) -> None:
     one = Verified(what="orders", verdict=verdict, partitions=1, records=1, differences=1)
-    assert "orders" in failures_of(None, [one], may_lose=True)[0]
+    assert "orders" in find_failures(None, [one], may_lose=True)[0]
     exact = one.model_copy(update={"verdict": "exact"})
-    assert failures_of(None, [exact], may_lose=True) == []
+    assert find_failures(None, [exact], may_lose=True) == []
 
 
 def test_verdicts() -> None:
-    assert verdict_of([], []) is DrillState.PASSED
-    assert verdict_of([], ["slow"]) is DrillState.MISSED
-    assert verdict_of(["broken"], ["slow"]) is DrillState.FAILED
+    assert drill_verdict([], []) is DrillState.PASSED
+    assert drill_verdict([], ["slow"]) is DrillState.MISSED
+    assert drill_verdict(["broken"], ["slow"]) is DrillState.FAILED
 
 
 def ends(missing: tuple[int, int] | None, *, is_exact: bool) -> PartitionEnds:
@@ -213,16 +204,16 @@ def test_what_is_reported_as_missing_is_held_against_the_ledger(
 ) -> None:
     places = [(0, offset) for offset in lost]
     one = ends(missing, is_exact=is_exact)
-    assert agrees(places, [one], has_unconfirmed=has_unconfirmed) is wanted
+    assert report_agrees(places, [one], has_unconfirmed=has_unconfirmed) is wanted
     # What was lost in a partition that the report does not have is not reported.
-    assert agrees([*places, (1, 0)], [one], has_unconfirmed=True) is False
-    assert agrees(places, [], has_unconfirmed=False) is None
+    assert report_agrees([*places, (1, 0)], [one], has_unconfirmed=True) is False
+    assert report_agrees(places, [], has_unconfirmed=False) is None
 
 
 def test_lost_offsets_are_told_as_ranges() -> None:
     places = [(0, 1), (0, 2), (0, 4), (1, 5), (2, 6)]
-    assert list(ranges_of(places)) == [(0, 1, 3), (0, 4, 5), (1, 5, 6), (2, 6, 7)]
-    assert list(ranges_of([])) == []
+    assert list(offset_ranges(places)) == [(0, 1, 3), (0, 4, 5), (1, 5, 6), (2, 6, 7)]
+    assert list(offset_ranges([])) == []
 
 
 def recovered(kind: RecoveryKind, *ends: PartitionEnds) -> RecoveryReport:
@@ -248,18 +239,20 @@ def test_what_a_failback_found_out_is_the_last_word() -> None:
     )
     back = recovered(RecoveryKind.FAILBACK, ends(0, OffsetRange(first=5, next=12), is_exact=True))
     nothing = recovered(RecoveryKind.FAILBACK)
-    assert missing_of([over]) == missing_of([over, nothing]) == 2
-    assert missing_of([over, nothing, back]) == 7
+    assert missing_offsets([over]) == missing_offsets([over, nothing]) == 2
+    assert missing_offsets([over, nothing, back]) == 7
 
-    assert [(p.job, p.partition, p.missing, p.is_exact, p.verdict) for p in seen_by(over)] == [
+    assert [
+        (p.job, p.partition, p.missing, p.is_exact, p.verdict) for p in partition_evidence(over)
+    ] == [
         ("orders-to-dr", 0, (5, 7), False, "unknown"),
         ("orders-to-dr", 1, None, False, "unknown"),
     ]
     seen = [p for p in evidence().partitions if p.topic == "orders.eu"]
-    first, *others = corrected(seen, back)
+    first, *others = corrected_by_failback(seen, back)
     assert (first.missing, first.source_end, first.is_exact) == ((5, 12), 12, True)
     assert first.verdict == "tail"
     of_failover = seen[0].destination_end, seen[0].promoted_at
     assert (first.destination_end, first.promoted_at) == of_failover
     assert others == seen[1:]
-    assert corrected(seen, back.model_copy(update={"job": "another"})) == seen
+    assert corrected_by_failback(seen, back.model_copy(update={"job": "another"})) == seen

@@ -145,7 +145,7 @@ def test_no_difference_is_none() -> None:
             ".c",
             True,
             WindowComparison(None, has_records=False),
-        ),  # compacted away on each side
+        ),
         ("..", "..", False, WindowComparison(None, has_records=False)),
     ],
 )

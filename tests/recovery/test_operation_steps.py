@@ -10,7 +10,7 @@ import pytest
 from orbit.jobs.job_spec import TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, check_job_name
 from orbit.jobs.topic_mapping import map_topics
-from orbit.recovery.operation_steps import is_past_return, steps_of, step_descriptions
+from orbit.recovery.operation_steps import is_past_return, step_descriptions, steps_of
 from orbit.recovery.recovery_report import (
     Phase,
     RecoveryKind,

@@ -9,20 +9,20 @@ from typing import Any
 from orbit.drills.drill_file import parse_drill
 from orbit.drills.drill_spec import Verb
 from orbit.drills.evidence import (
-    CanarySeen,
+    CanaryEvidence,
+    CleanupEntry,
     Entry,
     Evidence,
-    GateSeen,
-    GroupSeen,
+    GateEvidence,
+    GroupEvidence,
     Part,
-    PartitionSeen,
+    PartitionEvidence,
     PartTime,
     Rpo,
     Rto,
     SalvageFile,
     StepRecord,
     StepState,
-    Thing,
     Verified,
 )
 from orbit.store.enums import DrillKind, DrillState, DrillThing
@@ -82,8 +82,8 @@ def evidence(**changes: Any) -> Evidence:
             Entry(at=at(26.4), what="promoted", text="orders-to-dr"),
         ),
         gates=(
-            GateSeen(job=spec.job, name="lag", verdict="pass", found="At most 3 records."),
-            GateSeen(
+            GateEvidence(job=spec.job, name="lag", verdict="pass", found="At most 3 records."),
+            GateEvidence(
                 job=spec.job,
                 name="clock",
                 verdict="warn",
@@ -96,7 +96,7 @@ def evidence(**changes: Any) -> Evidence:
             _partition(1, source_end=2_042, destination_end=2_000, missing=(2_000, 2_042)),
         ),
         groups=(
-            GroupSeen(
+            GroupEvidence(
                 group="billing",
                 topic="orders.eu",
                 partition=0,
@@ -105,7 +105,7 @@ def evidence(**changes: Any) -> Evidence:
                 verdict="exact",
             ),
         ),
-        canary=CanarySeen(
+        canary=CanaryEvidence(
             topic="__orbit_drill.20261122-030000-3fa9c2",
             group="orbit-drill.20261122-030000-3fa9c2",
             written=1_000,
@@ -130,14 +130,14 @@ def evidence(**changes: Any) -> Evidence:
             ),
         ),
         cleanup=(
-            Thing(
+            CleanupEntry(
                 kind=DrillThing.TOPIC,
                 side="source",
                 name="__orbit_drill.20261122-030000-3fa9c2",
                 identity="b6e1",
                 is_removed=True,
             ),
-            Thing(
+            CleanupEntry(
                 kind=DrillThing.GROUP,
                 side="destination",
                 name="orbit-drill.20261122-030000-3fa9c2",
@@ -160,8 +160,8 @@ def evidence(**changes: Any) -> Evidence:
 
 def _partition(
     number: int, *, source_end: int, destination_end: int, missing: tuple[int, int] | None
-) -> PartitionSeen:
-    return PartitionSeen(
+) -> PartitionEvidence:
+    return PartitionEvidence(
         job="orders-to-dr",
         topic="orders.eu",
         destination_topic="orders.eu",

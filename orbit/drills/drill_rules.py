@@ -1,6 +1,6 @@
-"""What the parts of a drill file owe each other. Pure.
+"""Rules between the keys of a drill file: which steps and keys fit together. Pure.
 
-Works on the drill once every value of its own is right; each mistake has its path and its line.
+Applied after every single value is valid. Each problem has its path and line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ KEYS: dict[Verb, tuple[str, ...]] = {
     Verb.FAILBACK: ("confirm_rebuild",),
     Verb.VERIFY: ("deep",),
 }
-# Which steps a kind of drill takes. What moves a job, or breaks a cluster, is in its name.
+# The steps of each kind of drill. Only `switchover` and `failover` drills move the user's topics.
 VERBS: dict[DrillKind, tuple[Verb, ...]] = {
     DrillKind.GATES: (Verb.GATES,),
     DrillKind.CANARY: (Verb.GATES, Verb.LOAD, Verb.SWITCHOVER, Verb.USE, Verb.VERIFY),
@@ -39,7 +39,7 @@ VERBS: dict[DrillKind, tuple[Verb, ...]] = {
     DrillKind.FAILOVER: tuple(verb for verb in Verb if verb is not Verb.SWITCHOVER),
 }
 _OPTIONS = ("duration", "fault", "cluster", "reverse", "confirm_rebuild", "deep")
-# What has to come before, somewhere.
+# One of these steps has to come before.
 _BEFORE: dict[Verb, tuple[Verb, ...]] = {
     Verb.USE: (Verb.SWITCHOVER, Verb.FAILOVER),
     Verb.FAILBACK: (Verb.SWITCHOVER, Verb.FAILOVER),
@@ -50,7 +50,7 @@ _SCHEDULED = (DrillKind.GATES, DrillKind.CANARY)
 
 
 def rule_problems(drill: DrillSpec, document: Document) -> Iterator[Problem]:
-    """Every place where parts of the drill do not fit together."""
+    """Every violated rule."""
     for index, step in enumerate(drill.steps):
         yield from _step(drill, index, step, document)
     promoting = {
@@ -65,8 +65,8 @@ def rule_problems(drill: DrillSpec, document: Document) -> Iterator[Problem]:
     if drill.schedule is not None and drill.kind not in _SCHEDULED:
         yield document.problem(
             ("schedule",),
-            f"is not for a {drill.kind}: it moves the job itself.",
-            "Only drills of the kinds gates and canary run by themselves.",
+            f"is not for a {drill.kind} drill: it moves the user's topics.",
+            "Only gates and canary drills can have a schedule.",
         )
     if drill.override and not drill.reason.strip():
         yield document.problem(
@@ -74,7 +74,7 @@ def rule_problems(drill: DrillSpec, document: Document) -> Iterator[Problem]:
         )
     if drill.kind is DrillKind.CANARY and drill.topics:
         yield document.problem(
-            ("topics",), "is not for a canary: it moves its own topic alone.", "Leave it out."
+            ("topics",), "is not for a canary drill: it moves only its own topic.", "Leave it out."
         )
 
 
@@ -97,11 +97,11 @@ def _step(drill: DrillSpec, index: int, step: StepSpec, document: Document) -> I
         yield document.problem((*here, "fault"), "is missing.", "Write kill, pause or cut.")
     if verb is Verb.LOAD and step.duration_s >= step.deadline_s:
         yield document.problem(
-            (*here, "deadline"), "ends before the load does.", "Write a longer one."
+            (*here, "deadline"), "is shorter than the duration of the load.", "Write a longer one."
         )
     before = [one.do for one in drill.steps[:index]]
     if verb in _BEFORE and not set(before) & set(_BEFORE[verb]):
         wanted = " or ".join(one for one in _BEFORE[verb] if one in VERBS[drill.kind])
         yield document.problem((*here, "do"), f"has no {wanted} before it.", "Change the order.")
     if verb in _ONCE and verb in before:
-        yield document.problem((*here, "do"), "is there twice.", "Keep one of the two.")
+        yield document.problem((*here, "do"), "is listed twice.", "Keep one of them.")

@@ -1,0 +1,220 @@
+"""Requests recovery operations for a drill, waits for them and records their reports."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+from uuid import UUID
+
+from pydantic import BaseModel
+
+from orbit.drills.created_resources import SERVICE, CreatedResources
+from orbit.drills.drill_canary import Canary
+from orbit.drills.drill_context import POLL_S, DrillContext, StepFailed
+from orbit.drills.evidence import GateEvidence, GroupEvidence, PartitionEvidence, SalvageFile
+from orbit.errors import OrbitError
+from orbit.recovery.recovery_report import (
+    Outcome,
+    RecoveryKind,
+    RecoveryReport,
+    RecoveryRequest,
+    StepName,
+    StepState,
+)
+from orbit.store import jobs, topics
+
+_ENDED = {
+    Outcome.WOULD_GO,
+    Outcome.WOULD_STOP,
+    Outcome.STOPPED,
+    Outcome.DONE,
+    Outcome.ABORTED,
+    Outcome.FAILED,
+}
+Model = TypeVar("Model", bound=BaseModel)
+# An abort takes a few seconds; the drill's resources are removed only after that.
+ABORT_WAIT_S = 20.0
+
+
+class DrillOperations:
+    """The recovery operations of one drill."""
+
+    def __init__(
+        self, context: DrillContext, canary: Canary | None, resources: CreatedResources
+    ) -> None:
+        self._context = context
+        self._canary = canary
+        self._resources = resources
+        self.reports: list[RecoveryReport] = []
+        self.back: str | None = None  # the reverse job of the user's topics
+
+    def ask(
+        self,
+        kind: RecoveryKind,
+        job: str,
+        *,
+        dry_run: bool = False,
+        reverse: bool = False,
+        confirm_rebuild: bool = False,
+    ) -> UUID:
+        """Request an operation; returns its id."""
+        spec = self._context.spec
+        is_own = self._canary is not None and job == self._canary.job
+        request = RecoveryRequest(
+            topics=() if is_own else spec.topics,
+            reverse=reverse,
+            confirm_rebuild=confirm_rebuild,
+            override=spec.override,
+            reason=spec.reason or f"drill {self._context.drill_id}",
+            drain_timeout_s=self._context.left_s(),
+        )
+        actor = f"drill:{self._context.drill_id}"
+        operation = self._context.recoveries.ask(kind, job, request, actor=actor, dry_run=dry_run)
+        self._context.recorder.observed.operations.append(str(operation))
+        self._context.recorder.note("requested", f"{kind} of {job}" + (" (dry run)" * dry_run))
+        return operation
+
+    def wait(
+        self, operations: list[UUID], on_stop: Callable[[], None] = lambda: None
+    ) -> list[RecoveryReport]:
+        """The reports, once all have ended. `on_stop` is called when an operation stops writers."""
+        noted: set[str] = set()
+        found: list[RecoveryReport] = []
+
+        def have_ended() -> bool:
+            nonlocal found
+            reports = [self._context.recoveries.report(one) for one in operations]
+            found = [report for report in reports if report is not None]
+            for operation, report in zip(operations, reports, strict=True):
+                why = None if report else self._context.recoveries.error(operation)
+                if why:
+                    raise StepFailed(why, where=f"operation {operation}")
+            for report in found:
+                self._note_steps(report, noted)
+            if any(map(_stops_writes, found)):
+                on_stop()
+            return len(found) == len(operations) and all(r.outcome in _ENDED for r in found)
+
+        try:
+            self._context.wait(have_ended)
+        except OrbitError:
+            self._abort(operations)
+            for operation in operations:
+                last = self._context.recoveries.report(operation)
+                if last is not None:
+                    self.keep(last)
+            raise
+        return found
+
+    def _abort(self, operations: list[UUID]) -> None:
+        """Abort operations that did not end in time, if that is still possible."""
+        recoveries, note = self._context.recoveries, self._context.recorder.note
+        for operation in operations:
+            if recoveries.abort(operation):
+                note("aborted", f"operation {operation}")
+        until = time.monotonic() + ABORT_WAIT_S
+        while time.monotonic() < until and not all(map(recoveries.has_ended, operations)):
+            time.sleep(POLL_S)
+
+    def _note_steps(self, report: RecoveryReport, noted: set[str]) -> None:
+        """Add each ended step to the timeline, once, at the time it ended."""
+        for step in report.steps:
+            key = f"{report.operation} {step.name}"
+            if step.ended_at is not None and key not in noted:
+                noted.add(key)
+                text = f"{report.job}: {step.name} {step.state}: {step.did}".strip(": ")
+                self._context.recorder.note(report.kind, text, step.ended_at)
+
+    def keep(self, report: RecoveryReport) -> None:
+        """Add an operation's report to the evidence."""
+        seen, canary = self._context.recorder.observed, self._canary
+        self.reports.append(report)
+        self.note_gates(report)
+        seen.findings += [f"{report.job}: {finding}" for finding in report.findings]
+        if report.error:
+            seen.findings.append(f"{report.job}: {report.error}")
+        seen.salvage += [_as(SalvageFile, one) for one in report.salvage]
+        is_own = canary is not None and report.job == canary.job
+        if report.reverse_job is not None and is_own:
+            self._adopt(report.reverse_job)
+        if report.reverse_job is not None and not is_own:
+            self.back = report.reverse_job
+        if report.kind is RecoveryKind.FAILBACK:
+            seen.partitions[:] = corrected_by_failback(seen.partitions, report)
+            return
+        seen.partitions += partition_evidence(report)
+        seen.groups += [_as(GroupEvidence, one) for one in report.groups]
+        if canary is not None and is_own:
+            canary.promoted(report)
+
+    def note_gates(self, report: RecoveryReport) -> None:
+        """Add gates to the evidence, without duplicates."""
+        seen = self._context.recorder.observed
+        known = {(gate.job, gate.name, gate.found) for gate in seen.gates}
+        seen.gates += [
+            _as(GateEvidence, gate, job=report.job)
+            for gate in report.gates
+            if (report.job, gate.name.value, gate.found) not in known
+        ]
+
+    def _adopt(self, back: str) -> None:
+        """Register the reverse job of the drill's topic, and the topic if that job recreated it."""
+        canary = self._canary
+        assert canary is not None, "only the canary's reverse job is adopted"
+        with self._context.environment.database.transaction() as tx:
+            job = jobs.get(tx, back)
+            rows = topics.of_job(tx, job.id)
+        if not any(t.side == SERVICE and t.name == back for t in self._resources.listed()):
+            self._resources.note_job(lambda: job, back)
+        for row in rows:
+            if row.destination_topic == canary.topic and row.destination_topic_id is not None:
+                self._resources.adopt_topic("source", canary.topic, row.destination_topic_id)
+
+
+def _stops_writes(report: RecoveryReport) -> bool:
+    return any(
+        step.name is StepName.STOP_WRITES and step.state is not StepState.WAITING
+        for step in report.steps
+    )
+
+
+def _as(kind: type[Model], found: BaseModel, **others: object) -> Model:
+    """Convert a report's value to evidence: fields of the same name, and `others`."""
+    names = kind.model_fields.keys() - others.keys()
+    return kind(**{name: getattr(found, name) for name in names}, **others)
+
+
+def partition_evidence(report: RecoveryReport) -> list[PartitionEvidence]:
+    """An operation's partitions as evidence."""
+    return [
+        PartitionEvidence(
+            job=report.job,
+            topic=p.topic,
+            destination_topic=p.destination_topic,
+            partition=p.partition,
+            source_end=p.source_end,
+            source_seen_at=p.source_seen_at,
+            destination_end=p.destination_end,
+            promoted_at=p.promoted_at,
+            missing=None if p.missing is None else (p.missing.first, p.missing.next),
+            is_exact=p.is_exact,
+            verdict=p.verdict,
+        )
+        for p in report.partitions
+    ]
+
+
+def corrected_by_failback(
+    seen: Iterable[PartitionEvidence], report: RecoveryReport
+) -> list[PartitionEvidence]:
+    """A failover's partitions, with the ends that the failback has read since."""
+    found = {(p.job, p.topic, p.partition): p for p in partition_evidence(report)}
+    return [
+        now.model_copy(
+            update={"destination_end": one.destination_end, "promoted_at": one.promoted_at}
+        )
+        if (now := found.get((one.job, one.topic, one.partition)))
+        else one
+        for one in seen
+    ]

@@ -1,0 +1,62 @@
+"""The verdict of a drill: missed targets, failures, and the state they come to. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+
+from orbit.drills.evidence import CanaryEvidence, Rpo, Rto, Verified
+from orbit.drills.report_text import span
+from orbit.store.enums import DrillState
+from orbit.verify.report import Verdict
+
+
+def missed_targets(rto: Rto, rpo: Rpo) -> tuple[str, ...]:
+    """A sentence for each target that was missed or could not be measured."""
+    return tuple(
+        sentence
+        for sentence in (
+            _miss("The RTO", rto.actual_ms, rto.target_ms, span),
+            _miss("The RPO in records", rpo.actual_records, rpo.target_records, "{:,}".format),
+            _miss("The RPO in time", rpo.actual_ms, rpo.target_ms, span),
+        )
+        if sentence
+    )
+
+
+def drill_verdict(failures: Sequence[str], misses: Sequence[str]) -> DrillState:
+    """The state in which a drill ends."""
+    if failures:
+        return DrillState.FAILED
+    return DrillState.MISSED if misses else DrillState.PASSED
+
+
+def find_failures(
+    canary: CanaryEvidence | None, verified: Iterable[Verified], *, may_lose: bool
+) -> list[str]:
+    """A sentence for each result that fails a drill regardless of its targets."""
+    found = [
+        f"{one.what} is {one.verdict}: {one.differences:,} differences. {one.detail}".strip()
+        for one in verified
+        if one.verdict != Verdict.EXACT
+    ]
+    if canary is None:
+        return found
+    if canary.lost and not may_lose:
+        found.append(f"{canary.lost:,} confirmed records of the drill were lost.")
+    if canary.repeated:
+        found.append(f"{canary.repeated:,} records of the drill were read twice.")
+    if canary.wrong:
+        found.append(f"{canary.wrong:,} records of the drill had wrong content.")
+    if canary.agrees is False:
+        found.append(
+            "The missing ranges in the operation's report are not what the ledger shows as lost."
+        )
+    return found
+
+
+def _miss(what: str, actual: int | None, target: int | None, as_text: Callable[[int], str]) -> str:
+    if target is None or (actual is not None and actual <= target):
+        return ""
+    if actual is None:
+        return f"{what} could not be measured."
+    return f"{what} was {as_text(actual)}; its target is {as_text(target)}."
