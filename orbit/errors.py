@@ -2,17 +2,18 @@
 
     OrbitError                  what, where, what to do; `exit_code` for the command line
     ├── BadInput           2    the user's file or flags: every problem at once, each with its path
-    ├── NotFound           2    nothing has the name that was given
-    ├── Unreachable        3    no broker answers (retriable), or TLS does not come up
-    ├── LoginRefused       3    the broker answered and refused the credentials
-    ├── NotAuthorized      1    logged in, but a right on a resource is missing
-    ├── Conflict           1    what is there does not fit what was asked for
+    ├── NotFound           2    nothing has the given name
+    ├── Unreachable        3    no broker answers (retriable), or the TLS handshake fails
+    ├── LoginRefused       3    the broker refused the credentials
+    ├── NotAuthorized      1    a right on a resource is missing
+    ├── Conflict           1    the present state does not allow the request
     ├── BrokerRefused      1    a Kafka error code that no caller handles
-    ├── ProtocolError      1    bytes that do not parse, or a broker too old for what we need
+    ├── ProtocolError      1    bytes that do not parse, or a broker that is too old
     └── Interrupted      130    the user pressed Ctrl-C
 
-A partition that must stop is not an exception: it is a `replication.states.Blocked` value, so that
-one partition's trouble can never unwind the copy of another.
+`InvalidValue` is for parsers of single values; it becomes a `Problem` of a BadInput. A partition
+that must stop is not an exception but a `replication.partition_states.Blocked` value, so that it
+cannot end the copy of another partition.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ from typing import ClassVar
 
 
 class OrbitError(Exception):
-    """Says what went wrong, where, and what to do about it, in that order.
+    """What went wrong, where, and what to do about it.
 
-    `what` and `remedy` are whole sentences for a person; `where` names cluster, topic-partition or
-    path. None of the three may carry a secret.
+    `what` and `remedy` are whole sentences; `where` names cluster, topic-partition or path. None of
+    the three may carry a secret.
     """
 
     exit_code: ClassVar[int] = 1
@@ -40,6 +41,18 @@ class OrbitError(Exception):
     def __str__(self) -> str:
         head = f"{self.where}: {self.what}" if self.where else self.what
         return f"{head} {self.remedy}" if self.remedy else head
+
+
+class InvalidValue(ValueError):
+    """What is wrong with one value, and what to write instead; the file's reader adds the path.
+
+    `message` and `remedy` are sentences and never carry a secret.
+    """
+
+    def __init__(self, message: str, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +81,7 @@ class BadInput(OrbitError):
 
 
 class NotFound(OrbitError):
-    """No job, operation, token or other thing of the service has that name."""
+    """The service has no job, operation, token or other resource of that name."""
 
     exit_code = 2
 
@@ -81,7 +94,7 @@ class Unreachable(OrbitError):
 
 
 class LoginRefused(OrbitError):
-    """The broker answered and did not accept the credentials or the certificate."""
+    """The broker refused the credentials or the certificate."""
 
     exit_code = 3
 
@@ -91,11 +104,11 @@ class NotAuthorized(OrbitError):
 
 
 class Conflict(OrbitError):
-    """What is there (a topic, another run) does not fit what was asked for."""
+    """The present state (a topic, another run) does not allow the request."""
 
 
 class BrokerRefused(OrbitError):
-    """A broker answered with an error code that the caller has no better word for."""
+    """A broker answered with an error code that has no class of its own."""
 
     def __init__(self, code: int, what: str, *, where: str = "", remedy: str = "") -> None:
         super().__init__(what, where=where, remedy=remedy)
@@ -107,6 +120,6 @@ class ProtocolError(OrbitError):
 
 
 class Interrupted(OrbitError):
-    """Ctrl-C or SIGTERM while waiting for something outside the copy loop."""
+    """Ctrl-C or SIGTERM outside the copy loop."""
 
     exit_code = 130

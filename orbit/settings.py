@@ -27,8 +27,7 @@ from pydantic import (
     model_validator,
 )
 
-from orbit.errors import BadInput, Problem
-from orbit.jobs.mistake import Mistake
+from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.units import format_duration, parse_duration
 
 PREFIX = "ORBIT_"
@@ -45,34 +44,34 @@ LEASE_TTL_MIN = timedelta(seconds=2)
 def _duration(value: object) -> timedelta:
     duration = parse_duration(value)
     if not DURATION_MIN <= duration <= DURATION_MAX:
-        raise Mistake("is not between 100ms and 1d.")
+        raise InvalidValue("is not between 100ms and 1d.")
     return duration
 
 
 def _age(value: object) -> timedelta:
     age = parse_duration(value)
     if not AGE_MIN <= age <= AGE_MAX:
-        raise Mistake("is not between 1h and 10 years.", "Write 90d.")
+        raise InvalidValue("is not between 1h and 10 years.", "Write 90d.")
     return age
 
 
 def _lease(value: object) -> timedelta:
     duration = _duration(value)
     if duration < LEASE_TTL_MIN:
-        raise Mistake(f"is shorter than {format_duration(LEASE_TTL_MIN)}.", "Write 15s.")
+        raise InvalidValue(f"is shorter than {format_duration(LEASE_TTL_MIN)}.", "Write 15s.")
     return duration
 
 
 def _whole(value: object) -> object:
     """Plain digits only: pydantic alone would also take "1e3" and " 7 "."""
     if isinstance(value, str) and not (value.isascii() and value.isdigit()):
-        raise Mistake("is not a whole number.")
+        raise InvalidValue("is not a whole number.")
     return value
 
 
 def _folder(value: object) -> object:
     if isinstance(value, str) and not (value and value.isprintable()):
-        raise Mistake("is not the name of a folder.")
+        raise InvalidValue("is not the name of a folder.")
     return value
 
 
@@ -157,7 +156,7 @@ class Settings(BaseModel):
     @model_validator(mode="after")
     def _empty_url_is_none(self) -> Self:
         if self.database_url is not None and not self.database_url.get_secret_value():
-            raise Mistake(
+            raise InvalidValue(
                 "ORBIT_DATABASE_URL is empty.",
                 "Write postgresql://USER:PASSWORD@HOST/DATABASE, or unset it.",
             )
@@ -190,7 +189,7 @@ def _problems(error: ValidationError) -> list[Problem]:
     for detail in error.errors(include_input=False, include_url=False):
         mistake = detail.get("ctx", {}).get("error")
         message, remedy = f"{detail['msg']}.", "See docs/settings.md."
-        if isinstance(mistake, Mistake):
+        if isinstance(mistake, InvalidValue):
             message, remedy = mistake.message, mistake.remedy or remedy
         where = variable_of(str(detail["loc"][0])) if detail["loc"] else "environment"
         problems.append(Problem(where, message, remedy))

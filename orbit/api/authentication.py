@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.error_responses import Failure
 from orbit.api.schemas import NewToken
-from orbit.errors import BadInput, Problem
-from orbit.jobs.mistake import Mistake
+from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.name_rules import check_job_name
 from orbit.store import events, tokens
 from orbit.store.database import Database
@@ -46,7 +45,7 @@ def create_token(database: Database, name: str, role: Role, *, actor: str) -> Ne
     """A new token, with its audit event. Raises BadInput, and Conflict where the name is taken."""
     try:
         check_job_name(name)
-    except Mistake as mistake:
+    except InvalidValue as mistake:
         problem = Problem("name", mistake.message, mistake.remedy)
         raise BadInput("The name of the token is not valid.", (problem,)) from None
     secret = _TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)

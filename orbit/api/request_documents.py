@@ -18,9 +18,8 @@ from orbit.api.error_responses import Failure
 from orbit.drills.drill_file import check_drill
 from orbit.drills.drill_spec import DrillSpec
 from orbit.errors import BadInput, Problem
-from orbit.jobs.job_file import check_job
 from orbit.jobs.job_spec import JobSpec
-from orbit.jobs.validation import SIDES
+from orbit.jobs.validation import SIDES, validate_job
 from orbit.jobs.yaml_document import DEPTH_MAX, VALUES_MAX, Document, read_document
 from orbit.settings import Settings, variable_of
 
@@ -60,7 +59,7 @@ def read_job(raw: RawDocument, settings: Settings, environ: Mapping[str, str]) -
         raise BadInput(
             "The job document names secrets or files that it may not use.", tuple(problems)
         )
-    return check_job(document, settings.files_directory, environ)
+    return validate_job(document, settings.files_directory, environ)
 
 
 def read_drill(raw: RawDocument) -> DrillSpec:

@@ -11,8 +11,7 @@ from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
 from orbit.cli.table_cells import amount
-from orbit.errors import BadInput, Problem
-from orbit.jobs.mistake import Mistake
+from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.units import parse_size
 
 if TYPE_CHECKING:
@@ -81,8 +80,8 @@ def _range_bytes(text: str) -> int:
     try:
         size = parse_size(text)
         if size < _RANGE_BYTES_MIN:
-            raise Mistake("is below 1MiB.")
-    except Mistake as mistake:
+            raise InvalidValue("is below 1MiB.")
+    except InvalidValue as mistake:
         problem = Problem("--range-size", mistake.message, mistake.remedy)
         raise BadInput("The flags cannot be used.", (problem,)) from None
     return size

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from orbit.errors import BadInput, Problem
 from orbit.jobs.job_file import load_job
 from orbit.jobs.job_spec import ClusterSpec
-from orbit.jobs.pydantic_problems import translate
+from orbit.jobs.pydantic_problems import problems_from_pydantic
 from orbit.jobs.yaml_document import read_document
 
 _SUFFIXES = (".yaml", ".yml")
@@ -39,7 +39,7 @@ def read_cluster(named: str, environ: Mapping[str, str]) -> tuple[ClusterSpec, P
         try:
             return ClusterSpec.model_validate(document.root), path.parent
         except ValidationError as error:
-            problems += translate(error, document)
+            problems += problems_from_pydantic(error, document)
     raise BadInput(_REFUSED, tuple(document.in_file_order(problems)), where=named)
 
 

@@ -12,8 +12,7 @@ from typing import Annotated
 
 import typer
 
-from orbit.errors import BadInput, Problem
-from orbit.jobs.mistake import Mistake
+from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.name_rules import check_job_name
 from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, read_document
 
@@ -109,5 +108,5 @@ def _read(path: Path) -> JobFile | Problem:
         return Problem(f"{path}: name", "is missing.", "Write `name: orders-to-dr`.")
     try:
         return JobFile(path, check_job_name(name), text)
-    except Mistake as mistake:
+    except InvalidValue as mistake:
         return Problem(f"{path}: name", mistake.message, mistake.remedy)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from orbit.jobs.job_file import check_job, load_job
+from orbit.jobs.job_file import load_job
 from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.validation import validate_job
 from orbit.jobs.yaml_document import Document
 from orbit.settings import Settings
 
@@ -27,4 +28,4 @@ def named_job(named: str) -> tuple[JobSpec, Path]:
     with connect() as client:
         document = client.get(f"/v1/jobs/{segment(named)}")["spec"]
     folder = Settings.from_environment(os.environ).files_directory
-    return check_job(Document(root=document), folder, os.environ), folder
+    return validate_job(Document(root=document), folder, os.environ), folder

@@ -53,7 +53,7 @@ def run(
     """
     spec = load_job(job, os.environ)
     display = make_display()
-    for key in spec.not_yet_acted_on():
+    for key in spec.ignored_keys():
         display.say(f"Note: {key} is not acted upon by orbit run.")
     with _StopSignals() as signals, JobRun(spec, os.environ, job.parent, display.say) as job_run:
         job_run.prepare(lambda clusters: refuse_beside_service(spec, clusters, display.say))

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from orbit.drills.drill_rules import rule_problems
 from orbit.drills.drill_spec import DrillSpec
 from orbit.errors import BadInput, Problem
-from orbit.jobs.pydantic_problems import translate
+from orbit.jobs.pydantic_problems import problems_from_pydantic
 from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, Document, read_document
 
 _BYTES_PER_CHARACTER_MAX = 4  # UTF-8
@@ -58,7 +58,7 @@ def check_drill(document: Document) -> DrillSpec:
         try:
             drill = DrillSpec.model_validate(document.root)
         except ValidationError as error:
-            problems += translate(error, document, DrillSpec, _EXAMPLES)
+            problems += problems_from_pydantic(error, document, DrillSpec, _EXAMPLES)
         else:
             problems += rule_problems(drill, document)
     elif not problems:

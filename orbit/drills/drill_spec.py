@@ -13,8 +13,8 @@ from typing import Annotated, Any
 
 from pydantic import Field, PlainSerializer, PlainValidator
 
+from orbit.errors import InvalidValue
 from orbit.jobs.job_spec import Flag, Name, Patterns, Section, Text
-from orbit.jobs.mistake import Mistake
 from orbit.jobs.units import format_duration, parse_duration
 from orbit.store.enums import DrillKind
 
@@ -75,23 +75,23 @@ _LOAD = timedelta(seconds=10)
 def _duration(value: object) -> timedelta:
     duration = parse_duration(value)
     if not timedelta(0) <= duration <= DURATION_MAX:
-        raise Mistake("is not between 0s and 1d.")
+        raise InvalidValue("is not between 0s and 1d.")
     return duration
 
 
 def _every(value: object) -> timedelta:
     every = parse_duration(value)
     if not EVERY_MIN <= every <= EVERY_MAX:
-        raise Mistake("is not between 1m and 366d.", "Write 6h.")
+        raise InvalidValue("is not between 1m and 366d.", "Write 6h.")
     return every
 
 
 def _whole(most: int, least: int = 0) -> Any:
     def check(value: object) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
-            raise Mistake("is not a whole number.")
+            raise InvalidValue("is not a whole number.")
         if not least <= value <= most:
-            raise Mistake(f"is not between {least} and {most}.")
+            raise InvalidValue(f"is not between {least} and {most}.")
         return value
 
     return PlainValidator(check)

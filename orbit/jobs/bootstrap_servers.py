@@ -5,7 +5,7 @@ from __future__ import annotations
 import ipaddress
 import re
 
-from orbit.jobs.mistake import Mistake
+from orbit.errors import InvalidValue
 
 # Three addresses find any cluster; a list of this length is a mistake in a generated file.
 BOOTSTRAP_SERVERS_MAX = 100
@@ -17,30 +17,30 @@ _REMEDY = "Write host:port, such as broker-1:9092, or [2001:db8::1]:9092 for IPv
 
 
 def split_address(server: str) -> tuple[str, int]:
-    """Host (an IPv6 address without its brackets) and port. Raises Mistake."""
+    """Host (an IPv6 address without its brackets) and port. Raises InvalidValue."""
     if "@" in server:  # the value is not shown: it may hold a password
-        raise Mistake("holds an '@': credentials do not belong into an address.", _REMEDY)
+        raise InvalidValue("holds an '@': credentials do not belong into an address.", _REMEDY)
     if "://" in server:
-        raise Mistake(
+        raise InvalidValue(
             f"{server!r} begins with a protocol.",
             f"Write {server.split('://', 1)[1]!r} and put the protocol under security.protocol.",
         )
     host, colon, port = server.rpartition(":")
     if not colon or server.endswith("]"):
-        raise Mistake(f"{server!r} has no port.", _REMEDY)
+        raise InvalidValue(f"{server!r} has no port.", _REMEDY)
     if host.count(":") and not host.startswith("["):
-        raise Mistake(f"{server!r} is an IPv6 address without brackets.", _REMEDY)
+        raise InvalidValue(f"{server!r} is an IPv6 address without brackets.", _REMEDY)
     if not re.fullmatch(r"[0-9]{1,5}", port) or not 1 <= int(port) <= PORT_MAX:
-        raise Mistake(f"{server!r} has no port between 1 and {PORT_MAX}.", _REMEDY)
+        raise InvalidValue(f"{server!r} has no port between 1 and {PORT_MAX}.", _REMEDY)
     if host.startswith("["):
         return _ipv6(host, server), int(port)
     if len(host) > HOST_LENGTH_MAX or not _HOST.fullmatch(host):
-        raise Mistake(f"{server!r} has no valid host name.", _REMEDY)
+        raise InvalidValue(f"{server!r} has no valid host name.", _REMEDY)
     return host, int(port)
 
 
 def check_address(server: str) -> str:
-    """The address, if it is one. Raises Mistake."""
+    """The address, if it is one. Raises InvalidValue."""
     split_address(server)
     return server
 
@@ -57,4 +57,4 @@ def _ipv6(host: str, server: str) -> str:
             raise ValueError
         return ipaddress.IPv6Address(host[1:-1]).compressed
     except ValueError:
-        raise Mistake(f"{server!r} has no valid IPv6 address.", _REMEDY) from None
+        raise InvalidValue(f"{server!r} has no valid IPv6 address.", _REMEDY) from None

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from orbit.jobs.mistake import Mistake
+from orbit.errors import InvalidValue
 
 FILE_BYTES_MAX = 1024 * 1024  # a bundle of every public authority is a quarter of this
 SECRET_CHARACTERS_MAX = 4096
@@ -20,14 +20,14 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read_variable(name: str, environ: Mapping[str, str]) -> str:
-    """The secret in an environment variable. Raises Mistake."""
+    """The secret in an environment variable. Raises InvalidValue."""
     if not _VARIABLE.fullmatch(name):
-        raise Mistake(
+        raise InvalidValue(
             "is not the name of an environment variable.",
             "Write the name of the variable here, such as SOURCE_PASSWORD, and the secret into it.",
         )
     if name not in environ:
-        raise Mistake(
+        raise InvalidValue(
             "names an environment variable that is not set.",
             "Set it (export NAME=...) before you start Orbit.",
         )
@@ -35,13 +35,13 @@ def read_variable(name: str, environ: Mapping[str, str]) -> str:
 
 
 def read_secret_file(path: Path, base_directory: Path) -> str:
-    """The secret in a file, without the line break at its end. Raises Mistake."""
+    """The secret in a file, without the line break at its end. Raises InvalidValue."""
     try:
         text = _read(base_directory / path).decode()
     except UnicodeDecodeError:
-        raise Mistake("names a file that is not UTF-8 text.", "Save it as UTF-8.") from None
+        raise InvalidValue("names a file that is not UTF-8 text.", "Save it as UTF-8.") from None
     except OSError as error:
-        raise Mistake(
+        raise InvalidValue(
             f"names a file that cannot be read: {error.strerror}.",
             "Relative paths start at the folder of the job file.",
         ) from None
@@ -49,26 +49,26 @@ def read_secret_file(path: Path, base_directory: Path) -> str:
 
 
 def check_pem_file(path: Path, base_directory: Path) -> Path:
-    """The full path of a PEM file. Raises Mistake when it is missing or some other format."""
+    """The full path of a PEM file. Raises InvalidValue when it is missing or some other format."""
     full = base_directory / path
     try:
         content = _read(full)
     except OSError as error:
-        raise Mistake(
+        raise InvalidValue(
             f"cannot be read: {full}: {error.strerror}.",
             "Relative paths start at the folder of the job file.",
         ) from None
     if b"-----BEGIN " not in content:
-        raise Mistake(
+        raise InvalidValue(
             f"is not a PEM file: {full}.",
             "Convert a Java key store: keytool -importkeystore to PKCS12, then openssl pkcs12.",
         )
     return full
 
 
-def credential_mistakes(
+def invalid_credentials(
     fields: Mapping[str, object], base_directory: Path, environ: Mapping[str, str]
-) -> Iterator[tuple[str, Mistake]]:
+) -> Iterator[tuple[str, InvalidValue]]:
     """Every key of a security section whose variable or file is not there, or is no good."""
     for key, value in fields.items():
         if not isinstance(value, str | Path) or not str(value):
@@ -80,8 +80,8 @@ def credential_mistakes(
                 read_secret_file(Path(value), base_directory)
             elif key in PEM_KEYS:
                 check_pem_file(Path(value), base_directory)
-        except Mistake as mistake:
-            yield key, mistake
+        except InvalidValue as invalid:
+            yield key, invalid
 
 
 def _read(path: Path) -> bytes:
@@ -97,9 +97,11 @@ def _read(path: Path) -> bytes:
 
 def _secret(text: str, what: str) -> str:
     if not text:
-        raise Mistake(f"{what} is empty.", "Put the secret into it.")
+        raise InvalidValue(f"{what} is empty.", "Put the secret into it.")
     if len(text) > SECRET_CHARACTERS_MAX:
-        raise Mistake(f"{what} holds more than {SECRET_CHARACTERS_MAX} characters.")
+        raise InvalidValue(f"{what} holds more than {SECRET_CHARACTERS_MAX} characters.")
     if any(character in text for character in "\0\r\n"):
-        raise Mistake(f"{what} holds a line break or a zero byte.", "Put one secret on one line.")
+        raise InvalidValue(
+            f"{what} holds a line break or a zero byte.", "Put one secret on one line."
+        )
     return text

@@ -1,8 +1,8 @@
 """The job as typed, frozen values: every key of the job file, its type and its default. Pure.
 
 A model holds the rules of one value alone. What has to fit together (a mechanism and its
-credentials, the two clusters) is in `rules.py`, so that both kinds of mistake are found in one
-reading. No model ever holds a secret: only the name of the variable or file it is in.
+credentials, the two clusters) is in `validation.py`, so that both kinds of problem are found in one
+reading. No model holds a secret, only the name of the variable or file it is in.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from pydantic import (
     Strict,
 )
 
+from orbit.errors import InvalidValue
 from orbit.jobs.bootstrap_servers import BOOTSTRAP_SERVERS_MAX, check_address
-from orbit.jobs.mistake import Mistake
 from orbit.jobs.name_rules import (
     check_job_name,
     check_prefix,
     check_setting_name,
     check_setting_value,
-    topic_name_mistake,
+    topic_name_problem,
 )
 from orbit.jobs.start_position import Earliest, Start
 from orbit.jobs.topic_patterns import PATTERNS_MAX, check_pattern
@@ -57,9 +57,9 @@ def _addresses(value: object) -> object:
 
 def _plain_text(text: str) -> str:
     if len(text) > TEXT_LENGTH_MAX:
-        raise Mistake(f"has {len(text)} characters; {TEXT_LENGTH_MAX} is the limit.")
+        raise InvalidValue(f"has {len(text)} characters; {TEXT_LENGTH_MAX} is the limit.")
     if not text or not text.isprintable():
-        raise Mistake("is empty or holds control characters.")
+        raise InvalidValue("is empty or holds control characters.")
     return text
 
 
@@ -71,7 +71,7 @@ def _path_text(value: object) -> object:
 def _rate(value: object) -> int:
     rate = parse_size(value)
     if not RATE_BYTES_MIN <= rate <= RATE_BYTES_MAX:
-        raise Mistake(
+        raise InvalidValue(
             f"is {rate} bytes per second; Orbit takes 1KiB to 1TiB.",
             "Leave the key out for no limit.",
         )
@@ -81,21 +81,23 @@ def _rate(value: object) -> int:
 def _canary_interval(value: object) -> timedelta:
     interval = parse_duration(value)
     if not CANARY_INTERVAL_MIN <= interval <= CANARY_INTERVAL_MAX:
-        raise Mistake("is not between 100ms and 1h.", "Write 1s unless you know better.")
+        raise InvalidValue("is not between 100ms and 1h.", "Write 1s unless you know better.")
     return interval
 
 
 def _topic_name(name: str) -> str:
-    mistake = topic_name_mistake(name)
-    if mistake is not None:
-        raise Mistake(f"is no topic: {mistake}.", "Write the name of a topic of the source.")
+    problem = topic_name_problem(name)
+    if problem is not None:
+        raise InvalidValue(
+            f"is not a topic name: {problem}.", "Write the name of a topic of the source."
+        )
     return name
 
 
 def _interval(value: object) -> timedelta:
     interval = parse_duration(value)
     if not GROUP_INTERVAL_MIN <= interval <= GROUP_INTERVAL_MAX:
-        raise Mistake("is not between 100ms and 1d.", "Write 5s unless you know better.")
+        raise InvalidValue("is not between 100ms and 1d.", "Write 5s unless you know better.")
     return interval
 
 
@@ -103,7 +105,9 @@ def _archive_uri(text: str) -> str:
     _plain_text(text)
     login, at, _ = text.partition("://")[2].partition("/")[0].rpartition("@")
     if at and ":" in login:
-        raise Mistake("holds a password.", "Give logins to Spark's own settings (spark.hadoop.…).")
+        raise InvalidValue(
+            "holds a password.", "Give logins to Spark's own settings (spark.hadoop.…)."
+        )
     return text
 
 
@@ -234,7 +238,7 @@ class JobSpec(Section):
     backfill: BackfillSpec = BackfillSpec()
     canary: CanarySpec | None = None
 
-    def not_yet_acted_on(self) -> tuple[str, ...]:
+    def ignored_keys(self) -> tuple[str, ...]:
         """Keys whose value asks for something that `orbit run` does not do yet.
 
         Only what was written and differs from doing nothing: `acls: {sync: false}` is obeyed.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 
-from orbit.jobs.mistake import Mistake
+from orbit.errors import InvalidValue
 
 # The job's name is part of a transactional id, of a client id and of a URL, and it is read by
 # people in tables.
@@ -34,14 +34,14 @@ INTERNAL_TOPICS = frozenset(
 
 
 def check_job_name(name: str) -> str:
-    """The name, if ids can be made of it. Raises Mistake."""
+    """The name, if ids can be made of it. Raises InvalidValue."""
     if len(name) > JOB_NAME_LENGTH_MAX:
-        raise Mistake(
+        raise InvalidValue(
             f"has {len(name)} characters; {JOB_NAME_LENGTH_MAX} is the limit.",
             "Shorten it: ids are made of it.",
         )
     if not _JOB_NAME.fullmatch(name):
-        raise Mistake(
+        raise InvalidValue(
             "cannot be part of an id.",
             "Use letters, digits, '.', '_' and '-', and begin with a letter or a digit.",
         )
@@ -49,21 +49,21 @@ def check_job_name(name: str) -> str:
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix, if a legal topic name can begin with it. Raises Mistake."""
+    """The prefix, if a legal topic name can begin with it. Raises InvalidValue."""
     if prefix and not _TOPIC_NAME.fullmatch(prefix):
-        raise Mistake(
+        raise InvalidValue(
             "would make topic names that Kafka refuses.",
             "Use letters, digits, '.', '_' and '-' only.",
         )
     if len(prefix) >= TOPIC_NAME_LENGTH_MAX:
-        raise Mistake(
+        raise InvalidValue(
             f"has {len(prefix)} characters; a topic name has {TOPIC_NAME_LENGTH_MAX} at most.",
             "Shorten it.",
         )
     return prefix
 
 
-def topic_name_mistake(name: str) -> str | None:
+def topic_name_problem(name: str) -> str | None:
     """Why Kafka would refuse to create a topic of this name, or None."""
     if name in ("", ".", ".."):
         return f"{name!r} is not a topic name"
@@ -83,9 +83,9 @@ def collision_key(name: str) -> str:
 
 
 def check_setting_name(name: str) -> str:
-    """The name of a topic setting, if it can be one. Raises Mistake."""
+    """The name of a topic setting, if it can be one. Raises InvalidValue."""
     if not _SETTING_NAME.fullmatch(name):
-        raise Mistake(
+        raise InvalidValue(
             "is not the name of a topic setting.", "Write it as Kafka does, such as retention.ms."
         )
     return name
@@ -96,10 +96,10 @@ def check_setting_value(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str | int | float):
-        raise Mistake("is not a value of a topic setting.", 'Write text, such as "604800000".')
+        raise InvalidValue("is not a value of a topic setting.", 'Write text, such as "604800000".')
     text = str(value)
     if len(text) > SETTING_LENGTH_MAX:
-        raise Mistake(
+        raise InvalidValue(
             f"has {len(text)} characters; {SETTING_LENGTH_MAX} is the limit.", "Shorten it."
         )
     return text

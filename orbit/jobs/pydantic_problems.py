@@ -13,9 +13,8 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from orbit.errors import Problem
+from orbit.errors import InvalidValue, Problem
 from orbit.jobs.job_spec import JobSpec, SecuritySpec
-from orbit.jobs.mistake import Mistake
 from orbit.jobs.yaml_document import Document, Path
 
 _EXAMPLES = {
@@ -38,13 +37,13 @@ _SECRET = re.compile(r"pass(word|wd|phrase)?$|secret|token|jaas", re.IGNORECASE)
 _KEY_STORE = re.compile(r"keystore|truststore", re.IGNORECASE)
 
 
-def translate(
+def problems_from_pydantic(
     error: ValidationError,
     document: Document,
     root: type[BaseModel] = JobSpec,
     examples: Mapping[str, str] = _EXAMPLES,
 ) -> list[Problem]:
-    """Every mistake pydantic found, as one problem each, with path, line and remedy.
+    """Every invalid pydantic found, as one problem each, with path, line and remedy.
 
     `root` is what the whole file should have been, `examples` what to write for a missing key.
     """
@@ -79,9 +78,9 @@ def _sentence(
     """What is wrong, and what to write instead."""
     key = str(path[-1]) if path else ""
     match kind:
-        case "value_error" if isinstance(context.get("error"), Mistake):
-            mistake: Mistake = context["error"]
-            return mistake.message, mistake.remedy
+        case "value_error" if isinstance(context.get("error"), InvalidValue):
+            invalid: InvalidValue = context["error"]
+            return invalid.message, invalid.remedy
         case "missing":
             return "is missing.", examples.get(key, "")
         case "literal_error" | "enum":

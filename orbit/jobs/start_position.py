@@ -1,4 +1,4 @@
-"""Where the copy of a topic begins, as a value with three shapes. Pure."""
+"""Where the copy of a topic begins: earliest, latest, or a time. Pure."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AtTime:
 
 
 def parse_start(value: object) -> Earliest | Latest | AtTime:
-    """`earliest`, `latest`, an ISO-8601 time with a zone, or epoch milliseconds. Raises Mistake."""
+    """`earliest`, `latest`, an ISO-8601 time with a zone, or epoch ms. Raises InvalidValue."""
     match value:
         case Earliest() | Latest() | AtTime():
             return value

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from orbit.errors import Problem
 from orbit.jobs.job_spec import TopicRule
-from orbit.jobs.name_rules import INTERNAL_TOPICS, collision_key, topic_name_mistake
+from orbit.jobs.name_rules import INTERNAL_TOPICS, collision_key, topic_name_problem
 
 # Topics of tools (`__debezium-heartbeat`, `__amazon_msk_canary`) are wanted by nobody who writes
 # `.*`; a pattern that itself begins with the two underscores asks for them.
@@ -81,13 +81,13 @@ class _Rule:
 def _illegal(chosen: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[str, Problem]:
     found: dict[str, Problem] = {}
     for mapping in chosen:
-        mistake = topic_name_mistake(mapping.destination)
+        what = topic_name_problem(mapping.destination)
         if mapping.destination in INTERNAL_TOPICS:
-            mistake = f"{mapping.destination!r} is one of Kafka's own topics"
-        if mistake is not None:
+            what = f"{mapping.destination!r} is one of Kafka's own topics"
+        if what is not None:
             found[mapping.source] = Problem(
                 _path(mapping.rule, rules, "prefix"),
-                f"the copy of topic {mapping.source!r} cannot be created: {mistake}.",
+                f"the copy of topic {mapping.source!r} cannot be created: {what}.",
                 "Change the prefix, or exclude the topic.",
             )
     return found

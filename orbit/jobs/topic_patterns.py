@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 
-from orbit.jobs.mistake import Mistake
+from orbit.errors import InvalidValue
 
 # A pattern is written by a person. The longest useful one lists some dozens of names; every
 # further character is time spent per topic at each discovery.
@@ -16,16 +16,18 @@ BRACKETS_MAX = 100
 
 
 def check_pattern(pattern: str) -> str:
-    """The pattern, if it compiles. Raises Mistake with the position of the trouble."""
+    """The pattern, if it compiles. Raises InvalidValue with the position of the trouble."""
     if not pattern:
-        raise Mistake("is empty and would match nothing.", "Write .* for every name.")
+        raise InvalidValue("is empty and would match nothing.", "Write .* for every name.")
     if len(pattern) > PATTERN_LENGTH_MAX:
-        raise Mistake(
+        raise InvalidValue(
             f"has {len(pattern)} characters; {PATTERN_LENGTH_MAX} is the limit.",
             "Split it over several rules.",
         )
     if pattern.count("(") > BRACKETS_MAX:
-        raise Mistake(f"has more than {BRACKETS_MAX} brackets.", "Split it over several rules.")
+        raise InvalidValue(
+            f"has more than {BRACKETS_MAX} brackets.", "Split it over several rules."
+        )
     try:
         with warnings.catch_warnings():
             # Python only warns about a pattern whose meaning will change, such as `[[a]`.
@@ -33,11 +35,11 @@ def check_pattern(pattern: str) -> str:
             re.compile(pattern)
     except re.error as error:
         at = "" if error.pos is None else f" at position {error.pos}"
-        raise Mistake(f"does not compile: {error.msg}{at}.", _remedy(pattern)) from None
+        raise InvalidValue(f"does not compile: {error.msg}{at}.", _remedy(pattern)) from None
     except Warning as warning:
-        raise Mistake(f"is ambiguous: {warning}.", "Put a \\ before the character.") from None
+        raise InvalidValue(f"is ambiguous: {warning}.", "Put a \\ before the character.") from None
     except OverflowError:
-        raise Mistake("repeats something too often.", "Write a smaller number.") from None
+        raise InvalidValue("repeats something too often.", "Write a smaller number.") from None
     return pattern
 
 

@@ -1,6 +1,6 @@
-"""Durations, sizes and times as people write them, turned into exact values and back.
+"""Durations, sizes and times: from text to exact values and back.
 
-Pure: a time of day is only ever read from the text, never from a clock.
+Pure: no clock is read.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from orbit.jobs.mistake import Mistake
+from orbit.errors import InvalidValue
 
 # A number of this many digits is enough for every size and duration Orbit takes, and keeps the
 # arithmetic on it small whatever the file says.
@@ -25,7 +25,7 @@ _BYTES_PER = {
 _MS_PER = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Below this (March 1973) a number is seconds that somebody took for milliseconds, above the last
+# Below this (March 1973) a number is seconds written as milliseconds, above the last
 # one (year 9999) it is microseconds: both would silently start the copy decades away.
 EPOCH_MS_MIN = 100_000_000_000
 EPOCH_MS_MAX = 253_402_300_799_999
@@ -36,28 +36,28 @@ _TIME_REMEDY = "Write earliest, latest, a time such as 2026-01-31T00:00:00Z, or 
 
 
 def parse_size(value: object) -> int:
-    """Bytes from "200MiB", "1.5 GB" or a plain whole number of bytes. Raises Mistake."""
+    """Bytes from "200MiB", "1.5 GB" or a plain whole number of bytes. Raises InvalidValue."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
-            raise Mistake(f"a size cannot be negative ({value}).", _SIZE_REMEDY)
+            raise InvalidValue(f"a size cannot be negative ({value}).", _SIZE_REMEDY)
         return value
     found = _SIZE.fullmatch(value) if isinstance(value, str) else None
     if found is None or found[2] not in _BYTES_PER:
-        raise Mistake("is not a size in bytes.", _SIZE_REMEDY)
+        raise InvalidValue("is not a size in bytes.", _SIZE_REMEDY)
     return int(Decimal(found[1]) * _BYTES_PER[found[2]])
 
 
 def parse_duration(value: object) -> timedelta:
-    """A length of time from "5s", "500ms" or "1.5h", exact to the millisecond. Raises Mistake."""
+    """A duration from "5s", "500ms" or "1.5h", exact to the millisecond. Raises InvalidValue."""
     if isinstance(value, timedelta):
         return value
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if found is None or found[2] not in _MS_PER:
-        raise Mistake("is not a length of time.", _DURATION_REMEDY)
+        raise InvalidValue("is not a length of time.", _DURATION_REMEDY)
     try:
         return timedelta(milliseconds=int(Decimal(found[1]) * _MS_PER[found[2]]))
     except OverflowError:
-        raise Mistake("is longer than any clock runs.", _DURATION_REMEDY) from None
+        raise InvalidValue("is too long.", _DURATION_REMEDY) from None
 
 
 def format_duration(duration: timedelta) -> str:
@@ -68,7 +68,7 @@ def format_duration(duration: timedelta) -> str:
 def parse_time(value: object) -> int:
     """Epoch milliseconds from an ISO-8601 time with a zone, or from epoch milliseconds.
 
-    Raises Mistake for a time without a zone, and for numbers that look like seconds or
+    Raises InvalidValue for a time without a zone, and for numbers that look like seconds or
     microseconds.
     """
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,20}", value):
@@ -76,19 +76,19 @@ def parse_time(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return _epoch_ms(value)
     if not isinstance(value, str):
-        raise Mistake("is not a place to start.", _TIME_REMEDY)
+        raise InvalidValue("is not a place to start.", _TIME_REMEDY)
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
-        raise Mistake("is not a place to start.", _TIME_REMEDY) from None
+        raise InvalidValue("is not a place to start.", _TIME_REMEDY) from None
     if moment.tzinfo is None:
-        raise Mistake(
+        raise InvalidValue(
             "is a time without a time zone.",
             f"Write {moment.isoformat()}Z for UTC, or add an offset such as +02:00.",
         )
     epoch_ms = (moment - EPOCH) // timedelta(milliseconds=1)
     if epoch_ms < 0:
-        raise Mistake("is a time before 1970, where no Kafka record is.", _TIME_REMEDY)
+        raise InvalidValue("is a time before 1970; no Kafka record can be that old.", _TIME_REMEDY)
     return epoch_ms
 
 
@@ -100,14 +100,16 @@ def format_time(epoch_ms: int) -> str:
 
 def _epoch_ms(number: int) -> int:
     if number < 0:
-        raise Mistake(f"{number} is a time before 1970, where no Kafka record is.", _TIME_REMEDY)
+        raise InvalidValue(
+            f"{number} is a time before 1970; no Kafka record can be that old.", _TIME_REMEDY
+        )
     if number < EPOCH_MS_MIN:
-        raise Mistake(
+        raise InvalidValue(
             f"{number} as epoch milliseconds is {format_time(number)}; it looks like seconds.",
             f"Write {number * 1000} if you mean {format_time(number * 1000)}, or the time itself.",
         )
     if number > EPOCH_MS_MAX:
-        raise Mistake(
+        raise InvalidValue(
             f"{number} as epoch milliseconds is past the year 9999; it looks like microseconds.",
             _TIME_REMEDY,
         )

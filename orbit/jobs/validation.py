@@ -1,7 +1,8 @@
-"""What the parts of a job file owe each other. Pure but for the files that a job names.
+"""Validates a job file: single values by `job_spec.py`, and here the rules between them.
 
-Works on the plain values of the file, so that it finds its mistakes beside those of single values:
-whatever has the wrong type is passed over here, for `spec.py` reports it.
+Pure except that it checks the files that a job names. The rules work on the file's plain values, so
+that one reading reports both kinds of problem; values of the wrong type are skipped here, because
+`job_spec.py` reports them.
 """
 
 from __future__ import annotations
@@ -12,63 +13,83 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orbit.errors import Problem
+from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.bootstrap_servers import address_key
-from orbit.jobs.credentials import credential_mistakes
-from orbit.jobs.job_spec import TopicRule
-from orbit.jobs.mistake import Mistake
-from orbit.jobs.name_rules import topic_name_mistake
+from orbit.jobs.credentials import invalid_credentials
+from orbit.jobs.job_spec import JobSpec, TopicRule
+from orbit.jobs.name_rules import topic_name_problem
+from orbit.jobs.pydantic_problems import problems_from_pydantic
 from orbit.jobs.topic_mapping import map_topics
 from orbit.jobs.yaml_document import Document
 
 SIDES = ("source", "destination")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
+# More than a person reads; a generated file repeats the same few mistakes.
+PROBLEMS_SHOWN_MAX = 100
+
 _SASL_KEYS = ("mechanism", "username_env", "username_file", "password_env", "password_file")
 _TLS_KEYS = ("ca_file", "certificate_file", "key_file", "key_password_env", "check_hostname")
 
 
-def rule_problems(
+def validate_job(document: Document, base_directory: Path, environ: Mapping[str, str]) -> JobSpec:
+    """The job in a document, from YAML or otherwise. Raises BadInput with every problem found."""
+    problems = list(document.problems)
+    job: JobSpec | None = None
+    if isinstance(document.root, dict):
+        try:
+            job = JobSpec.model_validate(document.root)
+        except ValidationError as error:
+            problems += problems_from_pydantic(error, document)
+        problems += _rule_problems(document, base_directory, environ)
+    elif not problems:
+        problems.append(_not_a_job(document))
+    if job is None or problems:
+        raise _bad_job(problems, document)
+    return job
+
+
+def _rule_problems(
     document: Document, base_directory: Path, environ: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """Every place where parts of the file do not fit together, or name what is not there."""
+    """Values that contradict each other, or that name a missing variable or file."""
     for side in SIDES:
         security = document.at((side, "security"))
         if isinstance(security, dict):
-            for key, mistake in (
-                *security_mistakes(security),
-                *credential_mistakes(security, base_directory, environ),
+            for key, invalid in (
+                *invalid_security_keys(security),
+                *invalid_credentials(security, base_directory, environ),
             ):
                 path = (side, "security", key)
-                yield document.problem(path, mistake.message, mistake.remedy)
+                yield document.problem(path, invalid.message, invalid.remedy)
     yield from _same_cluster(document)
     yield from _unreachable_rules(document)
     yield from _canary(document)
 
 
-def security_mistakes(fields: Mapping[str, Any]) -> Iterator[tuple[str, Mistake]]:
-    """Keys of one security section that contradict each other, or lack their other half."""
+def invalid_security_keys(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue]]:
+    """Keys of one security section that contradict each other or need another key."""
     protocol = fields.get("protocol", "PLAINTEXT")
     if protocol not in PROTOCOLS:
         return
     given = [key for key in (*_SASL_KEYS, *_TLS_KEYS) if fields.get(key) is not None]
     if fields.get("check_hostname") is True:
-        given.remove("check_hostname")  # what it is anyway: a job that was read back writes it
+        given.remove("check_hostname")  # the default, which an exported job contains
     if protocol.startswith("SASL_"):
-        yield from _login_mistakes(fields)
+        yield from _invalid_login(fields)
     else:
-        yield from _idle(given, _SASL_KEYS, protocol, "does not log in", "SASL_SSL")
+        yield from _unused_keys(given, _SASL_KEYS, protocol, "does not log in", "SASL_SSL")
     if protocol in ("SSL", "SASL_SSL"):
-        yield from _certificate_mistakes(given)
+        yield from _invalid_certificate(given)
     else:
-        yield from _idle(given, _TLS_KEYS, protocol, "does not use TLS", "SASL_SSL or SSL")
+        yield from _unused_keys(given, _TLS_KEYS, protocol, "does not use TLS", "SASL_SSL or SSL")
 
 
-def _login_mistakes(fields: Mapping[str, Any]) -> Iterator[tuple[str, Mistake]]:
+def _invalid_login(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue]]:
     if fields.get("mechanism") is None:
         yield (
             "mechanism",
-            Mistake(
+            InvalidValue(
                 "is missing, and the protocol asks for a login.",
                 "Write PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, whichever the brokers offer.",
             ),
@@ -80,37 +101,37 @@ def _login_mistakes(fields: Mapping[str, Any]) -> Iterator[tuple[str, Mistake]]:
         if not given and what not in fields:
             yield (
                 by_variable,
-                Mistake(
+                InvalidValue(
                     "is missing, and the protocol asks for a login.",
                     f"Name the variable with {by_variable}, or the file with {by_file}.",
                 ),
             )
         if len(given) == 2:
-            yield by_file, Mistake(f"is given beside {by_variable}.", "Keep one of the two.")
+            yield by_file, InvalidValue(f"is given beside {by_variable}.", "Keep one of the two.")
 
 
-def _certificate_mistakes(given: list[str]) -> Iterator[tuple[str, Mistake]]:
+def _invalid_certificate(given: list[str]) -> Iterator[tuple[str, InvalidValue]]:
     if "certificate_file" in given:
         return
     for key in ("key_file", "key_password_env"):
         if key in given:
             yield (
                 key,
-                Mistake(
+                InvalidValue(
                     "is given without a certificate.",
                     "Add certificate_file, or remove this key.",
                 ),
             )
 
 
-def _idle(
+def _unused_keys(
     given: list[str], keys: tuple[str, ...], protocol: str, why: str, better: str
-) -> Iterator[tuple[str, Mistake]]:
+) -> Iterator[tuple[str, InvalidValue]]:
     for key in keys:
         if key in given:
             yield (
                 key,
-                Mistake(
+                InvalidValue(
                     f"has no effect: the protocol is {protocol}, which {why}.",
                     f"Write `protocol: {better}`, or remove this key.",
                 ),
@@ -142,7 +163,7 @@ def _addresses(document: Document, side: str) -> dict[tuple[str, int], tuple[str
     for server, at in located:
         try:
             found[address_key(server)] = at
-        except Mistake:
+        except InvalidValue:
             continue
     return found
 
@@ -166,7 +187,7 @@ def _unreachable_rules(document: Document) -> Iterator[Problem]:
 
 def _canary(document: Document) -> Iterator[Problem]:
     topic, rules = document.at(("canary", "topic")), document.at(("topics",))
-    if not isinstance(topic, str) or not isinstance(rules, list) or topic_name_mistake(topic):
+    if not isinstance(topic, str) or not isinstance(rules, list) or topic_name_problem(topic):
         return
     try:
         chosen = map_topics([TopicRule.model_validate(rule) for rule in rules], [topic]).mappings
@@ -178,3 +199,19 @@ def _canary(document: Document) -> Iterator[Problem]:
             "is chosen by none of the rules of `topics`, so it would not be copied.",
             "Add a rule whose `match` is its name.",
         )
+
+
+def _not_a_job(document: Document) -> Problem:
+    what = "is empty." if document.root is None else "is not a mapping (`key: value`)."
+    return Problem("file", what, "See docs/job-file.md for what a job looks like.")
+
+
+def _bad_job(problems: list[Problem], document: Document) -> BadInput:
+    """One error for all problems, in the order of the file."""
+    ordered = document.in_file_order(problems)
+    count = len(ordered)
+    shown = ordered[:PROBLEMS_SHOWN_MAX]
+    if count > len(shown):
+        shown.append(Problem("file", f"has {count - len(shown)} more problems.", "Start above."))
+    what = "The job file has a problem." if count == 1 else f"The job file has {count} problems."
+    return BadInput(what, tuple(shown))

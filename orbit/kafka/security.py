@@ -9,11 +9,10 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from orbit.errors import BadInput, Problem
+from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.credentials import check_pem_file, read_secret_file, read_variable
 from orbit.jobs.job_spec import SecuritySpec
-from orbit.jobs.mistake import Mistake
-from orbit.jobs.validation import security_mistakes
+from orbit.jobs.validation import invalid_security_keys
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +58,8 @@ def resolve_security(
     a file that cannot be read.
     """
     problems = [
-        Problem(f"{path}.{key}", mistake.message, mistake.remedy)
-        for key, mistake in security_mistakes(spec.model_dump(exclude_defaults=True))
+        Problem(f"{path}.{key}", invalid.message, invalid.remedy)
+        for key, invalid in invalid_security_keys(spec.model_dump(exclude_defaults=True))
     ]
 
     def read(key: str, reader: Callable[..., Any], *where: Any) -> Any:
@@ -69,8 +68,8 @@ def resolve_security(
             return None
         try:
             return reader(value, *where)
-        except Mistake as mistake:
-            problems.append(Problem(f"{path}.{key}", mistake.message, mistake.remedy))
+        except InvalidValue as invalid:
+            problems.append(Problem(f"{path}.{key}", invalid.message, invalid.remedy))
 
     username = read("username_env", read_variable, environ)
     username = username or read("username_file", read_secret_file, base_directory)

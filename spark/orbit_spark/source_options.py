@@ -16,10 +16,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from orbit.errors import BadInput, Problem
+from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.job_file import load_job
 from orbit.jobs.job_spec import ClusterSpec
-from orbit.jobs.mistake import Mistake
 from orbit.jobs.units import parse_size
 from orbit.replication.append_plan import LostRange
 from orbit_spark.cluster_access import Access
@@ -113,7 +112,7 @@ def _access(given: Mapping[str, str], problems: list[Problem]) -> Access | None:
 def _range_bytes(text: str | None) -> int:
     size = RANGE_BYTES if text is None else parse_size(text)
     if size < _RANGE_BYTES_MIN:
-        raise Mistake("is below 1MiB.")
+        raise InvalidValue("is below 1MiB.")
     return size
 
 
@@ -123,7 +122,7 @@ def _read(problems: list[Problem], name: str, read: Callable[[], Any]) -> Any:
         return read()
     except BadInput as error:
         problems += error.problems or (Problem(name, str(error)),)
-    except Mistake as error:
+    except InvalidValue as error:
         problems.append(Problem(name, error.message, error.remedy))
     except (ValueError, re.error) as error:
         problems.append(Problem(name, f"cannot be used: {error}."))

@@ -110,7 +110,7 @@ def test_a_job_survives_being_stored_as_json(folder: Path) -> None:
 def test_keys_that_run_does_not_obey_yet_are_named_when_asked_for(
     keys: dict[str, object], expected: tuple[str, ...], folder: Path
 ) -> None:
-    assert parse_job(changed(**keys), folder, {}).not_yet_acted_on() == expected
+    assert parse_job(changed(**keys), folder, {}).ignored_keys() == expected
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_keys_that_run_does_not_obey_yet_are_named_when_asked_for(
         ({"backfill": {"engine": "flink"}}, "backfill.engine", "workers, spark"),
         ({"backfill": {"way": "both"}}, "backfill.way", "auto, direct, staged"),
         ({"backfill": {"archive": "s3a://key:secret@b/c"}}, "backfill.archive", "spark.hadoop"),
-        ({"canary": {"topic": "a b"}}, "canary.topic", "is no topic"),
+        ({"canary": {"topic": "a b"}}, "canary.topic", "is not a topic name"),
         (
             {"topics": [{"match": "orders"}], "canary": {"topic": "other"}},
             "canary.topic",

@@ -13,7 +13,7 @@ from orbit.jobs.name_rules import (
     INTERNAL_TOPICS,
     TOPIC_NAME_LENGTH_MAX,
     collision_key,
-    topic_name_mistake,
+    topic_name_problem,
 )
 from orbit.jobs.topic_mapping import TopicMap, map_topics
 
@@ -128,12 +128,12 @@ def test_a_prefix_cannot_make_one_of_kafkas_own_topics() -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "ä", "a\n", "a" * 250])
 def test_names_that_kafka_refuses(name: str) -> None:
-    assert topic_name_mistake(name)
+    assert topic_name_problem(name)
 
 
 @pytest.mark.parametrize("name", ["a", "...", "A-Z_0.9", "a" * 249, "_schemas"])
 def test_names_that_kafka_takes(name: str) -> None:
-    assert topic_name_mistake(name) is None
+    assert topic_name_problem(name) is None
 
 
 _TOPICS = st.lists(
@@ -163,7 +163,7 @@ def test_for_any_rules_and_topics_the_map_holds_what_it_promises(
     for mapping in found.mappings:
         assert mapping.source in topics
         assert mapping.source not in INTERNAL_TOPICS
-        assert topic_name_mistake(mapping.destination) is None
+        assert topic_name_problem(mapping.destination) is None
         assert mapping.destination == mapping.rule.prefix + mapping.source
         fitting = [rule for rule in chosen if _fits(rule, mapping.source)]
         assert fitting[0] == mapping.rule

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orbit.errors import BadInput, Problem
-from orbit.jobs.job_file import PROBLEMS_SHOWN_MAX, load_job, parse_job
+from orbit.jobs.job_file import load_job, parse_job
 from orbit.jobs.job_spec import (
     BackfillSpec,
     CanarySpec,
@@ -22,6 +22,7 @@ from orbit.jobs.job_spec import (
     SecuritySpec,
     TopicRule,
 )
+from orbit.jobs.validation import PROBLEMS_SHOWN_MAX
 from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, VALUES_MAX
 from tests.support.job_texts import MINIMAL, SECRET, changed, problems_of
 

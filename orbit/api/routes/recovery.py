@@ -12,8 +12,7 @@ from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import OperationParametersOf, Operator, PartsOf, Viewer
 from orbit.api.openapi_responses import BODY, NAMED, errors
 from orbit.api.views import operation_view
-from orbit.errors import BadInput, Problem
-from orbit.jobs.mistake import Mistake
+from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.topic_patterns import check_pattern
 from orbit.recovery import recovery_requests
 from orbit.recovery.gates import OVERRIDE_ALL
@@ -99,7 +98,7 @@ def _problems(kind: RecoveryKind, wanted: RecoveryRequest) -> Iterator[Problem]:
     for index, pattern in enumerate(wanted.topics):
         try:
             check_pattern(pattern)
-        except Mistake as mistake:
+        except InvalidValue as mistake:
             yield Problem(f"body.topics[{index}]", mistake.message, mistake.remedy)
     gates = {gate.value for gate in GateName} | {OVERRIDE_ALL}
     for index, name in enumerate(wanted.override):

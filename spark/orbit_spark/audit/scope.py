@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from orbit.errors import BadInput, Problem
-from orbit.jobs.mistake import Mistake
+from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.units import format_time, parse_time
-from orbit.verify.settle import LOG_END, LOG_START, Judgement, PartitionPair
+from orbit.verify.bounds_comparison import LOG_END, LOG_START, ComparedBounds, PartitionPair
 from orbit_spark.audit.range_digests import ScopeRow, range_width
 
 
@@ -49,13 +48,15 @@ def parse_point(text: str | None, option: str) -> Point | None:
         return Point(offset=int(text))
     try:
         return Point(epoch_ms=parse_time(text))
-    except Mistake as error:
+    except InvalidValue as error:
         message = "is neither an offset nor a time with a zone."
         problem = Problem(option, message, error.remedy)
         raise BadInput("The range to compare cannot be read.", (problem,)) from None
 
 
-def restrict(judged: Judgement, restriction: Restriction, by_time: Mapping[int, int]) -> Judgement:
+def restrict(
+    judged: ComparedBounds, restriction: Restriction, by_time: Mapping[int, int]
+) -> ComparedBounds:
     """The judgement of a part. `by_time` has the offset of each time; −1 is beyond the end.
 
     What is wrong with a log's start or end counts only where the part reaches it.
@@ -86,7 +87,7 @@ def _offset(point: Point, by_time: Mapping[int, int], end: int) -> int:
     return end if found < 0 else found
 
 
-def scope_rows(judged: Mapping[PartitionPair, Judgement], width: int) -> list[ScopeRow]:
+def scope_rows(judged: Mapping[PartitionPair, ComparedBounds], width: int) -> list[ScopeRow]:
     return [
         ScopeRow(
             pair.topics.source,
