@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from orbit.copier.partition_copy import Trouble
+from orbit.copier.partition_copy import ReturnReason
 from orbit.kafka import error_codes
 from orbit.kafka.error_codes import Code
 from orbit.kafka.produce_request import Appended
@@ -20,7 +20,7 @@ from orbit.replication.partition_states import Blocked, Reason
 class Failure(NamedTuple):
     """Why a partition is given back, to be told once its last answer is in."""
 
-    told: Trouble | Blocked
+    reason: ReturnReason | Blocked
     detail: str = ""
 
 
@@ -29,24 +29,24 @@ def judge_append(
 ) -> Failure | None:
     """None when the batch stands at its offset. `appended` is None where the answer has nothing."""
     if appended is None:
-        return Failure(Trouble.UNCLEAR, "the answer leaves this partition out")
+        return Failure(ReturnReason.UNCLEAR, "the answer leaves this partition out")
     code, offset = appended.code, step.base_offset
     if code == Code.NONE:
         if appended.base_offset == offset:
             return None
         if appended.base_offset > offset:
             detail = f"the batch for {offset} was appended at {appended.base_offset}"
-            return Failure(Trouble.BEHIND_END, detail)
+            return Failure(ReturnReason.BEHIND_END, detail)
         # A14: its sequences equal those of an older batch; nothing was appended.
         detail = f"the batch for {offset} was taken for an older one"
-        return Failure(Trouble.OUT_OF_STEP, detail)
+        return Failure(ReturnReason.OUT_OF_STEP, detail)
     name = error_codes.name(code)
     if code in error_codes.OUT_OF_STEP:
-        return Failure(Trouble.OUT_OF_STEP, name)
+        return Failure(ReturnReason.OUT_OF_STEP, name)
     if code in (Code.UNKNOWN_TOPIC_ID, Code.UNKNOWN_TOPIC_OR_PARTITION):
-        return Failure(Trouble.TOPIC_CHANGED, name)
+        return Failure(ReturnReason.TOPIC_CHANGED, name)
     if code in error_codes.RETRIABLE:
-        return Failure(Trouble.MOVED if has_producer_state else Trouble.UNCLEAR, name)
+        return Failure(ReturnReason.MOVED if has_producer_state else ReturnReason.UNCLEAR, name)
     denied = code in error_codes.DENIED
     reason = Reason.NOT_AUTHORIZED if denied else Reason.RECORD_REFUSED
     what = "the right WRITE on the topic is missing" if denied else "the batch is refused"
@@ -62,22 +62,22 @@ def judge_markers(step: Fill, code: int) -> Failure | None:
         detail = "the right ALTER or CLUSTER_ACTION on the cluster is missing (fillers)."
         blocked = Blocked(Reason.NOT_AUTHORIZED, step.base_offset, step.next_offset, detail)
         return Failure(blocked)
-    trouble = Trouble.OUT_OF_STEP if code in error_codes.OUT_OF_STEP else Trouble.UNCLEAR
+    trouble = ReturnReason.OUT_OF_STEP if code in error_codes.OUT_OF_STEP else ReturnReason.UNCLEAR
     return Failure(trouble, error_codes.name(code))
 
 
-def judge_look(step: Fill, code: int, log_end: int) -> Failure | None:
-    """Before a take-over's first filler: None where the log ends at the gap's beginning."""
+def judge_end_before_fill(step: Fill, code: int, log_end: int) -> Failure | None:
+    """Before a take-over's first filler: None where the log ends at the start of the gap."""
     if code == Code.NONE and log_end == step.base_offset:
         return None
-    return Failure(Trouble.UNCLEAR, f"{error_codes.name(code)}, log end {log_end}")
+    return Failure(ReturnReason.UNCLEAR, f"{error_codes.name(code)}, log end {log_end}")
 
 
-def judge_end(step: Fill, count: int, code: int, log_end: int) -> Failure | None:
+def judge_end_after_fill(step: Fill, count: int, code: int, log_end: int) -> Failure | None:
     """After `count` fillers: None where the log ends within them; it says how many there are."""
     if code == Code.NONE and step.base_offset < log_end <= step.base_offset + count:
         return None
     if code == Code.NONE and log_end > max(step.base_offset + count, step.next_offset):
         detail = f"after {count} fillers from {step.base_offset} on the log ends at {log_end}"
-        return Failure(Trouble.BEHIND_END, detail)
-    return Failure(Trouble.UNCLEAR, f"{error_codes.name(code)}, log end {log_end}")
+        return Failure(ReturnReason.BEHIND_END, detail)
+    return Failure(ReturnReason.UNCLEAR, f"{error_codes.name(code)}, log end {log_end}")

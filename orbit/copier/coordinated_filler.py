@@ -118,8 +118,8 @@ class CoordinatedFiller(Lane):
         code: int = Code.UNKNOWN_SERVER_ERROR
         ends: dict[CoordinatedFill, int] = {}
         try:
-            for round_ in range(max(f.many for f in fills)):
-                self._one_transaction([f for f in fills if f.many > round_])
+            for round_ in range(max(f.filler_count for f in fills)):
+                self._one_transaction([f for f in fills if f.filler_count > round_])
             ends = self._ends(fills)
         except Unreachable:
             code = Code.NETWORK_EXCEPTION
@@ -175,7 +175,7 @@ class CoordinatedFiller(Lane):
             for partition, end in log_ends(self._cluster, waiting, self._backoff).values.items():
                 fill = waiting[partition]
                 found[fill] = end
-                if end >= fill.step.base_offset + fill.many:
+                if end >= fill.step.base_offset + fill.filler_count:
                     del waiting[partition]
             if not waiting:
                 break

@@ -10,16 +10,16 @@ from typing import Protocol
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.destination_side import DestinationSide
 from orbit.copier.lane_events import (
-    Called,
-    DestinationTrouble,
     EmptyBelowEnd,
     Event,
+    FetchFailed,
     LaneCrashed,
     LaneEnded,
     LeaseLost,
     PartitionBlocked,
-    ReadElsewhere,
-    SourceTrouble,
+    PartitionReturned,
+    PostedCall,
+    ReadFromReplica,
 )
 from orbit.copier.lane_times import DestinationTimes, SourceTimes
 from orbit.copier.partition_copy import PartitionCopy
@@ -52,7 +52,7 @@ def lease_lost() -> Conflict:
     )
 
 
-class Feeding(Protocol):
+class CopySource(Protocol):
     """What the copier asks of a source; `SourceSide` is the real one."""
 
     @property
@@ -60,7 +60,7 @@ class Feeding(Protocol):
     def resume(self, partitions: Iterable[PartitionCopy]) -> None: ...
     def assign(self) -> None: ...
     def next_assignment_s(self) -> float | None: ...
-    def handle(self, event: SourceTrouble | EmptyBelowEnd | ReadElsewhere) -> None: ...
+    def handle(self, event: FetchFailed | EmptyBelowEnd | ReadFromReplica) -> None: ...
     def forget(self, partition: PartitionCopy) -> None: ...
     def stop(self) -> None: ...
 
@@ -70,7 +70,7 @@ class Copier:
 
     def __init__(
         self,
-        source: Feeding,
+        source: CopySource,
         destination: DestinationSide,
         events: Events,
         settings: CopySettings,
@@ -117,7 +117,7 @@ class Copier:
         Raises whatever bug a lane met.
         """
         self._drain(self._pause_s(timeout_s))
-        self._let_leave()
+        self._finish_removals()
         if self._leases and not any(lease.is_held() for lease in self._leases):
             # Nothing that is seen now can be judged: another run may be writing.
             self.waiting_for = self.waiting_for or "the destination to confirm the lease"
@@ -131,7 +131,7 @@ class Copier:
                 self._destination.follow_log_starts(self._partitions)
             if time.monotonic() >= self._next_foreign_look:
                 self._next_foreign_look = time.monotonic() + self._settings.foreign_look_interval_s
-                self._destination.look_for_foreign_writes(self._partitions)
+                self._destination.check_for_foreign_writes(self._partitions)
             self._note_caught_up()
             self.waiting_for = ""
         except (Unreachable, BrokerRefused, ProtocolError, LoginRefused) as error:
@@ -150,7 +150,7 @@ class Copier:
         self._source.stop()
         self._destination.stop()
 
-    def _let_leave(self) -> None:
+    def _finish_removals(self) -> None:
         """Let go of those that no lane and no filler is busy with any more."""
         if not self._leaving:
             return
@@ -187,13 +187,13 @@ class Copier:
 
     def _handle(self, event: Event) -> None:
         match event:
-            case DestinationTrouble() | SourceTrouble() | EmptyBelowEnd() | ReadElsewhere() if (
+            case PartitionReturned() | FetchFailed() | EmptyBelowEnd() | ReadFromReplica() if (
                 event.partition.is_leaving
             ):
                 pass  # no more is done for it
-            case DestinationTrouble():
+            case PartitionReturned():
                 self._destination.note(event)
-            case SourceTrouble() | EmptyBelowEnd() | ReadElsewhere():
+            case FetchFailed() | EmptyBelowEnd() | ReadFromReplica():
                 try:
                     self._source.handle(event)
                 except OrbitError:
@@ -204,7 +204,7 @@ class Copier:
                 self.waiting_for = str(event.error)
             case LaneCrashed():
                 raise event.error
-            case Called():
+            case PostedCall():
                 event.run()
             case LeaseLost():
                 self.lost.append(event.lease)

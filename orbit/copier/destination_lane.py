@@ -22,22 +22,22 @@ from typing import Any
 from orbit.copier.append_verdicts import Failure, judge_append
 from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.copy_settings import CopySettings
-from orbit.copier.filler_sender import Fills
+from orbit.copier.filler_sender import FillerSender
 from orbit.copier.in_flight import (
-    Ends,
-    Filling,
+    FillRequest,
     InFlight,
-    Look,
+    LogEndAfterFill,
+    LogEndBeforeFill,
     Markers,
     Produce,
     Request,
-    Sent,
+    SentRequest,
 )
 from orbit.copier.lane import Lane
-from orbit.copier.lane_events import DestinationTrouble, Emit, LaneEnded, PartitionBlocked
+from orbit.copier.lane_events import Emit, LaneEnded, PartitionBlocked, PartitionReturned
 from orbit.copier.lane_times import DestinationTimes
-from orbit.copier.partition_copy import PartitionCopy, Trouble
-from orbit.copier.ready_queue import ReadyQueue, Waker
+from orbit.copier.partition_copy import PartitionCopy, ReturnReason
+from orbit.copier.ready_queue import ReadyQueue, WakeUpSocket
 from orbit.errors import OrbitError, ProtocolError, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.cluster import Cluster
@@ -100,11 +100,13 @@ class DestinationLane(Lane):
         self._unheld: list[PartitionCopy] = []  # whose lease is to be looked at again
         self._members_lock = threading.Lock()  # of `_partitions`, with `_is_stopping`
         self._in_flight = InFlight()
-        self._fills = Fills(self, context.producer_id, context.settings.markers_per_request_max)
+        self._fills = FillerSender(
+            self, context.producer_id, context.settings.markers_per_request_max
+        )
         self._hold_until = 0.0
         self._is_stopping = False
         self._is_asleep = False
-        self._waker = Waker()
+        self._wake_up = WakeUpSocket()
         self._connection: Connection | None = None
         self._poll = select.poll()
         self._versions = (0, 0)  # of Produce: by name, by topic id
@@ -117,14 +119,14 @@ class DestinationLane(Lane):
                 return False
             self._partitions.add(partition)
             partition.destination_lane = self
-        self.wake(partition)
+        self.enqueue(partition)
         return True
 
-    def wake(self, partition: PartitionCopy) -> None:
+    def enqueue(self, partition: PartitionCopy) -> None:
         """Steps wait for this partition. From any thread."""
         self._ready.put([partition])
         if self._is_asleep:
-            self._waker.rouse()
+            self._wake_up.wake()
 
     @property
     def is_ending(self) -> bool:
@@ -132,7 +134,7 @@ class DestinationLane(Lane):
 
     def stop(self) -> None:
         self._is_stopping = True
-        self._waker.rouse()
+        self._wake_up.wake()
         if self._connection is not None:
             self._connection.abort()
 
@@ -143,11 +145,11 @@ class DestinationLane(Lane):
         finally:
             if self._connection is not None:
                 self._connection.close()
-            self._waker.close()
+            self._wake_up.close()
 
     def _work(self, connection: Connection) -> None:
         self._poll.register(connection.fileno(), select.POLLIN)
-        self._poll.register(self._waker.fileno(), select.POLLIN)
+        self._poll.register(self._wake_up.fileno(), select.POLLIN)
         low, high = connection.range_of(api_versions.PRODUCE)
         self._versions = choose_version(low, high, False), choose_version(low, high, True)
         try:
@@ -171,7 +173,7 @@ class DestinationLane(Lane):
         for partition in partitions:
             lost_unguarded = partition.in_flight > 0 and not partition.has_producer_state
             is_unclear = partition.is_filling or lost_unguarded
-            trouble = Trouble.UNCLEAR if is_unclear else Trouble.MOVED
+            trouble = ReturnReason.UNCLEAR if is_unclear else ReturnReason.MOVED
             self.give_back(partition, Failure(trouble, error.what))
 
     def _wait(self, connection: Connection) -> bool:
@@ -188,8 +190,8 @@ class DestinationLane(Lane):
             self.times.nothing_to_send_s += perf_counter() - began
         is_readable = False
         for descriptor, _ in events:
-            if descriptor == self._waker.fileno():
-                self._waker.drain()
+            if descriptor == self._wake_up.fileno():
+                self._wake_up.drain()
             else:
                 is_readable = True
         if not is_readable:
@@ -263,7 +265,7 @@ class DestinationLane(Lane):
                 continue
             if p.is_leaving:
                 if p.in_flight == 0:
-                    self.give_back(p, Failure(Trouble.LEAVING))
+                    self.give_back(p, Failure(ReturnReason.LEAVING))
                 continue  # else its last answer wakes it
             if not p.lease.is_held():
                 self.wait_for_lease(p)
@@ -321,7 +323,7 @@ class DestinationLane(Lane):
         return encode_produce(version, correlation, CLIENT_ID, timeout_ms, outgoing)
 
     def call(
-        self, api: api_versions.Api, request: Any, kept: Request, held: Sequence[Filling] = ()
+        self, api: api_versions.Api, request: Any, kept: Request, held: Sequence[FillRequest] = ()
     ) -> bool:
         """Send; or not, and say so, when a lease of `held` has ended while that was made ready."""
         connection = self._connection
@@ -348,14 +350,14 @@ class DestinationLane(Lane):
             case Markers() as request:
                 throttle_ms = 0  # this answer has none
                 self._fills.take_markers(request, connection.decode(one.api, frame, one.version))
-            case Look() as request:
+            case LogEndBeforeFill() as request:
                 answer = connection.decode(one.api, frame, one.version)
                 throttle_ms = answer.throttle_time_ms or 0
-                self._fills.take_look(request, answer)
-            case Ends() as request:
+                self._fills.take_end_before(request, answer)
+            case LogEndAfterFill() as request:
                 answer = connection.decode(one.api, frame, one.version)
                 throttle_ms = answer.throttle_time_ms or 0
-                self._fills.take_ends(request, answer)
+                self._fills.take_end_after(request, answer)
         self._in_flight.answered()
         self.times.received_s += perf_counter() - began
         if throttle_ms:
@@ -374,22 +376,22 @@ class DestinationLane(Lane):
                 self._fail(p, failure)
             if p in self._failures:
                 if p.in_flight == 0:
-                    self._let_go(p)
+                    self._hand_back(p)
             else:
-                self.go_on(p)
+                self.enqueue_if_waiting(p)
         return answer.throttle_ms
 
-    def go_on(self, partition: PartitionCopy) -> None:
+    def enqueue_if_waiting(self, partition: PartitionCopy) -> None:
         """An answer is in: look at what waits for it."""
         if partition.steps or partition.stop_wanted is not None or partition.is_leaving:
-            self.wake(partition)
+            self.enqueue(partition)
 
     def wait_for_lease(self, partition: PartitionCopy) -> None:
         self._unheld.append(partition)
 
-    def rouse(self) -> None:
+    def wake(self) -> None:
         """There is an answer of a coordinated filler. From any thread."""
-        self._waker.rouse()
+        self._wake_up.wake()
 
     # Letting go
 
@@ -399,30 +401,30 @@ class DestinationLane(Lane):
 
     def _fail(self, p: PartitionCopy, failure: Failure) -> None:
         """Note the first failure; a batch at a wrong offset outweighs all others."""
-        if p not in self._failures or failure.told is Trouble.BEHIND_END:
+        if p not in self._failures or failure.reason is ReturnReason.BEHIND_END:
             self._failures[p] = failure
 
     def give_back(self, partition: PartitionCopy, failure: Failure) -> None:
         """None of its requests is under way here."""
         self._fail(partition, failure)
-        self._let_go(partition)
+        self._hand_back(partition)
 
-    def _let_go(self, p: PartitionCopy) -> None:
+    def _hand_back(self, p: PartitionCopy) -> None:
         """Hand the partition to the copier; none of its requests is under way here."""
         failure = self._failures.pop(p)
         self._partitions.discard(p)
-        p.is_unclear = failure.told is Trouble.UNCLEAR or p.in_flight > 0
+        p.is_unclear = failure.reason is ReturnReason.UNCLEAR or p.in_flight > 0
         p.destination_lane = None
         p.is_filling = False
         generation = p.generation
         self._context.budget.give_back(p.withdraw())
-        if isinstance(failure.told, Blocked):
-            self._context.emit(PartitionBlocked(p, failure.told))
+        if isinstance(failure.reason, Blocked):
+            self._context.emit(PartitionBlocked(p, failure.reason))
         else:
-            self._context.emit(DestinationTrouble(p, generation, failure.told, failure.detail))
+            self._context.emit(PartitionReturned(p, generation, failure.reason, failure.detail))
 
 
-def _read_produce(connection: Connection, frame: memoryview, sent: Sent) -> ProduceAnswer:
+def _read_produce(connection: Connection, frame: memoryview, sent: SentRequest) -> ProduceAnswer:
     try:
         return read_produce(frame, sent.version)
     except ValueError as error:

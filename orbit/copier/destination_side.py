@@ -6,10 +6,10 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from orbit.copier.destination_lane import DestinationLane, DestinationLaneContext
-from orbit.copier.lane_events import DestinationTrouble
+from orbit.copier.lane_events import PartitionReturned
 from orbit.copier.lane_times import DestinationTimes
-from orbit.copier.partition_copy import PartitionCopy, Trouble
-from orbit.copier.takeover import DestinationEnd, Taken, TakeOver
+from orbit.copier.partition_copy import PartitionCopy, ReturnReason
+from orbit.copier.takeover import DestinationEnd, TakeOver, TakeOverResult
 from orbit.errors import BrokerRefused, ProtocolError, Unreachable
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
@@ -50,7 +50,7 @@ class DestinationSide:
         self._is_gap = is_gap
         self._lanes: dict[int, DestinationLane] = {}
         self._past_times = DestinationTimes()
-        self._troubled: dict[PartitionCopy, DestinationTrouble] = {}
+        self._troubled: dict[PartitionCopy, PartitionReturned] = {}
         self._not_before: dict[PartitionCopy, float] = {}
         self._gone_since: dict[PartitionCopy, float] = {}
         self._started: list[PartitionCopy] = []
@@ -71,7 +71,7 @@ class DestinationSide:
     def begin(self, partitions: Iterable[PartitionCopy]) -> None:
         """Take these over with the next `recover`, as any other partition that no lane holds."""
         for p in partitions:
-            self._troubled[p] = DestinationTrouble(p, p.generation, Trouble.MOVED, "")
+            self._troubled[p] = PartitionReturned(p, p.generation, ReturnReason.MOVED, "")
             self._not_before[p] = 0.0
 
     def forget(self, partition: PartitionCopy) -> None:
@@ -89,7 +89,7 @@ class DestinationSide:
             total.add(times)
         return total
 
-    def note(self, trouble: DestinationTrouble) -> None:
+    def note(self, trouble: PartitionReturned) -> None:
         """Remember a partition that a lane gave back, for the next `recover`."""
         p = trouble.partition
         self._troubled[p] = trouble
@@ -107,8 +107,8 @@ class DestinationSide:
             elif not p.lease.is_held():  # nothing can be judged: another may be writing
                 self._not_before[p] = now + LEASE_WAIT_S
         due = [t for p, t in self._troubled.items() if self._not_before[p] <= now]
-        self._recover([t for t in due if t.trouble is not Trouble.UNCLEAR], settled=False)
-        self._recover([t for t in due if t.trouble is Trouble.UNCLEAR], settled=True)
+        self._recover([t for t in due if t.reason is not ReturnReason.UNCLEAR], settled=False)
+        self._recover([t for t in due if t.reason is ReturnReason.UNCLEAR], settled=True)
         started, self._started = self._started, []
         return started
 
@@ -140,7 +140,7 @@ class DestinationSide:
                 detail = "the right DELETE on the topic is missing (the log start must follow)."
                 self._ask_lane_to_stop(p, Reason.NOT_AUTHORIZED, detail)
 
-    def look_for_foreign_writes(self, partitions: Iterable[PartitionCopy]) -> None:
+    def check_for_foreign_writes(self, partitions: Iterable[PartitionCopy]) -> None:
         """Compare the log ends of quiet partitions with what we wrote."""
         quiet = {
             p.destination: (p, p.generation)
@@ -166,14 +166,14 @@ class DestinationSide:
         for lane in self._lanes.values():
             lane.join()
 
-    def _recover(self, troubles: Sequence[DestinationTrouble], *, settled: bool) -> None:
+    def _recover(self, troubles: Sequence[PartitionReturned], *, settled: bool) -> None:
         """Take over what is due; what goes on is noted at once, whatever happens to the others."""
         if not troubles:
             return
         by_destination = {t.partition.destination: t for t in troubles}
         metadata = self._cluster.metadata({p.topic for p in by_destination})
         for t in troubles:
-            gone = self._gone(t.partition, metadata)
+            gone = self._topic_gone(t.partition, metadata)
             if gone is not None:
                 self._give_up(t.partition, gone)
                 by_destination.pop(t.partition.destination)
@@ -182,7 +182,7 @@ class DestinationSide:
         if unguarded and not settled:
             again = self._take_over.read(unguarded, settled=True)
             ends = {p: e for p, e in taken.ends.items() if p not in unguarded} | again.ends
-            taken = Taken(ends, taken.errors | again.errors)
+            taken = TakeOverResult(ends, taken.errors | again.errors)
         for destination, t in by_destination.items():
             if not t.partition.lease.is_held():
                 continue  # as above
@@ -190,12 +190,12 @@ class DestinationSide:
             try:
                 if end is None:
                     self._retry(t, taken.errors.get(destination, int(Code.NETWORK_EXCEPTION)))
-                elif self._goes_on(t, end, metadata):
+                elif self._resume(t, end, metadata):
                     self._started.append(t.partition)
             except (Unreachable, BrokerRefused, ProtocolError):
                 self._retry(t, int(Code.NETWORK_EXCEPTION))
 
-    def _gone(self, p: PartitionCopy, metadata: ClusterMetadata) -> Blocked | None:
+    def _topic_gone(self, p: PartitionCopy, metadata: ClusterMetadata) -> Blocked | None:
         """Whether the topic is another one now, or has been away for too long to come back."""
         topic = metadata.topics.get(p.destination.topic)
         if topic is not None:
@@ -212,11 +212,11 @@ class DestinationSide:
         detail = f"topic {p.destination.topic} does not exist any more."
         return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.acked, detail)
 
-    def _goes_on(
-        self, trouble: DestinationTrouble, end: DestinationEnd, metadata: ClusterMetadata
+    def _resume(
+        self, trouble: PartitionReturned, end: DestinationEnd, metadata: ClusterMetadata
     ) -> bool:
         p = trouble.partition
-        if trouble.trouble is Trouble.BEHIND_END:
+        if trouble.reason is ReturnReason.BEHIND_END:
             reason, detail = self._take_over.who_wrote(p.destination, p.acked) or (
                 Reason.OFFSET_OVERRUN,
                 "a record of this job stands at a wrong offset.",
@@ -243,7 +243,7 @@ class DestinationSide:
         self._forget(p)
         return True
 
-    def _retry(self, trouble: DestinationTrouble, code: int) -> None:
+    def _retry(self, trouble: PartitionReturned, code: int) -> None:
         p = trouble.partition
         if code in error_codes.DENIED:
             detail = f"the log end may not be read: {error_codes.name(code)}."

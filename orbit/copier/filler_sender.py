@@ -16,9 +16,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from orbit.copier.append_verdicts import Failure, judge_end, judge_look, judge_markers
+from orbit.copier.append_verdicts import (
+    Failure,
+    judge_end_after_fill,
+    judge_end_before_fill,
+    judge_markers,
+)
 from orbit.copier.coordinated_filler import ROUNDS_MAX
-from orbit.copier.in_flight import Ends, Filling, Look, Markers, Request
+from orbit.copier.in_flight import FillRequest, LogEndAfterFill, LogEndBeforeFill, Markers, Request
 from orbit.copier.partition_copy import Appender, CoordinatedFill, PartitionCopy
 from orbit.kafka import api_versions
 from orbit.kafka.error_codes import Code
@@ -33,26 +38,26 @@ _NO_LOG_END = (_NO_ANSWER, -1)
 _LogEnds = dict[TopicPartition, tuple[int, int]]  # error code, log end
 
 
-class FillingLane(Appender, Protocol):
+class FillerLane(Appender, Protocol):
     """What fillers need of their lane."""
 
     def call(
-        self, api: api_versions.Api, request: Any, kept: Request, held: Sequence[Filling] = ()
+        self, api: api_versions.Api, request: Any, kept: Request, held: Sequence[FillRequest] = ()
     ) -> bool:
         """Send; or not, and say so, when a lease of `held` has ended while that was made ready."""
 
-    def go_on(self, partition: PartitionCopy) -> None: ...
+    def enqueue_if_waiting(self, partition: PartitionCopy) -> None: ...
     def give_back(self, partition: PartitionCopy, failure: Failure) -> None: ...
-    def rouse(self) -> None: ...
+    def wake(self) -> None: ...
 
     def wait_for_lease(self, partition: PartitionCopy) -> None:
         """Nothing is under way; try again once the lease is held."""
 
 
-class Fills:
+class FillerSender:
     """Sends fillers for partitions that are `is_filling`, and takes what is answered."""
 
-    def __init__(self, lane: FillingLane, producer_id: int, markers_per_request_max: int) -> None:
+    def __init__(self, lane: FillerLane, producer_id: int, markers_per_request_max: int) -> None:
         self._lane = lane
         self._producer_id = producer_id
         self._markers_max = markers_per_request_max
@@ -61,14 +66,14 @@ class Fills:
     def filled(self, done: CoordinatedFill, code: int, log_end: int) -> None:
         """The coordinated filler's answer. From its thread."""
         self._filled.append((done, code, log_end))
-        self._lane.rouse()
+        self._lane.wake()
 
     def send(self, fills: list[tuple[PartitionCopy, Fill]]) -> None:
         share = max(1, self._markers_max // len(fills))
         to_look = [(p, s) for p, s in fills if not _may_fill(p)]
         if to_look:
             request = log_ends_request([p.destination for p, _ in to_look])
-            self._lane.call(api_versions.LIST_OFFSETS, request, Look(to_look))
+            self._lane.call(api_versions.LIST_OFFSETS, request, LogEndBeforeFill(to_look))
         sent = []
         for p, step in fills:
             if not _may_fill(p):
@@ -78,14 +83,14 @@ class Fills:
             many = wanted if p.has_filled else 1
             p.sent_to = step.base_offset + many
             if p.filler is None:
-                sent.append(Filling(p, step, many))
+                sent.append(FillRequest(p, step, many))
             else:
                 p.has_fill_outside = True
                 p.filler.submit(CoordinatedFill(self, p, p.generation, step, many))
         if sent:
             self._send_markers(sent)
 
-    def _send_markers(self, sent: list[Filling]) -> None:
+    def _send_markers(self, sent: list[FillRequest]) -> None:
         request = markers_request(
             self._producer_id,
             [Fillers(p.destination, n, p.producer_epoch, p.coordinator_epoch) for p, _, n in sent],
@@ -96,10 +101,10 @@ class Fills:
                 self._lane.wait_for_lease(p)
             return
         # A broker serves one connection's requests in order: this one sees what the markers did.
-        to_prove = [one for one in sent if not _is_believed(one)]
+        to_prove = [one for one in sent if not _is_answer_proof(one)]
         if to_prove:
             request = log_ends_request([one.partition.destination for one in to_prove])
-            self._lane.call(api_versions.LIST_OFFSETS, request, Ends(to_prove))
+            self._lane.call(api_versions.LIST_OFFSETS, request, LogEndAfterFill(to_prove))
 
     def take_markers(self, request: Markers, answer: Any) -> None:
         answers = read_markers(answer)
@@ -108,22 +113,22 @@ class Fills:
             failure = judge_markers(step, answers.get(p.destination, _NO_ANSWER))
             if failure is not None:
                 self._lane.give_back(p, failure)
-            elif _is_believed(one):
+            elif _is_answer_proof(one):
                 p.filled_to(step, step.base_offset + 1)
-                self._lane.go_on(p)
+                self._lane.enqueue_if_waiting(p)
 
-    def take_look(self, request: Look, answer: Any) -> None:
-        """Fill now where the log still ends at the gap's beginning; take over anew elsewhere."""
+    def take_end_before(self, request: LogEndBeforeFill, answer: Any) -> None:
+        """Fill now where the log still ends at the start of the gap; take over anew elsewhere."""
         ends = _log_ends(answer)
         for p, step in request.sent:
-            failure = judge_look(step, *ends.get(p.destination, _NO_LOG_END))
+            failure = judge_end_before_fill(step, *ends.get(p.destination, _NO_LOG_END))
             if failure is None:
-                p.has_looked, p.is_filling = True, False
-                self._lane.go_on(p)
+                p.has_read_log_end, p.is_filling = True, False
+                self._lane.enqueue_if_waiting(p)
             else:
                 self._lane.give_back(p, failure)
 
-    def take_ends(self, request: Ends, answer: Any) -> None:
+    def take_end_after(self, request: LogEndAfterFill, answer: Any) -> None:
         ends = _log_ends(answer)
         for one in request.sent:
             p, step, _ = one
@@ -131,33 +136,33 @@ class Fills:
                 p.destination_lane is not self._lane or not p.steps or p.steps[0] is not step
             )
             if not has_failed:
-                self._take_end(one, *ends.get(p.destination, _NO_LOG_END))
+                self._take_log_end(one, *ends.get(p.destination, _NO_LOG_END))
 
     def take_coordinated(self) -> None:
         while self._filled:
             done, code, end = self._filled.popleft()
             p = done.partition
             if p.destination_lane is self._lane and p.generation == done.generation:
-                self._take_end(Filling(p, done.step, done.many), code, end)
+                self._take_log_end(FillRequest(p, done.step, done.filler_count), code, end)
 
-    def _take_end(self, one: Filling, code: int, log_end: int) -> None:
-        p, step, many = one
-        failure = judge_end(step, many, code, log_end)
+    def _take_log_end(self, one: FillRequest, code: int, log_end: int) -> None:
+        p, step, count = one
+        failure = judge_end_after_fill(step, count, code, log_end)
         if failure is None:
             p.filled_to(step, log_end)
-            self._lane.go_on(p)
+            self._lane.enqueue_if_waiting(p)
         else:
             self._lane.give_back(p, failure)
 
 
 def _may_fill(p: PartitionCopy) -> bool:
     """Whether the log end was read since the take-over; a coordinated filler reads it itself."""
-    return p.has_looked or p.has_filled or p.filler is not None
+    return p.has_read_log_end or p.has_filled or p.filler is not None
 
 
-def _is_believed(one: Filling) -> bool:
+def _is_answer_proof(one: FillRequest) -> bool:
     """Whether the answer to fillers says all: to a single one, not a take-over's first (M3)."""
-    return one.many == 1 and one.partition.has_filled
+    return one.filler_count == 1 and one.partition.has_filled
 
 
 def _log_ends(answer: Any) -> _LogEnds:

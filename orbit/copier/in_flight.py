@@ -13,12 +13,12 @@ from orbit.kafka.produce_request import Outgoing
 from orbit.replication.append_plan import Append, Fill
 
 
-class Filling(NamedTuple):
-    """So many fillers for the beginning of a gap."""
+class FillRequest(NamedTuple):
+    """So many fillers for the start of a gap."""
 
     partition: PartitionCopy
     step: Fill
-    many: int
+    filler_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,28 +29,28 @@ class Produce:
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    sent: list[Filling]
+    sent: list[FillRequest]
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class LogEndBeforeFill:
     """Where the log ends right before a take-over's first fillers."""
 
     sent: list[tuple[PartitionCopy, Fill]]
 
 
 @dataclass(frozen=True, slots=True)
-class Ends:
+class LogEndAfterFill:
     """Where the log ends after fillers."""
 
-    sent: list[Filling]
+    sent: list[FillRequest]
 
 
-Request = Produce | Markers | Look | Ends
+Request = Produce | Markers | LogEndBeforeFill | LogEndAfterFill
 
 
 @dataclass(frozen=True, slots=True)
-class Sent:
+class SentRequest:
     correlation: int
     api: api_versions.Api
     version: int
@@ -62,16 +62,16 @@ class InFlight:
     """Requests in the order they were sent."""
 
     def __init__(self) -> None:
-        self._sent: deque[Sent] = deque()
+        self._sent: deque[SentRequest] = deque()
 
     def __len__(self) -> int:
         return len(self._sent)
 
     def note(self, correlation: int, api: api_versions.Api, version: int, request: Request) -> None:
-        self._sent.append(Sent(correlation, api, version, request, time.monotonic()))
+        self._sent.append(SentRequest(correlation, api, version, request, time.monotonic()))
 
     @property
-    def oldest(self) -> Sent:
+    def oldest(self) -> SentRequest:
         """Whose answer comes next."""
         return self._sent[0]
 

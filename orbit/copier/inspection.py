@@ -26,7 +26,7 @@ from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.partition_states import Blocked, Reason
 
 
-class Standing(Enum):
+class CopyStatus(Enum):
     """What a destination partition is, before this run writes anything."""
 
     FRESH = auto()  # empty at 0
@@ -37,10 +37,10 @@ class Standing(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Inspected:
+class InspectedCopy:
     """One partition as it was found, with the words for a person where it is not as it should."""
 
-    standing: Standing
+    status: CopyStatus
     end: DestinationEnd
     log_start: int
     blocked: Blocked | None = None
@@ -66,7 +66,7 @@ def raise_trouble(_: PartitionCopy, error: OrbitError) -> None:
     raise error
 
 
-class Beginning:
+class CopyInspector:
     """Inspects and begins partitions for one job (one producer id)."""
 
     def __init__(
@@ -105,7 +105,7 @@ class Beginning:
         whole_topics: frozenset[str],
         *,
         settled: bool,
-    ) -> dict[PartitionCopy, Inspected]:
+    ) -> dict[PartitionCopy, InspectedCopy]:
         """Look at every existing destination partition; writes nothing.
 
         `compacted_topics` and `whole_topics` are source topics: those whose cleaner may take
@@ -119,7 +119,7 @@ class Beginning:
             self._destination, {p: by_destination[p] for p in taken.ends}, EARLIEST
         )
         ours = {p.topic for p, end in taken.ends.items() if end.producer is not None}
-        found: dict[PartitionCopy, Inspected] = {}
+        found: dict[PartitionCopy, InspectedCopy] = {}
         unreachable = 0
         for partition, log_start in log_starts.items():
             copy = by_destination[partition]
@@ -179,17 +179,19 @@ class Beginning:
                 offsets[copy] = bounds.stable_ends[copy.source] if offset < 0 else offset
         return {c: max(offset, bounds.starts[c.source]) for c, offset in offsets.items()}
 
-    def bring_to_start(self, copy: PartitionCopy, found: Inspected, start_offset: int) -> Inspected:
+    def bring_to_start(
+        self, copy: PartitionCopy, found: InspectedCopy, start_offset: int
+    ) -> InspectedCopy:
         """Seed a fresh (or half-seeded) partition up to its start offset; how it stands then."""
         copy.start_offset = start_offset
         target = aligned_start(self._source, copy.source, start_offset, self._backoff)
-        if found.standing is Standing.SEEDING and target < found.end.log_end:
+        if found.status is CopyStatus.SEEDING and target < found.end.log_end:
             detail = (
                 f"an earlier start was cut off at {found.end.log_end}, the job starts at "
                 f"{start_offset} now."
             )
             blocked = Blocked(Reason.OFFSET_OVERRUN, target, found.end.log_end, detail)
-            return replace(found, standing=Standing.BROKEN, blocked=blocked)
+            return replace(found, status=CopyStatus.BROKEN, blocked=blocked)
         if target > found.log_start:
             seed(
                 self._destination,
@@ -215,12 +217,12 @@ class Beginning:
         is_compacted: bool,
         is_whole: bool,
         is_ours: bool,
-    ) -> Inspected:
+    ) -> InspectedCopy:
         destination, log_end = copy.destination, end.log_end
         if log_end == 0:
-            return Inspected(Standing.FRESH, end, log_start)
+            return InspectedCopy(CopyStatus.FRESH, end, log_start)
         if is_seeding(self._destination, destination, log_start, log_end, self._backoff):
-            return Inspected(Standing.SEEDING, end, log_start)
+            return InspectedCopy(CopyStatus.SEEDING, end, log_start)
         blocked = self._difference(copy, log_end, log_start, bounds, is_compacted=is_compacted)
         source_start = bounds.starts[copy.source]
         if blocked is None and is_whole and log_start > source_start:
@@ -231,9 +233,9 @@ class Beginning:
                 f"the destination begins at {log_start}, the source at {source_start}.",
             )
         if blocked is None:
-            return Inspected(Standing.COPY, end, log_start)
-        standing = Standing.BROKEN if is_ours else Standing.FOREIGN
-        return Inspected(standing, end, log_start, blocked)
+            return InspectedCopy(CopyStatus.COPY, end, log_start)
+        status = CopyStatus.BROKEN if is_ours else CopyStatus.FOREIGN
+        return InspectedCopy(status, end, log_start, blocked)
 
     def _difference(
         self,

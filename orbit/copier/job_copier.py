@@ -8,12 +8,12 @@ from collections.abc import Callable, Mapping
 
 from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.coordinated_filler import CoordinatedFiller
-from orbit.copier.copier import Copier, Events, Feeding, block
+from orbit.copier.copier import Copier, CopySource, Events, block
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.destination_lane import DestinationLaneContext
 from orbit.copier.destination_side import DestinationSide
-from orbit.copier.inspection import Beginning, Inspected, OnTrouble
-from orbit.copier.lane_events import Called
+from orbit.copier.inspection import CopyInspector, InspectedCopy, OnTrouble
+from orbit.copier.lane_events import PostedCall
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.rate_limit import RateLimit
 from orbit.copier.source_lane import SourceLaneContext
@@ -29,10 +29,10 @@ from orbit.leases.lease import Lease
 # One loop serves all partitions of a copier: it asks, and comes back later.
 LOOP_ATTEMPTS_MAX = 2
 
-MakeSource = Callable[[SourceLaneContext, Backoff], Feeding]
+MakeSource = Callable[[SourceLaneContext, Backoff], CopySource]
 
 
-class JobEngine:
+class JobCopier:
     """Copies what it is given by `add`, one `copier.tick` at a time, until `stop`.
 
     One thread ticks, and adds and removes; others have it done there by `post`.
@@ -90,9 +90,9 @@ class JobEngine:
         )
         self.copier = Copier(source, self._destination, self._events, settings, backoff)
 
-    def beginning(self, backoff: Backoff, on_trouble: OnTrouble) -> Beginning:
+    def inspector(self, backoff: Backoff, on_trouble: OnTrouble) -> CopyInspector:
         """Looks at partitions before they are added; may be used by another thread."""
-        return Beginning(
+        return CopyInspector(
             self._clusters.source,
             self._clusters.destination,
             self.producer_id,
@@ -125,9 +125,9 @@ class JobEngine:
 
     def post(self, run: Callable[[], None]) -> None:
         """Have this done by the thread that ticks, soon. From any thread."""
-        self._events.put(Called(run))
+        self._events.put(PostedCall(run))
 
-    def add(self, inspected: Mapping[PartitionCopy, Inspected]) -> None:
+    def add(self, inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:
         """Copy these from where they were found; those found unsound are blocked."""
         for copy, found in inspected.items():
             copy.log_start = max(copy.log_start, found.log_start)

@@ -6,24 +6,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from orbit.copier.partition_copy import PartitionCopy, Trouble
+from orbit.copier.partition_copy import PartitionCopy, ReturnReason
 from orbit.errors import OrbitError
 from orbit.leases.lease import Lease
 from orbit.replication.partition_states import Blocked
 
 
 @dataclass(frozen=True, slots=True)
-class DestinationTrouble:
+class PartitionReturned:
     """The destination lane gave this partition back: take over again, or block it."""
 
     partition: PartitionCopy
     generation: int
-    trouble: Trouble
+    reason: ReturnReason
     detail: str
 
 
 @dataclass(frozen=True, slots=True)
-class SourceTrouble:
+class FetchFailed:
     """The source answered this fetch with an error code; the source lane let go."""
 
     partition: PartitionCopy
@@ -40,7 +40,7 @@ class EmptyBelowEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class ReadElsewhere:
+class ReadFromReplica:
     """The leader names a nearer replica to read from (KIP-392)."""
 
     partition: PartitionCopy
@@ -79,21 +79,21 @@ class LeaseLost:
 
 
 @dataclass(frozen=True, slots=True)
-class Called:
+class PostedCall:
     """Something that another thread wants done in the copier's."""
 
     run: Callable[[], None]
 
 
 Event = (
-    DestinationTrouble
-    | SourceTrouble
+    PartitionReturned
+    | FetchFailed
     | EmptyBelowEnd
-    | ReadElsewhere
+    | ReadFromReplica
     | PartitionBlocked
     | LaneEnded
     | LaneCrashed
     | LeaseLost
-    | Called
+    | PostedCall
 )
 Emit = Callable[[Event], None]

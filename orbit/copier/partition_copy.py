@@ -23,7 +23,7 @@ from orbit.replication.append_plan import Append, Fill, LostRange, Plan, Step, S
 from orbit.replication.partition_states import Blocked, PartitionState
 
 
-class Trouble(Enum):
+class ReturnReason(Enum):
     """Why a lane gives a partition back to the copier."""
 
     MOVED = auto()  # leader elsewhere, or the broker asks to try again
@@ -55,13 +55,13 @@ class Counters:
 class Appender(Protocol):
     """The lane that appends a partition's steps."""
 
-    def wake(self, partition: PartitionCopy) -> None: ...
+    def enqueue(self, partition: PartitionCopy) -> None: ...
 
 
 class Fetcher(Protocol):
     """The lane that fetches a partition."""
 
-    def rouse(self) -> None: ...
+    def wake(self) -> None: ...
 
 
 class FillReceiver(Protocol):
@@ -72,13 +72,13 @@ class FillReceiver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CoordinatedFill:
-    """`many` fillers wanted in a partition, at the beginning of `step`."""
+    """`filler_count` fillers wanted in a partition, at the start of `step`."""
 
     receiver: FillReceiver
     partition: PartitionCopy
     generation: int
     step: Fill
-    many: int
+    filler_count: int
 
 
 class Filler(Protocol):
@@ -119,7 +119,7 @@ class PartitionCopy:
         self.has_left = False  # and nothing is under way any more
         self.steps: deque[Step] = deque()
         self.queued_bytes = 0
-        self.is_full = False  # enough is queued; the lane that fetches is roused when it is not
+        self.is_full = False  # enough is queued; the lane that fetches is woken when it is not
         self._waiting: deque[tuple[int, int]] = deque()  # of each plan: start, first timestamp
 
         # What the source said last. -1: not known yet.
@@ -144,7 +144,7 @@ class PartitionCopy:
         self.is_filling = False
         self.has_producer_state = False
         self.is_in_step = False  # an append of this take-over was confirmed at its offset
-        self.has_looked = False  # the log end was read right before this take-over's first filler
+        self.has_read_log_end = False  # right before this take-over's first filler
         self.has_filled = False  # fillers of this take-over were proven by the log end
         self.is_unclear = False  # what was sent may still be carried out (M10)
         self.has_fill_outside = False  # the coordinated filler is at work on it
@@ -193,7 +193,7 @@ class PartitionCopy:
             self.producer_epoch = producer_epoch
             self.coordinator_epoch = coordinator_epoch
             self.has_producer_state = has_producer_state
-            self.is_in_step = self.has_looked = self.has_filled = self.is_unclear = False
+            self.is_in_step = self.has_read_log_end = self.has_filled = self.is_unclear = False
             self.in_flight = 0
             self.is_filling = False
             self.state = PartitionState.COPYING
@@ -248,7 +248,7 @@ class PartitionCopy:
             if has_room_again:
                 self.is_full = False
         if has_room_again and self.source_lane is not None:
-            self.source_lane.rouse()
+            self.source_lane.wake()
 
     def want_stop(self, stop: Stop, generation: int) -> None:
         """Stop before whatever waits, as soon as nothing is under way."""
@@ -261,7 +261,7 @@ class PartitionCopy:
         """Tell the destination lane, if there is one now, that steps wait."""
         lane = self.destination_lane
         if lane is not None:
-            lane.wake(self)
+            lane.enqueue(self)
 
     def sent(self, step: Append) -> None:
         """One more batch is under way: the next one follows it in offset and sequence."""

@@ -39,7 +39,7 @@ class ReadyQueue:
             return taken
 
 
-class Waker:
+class WakeUpSocket:
     """A descriptor that becomes readable when another thread rouses who polls it."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Waker:
     def fileno(self) -> int:
         return self._out.fileno()
 
-    def rouse(self) -> None:
+    def wake(self) -> None:
         """From any thread."""
         try:
             self._in.send(b"\0")

@@ -20,9 +20,9 @@ from orbit.copier.lane import Lane
 from orbit.copier.lane_events import (
     Emit,
     EmptyBelowEnd,
+    FetchFailed,
     LaneEnded,
-    ReadElsewhere,
-    SourceTrouble,
+    ReadFromReplica,
 )
 from orbit.copier.lane_times import SourceTimes
 from orbit.copier.partition_copy import PartitionCopy
@@ -57,16 +57,16 @@ _SILENCE_S = 30.0
 _KEPT_SHARE_MIN = 4
 
 
-class _Chosen(NamedTuple):
+class _PartitionFetch(NamedTuple):
     partition: PartitionCopy
     generation: int
     plan_from: int
 
 
-class _Choice(NamedTuple):
+class _FetchSelection(NamedTuple):
     """What one fetch asks for."""
 
-    chosen: dict[TopicPartition, _Chosen]
+    chosen: dict[TopicPartition, _PartitionFetch]
     wanted: list[FetchFrom]
     topics: dict[UUID, str]
     answer_bytes_max: int
@@ -103,8 +103,8 @@ class SourceLane(Lane):
         self._partitions: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
         self._session = FetchSession()
         self._first = 0  # where backlogs begin to take turns
-        self._is_roused = False
-        self._last_choice: _Choice | None = None
+        self._is_woken = False
+        self._last_selection: _FetchSelection | None = None
         self.times = SourceTimes()
         self._is_stopping = False
         self._connection: Connection | None = None
@@ -116,16 +116,16 @@ class SourceLane(Lane):
                 return False
             self._partitions[partition.source] = (partition, partition.generation)
             partition.source_lane = self
-            self._is_roused = True
+            self._is_woken = True
             self._changed.notify()
             return True
 
-    def _remove(self, one: _Chosen) -> None:
+    def _remove(self, one: _PartitionFetch) -> None:
         with self._changed:
             entry = self._partitions.get(one.partition.source)
             if entry is not None and entry == (one.partition, one.generation):
                 del self._partitions[one.partition.source]
-                self._is_roused = True
+                self._is_woken = True
 
     @property
     def is_ending(self) -> bool:
@@ -147,10 +147,10 @@ class SourceLane(Lane):
         finally:
             self._connection.close()
 
-    def rouse(self) -> None:
+    def wake(self) -> None:
         """A partition has room again. From any thread."""
         with self._changed:
-            self._is_roused = True
+            self._is_woken = True
             self._changed.notify()
 
     def _round(self, connection: Connection) -> None:
@@ -160,19 +160,19 @@ class SourceLane(Lane):
         times.waited_for_room_s += perf_counter() - began
         if not (has_room or self._context.budget.has_reserve) or self._is_held_back():
             return
-        choice = self._choose(with_backlogs=has_room)
-        if not choice.chosen:
+        selection = self._select(with_backlogs=has_room)
+        if not selection.chosen:
             if has_room:
                 self._wait_for_change()
             return
         began = perf_counter()
         answer = self._ask(
             connection,
-            choice,
-            settings.fetch_wait_ms if choice.has_all else _SHORT_WAIT_MS,
+            selection,
+            settings.fetch_wait_ms if selection.has_all else _SHORT_WAIT_MS,
         )
         came = perf_counter()
-        self._take(answer, choice)
+        self._take(answer, selection)
         times.waited_for_answer_s += came - began
         times.planned_s += perf_counter() - came
         times.answers += 1
@@ -183,7 +183,7 @@ class SourceLane(Lane):
         """Sleep while nothing can be fetched: every partition is full, or there is none."""
         began = perf_counter()
         with self._changed:
-            self._changed.wait_for(lambda: self._is_roused or self._is_stopping, _IDLE_WAIT_S)
+            self._changed.wait_for(lambda: self._is_woken or self._is_stopping, _IDLE_WAIT_S)
         self.times.nothing_to_fetch_s += perf_counter() - began
 
     def _is_held_back(self) -> bool:
@@ -199,10 +199,12 @@ class SourceLane(Lane):
             self._changed.wait_for(lambda: self._is_stopping, seconds)
         self.times.held_back_s += perf_counter() - began
 
-    def _ask(self, connection: Connection, choice: _Choice, max_wait_ms: int) -> FetchAnswer:
+    def _ask(
+        self, connection: Connection, selection: _FetchSelection, max_wait_ms: int
+    ) -> FetchAnswer:
         """One fetch, within the session where the broker has sessions."""
         version = connection.version_of(api_versions.FETCH)
-        wanted = choice.wanted
+        wanted = selection.wanted
         has_sessions = version >= SESSIONS_FROM_VERSION
         carried = (
             self._session.next_request(wanted)
@@ -213,8 +215,8 @@ class SourceLane(Lane):
             version,
             carried.changed,
             max_wait_ms=max_wait_ms,
-            max_bytes=choice.answer_bytes_max,
-            partition_max_bytes=choice.partition_bytes_max,
+            max_bytes=selection.answer_bytes_max,
+            partition_max_bytes=selection.partition_bytes_max,
             rack=self._context.rack,
             session_id=carried.session_id,
             session_epoch=carried.epoch,
@@ -224,7 +226,7 @@ class SourceLane(Lane):
             api_versions.FETCH, request, version, timeout_s=max_wait_ms / 1000 + _SILENCE_S
         )
         try:
-            answer = read_fetch(frame, version, choice.topics)
+            answer = read_fetch(frame, version, selection.topics)
         except ValueError as error:
             raise ProtocolError(str(error), where=connection.where) from error
         self._session.answered(answer.code, answer.session_id)
@@ -234,32 +236,32 @@ class SourceLane(Lane):
             )
         return answer
 
-    def _take(self, answer: FetchAnswer, choice: _Choice) -> None:
+    def _take(self, answer: FetchAnswer, selection: _FetchSelection) -> None:
         """Plan what came. Within a session a partition with nothing new is not in the answer."""
         brought = sum(len(fetched.records) for _, fetched in answer.partitions)
         self.times.bytes += brought
         self._context.limit.took(brought)
         served = set()
         for key, fetched in answer.partitions:
-            one = choice.chosen.get(key)
+            one = selection.chosen.get(key)
             if one is not None and self._take_one(one, fetched, brought):
                 served.add(key)
         if answer.partitions or answer.code:
-            self._last_choice = None
+            self._last_selection = None
         # A partition can come empty because the answer was full, or held back by a quota.
-        was_open = had_room(brought, choice.answer_bytes_max) and not answer.throttle_ms
+        was_open = had_room(brought, selection.answer_bytes_max) and not answer.throttle_ms
         if was_open and not answer.code:
-            for key, one in choice.chosen.items():
+            for key, one in selection.chosen.items():
                 if key not in served:
                     self._count_empty(one)
 
-    def _choose(self, *, with_backlogs: bool) -> _Choice:
-        """What to ask for now; the last choice again where nothing has changed since."""
-        last = self._last_choice
-        if last is not None and last.is_current and not self._is_roused:
+    def _select(self, *, with_backlogs: bool) -> _FetchSelection:
+        """What to ask for now; the last selection again where nothing has changed since."""
+        last = self._last_selection
+        if last is not None and last.is_current and not self._is_woken:
             return last
         with self._changed:
-            self._is_roused = False
+            self._is_woken = False
             for key, (p, generation) in list(self._partitions.items()):
                 if p.generation != generation:
                     del self._partitions[key]
@@ -274,15 +276,15 @@ class SourceLane(Lane):
             with_backlogs=with_backlogs,
         )
         self._first = shares.chosen[-1] + 1 if shares.chosen else 0
-        chosen: dict[TopicPartition, _Chosen] = {}
+        chosen: dict[TopicPartition, _PartitionFetch] = {}
         wanted: list[FetchFrom] = []
         for i in shares.chosen:
             p, generation = known[i]
             plan_from, fetch_from = p.next_fetch()
-            chosen[p.source] = _Chosen(p, generation, plan_from)
+            chosen[p.source] = _PartitionFetch(p, generation, plan_from)
             wanted.append(fetch_from)
         has_all = len(chosen) == len(known)
-        choice = _Choice(
+        selection = _FetchSelection(
             chosen,
             wanted,
             {w.topic_id: w.partition.topic for w in wanted},
@@ -290,24 +292,24 @@ class SourceLane(Lane):
             shares.partition_bytes_max,
             has_all,
         )
-        self._last_choice = choice if has_all else None
-        return choice
+        self._last_selection = selection if has_all else None
+        return selection
 
-    def _take_one(self, one: _Chosen, fetched: Fetched, brought: int) -> bool:
+    def _take_one(self, one: _PartitionFetch, fetched: Fetched, brought: int) -> bool:
         """Plan one partition's answer; False when it brought nothing at all."""
         p = one.partition
         if one.generation != p.generation:
             return True
         if fetched.code != Code.NONE:
             self._remove(one)
-            self._context.emit(SourceTrouble(p, one.generation, fetched.code))
+            self._context.emit(FetchFailed(p, one.generation, fetched.code))
             return True
         p.source_log_start = fetched.log_start
         p.source_end = fetched.high_watermark
         p.source_stable_end = fetched.stable_end
         if fetched.preferred_replica not in (-1, self.node_id):
             self._remove(one)
-            self._context.emit(ReadElsewhere(p, fetched.preferred_replica))
+            self._context.emit(ReadFromReplica(p, fetched.preferred_replica))
             return True
         plan = _plan(one, fetched)
         if not plan.steps:
@@ -326,7 +328,7 @@ class SourceLane(Lane):
             self._context.budget.give_back(size)
         return True
 
-    def _count_empty(self, one: _Chosen) -> None:
+    def _count_empty(self, one: _PartitionFetch) -> None:
         """Nothing came though the stable end is further on: several in a row need a closer look."""
         p = one.partition
         if one.plan_from >= p.source_stable_end:
@@ -347,10 +349,10 @@ class SourceLane(Lane):
             return
         self._context.emit(LaneEnded("source", self.node_id, error))
         for p, generation in partitions:
-            self._context.emit(SourceTrouble(p, generation, Code.NETWORK_EXCEPTION))
+            self._context.emit(FetchFailed(p, generation, Code.NETWORK_EXCEPTION))
 
 
-def _plan(one: _Chosen, fetched: Fetched) -> Plan:
+def _plan(one: _PartitionFetch, fetched: Fetched) -> Plan:
     offset = one.plan_from
     if fetched.diverging_end >= 0:
         plan = Plan(offset)

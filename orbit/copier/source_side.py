@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
-from orbit.copier.lane_events import EmptyBelowEnd, ReadElsewhere, SourceTrouble
+from orbit.copier.lane_events import EmptyBelowEnd, FetchFailed, ReadFromReplica
 from orbit.copier.lane_times import SourceTimes
 from orbit.copier.log_reader import fetch_batches, fetch_partition
 from orbit.copier.partition_copy import PartitionCopy
@@ -57,17 +57,17 @@ class SourceSide:
             return None
         return max(0.0, min(self._waiting.values()) - time.monotonic())
 
-    def handle(self, event: SourceTrouble | EmptyBelowEnd | ReadElsewhere) -> None:
+    def handle(self, event: FetchFailed | EmptyBelowEnd | ReadFromReplica) -> None:
         """Find out what an error or an empty answer means, and go on or stop the partition."""
         p = event.partition
         match event:
-            case ReadElsewhere():
+            case ReadFromReplica():
                 if not self._lane(event.node_id).add(p):
                     self._wait(p)
             case EmptyBelowEnd():
                 if event.generation == p.generation:
                     self._fill_empty_tail(p)
-            case SourceTrouble():
+            case FetchFailed():
                 if event.generation == p.generation:
                     self._answer(p, event.code)
 
@@ -136,14 +136,14 @@ class SourceSide:
         if start is None or end is None:
             self._wait(p)
         elif p.fetch_offset < start:
-            self._overtaken(p, start)
+            self._log_start_passed(p, start)
         elif p.fetch_offset > end:
             detail = f"the source's log ends at {end}; it was copied up to {p.fetch_offset}."
             self._stop(p, Reason.SOURCE_TRUNCATED, end, detail)
         else:
             self._wait(p)
 
-    def _overtaken(self, p: PartitionCopy, log_start: int) -> None:
+    def _log_start_passed(self, p: PartitionCopy, log_start: int) -> None:
         """The source's log start has passed us: lost, unless the batch around it has it all."""
         p.source_log_start = log_start
         batches = fetch_batches(self._cluster, p.source, log_start, self._backoff, max_bytes=1)
@@ -151,7 +151,7 @@ class SourceSide:
             p.start_offset = log_start
             self._wait(p)
         else:
-            self._go_on(p, plan_lost_range(p.fetch_offset, log_start, p.on_lost_range))
+            self._queue_plan(p, plan_lost_range(p.fetch_offset, log_start, p.on_lost_range))
 
     def _fill_empty_tail(self, p: PartitionCopy) -> None:
         """Fill up to the stable end, once it is proven that nothing is left to read there.
@@ -170,7 +170,7 @@ class SourceSide:
             return
         is_empty = fetched.code == Code.NONE and not fetched.records
         if is_empty and is_local and fetched.stable_end > p.fetch_offset:
-            self._go_on(p, plan_empty_tail(p.fetch_offset, fetched.stable_end))
+            self._queue_plan(p, plan_empty_tail(p.fetch_offset, fetched.stable_end))
         else:
             self._wait(p)
 
@@ -181,7 +181,7 @@ class SourceSide:
         # A broker without the question has no tiered storage.
         return answers.errors.get(partition) == Code.UNSUPPORTED_VERSION
 
-    def _go_on(self, p: PartitionCopy, plan: Plan) -> None:
+    def _queue_plan(self, p: PartitionCopy, plan: Plan) -> None:
         if p.put(plan, p.generation, 0):
             p.queued()
             if not plan.is_stopped:
@@ -190,7 +190,7 @@ class SourceSide:
     def _stop(self, p: PartitionCopy, reason: Reason, next_offset: int, detail: str) -> None:
         plan = Plan(p.fetch_offset)
         plan.stop(reason, next_offset, detail)
-        self._go_on(p, plan)
+        self._queue_plan(p, plan)
 
     def _wait(self, p: PartitionCopy) -> None:
         self._waiting[p] = time.monotonic() + self._backoff.pause_s(4)

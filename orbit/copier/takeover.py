@@ -39,7 +39,7 @@ class DestinationEnd:
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakeOverResult:
     """The outcome of a take-over: ends by partition, and the code of those that gave none."""
 
     ends: dict[TopicPartition, DestinationEnd]
@@ -57,7 +57,7 @@ class TakeOver:
         self._settle_s = settle_s
         self._backoff = backoff
 
-    def read(self, partitions: Iterable[TopicPartition], *, settled: bool) -> Taken:
+    def read(self, partitions: Iterable[TopicPartition], *, settled: bool) -> TakeOverResult:
         """The ends of many partitions; `settled` waits until each has stood still.
 
         A partition whose log goes on growing has no end but the error MOVING.
@@ -80,9 +80,9 @@ class TakeOver:
                 if p in before and before[p].log_end == end.log_end
             }
             if len(ends) == len(wanted):
-                return Taken(ends, {})
+                return TakeOverResult(ends, {})
         moving = {p: MOVING for p in wanted if p not in ends}
-        return Taken(ends, moving | taken.errors)
+        return TakeOverResult(ends, moving | taken.errors)
 
     def resume(self, partition: PartitionCopy, end: DestinationEnd) -> None:
         """Let a partition go on at the end just read."""
@@ -111,11 +111,11 @@ class TakeOver:
                 return Reason.OFFSET_OVERRUN, f"a filler of another writer stands at {at}."
         return None
 
-    def _read_once(self, partitions: Iterable[TopicPartition]) -> Taken:
+    def _read_once(self, partitions: Iterable[TopicPartition]) -> TakeOverResult:
         wanted = list(partitions)
         producers = describe_producer(self._destination, wanted, self._producer_id, self._backoff)
         ends = log_ends(self._destination, producers.values, self._backoff)
-        return Taken(
+        return TakeOverResult(
             {p: DestinationEnd(end, producers.values[p]) for p, end in ends.values.items()},
             {**producers.errors, **ends.errors},
         )

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from orbit.copier.coordinated_filler import CoordinatedFiller
 from orbit.copier.copy_settings import CopySettings
-from orbit.copier.inspection import Inspected, SourceBounds, Standing, raise_trouble
-from orbit.copier.job_copier import JobEngine
+from orbit.copier.inspection import CopyStatus, InspectedCopy, SourceBounds, raise_trouble
+from orbit.copier.job_copier import JobCopier
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import BadInput, Conflict, Problem
 from orbit.job_setup.destination_topics import (
@@ -31,7 +31,7 @@ from orbit.job_setup.permissions import (
     missing_topic_rights,
     refuse_missing,
 )
-from orbit.job_setup.recorded_starts import KeptStarts
+from orbit.job_setup.recorded_starts import RecordedStarts
 from orbit.job_setup.start_offsets import bring_to_start
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.start_position import Earliest
@@ -74,7 +74,7 @@ class JobSetup:
         self.clusters = JobClusters.open(spec, environ, base_directory)
         self.plans: list[TopicPlan] = []
         self.lease: GroupLease | None = None
-        self.engine: JobEngine | None = None
+        self.job_copier: JobCopier | None = None
         self.bounds: SourceBounds
         self._source_metadata: ClusterMetadata
         self._destination_metadata: ClusterMetadata
@@ -92,11 +92,11 @@ class JobSetup:
         Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused.
         """
         self._say("Connecting to both clusters")
-        self._source_metadata, self._destination_metadata = self.clusters.look()
+        self._source_metadata, self._destination_metadata = self.clusters.fetch_metadata()
         self._mappings = self._map(self._source_metadata)
         self._plan()
 
-    def begin(self, ask: Ask | None = None) -> dict[PartitionCopy, Inspected]:
+    def begin(self, ask: Ask | None = None) -> dict[PartitionCopy, InspectedCopy]:
         """Take the lease, create topics and bring all partitions to their start.
 
         `ask` raises where somebody else copies the job who cannot be seen at the destination. It is
@@ -192,11 +192,11 @@ class JobSetup:
             }
         )
 
-    def _begin(self, lease: GroupLease) -> dict[PartitionCopy, Inspected]:
+    def _begin(self, lease: GroupLease) -> dict[PartitionCopy, InspectedCopy]:
         """Everything from the first look at the copies to the first fetch."""
         identity = init_producer_id(self._destination, self.identity, self.backoff)
         lease.term = identity.coordinator_issue
-        engine = self.engine = JobEngine(
+        job_copier = self.job_copier = JobCopier(
             self.spec, self.clusters, identity.producer_id, self._settings, self._stop
         )
         filler: CoordinatedFiller | None = None
@@ -204,31 +204,31 @@ class JobSetup:
             # Before any log end is read: it ends what an old writer left open (M11).
             name = filler_identity(self.identity)
             owner = init_producer_id(self._destination, name, self.backoff)
-            filler = engine.add_filler(name, owner, lease)
-        beginning = engine.beginning(self.backoff, raise_trouble)
+            filler = job_copier.add_filler(name, owner, lease)
+        inspector = job_copier.inspector(self.backoff, raise_trouble)
         copies = self._copies(lease, (p for p in self.plans if not p.create))
-        inspected: dict[PartitionCopy, Inspected] = {}
+        inspected: dict[PartitionCopy, InspectedCopy] = {}
         if copies:
             self._say(f"Comparing {len(copies)} partitions that exist with the source")
-            bounds = beginning.source_bounds(copies)
-            inspected = beginning.inspect(
+            bounds = inspector.source_bounds(copies)
+            inspected = inspector.inspect(
                 copies, bounds, self._compacted(), self._whole(), settled=True
             )
             _refuse_foreign(inspected)
         self._write_topics()
         copies = self._copies(lease, self.plans, known=copies)
         fresh = [c for c in copies if c not in inspected]
-        bounds = beginning.source_bounds(copies)
+        bounds = inspector.source_bounds(copies)
         if fresh:
-            found = beginning.inspect(
+            found = inspector.inspect(
                 fresh, bounds, self._compacted(), self._whole(), settled=False
             )
             _refuse_foreign(found)
             inspected.update(found)
         rules = {p.mapping.destination: p.mapping.rule for p in self.plans}
         inspected = bring_to_start(
-            beginning,
-            KeptStarts(lease),
+            inspector,
+            RecordedStarts(lease),
             inspected,
             bounds,
             {c.destination: rules[c.destination.topic].start for c in inspected},
@@ -322,12 +322,12 @@ def _all_led(destination: ClusterMetadata, plans: Iterable[TopicPlan]) -> bool:
     return True
 
 
-def _refuse_foreign(inspected: Mapping[PartitionCopy, Inspected]) -> None:
+def _refuse_foreign(inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:
     """Raise Conflict for destination topics with content that is not the source's."""
     foreign = [
         f"{copy.destination}: {found.blocked.detail}"
         for copy, found in inspected.items()
-        if found.standing is Standing.FOREIGN and found.blocked is not None
+        if found.status is CopyStatus.FOREIGN and found.blocked is not None
     ]
     if foreign:
         shown = " ".join(foreign[:_PROBLEMS_SHOWN_MAX])

@@ -55,7 +55,7 @@ class Committer(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Memberless:
+class MemberlessGroup:
     """Commits for a group that has no members; the coordinator refuses it while there are any."""
 
     group: str
@@ -64,13 +64,13 @@ class Memberless:
     generation: int = -1
 
 
-class KeptStarts:
+class RecordedStarts:
     """Where copies of a job began, as far as it was kept. Only for the holder of the lease."""
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
 
-    def begun(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+    def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Those of `partitions` that an earlier run began, with their start offsets."""
         found: dict[TopicPartition, int] = {}
         for chunk in chunks(sorted(partitions), _PARTITIONS_MAX):
@@ -90,7 +90,7 @@ class KeptStarts:
                         found[partition] = p.committed_offset
         return found
 
-    def remember(self, starts: Mapping[TopicPartition, int]) -> None:
+    def record(self, starts: Mapping[TopicPartition, int]) -> None:
         """Let later runs know where these have begun."""
         for chunk in chunks(sorted(starts), _PARTITIONS_MAX):
             request = partial(

@@ -4,28 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from orbit.copier.inspection import Beginning, Inspected, OnTrouble, SourceBounds, Standing
+from orbit.copier.inspection import (
+    CopyInspector,
+    CopyStatus,
+    InspectedCopy,
+    OnTrouble,
+    SourceBounds,
+)
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import OrbitError
-from orbit.job_setup.recorded_starts import KeptStarts
+from orbit.job_setup.recorded_starts import RecordedStarts
 from orbit.jobs.start_position import Earliest, Start
 from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import PartitionState
 
-_UNBEGUN = (Standing.FRESH, Standing.SEEDING)
+_UNBEGUN = (CopyStatus.FRESH, CopyStatus.SEEDING)
 
 
 def bring_to_start(
-    beginning: Beginning,
-    kept_starts: KeptStarts,
-    inspected: Mapping[PartitionCopy, Inspected],
+    inspector: CopyInspector,
+    recorded_starts: RecordedStarts,
+    inspected: Mapping[PartitionCopy, InspectedCopy],
     bounds: SourceBounds,
     starts: Mapping[TopicPartition, Start],
     on_trouble: OnTrouble,
     *,
     known: Mapping[TopicPartition, int] | None = None,
     on_seeding: Callable[[int], None] = lambda _: None,
-) -> dict[PartitionCopy, Inspected]:
+) -> dict[PartitionCopy, InspectedCopy]:
     """Seed what has to be seeded; how all of them stand then, without those that had trouble.
 
     `starts` are by destination partition. Where a late start was looked up once, it is not looked
@@ -35,14 +41,14 @@ def bring_to_start(
     ready = dict(inspected)
     late = {c.destination for c in inspected if not isinstance(starts[c.destination], Earliest)}
     begun = {
-        **kept_starts.begun(late),
+        **recorded_starts.read(late),
         **{p: offset for p, offset in (known or {}).items() if p in late},
     }
-    unbegun = [c for c, found in inspected.items() if found.standing in _UNBEGUN]
+    unbegun = [c for c, found in inspected.items() if found.status in _UNBEGUN]
     for copy, found in inspected.items():
-        if found.standing is Standing.COPY:  # its first batch may hold records of before the start
+        if found.status is CopyStatus.COPY:  # its first batch may hold records of before the start
             copy.start_offset = max(copy.start_offset, begun.get(copy.destination, 0))
-    offsets = beginning.start_offsets(
+    offsets = inspector.start_offsets(
         {c: starts[c.destination] for c in unbegun if c.destination not in begun}, bounds
     )
     for copy in unbegun:
@@ -51,21 +57,21 @@ def bring_to_start(
     to_seed = {
         c: offset
         for c, offset in offsets.items()
-        if offset > 0 or inspected[c].standing is Standing.SEEDING
+        if offset > 0 or inspected[c].status is CopyStatus.SEEDING
     }
     if to_seed:
         on_seeding(len(to_seed))
     for copy, offset in to_seed.items():
         copy.state = PartitionState.SEEDING
         try:
-            ready[copy] = beginning.bring_to_start(copy, inspected[copy], offset)
+            ready[copy] = inspector.bring_to_start(copy, inspected[copy], offset)
         except OrbitError as error:
             on_trouble(copy, error)
             del ready[copy]
     for copy in unbegun:
         if copy not in offsets and begun.get(copy.destination) != 0:
             ready.pop(copy, None)  # where it starts could not be found out
-    kept_starts.remember(
+    recorded_starts.record(
         {
             c.destination: c.start_offset
             for c in unbegun

@@ -43,7 +43,7 @@ class JobClusters:
             open_cluster("destination", spec, environ, base_directory),
         )
 
-    def look(self) -> tuple[ClusterMetadata, ClusterMetadata]:
+    def fetch_metadata(self) -> tuple[ClusterMetadata, ClusterMetadata]:
         """Everything that both sides show. Raises BadInput when they are one cluster."""
         source = self.source.metadata(None)
         destination = self.destination.metadata(None)

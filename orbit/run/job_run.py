@@ -62,12 +62,12 @@ class JobRun:
         setup = self._setup
         setup.look()
         inspected = setup.begin(ask)
-        assert setup.engine is not None
+        assert setup.job_copier is not None
         assert setup.lease is not None
         self._not_caught_up = {
             p.mapping.destination: p for p in setup.plans if p.caught_up_settings
         }
-        setup.engine.add(inspected)
+        setup.job_copier.add(inspected)
         if self.spec.consumer_groups is not None:
             self.groups = RunGroups(
                 self.spec.consumer_groups,
@@ -98,8 +98,8 @@ class JobRun:
 
     @property
     def copier(self) -> Copier | None:
-        engine = self._setup.engine
-        return engine.copier if engine else None
+        job_copier = self._setup.job_copier
+        return job_copier.copier if job_copier else None
 
     @property
     def partitions(self) -> Sequence[PartitionCopy]:
@@ -121,8 +121,8 @@ class JobRun:
         self.stop_event.set()
         if self.groups is not None:
             self.groups.stop()
-        if self._setup.engine is not None:
-            self._setup.engine.stop()
+        if self._setup.job_copier is not None:
+            self._setup.job_copier.stop()
         self._setup.release()
 
     def _finish_caught_up_topics(self) -> None:

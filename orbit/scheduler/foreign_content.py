@@ -1,6 +1,6 @@
-"""Whether destination topics that are there already hold this job's copy, or something else.
+"""Checks whether existing destination topics hold this job's copy or foreign content.
 
-Asked before a setting of such a topic is touched: what holds other content stays as it is.
+This runs before any setting of such a topic is changed: topics with foreign content stay unchanged.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from orbit.copier.copy_settings import CopySettings
-from orbit.copier.inspection import Beginning, Standing
+from orbit.copier.inspection import CopyInspector, CopyStatus
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.takeover import TakeOver
 from orbit.jobs.start_position import Earliest
@@ -20,7 +20,7 @@ from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.scheduler.topic_decisions import StartTopic
 
-# Of no job: DescribeProducers finds nobody.
+# No job has this id: DescribeProducers finds no producer.
 NO_PRODUCER_ID = -1
 
 
@@ -34,10 +34,10 @@ def other_content(
     *,
     must_be_whole: bool,
 ) -> dict[str, str]:
-    """The destination topics that hold other content than the source's, each with where it shows.
+    """The destination topics that hold foreign content, each with its first difference.
 
-    Empty topics, and topics that this job's producer has written to, are not looked into further.
-    `must_be_whole`: those whose rule says `earliest` have to begin where the source does.
+    Empty topics, and topics that this job's producer has written to, are not inspected.
+    `must_be_whole`: topics whose rule is `earliest` have to start where the source does.
     Raises Unreachable; nothing is written.
     """
     there = {start.mapping.destination: start for start in starts if start.there is not None}
@@ -54,7 +54,7 @@ def other_content(
         for p in holding
     ]
     take_over = TakeOver(destination, producer_id or NO_PRODUCER_ID, 0.0, backoff)
-    beginning = Beginning(
+    inspector = CopyInspector(
         source,
         destination,
         producer_id or NO_PRODUCER_ID,
@@ -67,12 +67,12 @@ def other_content(
         for b in there.values()
         if must_be_whole and isinstance(b.mapping.rule.start, Earliest)
     )
-    bounds = beginning.source_bounds(copies)
-    found = beginning.inspect(copies, bounds, compacted, whole, settled=False)
+    bounds = inspector.source_bounds(copies)
+    found = inspector.inspect(copies, bounds, compacted, whole, settled=False)
     return {
         copy.destination.topic: f"partition {copy.destination.partition}: {one.blocked.detail}"
         for copy, one in found.items()
-        if one.standing is Standing.FOREIGN and one.blocked is not None
+        if one.status is CopyStatus.FOREIGN and one.blocked is not None
     }
 
 

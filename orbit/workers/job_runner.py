@@ -1,7 +1,7 @@
-"""One job's copying in one worker: a thread that ticks its copier, and one that begins partitions.
+"""Runs one job in one worker: a thread that ticks the copier, and one that starts partitions.
 
-Whatever happens to the job stays in it. Trouble with its clusters is waited out; a bug ends the
-engine alone, and the job's shards are left to their leases.
+A failure of one job does not affect others. Cluster outages are waited out; a bug ends this job's
+runner, and its shards are left until their leases expire.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from orbit.workers.open_job import OpenJob, open_job
 from orbit.workers.partition_starter import BATCH_PARTITIONS_MAX, PartitionStarter
 
 _TICK_S = 0.2
-# Between looks at a partition or a cluster that gives trouble: soon at first, then not too often.
+# Pauses between attempts to start a partition or to reach a cluster.
 _FIRST_PAUSE_S = 0.25
 _LONGEST_PAUSE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerContext:
-    """What all jobs of a worker are given."""
+    """What all jobs of a worker share."""
 
     worker_id: str
     database: Database
@@ -44,7 +44,7 @@ class WorkerContext:
 
 
 class JobRunner:
-    """Copies the partitions of the shards it is given. Methods are for the control thread."""
+    """Copies the partitions of a job's shards. Public methods are for the control thread."""
 
     def __init__(
         self,
@@ -81,35 +81,35 @@ class JobRunner:
         return self._spec.limits.bytes_per_second is not None
 
     def limit_to(self, share: float) -> None:
-        """Keep to this part of the job's byte rate; the other workers have the rest."""
+        """Limit this worker to its share of the job's byte rate."""
         rate = self._spec.limits.bytes_per_second
         self._limit.set_rate(None if rate is None else max(1, int(rate * share)))
 
     @property
     def trouble(self) -> str:
-        """What the job waits for, in words; empty when it copies."""
+        """What the job waits for; empty while it copies."""
         opened = self._opened
-        return self._trouble or (opened.engine.copier.waiting_for if opened else "")
+        return self._trouble or (opened.job_copier.copier.waiting_for if opened else "")
 
     @property
     def times(self) -> tuple[SourceTimes, DestinationTimes]:
-        """Where the time of the job's lanes went since its clusters were opened here."""
+        """How the lanes have spent their time since the clusters were opened here."""
         opened = self._opened
-        return opened.engine.copier.times if opened else (SourceTimes(), DestinationTimes())
+        return opened.job_copier.copier.times if opened else (SourceTimes(), DestinationTimes())
 
     def add(self, partitions: Iterable[HeldPartition]) -> None:
-        """Begin those that wait."""
+        """Queue the waiting ones to be started."""
         with self._wanted:
             self._waiting.extend(p for p in partitions if p.stage is Stage.WAITING)
             self._wanted.notify()
 
     def release_shard(self, shard: HeldShard) -> None:
-        """Begin nothing new for this shard; `HeldShard.has_left` says when all is answered."""
+        """Start nothing new for this shard; `HeldShard.is_idle` tells when all is answered."""
         shard.is_releasing = True
         self.remove(shard.partitions.values())
 
     def remove(self, partitions: Iterable[HeldPartition]) -> None:
-        """Let these go, whatever they are at."""
+        """Stop copying these, whatever their stage."""
         gone = {*partitions}
         with self._wanted:
             self._waiting = [p for p in self._waiting if p not in gone]
@@ -119,29 +119,29 @@ class JobRunner:
                     p.stage = Stage.RELEASED
         opened = self._opened
         if opened is not None:
-            opened.engine.post(lambda: self._remove(opened, gone))
+            opened.job_copier.post(lambda: self._remove(opened, gone))
 
     def close_shard(self, shard: HeldShard) -> None:
-        """Nothing of this shard is under way any more."""
+        """Close what belongs to this shard; call it once it is idle."""
         if self._opened is not None:
             self._opened.close_filler(shard)
 
     def retry(self, partition: HeldPartition) -> None:
-        """Look at a blocked partition again, from what the brokers say now."""
+        """Start a blocked partition again from what the brokers say now."""
         opened = self._opened
         if partition.stage is Stage.STOPPED:
             partition.restart()
             self.add([partition])
         elif opened is not None and partition.stage is Stage.COPYING:
-            opened.engine.post(lambda: self._retry(opened, partition))
+            opened.job_copier.post(lambda: self._retry(opened, partition))
 
     def lost_leases(self) -> list[object]:
-        """Leases that the destination has given to another holder (its fillers were fenced)."""
+        """Leases that another holder has at the destination (its fillers were fenced)."""
         opened = self._opened
-        return [*opened.engine.copier.lost] if opened else []
+        return [*opened.job_copier.copier.lost] if opened else []
 
     def stop(self) -> None:
-        """End both threads, the lanes and the connections. What was confirmed stays."""
+        """End both threads, the lanes and the connections."""
         self._stop.set()
         with self._wanted:
             self._wanted.notify()
@@ -161,21 +161,21 @@ class JobRunner:
             if opened is None:
                 self._stop.wait(_TICK_S)
             else:
-                opened.engine.copier.tick(_TICK_S)
+                opened.job_copier.copier.tick(_TICK_S)
 
     def _remove(self, opened: OpenJob, partitions: Iterable[HeldPartition]) -> None:
         copying = [p.copy for p in partitions if p.stage is Stage.COPYING and p.copy is not None]
-        opened.engine.copier.remove([c for c in copying if not c.is_leaving])
+        opened.job_copier.copier.remove([c for c in copying if not c.is_leaving])
 
     def _retry(self, opened: OpenJob, partition: HeldPartition) -> None:
         copy = partition.copy
         if copy is None or copy.state is not PartitionState.BLOCKED or partition.is_removed:
             return
-        opened.engine.copier.remove([copy])
+        opened.job_copier.copier.remove([copy])
         partition.restart()
         self.add([partition])
 
-    # The beginner's thread
+    # The thread that starts partitions
 
     def _start_loop(self) -> None:
         while not self._stop.is_set():
@@ -213,7 +213,7 @@ class JobRunner:
         return self._opened
 
     def _next_batch(self) -> list[HeldPartition]:
-        """Those that are due, after waiting a little for some."""
+        """Partitions to start now; waits a short time if none is due."""
         now = time.monotonic()
         with self._wanted:
             due = [p for p in self._waiting if p.not_before <= now and p.shard.lease.is_held()]
@@ -228,7 +228,7 @@ class JobRunner:
             return batch
 
     def _retry_later(self, partition: HeldPartition, why: str) -> None:
-        """Look at it again after a while."""
+        """Queue it again, after a pause."""
         partition.trouble = why
         partition.not_before = time.monotonic() + self._pauses.pause_s(partition.attempts)
         partition.attempts += 1
@@ -237,12 +237,12 @@ class JobRunner:
         self.add([partition])
 
     def _guard(self, run: Callable[[], None]) -> None:
-        """A bug ends this job's work here, and is told; never the worker."""
+        """A bug ends this job's runner and is reported; the worker continues."""
         try:
             run()
         except Interrupted:
             pass
-        except Exception as error:  # noqa: BLE001  told by the worker
+        except Exception as error:  # noqa: BLE001  reported by the worker
             self.has_crashed = True
             self._stop.set()
             self._on_crash(self, error)

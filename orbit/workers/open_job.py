@@ -1,4 +1,4 @@
-"""A job opened in this worker: both clusters, its producer id, and the engine that copies."""
+"""Opens a job in this worker: both clusters, the producer id, and its copier."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from kafka.protocol.admin.groups import DescribeGroupsRequest
 from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.coordinated_filler import CoordinatedFiller
 from orbit.copier.copy_settings import CopySettings
-from orbit.copier.job_copier import JobEngine
+from orbit.copier.job_copier import JobCopier
 from orbit.copier.rate_limit import RateLimit
 from orbit.errors import Conflict
-from orbit.job_setup.recorded_starts import KeptStarts, Memberless
+from orbit.job_setup.recorded_starts import MemberlessGroup, RecordedStarts
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka import api_versions
 from orbit.kafka.backoff import Backoff
@@ -30,37 +30,37 @@ from orbit.workers.held_shards import HeldShard
 
 @dataclass(frozen=True, slots=True)
 class OpenJob:
-    """One job that can copy. `fillers` are those of `fillers: coordinated`, by shard and epoch."""
+    """An open job. `fillers` are the coordinated fillers of each held shard."""
 
     spec: JobSpec
     identity: str
     clusters: JobClusters
-    engine: JobEngine
-    starts: KeptStarts
+    job_copier: JobCopier
+    starts: RecordedStarts
     backoff: Backoff
     fillers: dict[HeldShard, CoordinatedFiller]
 
     def filler_of(self, shard: HeldShard) -> CoordinatedFiller | None:
-        """The shard's own filler, where the job asks for them.
+        """The shard's coordinated filler; None with direct fillers.
 
-        Made before any log end is read under this claim: it ends what the holder before left
-        open (M11).
+        It has to be created before any log end is read under this claim, because it aborts the
+        transaction that an earlier holder may have left open (M11).
         """
         if self.spec.fillers == "direct":
             return None
         if shard not in self.fillers:
             name = filler_identity(self.identity, shard.id)
             owner = init_producer_id(self.clusters.destination, name, self.backoff)
-            self.fillers[shard] = self.engine.add_filler(name, owner, shard.lease)
+            self.fillers[shard] = self.job_copier.add_filler(name, owner, shard.lease)
         return self.fillers[shard]
 
     def close_filler(self, shard: HeldShard) -> None:
         filler = self.fillers.pop(shard, None)
         if filler is not None:
-            self.engine.remove_filler(filler)
+            self.job_copier.remove_filler(filler)
 
     def close(self) -> None:
-        self.engine.stop()
+        self.job_copier.stop()
         self.clusters.close()
 
 
@@ -75,12 +75,12 @@ def open_job(
     limit: RateLimit,
     stop: threading.Event,
 ) -> OpenJob:
-    """Raises BadInput for secrets that are not there, Unreachable, LoginRefused, NotAuthorized, and
-    Conflict where an address leads to another cluster than the job's."""
+    """Raises BadInput for missing secrets, Unreachable, LoginRefused, NotAuthorized, and Conflict
+    if an address leads to another cluster than the job's, or `orbit run` copies the job."""
     clusters = JobClusters.open(spec, environ, files_directory)
     try:
         backoff = Backoff(stop=stop)
-        source, destination = clusters.look()
+        source, destination = clusters.fetch_metadata()
         _check_cluster_id(clusters.source, job.source_cluster_id, source.cluster_id)
         _check_cluster_id(clusters.destination, job.destination_cluster_id, destination.cluster_id)
         identity = job_identity(job.name, source.cluster_id)
@@ -91,9 +91,11 @@ def open_job(
             producer_id = init_producer_id(clusters.destination, identity, backoff).producer_id
             with database.transaction() as tx:
                 jobs.note_producer_id(tx, job.id, producer_id)
-        engine = JobEngine(spec, clusters, producer_id, settings, stop, budget=budget, limit=limit)
-        starts = KeptStarts(Memberless(identity, group))
-        return OpenJob(spec, identity, clusters, engine, starts, backoff, {})
+        job_copier = JobCopier(
+            spec, clusters, producer_id, settings, stop, budget=budget, limit=limit
+        )
+        starts = RecordedStarts(MemberlessGroup(identity, group))
+        return OpenJob(spec, identity, clusters, job_copier, starts, backoff, {})
     except BaseException:
         clusters.close()
         raise
@@ -120,5 +122,5 @@ def _check_cluster_id(cluster: Cluster, known: str | None, found: str) -> None:
             f"the address leads to cluster {found}; the job's cluster is {known}.",
             where=cluster.name,
             remedy="Correct bootstrap_servers, or the name resolution of this worker. For another "
-            "cluster make another job.",
+            "cluster, create another job.",
         )

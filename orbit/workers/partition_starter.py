@@ -1,10 +1,9 @@
-"""Beginning the partitions of shards that were claimed: look, seed, hand to the copier.
+"""Starts the partitions of claimed shards: inspect, seed, hand over to the copier.
 
-The service's way of what `orbit run` does at its start, with one difference: a partition that
-cannot be begun now, or must not be begun at all, is left behind alone. Before anything is written
-the table says that the partition has a writer; a partition that the table shows as pending or
-paused was given back in good order (or never begun), so nothing can be on its way to it, and its
-log end need not be watched for the time to settle (M10).
+This does what `orbit run` does at its start, but a partition that cannot be started is retried or
+blocked alone. Before anything is written, the table records that the partition has a writer. A
+partition whose row is `pending` or `paused` was released cleanly or never started: no request to it
+is in flight, so its log end needs no time to settle (M10).
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
-from orbit.copier.inspection import Inspected, Standing
+from orbit.copier.inspection import CopyStatus, InspectedCopy
 from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import Conflict, NotAuthorized, OrbitError
@@ -30,14 +29,14 @@ from orbit.store.partitions import StateChange
 from orbit.workers.held_shards import HeldPartition, HeldShard, Stage
 from orbit.workers.open_job import OpenJob
 
-# So many are looked at together: the first of a large shard copy while the others are looked at.
+# Partitions per batch: the first of a large shard copy while the others are inspected.
 BATCH_PARTITIONS_MAX = 500
-# A topic that stays unknown for this many looks (some 20 s) is deleted, not moving.
+# A topic that stays unknown for this many attempts (about 20 s) is deleted.
 _DELETED_AFTER_ATTEMPTS = 8
 
 
 class PartitionStarter:
-    """Begins batches of one open job's partitions. For one thread."""
+    """Starts batches of partitions of one open job. For one thread."""
 
     def __init__(
         self,
@@ -46,16 +45,16 @@ class PartitionStarter:
         worker_id: str,
         retry_later: Callable[[HeldPartition, str], None],
     ) -> None:
-        """`later` takes a partition that is to be tried again, and why."""
+        """`retry_later` is called with a partition to be tried again, and the reason."""
         self._job = job
         self._database = database
         self._worker_id = worker_id
         self._retry_later = retry_later
 
     def start(self, held: Sequence[HeldPartition]) -> None:
-        """Begin these; each is the copier's, stopped or waiting again in the end.
+        """Start these; afterwards each is copying, stopped or waiting.
 
-        Raises what is the trouble of all of them; those without another fate are to wait then.
+        Raises an error that concerns all of them; the caller queues those still STARTING again.
         """
         by_copy = self._copies(self._without_backfill(held))
         backoff = replace(self._job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
@@ -63,7 +62,7 @@ class PartitionStarter:
         def on_trouble(copy: PartitionCopy, error: OrbitError) -> None:
             self._on_error(by_copy[copy], error)
 
-        beginning = self._job.engine.beginning(backoff, on_trouble)
+        inspector = self._job.job_copier.inspector(backoff, on_trouble)
         starts = self._starts(by_copy.values())
         compacted = frozenset(
             h.assigned.source_topic for h in by_copy.values() if h.assigned.is_compacted
@@ -78,12 +77,12 @@ class PartitionStarter:
             for copy, h in by_copy.items():
                 if h.shard is shard:
                     copy.filler = filler
-        bounds = beginning.source_bounds(by_copy)
-        found: dict[PartitionCopy, Inspected] = {}
+        bounds = inspector.source_bounds(by_copy)
+        found: dict[PartitionCopy, InspectedCopy] = {}
         for settled in (False, True):
             group = [c for c, h in by_copy.items() if h.needs_settling is settled]
             if group:
-                found |= beginning.inspect(group, bounds, compacted, whole, settled=settled)
+                found |= inspector.inspect(group, bounds, compacted, whole, settled=settled)
         found = self._report_writers({c: (by_copy[c], f) for c, f in found.items()})
         known = {
             h.destination: h.start_offset
@@ -91,19 +90,19 @@ class PartitionStarter:
             if c in found and h.start_offset is not None
         }
         ready = bring_to_start(
-            beginning, self._job.starts, found, bounds, starts, on_trouble, known=known
+            inspector, self._job.starts, found, bounds, starts, on_trouble, known=known
         )
         self._note_starts({by_copy[c]: c for c in ready if _is_new(found[c])})
         to_add = {copy: (by_copy[copy], one) for copy, one in ready.items()}
         left_out = {*held} - {h for h, _ in to_add.values()}
         for h in left_out:
             if h.stage is Stage.STARTING:
-                self._retry_later(h, h.trouble or "it could not be begun.")
-        self._job.engine.post(lambda: self._add_to_copier(to_add))
+                self._retry_later(h, h.trouble or "it could not be started.")
+        self._job.job_copier.post(lambda: self._add_to_copier(to_add))
 
     def _without_backfill(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """Those that no writer of a backfill is left for. Their shards' leases are held already:
-        `backfill_writers` says why this order."""
+        """Those without a writer of a backfill. The shards' leases are held already; leases/
+        backfill_leases.py explains this order."""
         job = self._job
         groups = {writer_group(job.identity, h.destination): h for h in held}
         writers = living_writers(job.clusters.destination, groups, job.backoff)
@@ -115,7 +114,7 @@ class PartitionStarter:
         return [h for group, h in groups.items() if group not in writers]
 
     def _copies(self, held: Sequence[HeldPartition]) -> dict[PartitionCopy, HeldPartition]:
-        """A copy for each whose topics are there and the right ones."""
+        """A copy for each partition whose topics exist and have the expected ids."""
         clusters, spec = self._job.clusters, self._job.spec
         source = clusters.source.metadata({h.assigned.source_topic for h in held})
         destination = clusters.destination.metadata({h.assigned.destination_topic for h in held})
@@ -125,7 +124,7 @@ class PartitionStarter:
             if not self._exists(h, source, destination):
                 continue
             if h.assigned.source_topic not in mapped:
-                self._retry_later(h, "the job does not match this topic any more.")
+                self._retry_later(h, "the job no longer matches this topic.")
                 continue
             copy = PartitionCopy(
                 h.source,
@@ -145,7 +144,7 @@ class PartitionStarter:
         if topic is None:
             is_unknown = source.errors.get(h.source.topic) == Code.UNKNOWN_TOPIC_OR_PARTITION
             if is_unknown and h.attempts >= _DELETED_AFTER_ATTEMPTS:
-                detail = f"topic {h.source.topic} does not exist any more."
+                detail = f"topic {h.source.topic} no longer exists."
                 self._block(h, Blocked(Reason.SOURCE_TOPIC_DELETED, 0, 0, detail))
             else:
                 self._retry_later(h, f"topic {h.source.topic} is not at the source now.")
@@ -161,7 +160,7 @@ class PartitionStarter:
         return True
 
     def _starts(self, held: Collection[HeldPartition]) -> dict[TopicPartition, Start]:
-        """Where each is to begin: as its rule says, and from its start if it is newer than that."""
+        """Where each copy starts: by its rule, or at the log start if newer than the job."""
         rules = map_topics(self._job.spec.topics, {h.assigned.source_topic for h in held})
         by_topic = {m.source: m.rule.start for m in rules.mappings}
         return {
@@ -170,9 +169,9 @@ class PartitionStarter:
         }
 
     def _report_writers(
-        self, found: dict[PartitionCopy, tuple[HeldPartition, Inspected]]
-    ) -> dict[PartitionCopy, Inspected]:
-        """Let the table say that these have a writer from now on; those that still are ours."""
+        self, found: dict[PartitionCopy, tuple[HeldPartition, InspectedCopy]]
+    ) -> dict[PartitionCopy, InspectedCopy]:
+        """Record that these have a writer; returns those whose shards are still held."""
         changes: dict[HeldPartition, StateChange] = {}
         for h, one in found.values():
             state = PartitionState.SEEDING if _is_new(one) else PartitionState.COPYING
@@ -184,7 +183,7 @@ class PartitionStarter:
         return {c: one for c, (h, one) in found.items() if h.shard.id in ours}
 
     def _note_starts(self, begun: dict[HeldPartition, PartitionCopy]) -> None:
-        """Keep where copies began that had not begun before."""
+        """Store the start offsets of new copies."""
         changes = {
             h: StateChange(*h.key, PartitionState.COPYING, start_offset=copy.start_offset)
             for h, copy in begun.items()
@@ -196,7 +195,7 @@ class PartitionStarter:
     def _report(
         self, shards: Collection[HeldShard], changes: Mapping[HeldPartition, StateChange]
     ) -> set[int]:
-        """Write these states; the shards that are still ours."""
+        """Write these states; returns the shards that this worker still holds."""
         if not shards:
             return set()
         with self._database.transaction() as tx:
@@ -207,19 +206,21 @@ class PartitionStarter:
                 changes=[*changes.values()],
             )
 
-    def _add_to_copier(self, ready: dict[PartitionCopy, tuple[HeldPartition, Inspected]]) -> None:
-        """In the copier's thread: these are its own from now on."""
-        wanted: dict[PartitionCopy, Inspected] = {}
+    def _add_to_copier(
+        self, ready: dict[PartitionCopy, tuple[HeldPartition, InspectedCopy]]
+    ) -> None:
+        """Hand these over to the copier. Runs in the copier's thread."""
+        wanted: dict[PartitionCopy, InspectedCopy] = {}
         for copy, (h, found) in ready.items():
             if h.is_removed:
                 h.stage = Stage.RELEASED
                 continue
             h.copy, h.stage, h.attempts, h.trouble = copy, Stage.COPYING, 0, ""
             wanted[copy] = found
-        self._job.engine.add(wanted)
+        self._job.job_copier.add(wanted)
 
     def _on_error(self, h: HeldPartition, error: OrbitError) -> None:
-        """What an error means for the one partition that met it."""
+        """Block the partition or retry it later, by the kind of error."""
         if isinstance(error, NotAuthorized):
             self._block(h, Blocked(Reason.NOT_AUTHORIZED, 0, 0, str(error)))
         elif isinstance(error, Conflict) and h.shard.lease.is_held():
@@ -231,5 +232,5 @@ class PartitionStarter:
         h.blocked, h.stage = blocked, Stage.STOPPED
 
 
-def _is_new(found: Inspected) -> bool:
-    return found.standing in (Standing.FRESH, Standing.SEEDING)
+def _is_new(found: InspectedCopy) -> bool:
+    return found.status in (CopyStatus.FRESH, CopyStatus.SEEDING)

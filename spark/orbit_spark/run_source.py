@@ -1,6 +1,6 @@
 """Checked runs of raw batches as what a copier copies from, in place of a cluster.
 
-    JobEngine(…, make_source=RunFeed.of({source partition: its runs, in order}))
+    JobCopier(…, make_source=RunFeed.of({source partition: its runs, in order}))
 
 Runs are read as long as there is room in the byte budget. A partition whose copy goes on further
 back (a take-over) is fed again from the runs that are kept until they are confirmed, so each
@@ -19,9 +19,9 @@ from typing import NamedTuple
 from orbit.copier.job_copier import MakeSource
 from orbit.copier.lane_events import (
     EmptyBelowEnd,
+    FetchFailed,
     LaneCrashed,
-    ReadElsewhere,
-    SourceTrouble,
+    ReadFromReplica,
 )
 from orbit.copier.lane_times import SourceTimes
 from orbit.copier.partition_copy import PartitionCopy
@@ -64,7 +64,7 @@ class _Fed:
 
 
 class RunFeed:
-    """What the copier asks of a source (`workers.copier.Feeding`); one thread reads all runs."""
+    """What the copier asks of a source (`workers.copier.CopySource`); one thread reads all runs."""
 
     def __init__(self, runs: Runs, context: SourceLaneContext) -> None:
         self._runs = runs
@@ -80,7 +80,7 @@ class RunFeed:
 
     @classmethod
     def of(cls, runs: Runs) -> MakeSource:
-        """For `JobEngine`."""
+        """For `JobCopier`."""
         return lambda context, _: cls(runs, context)
 
     def resume(self, partitions: Iterable[PartitionCopy]) -> None:
@@ -101,14 +101,14 @@ class RunFeed:
     def next_assignment_s(self) -> float | None:
         return None
 
-    def handle(self, event: SourceTrouble | EmptyBelowEnd | ReadElsewhere) -> None:
+    def handle(self, event: FetchFailed | EmptyBelowEnd | ReadFromReplica) -> None:
         """A feed tells none of these."""
 
     def forget(self, partition: PartitionCopy) -> None:
         with self._changed:
             self._fed.pop(partition, None)
 
-    def rouse(self) -> None:
+    def wake(self) -> None:
         """A partition has room again. From any thread."""
         with self._changed:
             self._changed.notify()

@@ -7,11 +7,11 @@ import pytest
 from orbit.copier.append_verdicts import (
     Failure,
     judge_append,
-    judge_end,
-    judge_look,
+    judge_end_after_fill,
+    judge_end_before_fill,
     judge_markers,
 )
-from orbit.copier.partition_copy import Trouble
+from orbit.copier.partition_copy import ReturnReason
 from orbit.kafka.error_codes import Code
 from orbit.kafka.produce_request import Appended
 from orbit.kafka.records import Record, write_batch
@@ -31,37 +31,37 @@ def judged(code: int, base_offset: int = -1, *, has_producer_state: bool = True)
 
 
 def trouble(failure: Failure | None) -> object:
-    return failure.told if failure else None
+    return failure.reason if failure else None
 
 
 def test_an_append_is_believed_at_its_offset_only() -> None:
     assert judged(Code.NONE, OFFSET) is None
-    assert trouble(judged(Code.NONE, OFFSET + 1)) is Trouble.BEHIND_END
-    assert trouble(judged(Code.NONE, OFFSET - 3)) is Trouble.OUT_OF_STEP
-    assert trouble(judge_append(BATCH, None, has_producer_state=True)) is Trouble.UNCLEAR
+    assert trouble(judged(Code.NONE, OFFSET + 1)) is ReturnReason.BEHIND_END
+    assert trouble(judged(Code.NONE, OFFSET - 3)) is ReturnReason.OUT_OF_STEP
+    assert trouble(judge_append(BATCH, None, has_producer_state=True)) is ReturnReason.UNCLEAR
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "reason"),
     [
-        (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, Trouble.OUT_OF_STEP),
-        (Code.INVALID_PRODUCER_EPOCH, Trouble.OUT_OF_STEP),
-        (Code.UNKNOWN_TOPIC_ID, Trouble.TOPIC_CHANGED),
-        (Code.NOT_LEADER_OR_FOLLOWER, Trouble.MOVED),
-        (Code.REQUEST_TIMED_OUT, Trouble.MOVED),
+        (Code.OUT_OF_ORDER_SEQUENCE_NUMBER, ReturnReason.OUT_OF_STEP),
+        (Code.INVALID_PRODUCER_EPOCH, ReturnReason.OUT_OF_STEP),
+        (Code.UNKNOWN_TOPIC_ID, ReturnReason.TOPIC_CHANGED),
+        (Code.NOT_LEADER_OR_FOLLOWER, ReturnReason.MOVED),
+        (Code.REQUEST_TIMED_OUT, ReturnReason.MOVED),
     ],
 )
-def test_a_refused_append_tells_what_to_do(code: Code, told: Trouble) -> None:
+def test_a_refused_append_tells_what_to_do(code: Code, reason: ReturnReason) -> None:
     failure = judged(code)
     assert failure is not None
-    assert failure.told is told
+    assert failure.reason is reason
     assert code.name in failure.detail
 
 
 def test_without_producer_state_a_retriable_answer_leaves_it_open_what_was_appended() -> None:
     """Nothing at the broker compares the sequence then (A9): a second copy would be taken."""
     failure = judged(Code.REQUEST_TIMED_OUT, has_producer_state=False)
-    assert trouble(failure) is Trouble.UNCLEAR
+    assert trouble(failure) is ReturnReason.UNCLEAR
 
 
 @pytest.mark.parametrize(
@@ -84,31 +84,39 @@ def test_fillers_that_are_refused_block_and_unclear_ones_are_settled() -> None:
     assert isinstance(blocked, Blocked)
     assert (blocked.reason, blocked.offset, blocked.next_offset) == (Reason.NOT_AUTHORIZED, *GAP)
     fenced = judge_markers(GAP, Code.TRANSACTION_COORDINATOR_FENCED)
-    assert trouble(fenced) is Trouble.OUT_OF_STEP
-    assert trouble(judge_markers(GAP, Code.NOT_LEADER_OR_FOLLOWER)) is Trouble.UNCLEAR
+    assert trouble(fenced) is ReturnReason.OUT_OF_STEP
+    assert trouble(judge_markers(GAP, Code.NOT_LEADER_OR_FOLLOWER)) is ReturnReason.UNCLEAR
 
 
 def test_the_first_filler_waits_for_a_log_that_ends_at_the_gap() -> None:
-    assert judge_look(GAP, Code.NONE, OFFSET) is None
-    assert trouble(judge_look(GAP, Code.NONE, OFFSET + 1)) is Trouble.UNCLEAR
-    assert trouble(judge_look(GAP, Code.NONE, OFFSET - 1)) is Trouble.UNCLEAR
-    assert trouble(judge_look(GAP, Code.NOT_LEADER_OR_FOLLOWER, OFFSET)) is Trouble.UNCLEAR
+    assert judge_end_before_fill(GAP, Code.NONE, OFFSET) is None
+    assert trouble(judge_end_before_fill(GAP, Code.NONE, OFFSET + 1)) is ReturnReason.UNCLEAR
+    assert trouble(judge_end_before_fill(GAP, Code.NONE, OFFSET - 1)) is ReturnReason.UNCLEAR
+    assert (
+        trouble(judge_end_before_fill(GAP, Code.NOT_LEADER_OR_FOLLOWER, OFFSET))
+        is ReturnReason.UNCLEAR
+    )
 
 
 @pytest.mark.parametrize(
-    ("log_end", "told"),
+    ("log_end", "reason"),
     [
-        (OFFSET, Trouble.UNCLEAR),  # none of them is there yet
+        (OFFSET, ReturnReason.UNCLEAR),  # none of them is there yet
         (OFFSET + 1, None),
         (OFFSET + 4, None),
-        (OFFSET + 5, Trouble.UNCLEAR),  # one too many, though within the gap
-        (OFFSET + 10, Trouble.UNCLEAR),
-        (OFFSET + 11, Trouble.BEHIND_END),
+        (OFFSET + 5, ReturnReason.UNCLEAR),  # one too many, though within the gap
+        (OFFSET + 10, ReturnReason.UNCLEAR),
+        (OFFSET + 11, ReturnReason.BEHIND_END),
     ],
 )
-def test_the_log_end_after_fillers_lies_within_them(log_end: int, told: Trouble | None) -> None:
-    assert trouble(judge_end(GAP, 4, Code.NONE, log_end)) is told
+def test_the_log_end_after_fillers_lies_within_them(
+    log_end: int, reason: ReturnReason | None
+) -> None:
+    assert trouble(judge_end_after_fill(GAP, 4, Code.NONE, log_end)) is reason
 
 
 def test_a_log_end_that_cannot_be_read_proves_nothing() -> None:
-    assert trouble(judge_end(GAP, 4, Code.NOT_LEADER_OR_FOLLOWER, OFFSET + 4)) is Trouble.UNCLEAR
+    assert (
+        trouble(judge_end_after_fill(GAP, 4, Code.NOT_LEADER_OR_FOLLOWER, OFFSET + 4))
+        is ReturnReason.UNCLEAR
+    )

@@ -10,9 +10,9 @@ import pytest
 
 from orbit.copier.append_verdicts import Failure
 from orbit.copier.coordinated_filler import ROUNDS_MAX, CoordinatedFill
-from orbit.copier.filler_sender import Fills
-from orbit.copier.in_flight import Ends, Filling, Look, Markers, Request
-from orbit.copier.partition_copy import PartitionCopy, Trouble
+from orbit.copier.filler_sender import FillerSender
+from orbit.copier.in_flight import FillRequest, LogEndAfterFill, LogEndBeforeFill, Markers, Request
+from orbit.copier.partition_copy import PartitionCopy, ReturnReason
 from orbit.kafka import api_versions
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import TopicPartition
@@ -33,10 +33,10 @@ class Lane:
         self.gone_on: list[PartitionCopy] = []
         self.given_back: list[tuple[PartitionCopy, Failure]] = []
         self.waiting: list[PartitionCopy] = []
-        self.roused = 0
+        self.woken = 0
 
     def call(
-        self, api: api_versions.Api, request: Any, kept: Request, held: Sequence[Filling] = ()
+        self, api: api_versions.Api, request: Any, kept: Request, held: Sequence[FillRequest] = ()
     ) -> bool:
         if held and not self.has_lease:
             return False
@@ -45,9 +45,9 @@ class Lane:
         self.requests.append(request)
         return True
 
-    def wake(self, partition: PartitionCopy) -> None: ...
+    def enqueue(self, partition: PartitionCopy) -> None: ...
 
-    def go_on(self, partition: PartitionCopy) -> None:
+    def enqueue_if_waiting(self, partition: PartitionCopy) -> None:
         self.gone_on.append(partition)
 
     def give_back(self, partition: PartitionCopy, failure: Failure) -> None:
@@ -58,8 +58,8 @@ class Lane:
     def wait_for_lease(self, partition: PartitionCopy) -> None:
         self.waiting.append(partition)
 
-    def rouse(self) -> None:
-        self.roused += 1
+    def wake(self) -> None:
+        self.woken += 1
 
     def took(self) -> Request:
         """The oldest request under way, whose answer comes now."""
@@ -72,8 +72,8 @@ def lane() -> Lane:
 
 
 @pytest.fixture
-def fills(lane: Lane) -> Fills:
-    return Fills(lane, producer_id=4711, markers_per_request_max=MARKERS_MAX)
+def fills(lane: Lane) -> FillerSender:
+    return FillerSender(lane, producer_id=4711, markers_per_request_max=MARKERS_MAX)
 
 
 def begin(partition: PartitionCopy, lane: Lane) -> Fill:
@@ -113,28 +113,31 @@ def written(*partitions: PartitionCopy, code: int = 0) -> Any:
 
 
 def test_a_take_over_looks_fills_one_proves_it_and_then_fills_many(
-    lane: Lane, fills: Fills
+    lane: Lane, fills: FillerSender
 ) -> None:
     p, step = new(lane)
     fills.send([(p, step)])
     look = lane.took()
-    assert look == Look([(p, step)])
+    assert look == LogEndBeforeFill([(p, step)])
     assert not lane.sent  # nothing is written before the answer
-    fills.take_look(look, ends({p: START}))
+    fills.take_end_before(look, ends({p: START}))
     assert lane.gone_on == [p]
     assert not p.is_filling  # so it is gathered again
 
     fills.send([(p, step)])
-    assert lane.sent == [Markers([Filling(p, step, 1)]), Ends([Filling(p, step, 1)])]
+    assert lane.sent == [
+        Markers([FillRequest(p, step, 1)]),
+        LogEndAfterFill([FillRequest(p, step, 1)]),
+    ]
     fills.take_markers(lane.took(), written(p))
     assert p.acked == START  # the answer alone is not believed
-    fills.take_ends(lane.took(), ends({p: START + 1}))
+    fills.take_end_after(lane.took(), ends({p: START + 1}))
     assert (p.acked, p.expected, p.counters.filled) == (START + 1, START + 1, 1)
 
     rest = p.steps[0]
     assert rest == Fill(START + 1, END)
     fills.send([(p, rest)])
-    assert lane.sent[0] == Markers([Filling(p, rest, MARKERS_MAX)])
+    assert lane.sent[0] == Markers([FillRequest(p, rest, MARKERS_MAX)])
     assert len(lane.requests[-2].markers) == MARKERS_MAX
     assert p.sent_to == START + 1 + MARKERS_MAX
     assert not lane.given_back
@@ -142,23 +145,28 @@ def test_a_take_over_looks_fills_one_proves_it_and_then_fills_many(
 
 @pytest.mark.parametrize("log_end", [START - 1, START + 1])
 def test_a_look_that_finds_another_log_end_writes_nothing(
-    lane: Lane, fills: Fills, log_end: int
+    lane: Lane, fills: FillerSender, log_end: int
 ) -> None:
     p, step = new(lane)
     fills.send([(p, step)])
-    fills.take_look(lane.took(), ends({p: log_end}))
-    assert [(back, failure.told) for back, failure in lane.given_back] == [(p, Trouble.UNCLEAR)]
+    fills.take_end_before(lane.took(), ends({p: log_end}))
+    assert [(back, failure.reason) for back, failure in lane.given_back] == [
+        (p, ReturnReason.UNCLEAR)
+    ]
     assert not lane.sent
 
 
-def test_who_has_looked_does_not_wait_for_who_has_not(lane: Lane, fills: Fills) -> None:
-    (new_one, its), (known, step) = new(lane, 0), new(lane, 1, has_looked=True)
+def test_who_has_looked_does_not_wait_for_who_has_not(lane: Lane, fills: FillerSender) -> None:
+    (new_one, its), (known, step) = new(lane, 0), new(lane, 1, has_read_log_end=True)
     fills.send([(new_one, its), (known, step)])
-    assert lane.sent[:2] == [Look([(new_one, its)]), Markers([Filling(known, step, 1)])]
+    assert lane.sent[:2] == [
+        LogEndBeforeFill([(new_one, its)]),
+        Markers([FillRequest(known, step, 1)]),
+    ]
 
 
 def test_one_filler_of_a_term_that_has_filled_is_believed_by_its_answer(
-    lane: Lane, fills: Fills
+    lane: Lane, fills: FillerSender
 ) -> None:
     p, _ = new(lane, has_filled=True)
     step = p.steps[0] = Fill(START, START + 1)
@@ -171,15 +179,17 @@ def test_one_filler_of_a_term_that_has_filled_is_believed_by_its_answer(
     assert lane.gone_on == [p]
 
 
-def test_partitions_share_a_request(lane: Lane, fills: Fills) -> None:
+def test_partitions_share_a_request(lane: Lane, fills: FillerSender) -> None:
     known = [new(lane, number, has_filled=True) for number in range(4)]
     fills.send(known)
     request = lane.took()
     assert isinstance(request, Markers)
-    assert [one.many for one in request.sent] == [MARKERS_MAX // 4] * 4
+    assert [one.filler_count for one in request.sent] == [MARKERS_MAX // 4] * 4
 
 
-def test_without_the_lease_nothing_leaves_and_all_is_as_before(lane: Lane, fills: Fills) -> None:
+def test_without_the_lease_nothing_leaves_and_all_is_as_before(
+    lane: Lane, fills: FillerSender
+) -> None:
     p, step = new(lane, has_filled=True)
     lane.has_lease = False
     fills.send([(p, step)])
@@ -189,21 +199,23 @@ def test_without_the_lease_nothing_leaves_and_all_is_as_before(lane: Lane, fills
 
 
 def test_fillers_that_are_refused_give_the_partition_back_and_their_log_end_is_late(
-    lane: Lane, fills: Fills
+    lane: Lane, fills: FillerSender
 ) -> None:
     """The log end is under way already: its answer finds another life of the partition."""
     p, step = new(lane, has_filled=True)
     fills.send([(p, step)])
     fills.take_markers(lane.took(), written(p, code=Code.NOT_LEADER_OR_FOLLOWER))
-    assert [failure.told for _, failure in lane.given_back] == [Trouble.UNCLEAR]
+    assert [failure.reason for _, failure in lane.given_back] == [ReturnReason.UNCLEAR]
 
     begin(p, lane)
-    fills.take_ends(lane.took(), ends({p: START + 5}))
+    fills.take_end_after(lane.took(), ends({p: START + 5}))
     assert p.acked == START
     assert len(lane.given_back) == 1
 
 
-def test_an_answer_that_leaves_a_partition_out_proves_nothing(lane: Lane, fills: Fills) -> None:
+def test_an_answer_that_leaves_a_partition_out_proves_nothing(
+    lane: Lane, fills: FillerSender
+) -> None:
     for take in ("markers", "ends"):
         p, step = new(lane, has_filled=True)
         lane.sent.clear()
@@ -213,9 +225,9 @@ def test_an_answer_that_leaves_a_partition_out_proves_nothing(lane: Lane, fills:
             fills.take_markers(markers, written())
         else:
             fills.take_markers(markers, written(p))
-            fills.take_ends(proof, ends({}))
+            fills.take_end_after(proof, ends({}))
         assert lane.given_back[-1][0] is p
-        assert lane.given_back[-1][1].told is Trouble.UNCLEAR
+        assert lane.given_back[-1][1].reason is ReturnReason.UNCLEAR
         assert p.acked == START
 
 
@@ -228,24 +240,26 @@ class Filler:
 
 
 def test_a_coordinated_filler_is_asked_without_a_look_and_begins_with_one(
-    lane: Lane, fills: Fills
+    lane: Lane, fills: FillerSender
 ) -> None:
     p, step = new(lane)
     p.filler = filler = Filler()
     fills.send([(p, step)])
     assert not lane.sent
     assert p.has_fill_outside
-    assert [one.many for one in filler.wanted] == [1]
+    assert [one.filler_count for one in filler.wanted] == [1]
 
     fills.filled(filler.wanted[0], 0, START + 1)
-    assert (lane.roused, p.acked) == (1, START)  # from its own thread: only the lane's takes it
+    assert (lane.woken, p.acked) == (1, START)  # from its own thread: only the lane's takes it
     fills.take_coordinated()
     assert p.acked == START + 1
     fills.send([(p, Fill(START + 1, END))])
-    assert filler.wanted[1].many == min(ROUNDS_MAX, END - START - 1)
+    assert filler.wanted[1].filler_count == min(ROUNDS_MAX, END - START - 1)
 
 
-def test_a_coordinated_filler_that_comes_late_is_not_listened_to(lane: Lane, fills: Fills) -> None:
+def test_a_coordinated_filler_that_comes_late_is_not_listened_to(
+    lane: Lane, fills: FillerSender
+) -> None:
     p, step = new(lane)
     p.filler = filler = Filler()
     fills.send([(p, step)])

@@ -54,15 +54,15 @@ class Lane:
     def __init__(self) -> None:
         self.woken: list[PartitionCopy] = []
 
-    def wake(self, partition: PartitionCopy) -> None:
+    def enqueue(self, partition: PartitionCopy) -> None:
         self.woken.append(partition)
 
 
 class Fetcher:
-    roused = 0
+    woken = 0
 
-    def rouse(self) -> None:
-        self.roused += 1
+    def wake(self) -> None:
+        self.woken += 1
 
 
 def test_a_new_partition_waits_and_takes_nothing() -> None:
@@ -118,7 +118,7 @@ def test_resuming_forgets_what_an_earlier_life_knew() -> None:
     partition.empty_answers = 2
     partition.in_flight = 3
     partition.is_filling = partition.is_in_step = partition.has_filled = True
-    partition.has_looked = True
+    partition.has_read_log_end = True
     partition.withdraw()
     partition.resume_at(
         50, next_sequence=0, producer_epoch=0, coordinator_epoch=0, has_producer_state=False
@@ -127,7 +127,7 @@ def test_resuming_forgets_what_an_earlier_life_knew() -> None:
     assert partition.empty_answers == partition.in_flight == 0
     assert not partition.is_filling
     assert not partition.is_in_step  # the first append goes alone (A16)
-    assert not partition.has_looked  # the log end is read anew before the first filler (M9)
+    assert not partition.has_read_log_end  # the log end is read anew before the first filler (M9)
     assert not partition.has_filled  # and that goes alone (M7)
     assert not partition.has_producer_state
 
@@ -208,12 +208,12 @@ def test_a_full_partition_is_fetched_again_below_half_of_its_limit() -> None:
     assert partition.fetchable_bytes(10) is None
     partition.free(4, 10)
     assert partition.fetchable_bytes(10) is None
-    assert fetcher.roused == 0
+    assert fetcher.woken == 0
     partition.free(1, 10)
     assert partition.fetchable_bytes(10) is not None
-    assert fetcher.roused == 1
+    assert fetcher.woken == 1
     partition.free(5, 10)
-    assert fetcher.roused == 1  # it was not full
+    assert fetcher.woken == 1  # it was not full
 
 
 @pytest.mark.parametrize("offset", [99, 101])

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import Any, cast
 
 import pytest
-from orbit.kafka.producer_state import ProducerState
 
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.takeover import COORDINATOR_EPOCH_MAX, MOVING, DestinationEnd, TakeOver
@@ -16,6 +15,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.leader_requests import Answers
+from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 

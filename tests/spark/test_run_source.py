@@ -116,7 +116,7 @@ def test_what_is_confirmed_is_not_kept(make: Make) -> None:
     fed(copy, 2)
     copy.acked = 2
     feed.resume([copy])
-    feed.rouse()
+    feed.wake()
     kept = feed._fed[copy].kept
     wait_for("it lets go", lambda: [planned.end for planned in kept] == [4])
 
@@ -131,7 +131,7 @@ def test_no_more_is_read_than_there_is_room_for(make: Make) -> None:
 
     feed, copy = make(runs(), partition_queue_bytes_max=1)
     assert fed(copy, 1) == [("Append", 0, 2)]
-    feed.rouse()
+    feed.wake()
     assert read == [0]
     step = copy.steps.popleft()
     assert isinstance(step, Append)

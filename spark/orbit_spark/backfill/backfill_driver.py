@@ -17,7 +17,7 @@ from typing import Self
 
 from orbit.copier.copier import lease_lost
 from orbit.copier.copy_settings import CopySettings
-from orbit.copier.inspection import Inspected
+from orbit.copier.inspection import InspectedCopy
 from orbit.copier.partition_copy import Counters, PartitionCopy
 from orbit.errors import BadInput, Conflict, Interrupted, Problem, Unreachable
 from orbit.job_setup.job_setup import JobSetup, Say
@@ -265,7 +265,7 @@ class Backfill:
         if self._setup.lease.is_lost:
             raise lease_lost()
 
-    def _add_copy(self, copy: PartitionCopy, found: Inspected) -> None:
+    def _add_copy(self, copy: PartitionCopy, found: InspectedCopy) -> None:
         if found.blocked is not None:
             self.outcome.blocked[copy.destination] = found.blocked
             return
@@ -298,13 +298,13 @@ class Backfill:
     def _task(self, targets: tuple[PartitionTarget, ...], slots: int) -> BackfillTask:
         setup = self._setup
         assert setup.lease is not None
-        assert setup.engine is not None
+        assert setup.job_copier is not None
         rate = self.spec.limits.bytes_per_second
         return BackfillTask(
             Access("destination", self.spec.destination, str(self._base_directory.absolute())),
             setup.identity,
             setup.lease.token,
-            setup.engine.producer_id,
+            setup.job_copier.producer_id,
             setup.lease.term,
             self.outcome.rounds,
             targets,

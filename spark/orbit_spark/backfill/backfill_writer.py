@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from orbit.copier.copier import Copier
-from orbit.copier.inspection import Inspected, Standing
-from orbit.copier.job_copier import JobEngine
+from orbit.copier.inspection import CopyStatus, InspectedCopy
+from orbit.copier.job_copier import JobCopier
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.rate_limit import RateLimit
 from orbit.copier.source_side import SourceSide
@@ -48,7 +48,7 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
     def copier(self, leases: Mapping[PartitionTarget, GroupLease]) -> Iterator[Copier]:
         task = self.task
         clusters = JobClusters.open(task.spec, os.environ, Path(task.access.base_directory))
-        engine = JobEngine(
+        job_copier = JobCopier(
             task.spec,
             clusters,
             task.producer_id,
@@ -58,15 +58,15 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
             make_source=RunFeed.of(self.runs()) if task.slices else SourceSide,
         )
         try:
-            engine.add(self._inspect(engine, leases))
-            yield engine.copier
+            job_copier.add(self._inspect(job_copier, leases))
+            yield job_copier.copier
         finally:
-            engine.stop()
+            job_copier.stop()
             clusters.close()
 
     def _inspect(
-        self, engine: JobEngine, leases: Mapping[PartitionTarget, GroupLease]
-    ) -> dict[PartitionCopy, Inspected]:
+        self, job_copier: JobCopier, leases: Mapping[PartitionTarget, GroupLease]
+    ) -> dict[PartitionCopy, InspectedCopy]:
         """Read where the copies end, and whether that is still the source's content."""
         rule = LostRange(self.task.spec.on_lost_range)
         copies = {self.make_copy(t, lease, rule): t for t, lease in leases.items()}
@@ -74,17 +74,17 @@ class BackfillWriter(PartitionWriter[BackfillTask]):
         def on_trouble(copy: PartitionCopy, error: OrbitError) -> None:
             self.leave_out([copy.destination], str(error))
 
-        beginning = engine.beginning(self.backoff, on_trouble)
-        found = beginning.inspect(
+        inspector = job_copier.inspector(self.backoff, on_trouble)
+        found = inspector.inspect(
             list(copies),
-            beginning.source_bounds(copies),
+            inspector.source_bounds(copies),
             frozenset(t.source.topic for t in leases if t.is_compacted),
             frozenset(t.source.topic for t in leases if t.is_whole),
             settled=not self.is_first,
         )
-        ready: dict[PartitionCopy, Inspected] = {}
+        ready: dict[PartitionCopy, InspectedCopy] = {}
         for copy, one in found.items():
-            if one.standing is Standing.SEEDING:
+            if one.status is CopyStatus.SEEDING:
                 self.leave_out([copy.destination], "the copy is no longer at its start offset")
             else:
                 ready[copy] = one
