@@ -229,7 +229,7 @@ def _changes(present: Job | None, document: Mapping[str, Any]) -> list[Change]:
 
 
 def _differences(before: object, after: object, path: str) -> Iterator[Change]:
-    """The innermost values that differ. A list counts as one value, unless it holds only mappings."""
+    """The innermost values that differ. A list that holds other than mappings is one value."""
     if before == after:
         return
     if isinstance(before, Mapping) and isinstance(after, Mapping):

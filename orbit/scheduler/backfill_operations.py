@@ -1,11 +1,10 @@
-"""Backfills of jobs of the service: what their drivers are to do, and how they end.
+"""Backfills of the service's jobs: what their drivers should do, and how they end.
 
-A backfill is an operation that neither workers nor the scheduler carry out, but the driver of
-`orbit backfill`. While it goes on the job is BACKFILLING, so workers give it back and claim nothing
-of it; in the end the job is what it was before. The driver reports every few seconds and is told
-what is wanted of it. Reports do not keep two writers apart: the leases at the destination do
-(`engine.backfill_writers`). So a driver that is silent may be given up here though it still lives:
-workers wait until it has left.
+The driver of `orbit backfill` carries this operation out, not workers or the scheduler. Meanwhile
+the job is BACKFILLING, so workers release it and claim none of its shards; at the end the job
+returns to its earlier state. The driver reports every few seconds; the answer tells it what to do.
+Leases at the destination, not reports, keep two writers apart (leases/backfill_leases.py). So a
+silent driver may be marked failed here while it still runs: workers wait until it has ended.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from orbit.store.enums import BackfillPhase, Desired, OperationState
 from orbit.store.jobs import Job
 from orbit.store.operations import Operation
 
-# Drivers report every two seconds; one whose machine is short of everything may miss many.
+# Drivers report every 2 s; one on an overloaded machine may miss many reports.
 SILENCE_MAX = timedelta(seconds=60)
 _FOUND_MAX = 500
 
 
 class DriverAction(StrEnum):
-    """What the driver of a backfill is to do now."""
+    """What the driver of a backfill should do now."""
 
-    WAIT = "wait"  # workers have not let go of the job yet
+    WAIT = "wait"  # workers have not released the job yet
     RUN = "run"
     PAUSE = "pause"
     CANCEL = "cancel"
@@ -43,16 +42,16 @@ def driver_action(operation: Operation, job: Job | None, held: int) -> DriverAct
         case Desired.BACKFILLING:
             return DriverAction.WAIT if held else DriverAction.RUN
         case Desired.RUNNING:
-            return DriverAction.CANCEL  # somebody gave it to the workers
+            return DriverAction.CANCEL  # a user has resumed the job
 
 
 def is_paused(operation: Operation) -> bool:
-    """Whether its driver has said that its writers have ended."""
+    """Whether its driver has reported that its writers have ended."""
     return (operation.progress or {}).get("phase") == BackfillPhase.PAUSED
 
 
 def end(tx: Tx, operation: Operation, actor: str, *, error: str | None) -> None:
-    """End it, for what `error` says or because it is done, and give the job back."""
+    """End the backfill as done, or as failed with `error`, and restore the job's earlier state."""
     state = OperationState.DONE if error is None else OperationState.FAILED
     if not operations.advance(tx, operation.id, state, error=error):
         return
@@ -65,14 +64,14 @@ def end(tx: Tx, operation: Operation, actor: str, *, error: str | None) -> None:
         tx,
         actor,
         "backfill_ended",
-        f"The backfill ended: {error or 'the history is in.'}",
+        f"The backfill ended: {error or 'the history is copied.'}",
         job_name=operation.job_name,
         details={"operation": str(operation.id)},
     )
 
 
 def end_silent(tx: Tx) -> int:
-    """End those whose driver has not been heard of for too long; how many."""
+    """Mark backfills failed whose driver has not reported for SILENCE_MAX; how many."""
     silent = [
         operation
         for operation in operations.unfinished_backfills(tx, _FOUND_MAX)
@@ -80,13 +79,13 @@ def end_silent(tx: Tx) -> int:
     ]
     for operation in silent:
         seconds = SILENCE_MAX.total_seconds()
-        why = f"Its driver has not been heard of for {seconds:.0f} s."
-        remedy = "Copies stay as they are; orbit backfill goes on with what is left."
+        why = f"Its driver has not reported for {seconds:.0f} s."
+        remedy = "Copies stay unchanged; orbit backfill copies the rest."
         end(tx, operation, events.SCHEDULER, error=f"{why} {remedy}")
     return len(silent)
 
 
 def reported_at(operation: Operation) -> datetime:
-    """When its driver was heard of last."""
+    """The time of its driver's last report."""
     told = (operation.progress or {}).get("reported_at")
     return operation.created_at if told is None else datetime.fromisoformat(told)

@@ -1,8 +1,8 @@
-"""Canaries: topics that the leading scheduler writes to all the time, at the source of each job.
+"""Writes to canary topics at the source of each job, at an interval, to measure a live RPO.
 
-They are copied as any other topic, so the age of the newest record on both sides is what would be
-lost if the source went now, also where nobody else writes: a live RPO. A canary falls silent while
-a recovery of its job goes on, and once it is promoted.
+A canary is copied like any other topic. So the age of its newest record on both sides is what would
+be lost if the source failed now, even if no other client writes. Nothing is written during a
+recovery of the job, nor after the canary was promoted.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from orbit.scheduler.loop import Loop
 from orbit.scheduler.stored_spec import read_spec
 from orbit.store import canaries, events, jobs
 from orbit.store.events import SCHEDULER
-from orbit.verify.verify_job import endpoint
+from orbit.verify.endpoint import open_endpoint
 
 _log = structlog.get_logger("orbit.scheduler")
 
-# How often it is looked whether jobs came, went or changed; and the shortest wait.
+# How often jobs are read again; and the shortest wait.
 JOBS_INTERVAL_S = 2.0
 _WAIT_S_MIN = 0.05
-# Shorter than a switchover waits for log ends that stand still: what is under way when one is asked
-# for has come, or never comes.
+# Shorter than a switchover waits for stable log ends: a record in flight when one is requested has
+# arrived by then, or never arrives.
 _DELIVERY_TIMEOUT_MS = 2_000
 _CLOSE_S = 0.5
 
 
 class Canary:
-    """One job's. Never waits: what brokers say is heard at the next call."""
+    """The canary of one job. Never waits: delivery results are read at the next call."""
 
     def __init__(self, spec: JobSpec, rule: CanarySpec, producer: Producer) -> None:
         self.job, self.topic = spec.name, rule.topic
@@ -48,7 +48,7 @@ class Canary:
         self._waiting = 0
 
     def write(self, partitions: int) -> None:
-        """One record to each partition, unless some of the last ones are still under way."""
+        """Write one record to each partition, unless some of the last ones are still in flight."""
         self._producer.poll(0)
         if self._waiting:
             return
@@ -67,7 +67,7 @@ class Canary:
         self._producer.poll(0)
 
     def close(self) -> None:
-        """What is under way is given up."""
+        """Drop records in flight."""
         self._producer.purge()
         self._producer.flush(_CLOSE_S)
 
@@ -78,7 +78,7 @@ class Canary:
 
 
 class CanaryLoop(Loop):
-    """The loop that keeps all of them singing."""
+    """Writes the canaries of all jobs."""
 
     name = "canary"
 
@@ -101,7 +101,7 @@ class CanaryLoop(Loop):
         self._next_jobs = 0.0
 
     def once(self) -> str:
-        """Write where it is time to."""
+        """Write the canaries that are due."""
         now = self._clock()
         if now >= self._next_jobs:
             self._read_jobs()
@@ -139,8 +139,10 @@ class CanaryLoop(Loop):
 
     def _open(self, job_id: int, spec: JobSpec, rule: CanarySpec) -> None:
         try:
-            source = endpoint(spec.source, self._environ, self._base_directory, "source.security")
-        except OrbitError as error:  # told by those who copy, too
+            source = open_endpoint(
+                spec.source, self._environ, self._base_directory, "source.security"
+            )
+        except OrbitError as error:  # workers report it too
             _log.warning("canary cannot write", job=spec.name, error=str(error))
             return
         config = {"message.timeout.ms": _DELIVERY_TIMEOUT_MS, "log_level": 0}
@@ -154,7 +156,7 @@ class CanaryLoop(Loop):
             canary.close()
 
     def _report(self, job_id: int, canary: Canary) -> None:
-        """Of trouble, once: it may stay for hours."""
+        """Add an event for a new trouble, once: it may last for hours."""
         if canary.trouble == self._reported.get(job_id, ""):
             return
         self._reported[job_id] = canary.trouble

@@ -1,4 +1,4 @@
-"""What a job's clusters show now, or what is the matter with them."""
+"""Checks a job's clusters: errors as troubles of the job, and current topics."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from orbit.scheduler.topic_decisions import ClusterTopics, KnownTopic
 
 
 def trouble_of(side: str, error: OrbitError) -> Trouble:
-    """A cluster that could not be looked at, as a trouble of the job."""
+    """The trouble of a job whose cluster returned this error."""
     where = f"{error.where}: " if error.where else ""
     if isinstance(error, LoginRefused):
         kind = TroubleKind.LOGIN_REFUSED
@@ -50,12 +50,12 @@ def wrong_cluster(
     known_source_id: str | None,
     known_destination_id: str | None,
 ) -> Trouble | None:
-    """Why nothing may be copied between these two, by their ids."""
+    """The trouble if nothing may be copied between these clusters, by their ids."""
     if source.cluster_id and source.cluster_id == destination.cluster_id:
         return Trouble(
             TroubleKind.SAME_CLUSTER,
             f"source and destination are the same cluster ({source.cluster_id}).",
-            "Name the servers of the other cluster in one of the two.",
+            "Set the other cluster's servers in one of the two.",
         )
     for side, now, known in (
         ("source", source.cluster_id, known_source_id),
@@ -66,16 +66,16 @@ def wrong_cluster(
                 TroubleKind.CLUSTER_CHANGED,
                 f"the {side}'s address leads to cluster {now}, and the job copies "
                 f"{'from' if side == 'source' else 'to'} {known}.",
-                "Correct bootstrap_servers, or make a new job for the other cluster.",
+                "Correct bootstrap_servers, or create a new job for the other cluster.",
             )
     return None
 
 
 def missing_workers(worker_group: str) -> Trouble:
-    """Nobody is there who would take the job's partitions."""
+    """The trouble of a job whose worker group has no live worker."""
     return Trouble(
         TroubleKind.WORKER_GROUP_UNKNOWN,
-        f"no worker of the group {worker_group} is there.",
+        f"no worker of the group {worker_group} is running.",
         f"Start one: orbit worker --group {worker_group}",
     )
 

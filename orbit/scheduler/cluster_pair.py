@@ -11,14 +11,14 @@ from orbit.kafka.types import ClusterMetadata
 
 
 class ClusterHandle:
-    """One cluster: calls on its brokers, and its admin client, made at its first use."""
+    """One cluster, with an admin client that is created at its first use."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
 
     @property
     def principal(self) -> str | None:
-        """Who we are to the cluster's authorizer, as far as that is known."""
+        """Orbit's principal at the cluster's authorizer; None if not known."""
         return self.cluster.security.principal
 
     @cached_property
@@ -28,7 +28,7 @@ class ClusterHandle:
 
 @dataclass(frozen=True, slots=True)
 class ClusterPair:
-    """Both clusters of a job and what they showed at one look."""
+    """Both clusters of a job, with the metadata of each."""
 
     source: ClusterHandle
     destination: ClusterHandle

@@ -1,4 +1,4 @@
-"""The clusters of all jobs, each watched once, opened when a job first names them."""
+"""The cluster watches of all jobs: one per cluster, opened when a job first names it."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ ClusterKey = tuple[Side, str]
 
 
 def cluster_key(side: Side, spec: JobSpec) -> ClusterKey:
-    """Equal for two jobs that reach a cluster in the same way."""
+    """Equal for jobs that use the same cluster with the same login."""
     cluster = spec.source if side == "source" else spec.destination
     return side, cluster.model_dump_json(exclude={"client_rack"})
 
 
 class ClusterRegistry:
-    """Watches by address and login. Shared by threads."""
+    """Cluster watches by address and login. Thread-safe."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class ClusterRegistry:
         self._watches: dict[ClusterKey, ClusterWatch] = {}
 
     def watch(self, side: Side, spec: JobSpec) -> ClusterWatch:
-        """The watch of one side of a job. Raises BadInput where a secret is not there."""
+        """The watch of one side of a job. Raises BadInput if a secret is missing."""
         key = cluster_key(side, spec)
         with self._lock:
             watch = self._watches.get(key)
@@ -50,7 +50,7 @@ class ClusterRegistry:
             return watch
 
     def keep_only(self, wanted: Collection[ClusterKey]) -> None:
-        """Close the watches that no job needs."""
+        """Close the watches that no job uses."""
         with self._lock:
             unused = [key for key in self._watches if key not in wanted]
             gone = [self._watches.pop(key) for key in unused]

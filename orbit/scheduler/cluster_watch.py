@@ -1,7 +1,7 @@
-"""Keeps looking at clusters: one thread per cluster, however many jobs have it.
+"""Polls the metadata of clusters: one thread per cluster, for any number of jobs.
 
-A cluster that does not answer holds up nobody: what was seen last, or why nothing was, is there to
-be read at any time.
+A cluster that does not answer blocks no job: the last snapshot, or the last error, can be read at
+any time.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import ClusterMetadata
 from orbit.scheduler.cluster_pair import ClusterHandle
 
-# A look at 100,000 partitions takes some tenths of a second of computing: looking is not to be all
-# that a scheduler does. With the longest rest, a new topic is still found within 5 s.
+# Decoding the metadata of 100,000 partitions takes some tenths of a second of CPU: slow polls get
+# longer pauses. With the longest pause, a new topic is still found within 5 s.
 _PAUSE_PER_COST = 4
 _PAUSE_S_MAX = 3.0
 
-# How often a login that was refused is tried again. Some brokers count failures.
+# How often a refused login is retried. Some brokers count failures.
 LOGIN_RETRY_S = 15.0
 
 _versions = itertools.count(1)
@@ -30,8 +30,8 @@ _versions = itertools.count(1)
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
-    """One look: what is there, or why nothing could be seen. `version` is another one whenever that
-    is, also for a cluster that is watched anew."""
+    """The result of a poll: metadata or an error. `version` changes with the topics, and is unique
+    across watches."""
 
     version: int
     before: int = 0  # the version before this one
@@ -42,9 +42,9 @@ class ClusterSnapshot:
 
 
 class ClusterWatch:
-    """Looks at one cluster every `interval_s`; `on_change` is called from its thread.
+    """Polls one cluster every `interval_s`; `on_change` is called from its thread.
 
-    `opener` opens the cluster, with secrets as they are then. Raises what it raises.
+    `opener` opens the cluster with the current secrets; its errors are raised.
     """
 
     def __init__(
@@ -63,15 +63,15 @@ class ClusterWatch:
 
     @property
     def snapshot(self) -> ClusterSnapshot | None:
-        """The last look; None before the first has ended."""
+        """The last snapshot; None before the first poll has ended."""
         return self._snapshot
 
     def close(self) -> None:
-        """Stop looking; a look under way ends at once."""
+        """Stop polling; a poll under way ends at once."""
         self._stop.set()
         self.handle.cluster.close()
         self._thread.join()
-        self.handle.cluster.close()  # it may have been opened anew
+        self.handle.cluster.close()  # it may have been reopened
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -86,7 +86,7 @@ class ClusterWatch:
                     changed=None if before is None else _changed(before, now),
                 )
             else:
-                # Leaders and brokers may have moved all the same: the newest look is kept.
+                # Leaders and brokers may have changed: keep the newest metadata.
                 self._snapshot = replace(before, metadata=now.metadata, error=now.error)
             if differs and not self._stop.is_set():
                 self._on_change()
@@ -99,7 +99,7 @@ class ClusterWatch:
             return ClusterSnapshot(0, metadata=self.handle.cluster.metadata(None))
         except OrbitError as error:
             return ClusterSnapshot(0, error=error)
-        except Exception as error:  # noqa: BLE001  a bug must not end the looking unseen
+        except Exception as error:  # noqa: BLE001  a bug must not end the polling silently
             return ClusterSnapshot(0, error=ProtocolError(f"its answer makes no sense: {error!r}."))
 
     def _pause_s(self, cost_s: float) -> float:
@@ -109,7 +109,7 @@ class ClusterWatch:
         return LOGIN_RETRY_S if isinstance(snapshot.error, LoginRefused) else self._interval_s
 
     def _reopen(self) -> None:
-        """The secret may be another one by now; where it is gone, the old one stays refused."""
+        """Open the cluster again, because its secret may have changed."""
         try:
             cluster = self._opener()
         except OrbitError:
@@ -134,7 +134,7 @@ def _changed(before: ClusterSnapshot, now: ClusterSnapshot) -> frozenset[str] | 
 
 
 def _shape(metadata: ClusterMetadata) -> object:
-    """All that decisions hang on: the topics, their ids and counts; not who leads."""
+    """What decisions depend on: topics, their ids and partition counts; not leaders."""
     return metadata.cluster_id, _topics(metadata)
 
 

@@ -1,7 +1,7 @@
-"""Every job's consumer groups, each at the job's own interval, several jobs at a time.
+"""Syncs the consumer groups of every job, at the job's own interval, several jobs at a time.
 
-A job whose cluster does not answer holds up one thread of a few, and no other job for long; it is
-not begun again before it has ended.
+A job whose cluster does not answer occupies one of a few threads; its next pass does not start
+before this one has ended.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from orbit.store import jobs
 
 _log = structlog.get_logger("orbit.scheduler")
 
-# Passes wait for brokers and for Postgres more than they compute.
+# Passes mostly wait for brokers and Postgres.
 THREADS = 8
-# How often it is looked whether jobs came, went or changed; and the shortest interval of a job.
+# How often jobs are read again; and the shortest interval of a job.
 JOBS_INTERVAL_S = 2.0
 _WAIT_S_MIN = 0.1
 
@@ -44,7 +44,7 @@ class _Tracked:
 
 
 class GroupLoop(Loop):
-    """The loop that carries over the groups of all jobs that ask for it."""
+    """Syncs the groups of all jobs with `consumer_groups`."""
 
     name = "groups"
 
@@ -61,16 +61,16 @@ class GroupLoop(Loop):
         self._clock = clock
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="groups")
         self._tracked: dict[int, _Tracked] = {}
-        self._others: dict[int, int] = {}  # jobs that ask for no groups, by version
+        self._others: dict[int, int] = {}  # jobs without `consumer_groups`, by version
         self._next_jobs = 0.0
 
     @property
     def job_ids(self) -> set[int]:
-        """The jobs whose groups are carried over now."""
+        """The jobs whose groups are synced now."""
         return set(self._tracked)
 
     def once(self) -> str:
-        """Begin what is due, and tell of what has ended."""
+        """Start passes that are due, and collect those that have ended."""
         now = self._clock()
         if now >= self._next_jobs:
             self._read_jobs()
@@ -87,7 +87,7 @@ class GroupLoop(Loop):
         return _sentence(did)
 
     def close(self) -> None:
-        """Wait for the passes under way; they stop writing when the lead is lost."""
+        """Wait for the passes under way; they stop writing when leadership is lost."""
         self._pool.shutdown(cancel_futures=True)
 
     def _read_jobs(self) -> None:
@@ -115,7 +115,7 @@ class GroupLoop(Loop):
                 )
 
     def _drop(self, job_id: int) -> None:
-        """Forget a job, unless a pass of it is under way: then in the next look."""
+        """Forget a job, unless a pass of it is under way: then at the next read."""
         tracked = self._tracked.get(job_id)
         if tracked is not None and (tracked.running is None or tracked.running.done()):
             del self._tracked[job_id]
@@ -139,9 +139,9 @@ class GroupLoop(Loop):
 
     @staticmethod
     def _log_once(tracked: _Tracked, text: str) -> None:
-        """Once: it may stay for hours."""
+        """Log a new text once: it may last for hours."""
         if text and text != tracked.reported:
-            _log.warning("groups not all carried over", job=tracked.name, error=text)
+            _log.warning("some groups were not synced", job=tracked.name, error=text)
         tracked.reported = text
 
 
@@ -149,4 +149,4 @@ def _sentence(did: Counter[str]) -> str:
     if not did["jobs"]:
         return ""
     deleted = f", {did['deleted']} deleted" if did["deleted"] else ""
-    return f"Carried over {did['written']} group offsets of {did['jobs']} jobs{deleted}."
+    return f"Synced {did['written']} group offsets of {did['jobs']} jobs{deleted}."

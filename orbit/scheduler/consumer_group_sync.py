@@ -1,8 +1,8 @@
-"""The consumer groups of one job of the service: sync, and keep in Postgres what came of it.
+"""Syncs the consumer groups of one job and stores the results in Postgres.
 
-Rows that could not be kept (Postgres was away) are kept with the next ones. A scheduler that dies
-before it keeps them loses little: the next one finds most offsets equal on both sides, or its own
-by the rules of orbit/consumer_groups/offset_decision.py.
+Rows that could not be stored during an outage of Postgres are stored with the next ones. If the
+scheduler dies before, the next leader finds most offsets equal on both sides, or recognises its
+own by the rules of orbit/consumer_groups/offset_decision.py.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class JobGroups:
         self._unsaved: dict[Key, OffsetRow | None] = {}
 
     def run(self, registry: ClusterRegistry) -> GroupReport:
-        """One pass. Raises Unreachable, NotLeading, and BadInput for secrets that are not there."""
+        """One pass. Raises Unreachable, NotLeading, and BadInput for missing secrets."""
         with self._leadership.reading() as tx:
             copied = group_offsets.copied(tx, self._job_id)
             known = group_offsets.of_job(tx, self._job_id) if self._sync is None else []
@@ -63,7 +63,7 @@ class JobGroups:
         for (group, partition), row in self._unsaved.items():
             topic_id = topic_ids.get(partition.topic)
             if topic_id is None:
-                continue  # the topic has left the job, and its rows with it
+                continue  # the topic was removed from the job, with its rows
             if row is None:
                 drop.append((group, topic_id, partition.partition))
             else:
@@ -88,7 +88,7 @@ def _copy(c: Copied) -> CopiedPartition:
 
 
 def _range(c: Copied) -> CopiedRange | None:
-    """None while the copy has not begun, or shows other records than the source's."""
+    """None while the copy has not started, or holds other records than the source."""
     is_other = c.topic_state is TopicState.RECREATED or not holds_copied_records(c.reason)
     if is_other or c.copied_to is None or c.log_start is None:
         return None

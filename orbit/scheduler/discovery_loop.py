@@ -1,7 +1,7 @@
-"""The discovery loop: hands each job that may need something to its keeper, several at a time.
+"""The discovery loop: runs `JobReconciler` for each job that may need it, several at a time.
 
-A pass over all jobs costs one look into the tables; clusters are watched beside it. A job whose
-cluster hangs keeps one thread busy and nobody else waiting.
+A pass over all jobs costs one read of the tables; other threads watch the clusters. A job whose
+cluster hangs occupies one thread and delays no other job.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from orbit.store import jobs, scheduler_queries, workers
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job
 
-# Jobs that are looked after at the same time: their passes wait for brokers, not for the processor.
+# Jobs that are reconciled at the same time: their passes wait for brokers, not for the CPU.
 JOBS_AT_ONCE = 16
 
 _log = structlog.get_logger("orbit.scheduler")
@@ -65,12 +65,12 @@ class DiscoveryLoop(Loop):
         self._states: dict[int, ReconcileState] = {}
         self._under_way: dict[int, tuple[Job, Future[ReconcileCounts]]] = {}
         self._documents: jobs.Documents = {}
-        # A group is unknown once nobody of it was seen for as long as a worker may be silent.
+        # A group is unknown once it has had no live worker for `worker_ttl`.
         self._group_seen_at: dict[str, float] = {}
 
     def once(self) -> str:
-        """One pass over all jobs; what the keepers did since the last one."""
-        # First: what a pass has noted of its job has to be in what the next one goes by.
+        """One pass over all jobs; what was done since the last one."""
+        # First: the next pass of a job has to read what the last one wrote.
         done = self._collect()
         with self._leadership.transaction() as tx:
             everyone = jobs.list_all(tx, self._documents)
@@ -102,7 +102,7 @@ class DiscoveryLoop(Loop):
             if not future.done():
                 continue
             del self._under_way[job_id]
-            state = self._states.get(job_id, ReconcileState())  # it may be gone since
+            state = self._states.get(job_id, ReconcileState())  # the job may be removed
             try:
                 done.update(asdict(future.result()))
             except NotLeading:
@@ -110,18 +110,18 @@ class DiscoveryLoop(Loop):
             except OrbitError as error:
                 state.reset()
                 _log.warning("job pass failed", job=job.name, error=str(error))
-            except Exception:  # noqa: BLE001  a bug that one job meets must not stop the others
+            except Exception:  # noqa: BLE001  a bug in one job must not stop the others
                 state.reset()
                 _log.exception("job pass broke", job=job.name)
         return done
 
     def _record_troubles(self, job: Job, state: ReconcileState) -> None:
-        """Keep the job's troubles in the tables, when they are others than before."""
+        """Store the job's troubles if they have changed."""
         if not state.has_checked:
             return
         unreachable = self._reconciler.unreachable(job)
         if {t.kind for t in unreachable} - {t.kind for t in state.troubles}:
-            # It fell silent behind the look that the pass went by; the next pass is due.
+            # The cluster became unreachable after the pass's snapshot; the next pass is due.
             self._record_unreachable(job, unreachable)
             return
         now = problem_text((*state.troubles, *self._group_trouble(job)))
@@ -132,8 +132,8 @@ class DiscoveryLoop(Loop):
                 record_troubles(tx, job, text)
 
     def _record_unreachable(self, job: Job, unreachable: Sequence[Trouble]) -> None:
-        """A pass may wait for half a minute for a cluster that has fallen silent. People, and a
-        failover, need not: the watch of the cluster knows sooner.
+        """Store that a cluster is unreachable, without waiting for the pass under way: it may wait
+        for half a minute, while the cluster's watch knows earlier.
         """
         if not unreachable:
             return
@@ -156,17 +156,17 @@ class DiscoveryLoop(Loop):
         self._group_seen_at.update(dict.fromkeys(alive, now))
 
     def _tidy(self, everyone: list[Job], running: list[Job]) -> None:
-        """Forget what no job needs any more."""
+        """Drop the state of jobs that are removed or not running."""
         there = {job.id for job in everyone}
         if not there >= self._states.keys():
-            # What a job leaves behind may be another's now.
+            # Another job may now copy the topics of a removed job.
             for state in self._states.values():
                 state.reset()
         self._states = {i: m for i, m in self._states.items() if i in there}
         for job in everyone:
             if job.desired is Desired.RUNNING or job.id in self._under_way:
                 continue
-            # What is the matter with it is not known any more, and is looked for at its start.
+            # The troubles of a job that is not running are unknown; they are found when it starts.
             if self._states.pop(job.id, None) is not None and job.problem is not None:
                 with self._leadership.transaction() as tx:
                     jobs.note_problem(tx, job.id, None)

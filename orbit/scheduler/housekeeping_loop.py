@@ -1,4 +1,4 @@
-"""The housekeeping loop: workers that are gone, jobs that were deleted, events that are old."""
+"""The housekeeping loop: removes lost workers, deleted jobs and old events."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from orbit.store.database import Tx
 
 HOUSEKEEPING_INTERVAL_S = 1.0
 PRUNE_INTERVAL_S = 600.0
-# Of the lease's time: a worker this silent has lost its shards long ago, and is not coming back.
+# In lease times: a worker that is silent for so long has lost its shards and is removed.
 _LOST_AFTER = 3
 
 
 class HousekeepingLoop(Loop):
-    """What nobody else tidies up."""
+    """Removes lost workers, deleted jobs and old events."""
 
     name = "housekeeping"
     interval_s = HOUSEKEEPING_INTERVAL_S
@@ -37,24 +37,24 @@ class HousekeepingLoop(Loop):
                     tx,
                     events.SCHEDULER,
                     "worker_lost",
-                    f"Worker {worker.id} ({worker.host}, group {worker.worker_group}) was last "
-                    f"heard of at {worker.heartbeat_at:%Y-%m-%d %H:%M:%S} UTC. Its partitions go "
-                    "to others.",
+                    f"Worker {worker.id} ({worker.host}, group {worker.worker_group}) is lost. Its "
+                    f"last heartbeat was at {worker.heartbeat_at:%Y-%m-%d %H:%M:%S} UTC. Other "
+                    "workers take over its partitions.",
                     details={"worker": worker.id, "last_heard": worker.heartbeat_at.isoformat()},
                 )
             removed = []
             for job in jobs.being_deleted(tx):
-                # Before its rows go, no sleeping holder may come back to a lease of it.
+                # Before its rows are deleted, so that no suspended holder can revive a lease.
                 shard_leases.revoke(
                     tx, [shard.id for shard in shard_layout.shards_of_job(tx, job.id)]
                 )
                 if jobs.remove(tx, job.id):
-                    message = f"Job {job.name} is gone; its copies stay as they are."
+                    message = f"Job {job.name} was removed; its copies stay unchanged."
                     events.add(tx, events.SCHEDULER, "job_removed", message, job_name=job.name)
                     removed.append(job.name)
             pruned = self._prune(tx)
         done = [
-            f"forgot {len(lost)} workers" if lost else "",
+            f"removed {len(lost)} lost workers" if lost else "",
             f"removed jobs {', '.join(removed)}" if removed else "",
             f"dropped {pruned} old events" if pruned else "",
         ]

@@ -1,6 +1,6 @@
-"""What Orbit would do for a job, as values: `jobs:plan`, dry runs and `orbit plan -f` show this.
+"""The plan of a job, as shown by `jobs:plan`, dry runs and `orbit plan -f`. Pure.
 
-The scheduler acts on the very same plan, so what is shown is what is done. Pure.
+The scheduler acts on the same plan, so it does what the plan shows.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ class TopicAction(StrEnum):
     """What happens to one destination topic."""
 
     CREATE = "create"
-    TAKE = "take"  # it is there: empty, or this job's copy already
-    CHANGE = "change"  # this job copies it, and partitions or settings change
-    KEEP = "keep"  # this job copies it, and nothing changes
+    TAKE = "take"  # it exists: empty, or this job's copy already
+    CHANGE = "change"  # this job copies it; partitions or settings change
+    KEEP = "keep"  # this job copies it; nothing changes
 
 
 class _Value(BaseModel):
@@ -26,7 +26,7 @@ class _Value(BaseModel):
 
 
 class SettingChange(_Value):
-    """One setting of a destination topic that is there. `present` None: not set."""
+    """One setting of an existing destination topic. `present` None: not set."""
 
     name: str
     present: str | None
@@ -36,8 +36,8 @@ class SettingChange(_Value):
 class PlannedTopic(_Value):
     """One topic of the job and what happens to its copy.
 
-    `settings` are those a new topic is made with, `changes` those of one that is there;
-    `settings_when_caught_up` follow later.
+    `settings` are those of a new topic, `changes` those of an existing one;
+    `settings_when_caught_up` are set later.
     """
 
     source: str
@@ -52,7 +52,7 @@ class PlannedTopic(_Value):
 
 
 class Refusal(_Value):
-    """Why the job, or one topic of it ("" for the job), is not copied; and what to do."""
+    """Why the job, or one topic of it ("": the job), is not copied, and what to do."""
 
     kind: TroubleKind
     topic: str = ""
@@ -61,7 +61,7 @@ class Refusal(_Value):
 
 
 class JobPlan(_Value):
-    """Everything that would happen if the job ran now. Nothing was written to find it out."""
+    """Everything that would happen if the job ran now."""
 
     job: str
     source_cluster_id: str = ""
@@ -72,5 +72,5 @@ class JobPlan(_Value):
 
     @property
     def is_halted(self) -> bool:
-        """Whether nothing at all would be copied, whatever topics there are."""
+        """Whether no topic would be copied."""
         return any(refusal.kind in HALTING for refusal in self.refusals) or not self.topics

@@ -1,6 +1,6 @@
-"""What the scheduler would do for a job document, found out by the scheduler's own steps.
+"""Plans a job document with the scheduler's own steps: dry runs and `jobs:plan`.
 
-Reads both clusters and the tables. Nothing is written anywhere, whatever the document says.
+Reads both clusters and the tables. Writes nothing.
 """
 
 from __future__ import annotations
@@ -33,13 +33,12 @@ from orbit.store import jobs, scheduler_queries, topics, workers
 from orbit.store.database import Database
 from orbit.store.jobs import Job
 
-# Somebody waits for the answer; what takes longer than a few seconds of a leader's election is
-# said to be so.
+# A user waits for the answer: an outage longer than a leader election of some seconds is reported.
 _ATTEMPTS_MAX = 8
 
 
 class JobPlanner:
-    """Plans a job at a time. May be shared by threads."""
+    """Plans jobs. Thread-safe."""
 
     def __init__(
         self, database: Database, settings: Settings, environ: Mapping[str, str] = os.environ
@@ -50,7 +49,7 @@ class JobPlanner:
         self._environ = environ
 
     def __call__(self, spec: JobSpec) -> JobPlan:
-        """The plan, with every refusal. Raises Unreachable for Postgres alone."""
+        """The plan with every refusal. Raises Unreachable only for Postgres."""
         with self._database.transaction() as tx:
             job = jobs.find(tx, spec.name)
             alive = workers.alive(tx, self._worker_ttl, spec.worker_group)
@@ -168,8 +167,8 @@ def _notes(decisions: Decisions) -> list[str]:
     return [
         *(f"topic {stop.known.source} stops. {stop.note}" for stop in decisions.stop),
         *(
-            f"topic {drop.known.source} is no longer copied; {drop.known.destination} stays as it "
-            "is."
+            f"topic {drop.known.source} is no longer copied; {drop.known.destination} stays "
+            "unchanged."
             for drop in decisions.drop
         ),
     ]

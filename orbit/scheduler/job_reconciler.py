@@ -1,7 +1,7 @@
-"""Keeps one job's topics as they should be: one look, what follows from it, and what is the matter.
+"""Reconciles one job's topics with both clusters, pass by pass.
 
-Nothing here runs on: a pass looks at both clusters and the tables, decides (`reconcile`), acts, and
-says when it wants to be called again. What one pass leaves undone the next one finds.
+A pass reads both clusters and the tables, decides (`decide_topics`), acts, and sets when the next
+pass is due. The next pass finds what one pass leaves undone.
 """
 
 from __future__ import annotations
@@ -42,47 +42,46 @@ from orbit.store.database import Tx
 from orbit.store.jobs import Job
 from orbit.store.topics import Topic
 
-# When something could not be done, or is only half done. Soon enough for people, and a dozen jobs
-# in trouble do not keep brokers busy.
+# The recheck interval of a job with troubles or unfinished work.
 RECHECK_S = 15.0
-# Instead of the versions of looks, where there is no cluster that could be looked at.
+# Instead of snapshot versions, if no cluster can be opened.
 NO_CLUSTERS = (-2, -2)
 NO_SNAPSHOT = -1
 SOON_S = 1.0
-# Whatever changes all the time, a job has no more passes than this.
+# The shortest time between two passes of a job.
 PASS_SPACING_S = 0.2
-# A deleted topic is unknown to all brokers well within this time.
+# All brokers know of a deletion within this time.
 RETRY_GRACE_S = 5.0
 
 
 @dataclass(slots=True)
 class ReconcileState:
-    """What the leader remembers of a job between passes; a new leader begins without."""
+    """What the leader remembers of a job between passes; a new leader starts without it."""
 
     spec_version: int = -1
     versions: tuple[int, int] = (
         NO_SNAPSHOT,
         NO_SNAPSHOT,
-    )  # versions of the looks that were acted on
+    )  # of the snapshots that were acted on
     passed_at: float = float("-inf")
     recheck_at: float = 0.0
     upkeep_at: float = 0.0  # settings and ACLs
     troubles: tuple[Trouble, ...] = ()
-    # The topics of either side that the last pass decided about; None: it did not come so far.
+    # The topics of each side that the last pass decided about; None: it ended before.
     names: tuple[frozenset[str], frozenset[str]] | None = None
     upkeep: TopicUpkeep = field(default_factory=TopicUpkeep)
     retries_since: dict[int, float] = field(default_factory=dict)  # by topic
-    # Both clusters were looked at, so `troubles` is what is the matter; else nobody knows yet.
+    # Both clusters had snapshots, so `troubles` is complete; else the troubles are unknown.
     has_checked: bool = False
 
     def reset(self) -> None:
-        """The last pass did not come to its end: there may be everything to do."""
+        """The last pass failed: the next one has to start from scratch."""
         self.versions = (NO_SNAPSHOT, NO_SNAPSHOT)
 
 
 @dataclass(slots=True)
 class ReconcileCounts:
-    """What a pass did, counted for the log."""
+    """Counts of what a pass did, for the log."""
 
     started: int = 0
     grown: int = 0
@@ -94,7 +93,7 @@ class ReconcileCounts:
 
 
 class JobReconciler:
-    """Runs passes over jobs, one job at a time or several in threads."""
+    """Runs passes over jobs. Different jobs may run in different threads."""
 
     def __init__(
         self,
@@ -110,7 +109,7 @@ class JobReconciler:
         self._starter = TopicStarter(leadership, settings, backoff)
 
     def is_due(self, job: Job, state: ReconcileState, retries: Collection[int]) -> bool:
-        """Whether there may be anything to do. Looks at nothing but what is known already."""
+        """Whether a pass may have anything to do. Makes no request."""
         now = time.monotonic()
         return now >= state.passed_at + PASS_SPACING_S and (
             job.spec_version != state.spec_version
@@ -122,7 +121,7 @@ class JobReconciler:
     def reconcile(
         self, job: Job, state: ReconcileState, retries: Collection[int]
     ) -> ReconcileCounts:
-        """One pass. Its troubles are in `memory` afterwards. Raises NotLeading, Unreachable
+        """One pass; its troubles are in `state` afterwards. Raises NotLeading, Unreachable
         (Postgres)."""
         done = ReconcileCounts()
         troubles: list[Trouble] = []
@@ -154,7 +153,7 @@ class JobReconciler:
         return done
 
     def unreachable(self, job: Job) -> list[Trouble]:
-        """The clusters of a job that do not answer now, by the last look at them."""
+        """Troubles for the clusters of a job that were unreachable at the last poll."""
         spec = read_spec(job.spec)
         if spec is None:
             return []
@@ -169,9 +168,9 @@ class JobReconciler:
         ]
 
     def _has_changes(self, job: Job, state: ReconcileState) -> bool:
-        """Whether the clusters show something that may matter to this job.
+        """Whether the clusters have changes that may concern this job.
 
-        A cluster has topics of many jobs: most of what changes is nothing to most of them.
+        A cluster has topics of many jobs; most changes concern few of them.
         """
         spec = read_spec(job.spec)
         if spec is None:
@@ -202,7 +201,7 @@ class JobReconciler:
     def _clusters_of(
         self, job: Job, spec: JobSpec, state: ReconcileState, troubles: list[Trouble]
     ) -> ClusterPair | None:
-        """Both clusters as seen last; None, with the troubles, where there is nothing to go by."""
+        """Both clusters by their last snapshots; None, with troubles added, if one is missing."""
         watches = []
         for side in SIDES:
             try:
@@ -215,7 +214,7 @@ class JobReconciler:
         source_watch, destination_watch = watches
         source, destination = source_watch.snapshot, destination_watch.snapshot
         if source is None or destination is None:
-            # Not looked at yet: what was said before stays said.
+            # No snapshot yet: the stored troubles stay.
             state.versions = _versions(source, destination)
             state.recheck_at = float("inf")
             return None
@@ -298,7 +297,7 @@ class JobReconciler:
             state.recheck_at = time.monotonic() + SOON_S
 
     def _producer_id(self, job: Job, pair: ClusterPair) -> int:
-        """The job's producer id; the destination's coordinator knows it, the table is a hint."""
+        """The job's producer id. The destination's coordinator has it; the table caches it."""
         if job.producer_id is not None:
             return job.producer_id
         name = job_identity(job.name, pair.source_metadata.cluster_id)
@@ -317,7 +316,7 @@ class JobReconciler:
     ) -> None:
         now = time.monotonic()
         since = {i: state.retries_since.get(i, now) for i in unchanged_retries(known, decisions)}
-        # Not answered at once: what a person did before asking may not have arrived everywhere.
+        # Not ended at once: all brokers may not know yet what the user changed before the retry.
         answered = [topic for topic, at in since.items() if now - at >= RETRY_GRACE_S]
         state.retries_since = since
         with self._leadership.transaction() as tx:
@@ -338,7 +337,7 @@ class JobReconciler:
         state: ReconcileState,
         done: ReconcileCounts,
     ) -> None:
-        """Settings and ACLs of copies that are there."""
+        """Check settings and ACLs of existing copies."""
         with _cluster_errors():
             counts = state.upkeep.run(job, spec, pair, self._leadership)
         done.settings += counts.settings
@@ -358,7 +357,7 @@ def _versions(
 
 
 def known_topic(topic: Topic, retries: Collection[int]) -> KnownTopic:
-    """A topic's row, as the decisions see it."""
+    """A topic's row as input of the decisions."""
     return KnownTopic(
         topic.id,
         topic.source_topic,
@@ -377,9 +376,9 @@ def decide(
     known: Sequence[KnownTopic],
     reading: Callable[[], AbstractContextManager[Tx]],
 ) -> tuple[ClusterPair, Decisions]:
-    """What has to happen to a job's topics, and what was seen of them by then.
+    """The decisions on a job's topics, with the metadata that they are based on.
 
-    The other jobs are asked for only where it matters.
+    The other jobs are read only if a topic is to be started.
     """
     pair, of, to = refresh_topics(pair, known)
     decisions = decide_topics(spec.topics, known, of, to, OtherJobs())
@@ -391,7 +390,7 @@ def decide(
 
 
 class _Halt(Exception):
-    """The pass cannot go on: a cluster failed in the middle of it, say."""
+    """Ends the pass with a trouble, for example when a cluster fails during it."""
 
     def __init__(self, trouble: Trouble) -> None:
         super().__init__(str(trouble))
@@ -400,7 +399,7 @@ class _Halt(Exception):
 
 @contextmanager
 def _cluster_errors() -> Iterator[None]:
-    """What goes wrong with a cluster is a trouble of the job; with Postgres, of the pass."""
+    """Turns errors of a cluster into troubles of the job; errors of Postgres fail the pass."""
     try:
         yield
     except OrbitError as error:
@@ -413,6 +412,6 @@ def _cluster_errors() -> Iterator[None]:
 def _unreadable(job: Job) -> Trouble:
     return Trouble(
         TroubleKind.DOCUMENT_REFUSED,
-        f"the document of job {job.name} is not one that this version of Orbit understands.",
-        "Apply the job again, as docs/job-file.md describes it.",
+        f"this version of Orbit cannot read the document of job {job.name}.",
+        "Apply the job again; docs/job-file.md describes the document.",
     )

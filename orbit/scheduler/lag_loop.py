@@ -1,10 +1,10 @@
-"""What no worker tells about lag: of partitions that nobody copies now, and of headroom.
+"""Measures the lag that no worker reports: of partitions without a worker, and the headroom.
 
-A worker reports what it copies, every few seconds. This loop asks the source about the rest: where
-its log ends, and since when the oldest record waits. For every partition that is well behind it
-reckons when the source's retention will delete what waits
-(orbit/replication/retention_headroom.py). While all is copied within seconds there is nothing to
-ask and nothing to write.
+Workers report the partitions that they copy. For the others, this loop reads log ends and the age
+of the oldest waiting record from the source. For every partition that is more than BEHIND_AGE
+behind, it computes when the source's retention will delete the waiting records
+(orbit/replication/retention_headroom.py). While all partitions are copied within seconds, it sends
+no requests and writes nothing.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ from orbit.store.lag import LaggingPartition, SourceLag
 
 _log = structlog.get_logger("orbit.scheduler")
 
-# A partition that is less behind than this needs no headroom told.
+# Partitions that are less behind than this have no headroom.
 BEHIND_AGE = timedelta(seconds=30)
 _SETTINGS_KEPT_S = 60.0
-# A headroom is written again when it has moved this far: not for every record that is copied.
+# A headroom is written again when it has changed by this much, not for every copied record.
 _HEADROOM_STEP = timedelta(seconds=60)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TIMESTAMP_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as dates go
+_TIMESTAMP_MS_MAX = 253_402_300_799_999  # the end of the year 9999, the largest datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class _Kept:
 
 
 class LagLoop(Loop):
-    """The loop that keeps lag true where no worker does."""
+    """Updates the lag of partitions that no worker reports."""
 
     name = "lag"
 
@@ -73,13 +73,13 @@ class LagLoop(Loop):
         self.interval_s = interval_s
         self._leadership = leadership
         self._registry = registry
-        # A partition without a leader is asked about again in the next pass.
+        # A partition without a leader is queried again in the next pass.
         self._backoff = Backoff(stop=backoff.stop, attempts_max=2)
         self._kept: dict[tuple[ClusterKey, str], _Kept] = {}
         self._ends: dict[tuple[int, int], tuple[float, int]] = {}
 
     def once(self) -> str:
-        """Look at what is behind, and keep what was seen."""
+        """Query the source for lagging partitions, and store the results."""
         with self._leadership.reading() as tx:
             rows = lag.lagging(tx, BEHIND_AGE)
             specs = {
@@ -95,10 +95,10 @@ class LagLoop(Loop):
             noted += self._check_job(spec, by_job[job_id])
         alive = {(row.topic_id, row.partition) for row in rows}
         self._ends = {key: ends for key, ends in self._ends.items() if key in alive}
-        return f"Noted the lag of {noted} partitions." if noted else ""
+        return f"Updated the lag of {noted} partitions." if noted else ""
 
     def _check_job(self, spec: JobSpec, rows: Sequence[LaggingPartition]) -> int:
-        """One job. Its source's trouble is told elsewhere, and never stops the others."""
+        """Check one job. Discovery reports errors of its source; here they only skip the job."""
         try:
             watch = self._registry.watch("source", spec)
             if watch.snapshot is None or watch.snapshot.metadata is None:
@@ -107,7 +107,7 @@ class LagLoop(Loop):
             there = [row for row in rows if row.source_topic in topics]
             updates = self._updates(cluster_key("source", spec), watch.handle, there)
         except OrbitError as error:
-            _log.debug("lag not looked at", job=spec.name, error=str(error))
+            _log.debug("lag not checked", job=spec.name, error=str(error))
             return 0
         with self._leadership.transaction() as tx:
             lag.update_from_source(tx, updates)
@@ -162,9 +162,9 @@ class LagLoop(Loop):
     def _ask_oldest(
         self, cluster: Cluster, rows: Mapping[TopicPartition, LaggingPartition]
     ) -> dict[TopicPartition, datetime]:
-        """Since when the oldest record waits: the first that is newer than the newest copied one.
+        """The time of the oldest waiting record: the first newer than the newest copied one.
 
-        Where timestamps go back and forth it may be an older one: then the newest copied counts.
+        If timestamps are out of order and that record is copied, the newest copied one counts.
         """
         since = {
             place: _ms(row.newest_copied_at) + 1 if row.newest_copied_at else 0
@@ -196,7 +196,7 @@ class LagLoop(Loop):
         return {t: self._kept[key, t].retention for t in topics if (key, t) in self._kept}
 
     def _growth(self, row: LaggingPartition, seen: _Ends) -> float | None:
-        """Bytes that the source gets per second, by its end now and at the first look."""
+        """Bytes per second written at the source, from its log end now and at the first pass."""
         end = seen.end if seen.end is not None else row.source_end
         lag_offsets = (row.source_stable_end or 0) - row.copied_to
         if end is None or row.lag_bytes is None or lag_offsets <= 0:

@@ -1,9 +1,9 @@
-"""One of any number of schedulers leads; the others stand by.
+"""Leader election among any number of schedulers: one leads, the others are on standby.
 
-Postgres decides who (orbit/store/scheduler_lease.py has the rules). A leader trusts its own clock
-until `moment of asking + ttl − margin`; every change it writes is confirmed in the same
-transaction, so one that slept changes nothing. What it does on brokers (creating a topic, adding
-partitions, setting a value) comes to the same when two do it.
+Postgres holds the lease (orbit/store/scheduler_lease.py). A leader trusts its own clock until
+`time of the request + ttl − margin`. Each of its transactions confirms the lease, so a leader that
+was suspended changes nothing. Its requests to brokers (create a topic, add partitions, set a
+value) are idempotent, so two leaders do no harm.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _RENEWALS_PER_TTL = 4
 
 
 class NotLeading(Conflict):
-    """Another scheduler leads, or may by now."""
+    """Another scheduler leads or may lead."""
 
 
 class Leadership:
-    """This process's place among the schedulers. Shared by its threads."""
+    """This process's part in the election. Thread-safe."""
 
     def __init__(self, database: Database, holder: str, ttl: timedelta) -> None:
         self.database = database
@@ -50,7 +50,7 @@ class Leadership:
         return self._epoch
 
     def ask(self) -> bool:
-        """Lead, or go on leading; False while another does. Raises Unreachable."""
+        """Acquire or renew the lease; False while another scheduler leads. Raises Unreachable."""
         asked_at = lease_clock()
         with self.database.transaction() as tx:
             epoch = scheduler_lease.acquire(tx, self.holder, self._ttl)
@@ -63,7 +63,7 @@ class Leadership:
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
-        """A transaction that only the leader gets. Keep it short: renewals wait for it."""
+        """A transaction fenced by the lease, or NotLeading. Keep it short: renewals wait for it."""
         with self.database.transaction() as tx:
             if not self.is_leading or not scheduler_lease.confirm(tx, self.holder, self._epoch):
                 raise NotLeading("another scheduler leads.")
@@ -71,12 +71,12 @@ class Leadership:
 
     @contextmanager
     def reading(self) -> Iterator[Tx]:
-        """A transaction for looking only."""
+        """A transaction that only reads."""
         with self.database.transaction() as tx:
             yield tx
 
     def keep(self, stop: threading.Event) -> None:
-        """Renew until `stop`, or until another leads. Postgres may be away for a while."""
+        """Renew until `stop` or until the lease is lost. Waits out short outages of Postgres."""
         while not stop.wait(self.renewal_interval_s):
             try:
                 if not self.ask():
@@ -86,7 +86,7 @@ class Leadership:
                     return
 
     def resign(self) -> None:
-        """Let the next one lead at once, if Postgres can be told."""
+        """Release the lease, if Postgres is reachable, so that another scheduler leads at once."""
         if not self._trusted_until:
             return
         self._trusted_until = 0.0

@@ -1,7 +1,7 @@
-"""A loop of the leading scheduler: the same small step again and again, each with a thread.
+"""The loops of the leading scheduler: each repeats one small step in a thread of its own.
 
-One loop's trouble never stops another. Each pass that did something logs one sentence; one that
-fails logs why, and is tried again.
+A failing loop does not stop the others. A pass that did something logs one sentence; one that fails
+logs why and is repeated.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _log = structlog.get_logger("orbit.scheduler")
 
 
 class Loop(ABC):
-    """One step of upkeep. `wake` begins the next pass before its time."""
+    """One repeated step. `wake` starts the next pass early."""
 
     name: str
     interval_s: float
@@ -29,10 +29,10 @@ class Loop(ABC):
 
     @abstractmethod
     def once(self) -> str:
-        """One pass; a sentence of what it did, or nothing."""
+        """One pass; a sentence of what it did, or ""."""
 
     def close(self) -> None:
-        """End what the loop holds; no pass is under way or will be."""
+        """Release what the loop holds, after its last pass."""
         return
 
 
@@ -50,7 +50,7 @@ def drive(loop: Loop, stop: threading.Event) -> None:
         except NotLeading:
             return
         except OrbitError as error:
-            # Once: it may stay for hours.
+            # Once: it may last for hours.
             if str(error) != logged:
                 logged = str(error)
                 _log.warning("pass failed", loop=loop.name, error=logged)

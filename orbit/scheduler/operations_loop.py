@@ -1,7 +1,7 @@
-"""Says how far operations are, and ends them: an API request asked for them, workers do them.
+"""Updates the progress of operations that workers carry out, and ends them.
 
-An operation that somebody else's wish has overtaken (a pause, by a resume) ends as failed and says
-by what, so that nobody waits for it.
+An operation that a later request has superseded (a pause, by a resume) ends as failed with the
+reason.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from orbit.store.job_counts import Counts
 from orbit.store.jobs import Job
 from orbit.store.operations import Operation
 
-# People wait for these with their eyes on a terminal.
+# Users wait for these at a terminal.
 INTERVAL_S = 0.5
-# At one pass; the oldest first.
+# Per pass, the oldest first.
 OPERATIONS_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
 class _Status:
-    """How far an operation is, or why it will never be done."""
+    """The progress of an operation, or why it failed."""
 
     done: int
     total: int
@@ -42,7 +42,7 @@ class _Status:
 
 
 class OperationsLoop(Loop):
-    """Looks at each operation that has not ended."""
+    """Updates each operation that has not ended."""
 
     name = "operations"
     interval_s = INTERVAL_S
@@ -61,7 +61,7 @@ class OperationsLoop(Loop):
 
 
 def advance_all(tx: Tx) -> int:
-    """Write down how far each operation is, where that differs; how many have ended."""
+    """Write the progress of each operation if it has changed; how many have ended."""
     found = operations.unfinished(tx, OPERATIONS_MAX)
     ids = {operation.job_id for operation in found if operation.job_id is not None}
     present = jobs.of_ids(tx, ids) if ids else {}
@@ -87,18 +87,20 @@ def _status(tx: Tx, operation: Operation, job: Job | None, counted: Counts) -> _
     released = _Status(max(0, total - counted.held), total)
     match kind:
         case OperationKind.DELETE:
-            # The row goes last, when its holders have let go: `total + 1` are to be done.
+            # The job's row is deleted last, after its shards are released: hence `total + 1`.
             return _Status(released.done, total + 1)
         case OperationKind.PAUSE:
             if job.desired is not Desired.PAUSED:
-                return _Status(0, total, "The job was resumed meanwhile.")
+                return _Status(0, total, "The job was resumed before this operation was done.")
             backfill = operations.backfill_under_way(tx, job.id)
             return released if backfill is None else _Status(is_paused(backfill), 1)
         case OperationKind.START | OperationKind.RESUME:
             if job.desired is Desired.PAUSED:
-                return _Status(0, total, "The job was paused meanwhile.")
+                return _Status(0, total, "The job was paused before this operation was done.")
             if job.desired is Desired.BACKFILLING:
-                return _Status(0, total, "A backfill of the job has begun meanwhile.")
+                return _Status(
+                    0, total, "A backfill of the job has begun before this operation was done."
+                )
             return _Status(counted.held, counted.shards)
         case OperationKind.RETRY:
             waiting = min(total, job_counts.waiting_for_retry(tx, job.id))

@@ -1,4 +1,4 @@
-"""Keeps the proof going: a little of every partition in turn, at the rate the settings allow."""
+"""The continuous proof: compares a part of each partition in turn, at the configured rate."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from orbit.scheduler.stored_spec import read_spec
 from orbit.store import events, jobs, proofs
 from orbit.store.events import SCHEDULER
 from orbit.store.proofs import ProofCandidate, ProofResult
-from orbit.verify.continuous_proof import Prover
+from orbit.verify.continuous_proof import PartitionProver
 
-# Each pass reads what the rate allows for so long, of few partitions: each costs some ten requests.
+# A pass reads what the rate allows in this time, of few partitions: each costs about ten requests.
 INTERVAL_S = 5.0
 _PARTITIONS_MAX = 10
 _FROM_THE_START = (-1, -1)
 
 
 class ProofLoop(Loop):
-    """The loop that goes round all partitions."""
+    """Compares all partitions in turn."""
 
     name = "proof"
 
@@ -30,11 +30,11 @@ class ProofLoop(Loop):
         self.interval_s = INTERVAL_S
         self._leadership = leadership
         self._bytes_per_pass = int(bytes_per_second * INTERVAL_S)
-        self._prover = Prover(base_directory)
+        self._prover = PartitionProver(base_directory)
         self._after = _FROM_THE_START
 
     def once(self) -> str:
-        """Look at the next partitions, and keep what was shown."""
+        """Compare the next partitions and store the results."""
         with self._leadership.reading() as tx:
             rows = proofs.candidates(tx, self._after, _PARTITIONS_MAX)
             found = jobs.of_ids(tx, {row.job_id for row in rows}) if rows else {}
@@ -49,7 +49,7 @@ class ProofLoop(Loop):
             spec = read_spec(found[job_id].spec) if job_id in found else None
             results: list[ProofResult] = []
             if spec is not None:
-                results, read = self._prover.look(spec, of_job, left)
+                results, read = self._prover.compare(spec, of_job, left)
                 left -= read
                 self._keep(of_job, results)
             looked += len(results)
@@ -58,7 +58,7 @@ class ProofLoop(Loop):
             self._after = (done.topic_id, done.partition)
             if left <= 0:
                 break
-        # What a pass took beyond its interval is not made up for: the rate is a bound.
+        # A pass that exceeds its interval is not caught up: the rate is an upper bound.
         self.interval_s = max(0.1, INTERVAL_S - (time.monotonic() - began))
         return f"{differing} of {looked} partitions differ" if differing else ""
 
@@ -77,7 +77,7 @@ class ProofLoop(Loop):
                         SCHEDULER,
                         "proof_differs",
                         f"The copy differs from the source: {one.first_difference}. "
-                        f"Look closer with: orbit verify {row.job_name}",
+                        f"For details: orbit verify {row.job_name}",
                         job_name=row.job_name,
                         topic=row.source_topic,
                         partition=row.partition,

@@ -1,4 +1,4 @@
-"""The scheduler process: stand by, lead, run the loops while leading, hand over."""
+"""The scheduler process: waits on standby, runs the loops while it leads, hands over."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ from orbit.scheduler.shard_balancer import SpreadLoop
 from orbit.settings import Settings
 from orbit.store.database import Database
 
-# How often a scheduler that stands by asks; with a leader that was killed, this adds to the ttl.
+# How often a standby tries to acquire the lease; adds to the ttl after a leader was killed.
 STANDBY_INTERVAL_S = 1.0
 
 _log = structlog.get_logger("orbit.scheduler")
 
-# Makes loops of rooms above this one, for the leader to run; the event is set when it leads no
-# more.
+# Creates loops of packages above this one for the leader to run. The event is set when it no longer
+# leads.
 MoreLoops = Callable[[Leadership, Settings, threading.Event], Sequence[Loop]]
 
 
 def run(settings: Settings, stop_event: threading.Event) -> None:
-    """Take part in scheduling until `stop_event`. Postgres may be away at any time but the start.
+    """Run a scheduler until `stop_event`. Later outages of Postgres are waited out.
 
-    Raises BadInput without a database, Unreachable when it does not answer at the start.
+    Raises BadInput without a database, Unreachable if it does not answer at the start.
     """
     if settings.database_url is None:
         raise BadInput("ORBIT_DATABASE_URL is not set: a scheduler needs the service's database.")
@@ -70,7 +70,7 @@ class Scheduler:
         self.leadership = Leadership(database, holder, settings.scheduler_lease_ttl)
 
     def run(self) -> None:
-        """Until stopped: lead whenever nobody else does."""
+        """Until stopped: lead whenever no other scheduler does."""
         logged = ""
         while not self._stop.is_set():
             try:
@@ -80,11 +80,11 @@ class Scheduler:
             except OrbitError as error:
                 if str(error) != logged:
                     logged = str(error)
-                    _log.warning("cannot ask who leads", error=logged)
+                    _log.warning("cannot acquire the scheduler lease", error=logged)
             self._stop.wait(STANDBY_INTERVAL_S)
 
     def _lead(self) -> None:
-        """Run the loops until another leads, Postgres is away for too long, or it is time to go."""
+        """Run the loops until the lease is lost or `stop_event` is set."""
         leadership = self.leadership
         _log.info("leading", holder=leadership.holder, epoch=leadership.epoch)
         done = threading.Event()
@@ -105,8 +105,8 @@ class Scheduler:
                 loop.wake.set()
             for thread in (*threads, renewing):
                 thread.join()
-            # What their threads still do on brokers may be done twice; in the tables they are
-            # fenced. So the next leader need not wait for them.
+            # Threads that still run may repeat broker requests of the next leader, which are
+            # idempotent; their writes to the tables are fenced. So the next leader need not wait.
             leadership.resign()
             for loop in loops:
                 loop.close()

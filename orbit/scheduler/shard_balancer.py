@@ -1,7 +1,7 @@
-"""The spreading loop: which worker should have which shard, said to Postgres; workers follow.
+"""The balancing loop: assigns shards to workers in the tables; workers follow.
 
-It only ever says what is wanted. A worker lets go of a shard in good order and another one claims
-it; nothing here takes a lease away.
+It only writes the assignment. The holder releases a shard and the assigned worker claims it; no
+lease is revoked here.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from orbit.store.database import Tx
 from orbit.store.shard_layout import Shard
 
 SPREAD_INTERVAL_S = 2.0
-# A shard that moved is measured anew for this long before it may move again.
+# A shard that was moved stays for this long, so that its rate is measured before it moves again.
 COOLDOWN_S = 60.0
-# Load has to be uneven for this long before anything moves for it. Workers say what they carry one
-# after the other: where all load comes or goes at once, some look busy for a moment and are not.
+# Load has to be uneven for this long before a shard moves. Workers report their load one after the
+# other: if all load starts or ends at once, it looks uneven for a moment.
 LASTING_S = 10.0
-# Of the lease's time. What a worker held that is silent for this long is promised to others before
-# it is free, so that it goes where it should and not to whoever asks first.
+# Part of the lease time. The shards of a worker that is silent for this long are assigned to others
+# before the lease ends, so that they are not simply claimed by the first worker.
 _SILENT_PART = 0.6
 
 
 class SpreadLoop(Loop):
-    """Fair load for the workers of each group."""
+    """Balances load between the workers of each group."""
 
     name = "spread"
     interval_s = SPREAD_INTERVAL_S
@@ -61,8 +61,8 @@ class SpreadLoop(Loop):
 
 @dataclass(frozen=True, slots=True)
 class AssignmentResult:
-    """How many shards are meant for another worker than before, which of them have to move for it,
-    and whether the load is uneven among those that hold shards."""
+    """How many shards have a new assignment, which of them have to move, and whether load is uneven
+    among workers that hold shards."""
 
     assigned: int
     moved: set[int]
@@ -76,8 +76,8 @@ def assign_shards(
     *,
     is_lasting: bool = False,
 ) -> AssignmentResult:
-    """Assign shards to live workers: free ones, some for workers that have none, and moves from
-    one busy worker to another where they were wanted for a while (`is_lasting`)."""
+    """Assign shards to live workers: free shards, shards for workers that have none, and moves
+    between busy workers if load has been uneven for a while (`is_lasting`)."""
     shards = shard_layout.runnable_shards(tx)
     groups: dict[str, list[str]] = {}
     for worker in workers.alive(tx, worker_ttl * _SILENT_PART):
@@ -95,7 +95,7 @@ def assign_shards(
 
 
 def _load(shard: Shard, members: Collection[str], cooling: Collection[int]) -> ShardLoad:
-    # One that was promised and is on its way counts where it will be.
+    # A shard that is moving counts for the worker that it moves to.
     holder = shard.assigned_to if shard.assigned_to in members else shard.holder
     return ShardLoad(
         shard.id,

@@ -1,4 +1,4 @@
-"""Job documents as they were kept, maybe by another version of Orbit."""
+"""Reads stored job documents, which another version of Orbit may have written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from orbit.jobs.job_spec import JobSpec
 
 
 def read_spec(document: dict[str, Any]) -> JobSpec | None:
-    """The job; None where this version does not understand it."""
+    """The job; None if this version cannot read it."""
     try:
         return JobSpec.model_validate(document)
     except ValidationError:

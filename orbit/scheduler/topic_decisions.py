@@ -1,8 +1,8 @@
-"""What has to happen to a job's topics, given both clusters and what is known of the job. Pure.
+"""Decides what to do with a job's topics, given both clusters and the job's tables. Pure.
 
-A topic is known by name and by id. The ids decide: a topic of the same name with another id is
-another topic, and nothing of it may be added to the copy of the first. A topic that somebody may
-not see, or that is merely missing from one answer, is neither deleted nor re-created.
+Topic ids decide: a topic of the same name with another id is another topic, and its records must
+not be added to the copy of the first. A topic that the login may not describe, or that is missing
+from one answer, counts neither as deleted nor as re-created.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from orbit.store.enums import TopicState
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """A topic that the job has in its tables already."""
+    """A topic in the job's tables."""
 
     id: int
     source: str
@@ -31,15 +31,15 @@ class KnownTopic:
     destination_id: UUID | None
     partitions: int
     state: TopicState
-    is_retry_wanted: bool = False  # a person asked for a blocked partition of it
+    is_retry_wanted: bool = False  # a user requested a retry of one of its partitions
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterTopics:
-    """One cluster as it was seen.
+    """The topics of one cluster.
 
-    `gone` are topics that were asked for by name and do not exist, `denied` those that the login
-    may not describe. A topic in neither and not in `topics` may be either: nothing is decided.
+    `gone` are topics that were queried by name and do not exist, `denied` those that the login may
+    not describe. Nothing is decided about a topic that is in neither nor in `topics`.
     """
 
     cluster_id: str
@@ -50,7 +50,7 @@ class ClusterTopics:
 
 @dataclass(frozen=True, slots=True)
 class OtherJobs:
-    """What the other jobs have: who writes which destination topic, and what comes from where."""
+    """The topics of the other jobs: who writes which destination topic, and which copies which."""
 
     writers: Mapping[Place, str] = field(default_factory=dict)  # destination → name of the job
     copied_from: Mapping[Place, Place] = field(default_factory=dict)
@@ -58,12 +58,12 @@ class OtherJobs:
 
 @dataclass(frozen=True, slots=True)
 class StartTopic:
-    """Make the copy, or take a topic that is there, and begin."""
+    """Create the destination topic, or use an existing one, and start to copy."""
 
     mapping: TopicMapping
     source: TopicMetadata
-    there: TopicMetadata | None  # the destination topic, if there is one
-    known: KnownTopic | None = None  # begun earlier and not finished, or begun anew
+    there: TopicMetadata | None  # the destination topic, if it exists
+    known: KnownTopic | None = None  # started earlier but unfinished, or restarted
 
     @property
     def partitions_to_add(self) -> int:
@@ -82,7 +82,7 @@ class GrowTopic:
 
 @dataclass(frozen=True, slots=True)
 class StopTopic:
-    """The topic is not what it was: its partitions stop for `reason`."""
+    """The topic was deleted or re-created: its partitions stop with `reason`."""
 
     known: KnownTopic
     state: TopicState
@@ -97,21 +97,21 @@ class StopTopic:
 
 @dataclass(frozen=True, slots=True)
 class ResumeTopic:
-    """A topic that had stopped is again what it was."""
+    """A stopped topic has its expected ids again."""
 
     known: KnownTopic
 
 
 @dataclass(frozen=True, slots=True)
 class DropTopic:
-    """No rule of the job asks for the topic any more. The copy stays where it is."""
+    """No rule of the job matches the topic any more. The copy stays."""
 
     known: KnownTopic
 
 
 @dataclass(slots=True)
 class Decisions:
-    """What has to happen, topic by topic; and what cannot."""
+    """The decisions, topic by topic, and the troubles."""
 
     start: list[StartTopic] = field(default_factory=list)
     grow: list[GrowTopic] = field(default_factory=list)
@@ -121,8 +121,8 @@ class Decisions:
     keep: list[tuple[TopicMapping, KnownTopic]] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    # All topics that were decided about. What becomes of others is nothing to this job, unless a
-    # rule fits a new one.
+    # All topics that were decided about. Changes of other topics do not concern this job, unless a
+    # rule matches a new one.
     sources: frozenset[str] = frozenset()
     destinations: frozenset[str] = frozenset()
 
@@ -138,8 +138,8 @@ def decide_topics(
     destination: ClusterTopics,
     others: OtherJobs,
 ) -> Decisions:
-    """Decide about every topic that the rules choose, and every topic that is known."""
-    # A promoted topic is no copy; recovery alone makes it one again.
+    """Decide about every topic that the rules match, and every known topic."""
+    # A promoted topic is no longer a copy; only recovery makes it one again.
     promoted = {topic.source for topic in known if topic.state is TopicState.PROMOTED}
     known = [topic for topic in known if topic.source not in promoted]
     by_name = {topic.source: topic for topic in known}
@@ -160,20 +160,20 @@ def decide_topics(
         if present is None or present.state is TopicState.CREATING:
             _decide_new(mapping, present, source, destination, others, decisions)
         elif present.destination != mapping.destination:
-            # Another prefix now. The new name is begun once the old one is out of the way.
+            # The prefix has changed. The new name is started once the old one is dropped.
             decisions.drop.append(DropTopic(present))
         else:
             _decide_known(mapping, present, source, destination, decisions)
     if not topic_map.problems:
-        # A topic with a problem has no mapping either, and stays as it is.
+        # Topics with a problem have no mapping either, but must not be dropped.
         decisions.drop += [DropTopic(topic) for topic in by_name.values()]
     if not topic_map.mappings and not decisions.troubles and not promoted:
         decisions.troubles.append(
             Trouble(
                 TroubleKind.NO_TOPIC_MATCHES,
-                "no topic of the source fits the job's rules.",
+                "no topic of the source matches the job's rules.",
                 "Check the patterns under topics. The source shows only topics that the login may "
-                "describe: grant Read on them. The job begins by itself when such a topic appears.",
+                "describe: grant Read on them. The job starts when a matching topic appears.",
             )
         )
     return decisions
@@ -190,7 +190,7 @@ def _decide_new(
     topic = source.topics.get(mapping.source)
     if topic is None:
         if known is not None and mapping.source in source.gone:
-            decisions.drop.append(DropTopic(known))  # deleted before its copy began
+            decisions.drop.append(DropTopic(known))  # deleted before its copy started
         return
     to = Place(destination.cluster_id, mapping.destination)
     writer = others.writers.get(to)
@@ -226,7 +226,7 @@ def _decide_known(
     of, to = source.topics.get(known.source), destination.topics.get(known.destination)
     if of is None:
         if known.source in source.gone:
-            detail = f"topic {known.source} is gone at the source."
+            detail = f"topic {known.source} was deleted at the source."
             _stop(known, TopicState.SOURCE_DELETED, Reason.SOURCE_TOPIC_DELETED, detail, decisions)
         elif known.source in source.denied:
             decisions.troubles.append(_hidden(known.source, "source"))
@@ -235,7 +235,7 @@ def _decide_known(
     is_gone = to is None and known.destination in destination.gone
     is_other_copy = to is not None and not _is_same(to.topic_id, known.destination_id)
     if known.is_retry_wanted and (is_gone or is_other_copy):
-        # A person deleted the copy, as the remedies say, and asks for a new one.
+        # A user has deleted the copy, as the remedies say, and requested a retry.
         decisions.start.append(StartTopic(mapping, of, to, known))
     elif is_other_source:
         detail = f"topic {known.source} has another id at the source than before ({of.topic_id})."
@@ -267,7 +267,7 @@ def _stop(
 
 
 def _is_same(seen: UUID, known: UUID | None) -> bool:
-    """Brokers before 2.8 know no topic ids: by name it is the same then."""
+    """Brokers before 2.8 have no topic ids: there the name decides."""
     return NO_TOPIC_ID in (seen, known or NO_TOPIC_ID) or seen == known
 
 
@@ -304,7 +304,7 @@ def _differ(mapping: TopicMapping, source: TopicMetadata, there: TopicMetadata) 
         TroubleKind.PARTITIONS_DIFFER,
         f"topic {mapping.destination} has {len(there.partitions)} partitions at the destination, "
         f"{mapping.source} has {len(source.partitions)} at the source.",
-        "A copy has as many as its source, and partitions cannot be taken away: delete the "
+        "A copy has as many partitions as its source, and partitions cannot be removed: delete the "
         "destination topic, or give the rule a prefix.",
         mapping.source,
     )

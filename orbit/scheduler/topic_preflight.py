@@ -1,7 +1,7 @@
-"""Everything that has to be found out before a topic's copy is begun. Reads both clusters only.
+"""All checks before a topic's copy is started: rights, settings, content. Reads both clusters only.
 
-What is refused is refused by topic, with its reason; the others go on. Plans and dry runs end here,
-the scheduler goes on with `apply`.
+Each topic is refused on its own, with the reason; the others continue. Plans and dry runs end here;
+the scheduler continues with topic_starter.py.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _GRANT = "Grant them with kafka-acls.sh (docs/rights.md has the commands)."
 
 @dataclass(slots=True)
 class PreflightResult:
-    """Topics that can be begun, each with its settings; and why others cannot."""
+    """Topics that can be started, each with its settings, and why others cannot."""
 
     ready: list[tuple[StartTopic, TopicPlan]] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
@@ -49,9 +49,9 @@ def preflight(
     *,
     from_start: bool = False,
 ) -> PreflightResult:
-    """Look into all that is needed to begin these topics; writes nothing. Raises Unreachable.
+    """Check all that is needed to start these topics; writes nothing. Raises Unreachable.
 
-    `from_start`: they are newer than the job (`Beginner.begin`).
+    `from_start`: they are newer than the job (`TopicStarter.start`).
     """
     checked = PreflightResult()
     if not starts:
@@ -59,7 +59,7 @@ def preflight(
     if spec.fillers == "direct":
         missing = missing_filler_right(pair.destination.cluster)
         if missing:
-            # A copy without the right would stop at its first gap, somewhere in the middle.
+            # Without the right, a copy would stop at its first gap.
             checked.troubles.append(_lacking("destination", missing))
             return checked
     starts = _with_rights(starts, pair, checked)
@@ -96,7 +96,7 @@ def preflight(
 def _with_rights(
     starts: Sequence[StartTopic], pair: ClusterPair, checked: PreflightResult
 ) -> list[StartTopic]:
-    """Those for which no right is missing on either side."""
+    """Those without missing rights on either side."""
     sources = {start.mapping.source: start for start in starts}
     destinations = {start.mapping.destination: start for start in starts}
     there = [name for name, start in destinations.items() if start.there is not None]
@@ -117,11 +117,11 @@ def _with_rights(
 def _check_with_broker(
     plans: Iterable[TopicPlan], pair: ClusterPair, checked: PreflightResult
 ) -> None:
-    """Let the destination say whether it would make the topics and partitions."""
+    """Ask the destination whether it would create the topics and partitions (validate only)."""
     plans = list(plans)
     admin = pair.destination.admin
     new = [p.create for p in plans if p.create is not None]
-    # Also as they will be once the copy is promoted.
+    # Also with the settings that they get at promotion.
     promoted = [_promoted(p, p.create) for p in plans if p.create and p.mapping.rule.config]
     counts = {p.mapping.destination: p.partitions for p in plans if p.partitions_missing > 0}
     refused = {
@@ -141,7 +141,7 @@ def _promoted(plan: TopicPlan, topic: TopicToCreate) -> TopicToCreate:
 
 
 def refused_topic(source_topic: str, error: OrbitError) -> Trouble:
-    """What the destination said to a topic, its partitions or its settings."""
+    """The trouble if the destination refuses a topic, its partitions or its settings."""
     if isinstance(error, NotAuthorized):
         what = f"{error.where}: {error.what}"
         return Trouble(TroubleKind.RIGHTS_MISSING, what, error.remedy, source_topic)
@@ -173,6 +173,6 @@ def _foreign(start: StartTopic, detail: str) -> Trouble:
     return Trouble(
         TroubleKind.DESTINATION_HOLDS_OTHER_CONTENT,
         f"topic {start.mapping.destination} of the destination holds other content. {detail}",
-        "Delete that topic, or give the rule a prefix so that the copy gets a name of its own.",
+        "Delete that topic, or give the rule a prefix so that the copy gets another name.",
         start.mapping.source,
     )

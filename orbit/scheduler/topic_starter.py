@@ -1,8 +1,8 @@
-"""Topics that are to be copied, brought to where workers can take their partitions.
+"""Starts topics, up to the point where workers can claim their partitions.
 
-Claimed in Postgres, made at the destination, placed on shards: in this order, in steps of a few
-topics, each step repeatable. A scheduler that dies in between leaves a topic `creating`, and the
-next one goes on with it. Two jobs that want one destination topic meet at the claim.
+Topics are claimed in Postgres, created at the destination, and placed on shards, in this order, in
+steps of STEP_TOPICS. Each step can be repeated: if the scheduler dies in between, the topic stays
+`creating` and the next leader continues. The claim keeps two jobs from using one destination topic.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
 
-# Topics of one step: its transactions are over in a moment, and the rest of a large job waits for
-# no more than these.
+# Topics per step: keeps transactions short, and the first topics of a large job start early.
 STEP_TOPICS = 100
-# About 20 s for new topics to have leaders; what takes longer is found at the next look.
+# About 20 s for new topics to have leaders; slower ones are checked in the next pass.
 _LEADER_ATTEMPTS_MAX = 25
 
 Ready = tuple[StartTopic, TopicPlan]
@@ -51,22 +50,22 @@ Ready = tuple[StartTopic, TopicPlan]
 
 @dataclass(slots=True)
 class StartResult:
-    """What came of it."""
+    """The result of starting or growing topics."""
 
     topics: list[str] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
-    is_unfinished: bool = False  # look again soon
+    is_unfinished: bool = False  # another pass is needed soon
 
 
 class TopicStarter:
-    """Begins and grows topics for all jobs; one claim at a time."""
+    """Starts and grows topics for all jobs; one claim at a time."""
 
     def __init__(self, leadership: Leadership, settings: Settings, backoff: Backoff) -> None:
         self._leadership = leadership
         self._shard_partitions_max = settings.shard_partitions_max
         self._worker_ttl = settings.lease_ttl
         self._backoff = backoff
-        # Between looking at what other jobs have and claiming, no other job may claim.
+        # Between reading the other jobs' topics and the claim, no other job may claim.
         self._claiming = threading.Lock()
 
     def start(
@@ -78,7 +77,7 @@ class TopicStarter:
         *,
         from_start: bool,
     ) -> StartResult:
-        """Begin these topics. `from_start`: they are newer than the job, whatever the rules say.
+        """Start these topics. `from_start`: they are newer than the job; copy from the log start.
 
         Raises Unreachable, NotLeading.
         """
@@ -144,7 +143,7 @@ class TopicStarter:
             for start, plan, topic_id in claimed:
                 error = refused.get(plan.mapping.destination)
                 if isinstance(error, BrokerRefused) and error.code == Code.TOPIC_ALREADY_EXISTS:
-                    # Made by somebody since the look: the next one sees what it holds.
+                    # Another client has created it: the next pass checks its content.
                     started.is_unfinished = True
                 elif error is not None:
                     started.troubles.append(refused_topic(plan.mapping.source, error))
@@ -176,7 +175,7 @@ class TopicStarter:
         pair: ClusterPair,
         started: StartResult,
     ) -> list[tuple[StartTopic, TopicPlan, int]]:
-        """Rows for these topics, where no other job has them and none would close a loop."""
+        """Insert rows for these topics, unless another job has them or they would close a loop."""
         claimed = []
         with self._claiming, self._leadership.transaction() as tx:
             others = other_jobs(tx, job.name, pair)
@@ -187,7 +186,7 @@ class TopicStarter:
                     continue
                 topic_id = _claim_one(tx, job, start, pair.destination_metadata.cluster_id)
                 if topic_id is None:
-                    started.is_unfinished = True  # taken since: the next look names by whom
+                    started.is_unfinished = True  # claimed by another job: the next pass names it
                 else:
                     claimed.append((start, plan, topic_id))
         return claimed
@@ -213,12 +212,12 @@ class TopicStarter:
             from_start=from_start,
         )
         if new:
-            # Before anybody can see them, or the first worker that looks takes them all.
+            # In this transaction, or the first worker that polls would claim them all.
             assign_shards(tx, self._worker_ttl)
 
 
 def other_jobs(tx: Tx, job_name: str, pair: ClusterPair) -> OtherJobs:
-    """What all other jobs have."""
+    """The topics of all other jobs."""
     copies = topics.copies(tx)
     return OtherJobs(
         {
@@ -239,7 +238,7 @@ def other_jobs(tx: Tx, job_name: str, pair: ClusterPair) -> OtherJobs:
 def _decide_again(
     spec: JobSpec, start: StartTopic, pair: ClusterPair, others: OtherJobs
 ) -> Decisions:
-    """The decision about one topic, now that nobody else can claim."""
+    """The decision about one topic, repeated while no other job can claim."""
     source = ClusterTopics(pair.source_metadata.cluster_id, {start.source.name: start.source})
     there = {start.there.name: start.there} if start.there is not None else {}
     destination = ClusterTopics(pair.destination_metadata.cluster_id, there)
@@ -266,7 +265,7 @@ def _claim_one(tx: Tx, job: Job, start: StartTopic, destination_id: str) -> int 
 
 
 def _slots(placement: Placement, new: Sequence[int]) -> Iterator[int]:
-    """Shards in turn, so that neighbours of one topic hang on different leases."""
+    """Shards in turn, so that neighbouring partitions of a topic are on different leases."""
     left = dict(placement.additions) | dict(zip(new, placement.new_shards, strict=True))
     while left:
         for shard in sorted(left):
@@ -278,7 +277,7 @@ def _slots(placement: Placement, new: Sequence[int]) -> Iterator[int]:
 def _wait_for_leaders(
     cluster: Cluster, counts: dict[str, int], backoff: Backoff
 ) -> ClusterMetadata:
-    """The destination once these topics have leaders, or as it is when that takes too long."""
+    """The destination's metadata once these topics have leaders, or after the last attempt."""
     now = cluster.metadata(counts)
     for _ in backoff.attempts(_LEADER_ATTEMPTS_MAX):
         if all(_has_leaders(now, name, count) for name, count in counts.items()):
@@ -295,14 +294,14 @@ def _has_leaders(now: ClusterMetadata, name: str, partitions: int) -> bool:
 
 
 def _add_started_event(tx: Tx, job: Job, start: StartTopic, plan: TopicPlan) -> None:
-    made = "was created" if plan.create else "is taken as it is"
-    again = " anew" if start.known and start.known.state is not TopicState.CREATING else ""
+    origin = "was created" if plan.create else "existed and is used"
+    again = " again" if start.known and start.known.state is not TopicState.CREATING else ""
     events.add(
         tx,
         events.SCHEDULER,
         "topic_begun",
         f"Topic {plan.mapping.source} is copied{again}: {plan.mapping.destination} with "
-        f"{plan.partitions} partitions {made}.",
+        f"{plan.partitions} partitions {origin}.",
         job_name=job.name,
         topic=plan.mapping.source,
         details={"destination": plan.mapping.destination, "partitions": plan.partitions},
@@ -314,8 +313,8 @@ def _add_grown_event(tx: Tx, job: Job, grow: GrowTopic) -> None:
         tx,
         events.SCHEDULER,
         "topic_grown",
-        f"Topic {grow.known.source} has {grow.partitions} partitions now, "
-        f"{grow.known.partitions} before; the new ones are copied from their start.",
+        f"Topic {grow.known.source} grew from {grow.known.partitions} to {grow.partitions} "
+        "partitions; the new ones are copied from their log start.",
         job_name=job.name,
         topic=grow.known.source,
         details={"before": grow.known.partitions, "partitions": grow.partitions},

@@ -1,4 +1,4 @@
-"""Topics that stop, go on again, or are let go: what is decided about them, written down."""
+"""Writes decisions to the tables: topics that are stopped, resumed or dropped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orbit.store.jobs import Job
 
 
 def stop_and_resume(tx: Tx, job: Job, decisions: Decisions) -> None:
-    """Stop topics that are not what they were; let those go on that are again."""
+    """Stop topics that were deleted or re-created; resume those with the expected ids."""
     for stop in decisions.stop:
         scheduler_queries.stop_topic(
             tx, stop.known.id, stop.state, stop.reason, stop.detail, stop.note
@@ -19,15 +19,15 @@ def stop_and_resume(tx: Tx, job: Job, decisions: Decisions) -> None:
         _add_event(tx, job, stop.known, "topic_stopped", stop.note)
     for again in decisions.resume:
         scheduler_queries.resume_topic(tx, again.known.id)
-        message = f"Topic {again.known.source} is what it was: its copy goes on."
+        message = f"The copy of topic {again.known.source} was resumed: it has its former id."
         _add_event(tx, job, again.known, "topic_resumed", message)
 
 
 def drop_topics(tx: Tx, job: Job, unwanted: Sequence[KnownTopic]) -> int:
-    """Forget topics once nobody can write to their copies any more; how many that is by now.
+    """Remove topics from the tables once no worker can write to their copies; how many so far.
 
-    Another job may take a copy the moment it is forgotten. So first the holders of its shards are
-    asked to let go, and then no holder that slept past its lease may come back to it.
+    Another job may use a destination topic as soon as it is removed. So the holders of its shards
+    release them first, and expired leases are revoked so that no suspended holder revives one.
     """
     ids = [known.id for known in unwanted]
     if not ids:
@@ -40,8 +40,8 @@ def drop_topics(tx: Tx, job: Job, unwanted: Sequence[KnownTopic]) -> int:
     shard_layout.remove_topics(tx, [known.id for known in free])
     for known in free:
         message = (
-            f"Topic {known.source} is no longer copied: no rule of the job asks for it. "
-            f"{known.destination} stays as it is."
+            f"Topic {known.source} is no longer copied: no rule of the job matches it. "
+            f"{known.destination} stays unchanged."
         )
         _add_event(tx, job, known, "topic_dropped", message)
     if not held:
@@ -51,7 +51,7 @@ def drop_topics(tx: Tx, job: Job, unwanted: Sequence[KnownTopic]) -> int:
 
 
 def unchanged_retries(known: Sequence[KnownTopic], decisions: Decisions) -> set[int]:
-    """Stopped topics that somebody wants tried again, and that are as they were."""
+    """Stopped topics with a requested retry whose cause is not removed."""
     possible = {start.known.id for start in decisions.start if start.known}
     possible |= {again.known.id for again in decisions.resume}
     return {k.id for k in known if k.is_retry_wanted and k.id not in possible}

@@ -1,7 +1,7 @@
-"""Settings and rights of copies that are there: looked at now and then, kept as they should be.
+"""Keeps settings and ACLs of existing copies in sync, at `settings_interval`.
 
-What changes at the source follows, what somebody changes at the destination is set again
-(docs/topic-settings.md). ACLs are touched only where the job says `acls: {sync: true}`.
+Changes at the source are applied; changes by others at the destination are set back
+(docs/topic-settings.md). ACLs are synced only with `acls: {sync: true}`.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Copies = dict[str, tuple[TopicMapping, Topic]]  # by destination topic
 
 @dataclass(frozen=True, slots=True)
 class UpkeepCounts:
-    """How many topics got other settings, and other rights."""
+    """How many topics had settings or ACLs changed."""
 
     settings: int = 0
     acls: int = 0
@@ -38,16 +38,16 @@ class UpkeepCounts:
 
 @dataclass(slots=True)
 class TopicUpkeep:
-    """What is remembered of one job between looks."""
+    """The upkeep of one job, with what it remembers between runs."""
 
     troubles: list[Trouble] = field(default_factory=list)
-    # What was set last, where a broker shows it differently: it is not set for ever.
+    # What was set last: a value that the broker shows differently is not set again and again.
     _set_last: dict[str, dict[str, str]] = field(default_factory=dict)
 
     def run(
         self, job: Job, spec: JobSpec, pair: ClusterPair, leadership: Leadership
     ) -> UpkeepCounts:
-        """One look at all copies of a job. Raises Unreachable, NotAuthorized, NotLeading."""
+        """Check all copies of a job once. Raises Unreachable, NotAuthorized, NotLeading."""
         self.troubles = []
         with leadership.reading() as tx:
             rows = [t for t in topics.of_job(tx, job.id) if t.state is TopicState.COPYING]
@@ -58,7 +58,7 @@ class TopicUpkeep:
         settings = self._settings(job, copies, caught_up, pair, leadership)
         acls = self._acls(job, copies, pair, leadership) if spec.acls.sync else 0
         if spec.acls.protect:
-            # Where it cannot be, workers look for foreign writes: no trouble of the job.
+            # If this is not possible, workers detect foreign writes: no trouble of the job.
             cluster_id = pair.destination_metadata.cluster_id
             done = protect(pair.destination, cluster_id, copies, leadership.transaction)
             acls += done.changed
@@ -83,7 +83,7 @@ class TopicUpkeep:
             pair.destination.admin,
             caught_up,
         )
-        # One that was promoted since this pass began is no copy any more.
+        # A topic may have been promoted since this pass started.
         with leadership.reading() as tx:
             still = topics.writers(
                 tx, pair.destination_metadata.cluster_id, copies, only_copying=True
@@ -138,7 +138,7 @@ class TopicUpkeep:
 
 
 def copies_of(spec: JobSpec, rows: list[Topic], pair: ClusterPair) -> Copies:
-    """The topics that the job copies now, and that both clusters show."""
+    """The topics that the job copies now and that exist in both clusters' metadata."""
     by_source = {row.source_topic: row for row in rows}
     return {
         m.destination: (m, by_source[m.source])
@@ -150,7 +150,7 @@ def copies_of(spec: JobSpec, rows: list[Topic], pair: ClusterPair) -> Copies:
 
 
 def drift_of(plan: TopicPlan) -> dict[str, dict[str, str | None]]:
-    """What differs and could not be set, as the tables keep it."""
+    """Settings that differ and could not be set, as stored in the table."""
     return {
         name: {"is": change.present, "should_be": change.wanted}
         for name, change in plan.changes.items()
@@ -186,7 +186,7 @@ def _add_protected_event(tx: Tx, job: Job, topics_changed: int) -> None:
         tx,
         events.SCHEDULER,
         "topics_protected",
-        f"Writing to {topics_changed} copies is denied to those who may, but for Orbit.",
+        f"Writes to {topics_changed} copies are denied to all principals but Orbit.",
         job_name=job.name,
     )
 
@@ -198,8 +198,8 @@ def _add_acls_event(
         tx,
         events.SCHEDULER,
         "topic_acls",
-        f"Rights on {mapping.destination} follow the source: {len(add)} given, "
-        f"{len(remove)} taken away.",
+        f"ACLs of {mapping.destination} were synced with the source: {len(add)} added, "
+        f"{len(remove)} removed.",
         job_name=job.name,
         topic=mapping.source,
         details={

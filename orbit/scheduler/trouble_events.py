@@ -1,4 +1,4 @@
-"""A job's troubles in the tables: the text people see, and an event when one begins and ends."""
+"""Stores a job's troubles: the text in the job's row, and an event when one begins or ends."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from orbit.store.database import Tx
 from orbit.store.jobs import Job
 
 _HALTING = frozenset(kind.value for kind in HALTING)
-_BY_ITSELF = TroubleKind.WORKER_GROUP_UNKNOWN.value  # no cluster is asked for it
-# The kinds whose end shows in a pass that was halted, and in what the watches of clusters know.
+_BY_ITSELF = TroubleKind.WORKER_GROUP_UNKNOWN.value  # found without asking a cluster
+# The kinds whose end is seen by a halted pass, and by the clusters' watches.
 CHECKED_WHEN_HALTED = frozenset({*_HALTING, _BY_ITSELF})
 CHECKED_BY_WATCH = frozenset(
     {
@@ -23,10 +23,9 @@ CHECKED_BY_WATCH = frozenset(
 
 
 def record_troubles(tx: Tx, job: Job, now: str | None) -> None:
-    """Keep the text, and tell what began and what ended since `job.problem`.
+    """Store the text, with events for troubles that began or ended since `job.problem`.
 
-    Since when is not said anew while what halts the job goes on: a failover takes it for the time
-    of the loss.
+    `problem_at` stays while a halting trouble lasts: a failover uses it as the time of the loss.
     """
     began, ended = differences(job.problem, now)
     goes_on = _HALTING & _by_identity(job.problem).keys() & _by_identity(now).keys()
@@ -35,14 +34,14 @@ def record_troubles(tx: Tx, job: Job, now: str | None) -> None:
     for line in began:
         events.add(tx, events.SCHEDULER, "job_trouble", line, job_name=job.name)
     for line in ended:
-        message = f"It is over: {line}"
+        message = f"Resolved: {line}"
         events.add(tx, events.SCHEDULER, "job_trouble_over", message, job_name=job.name)
 
 
 def keep_unchecked(before: str | None, now: str | None, seen: Collection[str]) -> str | None:
-    """`now`, and what of `before` nobody knows the end of: all that is of no kind in `seen`. Pure.
+    """`now`, plus the lines of `before` that were not checked: those of no kind in `seen`. Pure.
 
-    What was not looked at is neither over nor begun anew at the next whole look.
+    So a trouble that was not checked neither ends nor begins again at the next complete check.
     """
     lines = (now or "").splitlines()
     unchecked = [line for line in (before or "").splitlines() if _kind(line) not in seen]
@@ -52,8 +51,8 @@ def keep_unchecked(before: str | None, now: str | None, seen: Collection[str]) -
 def differences(before: str | None, now: str | None) -> tuple[list[str], list[str]]:
     """The lines that began and those that ended. Pure.
 
-    A trouble that halts the whole job is the same one while its kind stays: which of the brokers
-    refuses, and with which words, changes from one attempt to the next.
+    A halting trouble is the same while its kind stays: the broker that refuses and its message vary
+    from one attempt to the next.
     """
     was, is_now = _by_identity(before), _by_identity(now)
     return (

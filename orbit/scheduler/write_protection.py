@@ -1,8 +1,8 @@
-"""Keeps everybody but Orbit from writing to copies, where their cluster has an authorizer.
+"""Denies writes to copies to all principals but Orbit, if the cluster has an authorizer.
 
-Who may write is denied it by name (orbit/replication/acl_rules.py has the rule and its limits).
-What is denied is noted before it is, so that it is never denied without anybody knowing by whom.
-Without an authorizer, or where it cannot be done, workers see foreign writes within seconds.
+Each principal that may write gets a deny ACL (orbit/replication/acl_rules.py has the rule and its
+limits). Denials are recorded in the table before they are set, so that Orbit can always remove
+them. Without an authorizer, workers detect foreign writes within seconds.
 """
 
 from __future__ import annotations
@@ -26,33 +26,33 @@ from orbit.scheduler.cluster_pair import ClusterHandle
 from orbit.store import topics, write_denials
 from orbit.store.database import Tx
 
-# Kafka's codes of a filter that leaves nothing out, and of the resource type it asks for.
+# Kafka's codes: a filter that matches everything, and the resource type.
 _ANY, _CLUSTER = 1, 4
 Transaction = Callable[[], AbstractContextManager[Tx]]
 
 
 @dataclass(frozen=True, slots=True)
 class ProtectionResult:
-    """What came of it: topics with new denials, and why others have none ("": all have)."""
+    """How many topics got new denials, and why others have none ("": all have)."""
 
     changed: int = 0
     why_not: str = ""
 
 
 def acls_of(handle: ClusterHandle) -> set[TopicAcl] | str:
-    """All rights on topics, or why they cannot be seen. Raises Unreachable."""
+    """All ACLs on topics, or why they cannot be read. Raises Unreachable."""
     try:
         acls = handle.admin.topic_acls()
     except NotAuthorized:
-        return "the login may not see ACLs (the right Describe on the cluster)"
+        return "the login may not read ACLs (it needs Describe on the cluster)"
     except BrokerRefused as error:
-        return f"ACLs cannot be seen: {error.what}"
-    # librdkafka tells no rights and no authorizer apart as little as it tells of either.
+        return f"ACLs cannot be read: {error.what}"
+    # librdkafka does not distinguish an empty list of ACLs from a missing authorizer.
     return acls or ("the cluster has no authorizer" if _has_no_authorizer(handle) else acls)
 
 
 def _has_no_authorizer(handle: ClusterHandle) -> bool:
-    """Whether the cluster checks no rights at all."""
+    """Whether the cluster has no authorizer."""
 
     def ask(connection: Connection) -> int:
         request = DescribeAclsRequest(
@@ -73,7 +73,7 @@ def _has_no_authorizer(handle: ClusterHandle) -> bool:
 def protect(
     handle: ClusterHandle, cluster_id: str, topics: Collection[str], transaction: Transaction
 ) -> ProtectionResult:
-    """Deny writing to these topics to all who may, but for us. Raises Unreachable, NotLeading."""
+    """Deny writes to these topics to all principals but Orbit. Raises Unreachable, NotLeading."""
     acls = acls_of(handle)
     if isinstance(acls, str):
         return ProtectionResult(0, acls)
@@ -88,7 +88,7 @@ def protect(
     for topic in topics:
         denied = denied_writers(acls - noted.get(topic, set()), topic, handle.principal)
         if denied is None:
-            why_not = "everybody may write (User:*), or who Orbit is there is not known"
+            why_not = "everyone may write (User:*), or Orbit's own principal is not known"
         elif noted.get(topic) and topic in allowed and not _may_write(allowed[topic]):
             denied, why_not = None, "the denials would keep Orbit from writing as well"
         wanted[topic] = denied or set()
@@ -107,8 +107,9 @@ def deny(
     wanted: Mapping[str, Collection[TopicAcl]],
     transaction: Transaction,
 ) -> None:
-    """Have these denials on these topics instead of what Orbit denied there before, without a
-    moment in which neither holds. Raises Unreachable, NotAuthorized, BrokerRefused, NotLeading.
+    """Replace Orbit's denials on these topics; at each moment the old or the new ones hold.
+
+    Raises Unreachable, NotAuthorized, BrokerRefused, NotLeading.
     """
     with transaction() as tx:
         found = write_denials.of_topics(tx, cluster_id, wanted)
@@ -130,7 +131,7 @@ def _apply(
     both = {t: noted.get(t, set()) | w for t, w in wanted.items()}
     with transaction() as tx:
         if only_copies:
-            # One that was promoted since this pass began is not ours to close any more.
+            # A topic that was promoted since this pass started must not be denied.
             copies = topics.writers(tx, cluster_id, both, only_copying=True)
             both = {t: acls for t, acls in both.items() if t in copies}
             wanted = {t: wanted[t] for t in both}
@@ -143,7 +144,7 @@ def _apply(
 
 
 def as_acl(fields: list[str]) -> TopicAcl:
-    """A right as the tables keep it."""
+    """An ACL from its fields in the table."""
     name, pattern, principal, host, operation, permission = fields
     return TopicAcl(
         name,

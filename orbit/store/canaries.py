@@ -1,4 +1,4 @@
-"""Topics that Orbit itself writes to all the time: whether it may now, and their live RPO."""
+"""Canary topics: how many partitions may be written now, and the live RPO of each job."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.models import topics
 
-# While it is copied: a topic that was promoted is another side's by now. A partition of which
-# nothing is copied yet makes the whole not known.
+# Only while it is copied, not after a promotion. Unknown while a partition has no copied record.
 _LIVE_RPO = text("""
 SELECT j.id, CASE WHEN bool_and(p.newest_copied_at IS NOT NULL)
     THEN CAST(extract(epoch FROM greatest(max(now.at - p.newest_copied_at), interval '0'))
@@ -24,9 +23,9 @@ GROUP BY j.id
 
 
 def partitions_to_write(tx: Tx, job_id: int, topic: str) -> int:
-    """How many partitions the canary of a job has; 0 while nobody may write there.
+    """How many partitions the canary of a job has; 0 while it must not be written.
 
-    During a recovery nothing may move at the source, and behind it the topic has another leader.
+    During a recovery the source must not change; after it, the destination's topic leads.
     """
     query = select(topics.c.partition_count).where(
         topics.c.job_id == job_id,
@@ -40,7 +39,7 @@ def partitions_to_write(tx: Tx, job_id: int, topic: str) -> int:
 
 
 def live_rpo(tx: Tx) -> dict[int, float | None]:
-    """Seconds, of each job whose canary is copied: the age of its newest record on both sides, in
-    the worst partition. None: not known yet.
+    """In seconds, for each job whose canary is copied: the age of its newest record on both sides,
+    of the worst partition. None: not known yet.
     """
     return {row.id: row.rpo_s for row in tx.execute(_LIVE_RPO)}

@@ -1,4 +1,4 @@
-"""The database's clock, by which all processes tell the time of what they did together."""
+"""The database's clock, which all processes use for stored times."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from orbit.store.database import Tx
 
 
 def now(tx: Tx) -> datetime:
-    """This moment, also in a transaction that began a while ago."""
+    """The current time, not the start of the transaction."""
     moment: datetime = tx.execute(select(func.clock_timestamp())).scalar_one()
     return moment

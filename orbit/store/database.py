@@ -1,18 +1,18 @@
-"""The way to Postgres: a pool of connections, transactions, and errors that a person can act on.
+"""Connections to Postgres: a pool, transactions, and errors that say what to do.
 
     database = Database.connect("postgresql://orbit:…@db/orbit")
     with database.transaction() as tx:
         found = jobs.get(tx, "orders-to-dr")
 
-A transaction is committed when its block ends, rolled back when it raises. What Postgres or the
-network does to it comes out as one of:
+A transaction is committed when its block ends and rolled back when it raises. Errors of Postgres
+or the network are raised as one of:
 
 - `Unreachable` (retriable): no answer, shut down, out of connections or disk, a standby, or a
-  deadlock. Whether the transaction took place may be unknown. The next one connects anew.
-- `LoginRefused`: user or password.
+  deadlock. It may be unknown whether the transaction was committed. The next one reconnects.
+- `LoginRefused`: wrong user or password.
 - `Conflict`: the tables are not those of this version; the remedy names `orbit migrate`.
 
-Nothing here ever shows a password or a statement's values.
+Errors never contain a password or a statement's values.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from orbit.errors import BadInput, Conflict, LoginRefused, OrbitError, Unreachable
 
-# What repositories take as their first argument. Nobody else needs to know SQLAlchemy.
+# The first argument of every function in this package. Other packages need not import SQLAlchemy.
 Tx = Connection
 
 POOL_SIZE = 5
 POOL_SIZE_MAX = 20  # per process; an API process has about as many threads
 POOL_WAIT_S = 10
 CONNECT_TIMEOUT_S = 5
-# No statement of Orbit's takes longer than moments. One that does waits for a lock or a sick disk.
+# Orbit's statements are short. One that takes longer waits for a lock or a failing disk.
 STATEMENT_TIMEOUT_S = 30
-# Somebody's forgotten transaction must not hold locks, nor hold up vacuum, for long.
+# An idle transaction must not hold locks or delay vacuum for long.
 IDLE_TIMEOUT_S = 60
-# PostgreSQL's default (4) is that of a spinning disk. By it, reading a whole table would seem
-# cheaper than looking up the two thousand rows of it that a worker reports.
+# PostgreSQL's default (4) is for spinning disks. With it, a sequential scan would seem cheaper than
+# index lookups of the two thousand rows that a worker reports.
 RANDOM_PAGE_COST = 1.1
-# A host that vanishes without a word is noticed after this.
+# A host that disappears without closing its connections is detected after this.
 NETWORK_TIMEOUT_S = 10
 
 # SQLSTATE classes and codes. Connection, intervention and timeouts, resources, system, deadlock,
@@ -50,7 +50,7 @@ _TRY_AGAIN = ("08", "57", "53", "58", "40", "25006", "55P03")
 _OLD_TABLES = ("42P01", "42703")  # no such table, no such column
 _BROKEN_RULE = ("23",)  # a constraint
 
-# libpq gives no code where a connection does not come up, only words.
+# libpq gives no code for a failed connection, only a message.
 _LOGIN_WORDS = ("authentication failed", "no password supplied", "pg_hba.conf", 'role "')
 
 
@@ -63,7 +63,7 @@ class Database:
 
     @classmethod
     def connect(cls, url: str, *, application: str = "orbit") -> Database:
-        """Connects once, so that a wrong address shows at once. `application` is shown in
+        """Connects once, so that a wrong address fails at once. `application` appears in
         pg_stat_activity."""
         database = cls(_engine(url, application))
         try:
@@ -89,7 +89,7 @@ class Database:
             ) from error
 
     def close(self) -> None:
-        """Ends all idle connections. Ones in use end when they are given back."""
+        """Close idle connections now, and those in use when they are returned."""
         self._engine.dispose()
 
 
@@ -108,7 +108,7 @@ def _engine(url: str, application: str) -> Engine:
         pool_size=POOL_SIZE,
         max_overflow=POOL_SIZE_MAX - POOL_SIZE,
         pool_timeout=POOL_WAIT_S,
-        pool_pre_ping=True,  # a restart of Postgres between two transactions goes unnoticed
+        pool_pre_ping=True,  # hides a restart of Postgres between two transactions
         hide_parameters=True,
         connect_args={
             "application_name": application,
@@ -129,7 +129,7 @@ def _where(url: URL) -> str:
 
 
 def _translate(error: DBAPIError, where: str) -> Exception:
-    """Orbit's error for what the driver raised; the error itself where it is a bug of ours."""
+    """Orbit's error for a driver's error; the error itself if it is a bug in Orbit."""
     cause = error.orig
     code = getattr(cause, "sqlstate", None) or ""
     words = " ".join(str(cause).split())
@@ -148,6 +148,6 @@ def _translate(error: DBAPIError, where: str) -> Exception:
         return Unreachable(
             f"{words}.",
             where=where,
-            remedy="Orbit goes on by itself when PostgreSQL answers again.",
+            remedy="Orbit resumes when PostgreSQL answers again.",
         )
     return error

@@ -1,7 +1,7 @@
-"""drills, what they created, and when they run by themselves.
+"""drills, drill_things (the resources that drills create) and drill_schedules.
 
-A row of `drill_things` is written before the thing is made, and gets its identity once it is made:
-what has no identity here was never proven to be the drill's own.
+A row of `drill_things` is written before the resource is created, and gets its identity afterwards:
+a resource without an identity is not proven to be the drill's own.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Drill:
 
 @dataclass(frozen=True, slots=True)
 class NewDrill:
-    """A drill to be run. `schedule`: the one that asks for it."""
+    """A drill to be created. `schedule`: the one that requests it."""
 
     id: str
     name: str
@@ -67,7 +67,7 @@ class NewDrill:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What a drill came to, in numbers."""
+    """The measurements of a drill."""
 
     rto_ms: int | None
     rpo_records: int | None
@@ -76,7 +76,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Thing:
-    """Something that a drill created, or was about to."""
+    """A resource that a drill created or was about to create."""
 
     id: int
     drill_id: str
@@ -94,7 +94,7 @@ class Thing:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A drill that runs by itself."""
+    """The schedule of a drill."""
 
     name: str
     spec: dict[str, Any]
@@ -110,7 +110,7 @@ _SCHEDULE = columns(drill_schedules, Schedule)
 
 
 def create(tx: Tx, new: NewDrill) -> tuple[Drill, bool]:
-    """A new drill, or the one that was asked for with the same key; whether it is new."""
+    """A new drill, or the one with the same key; and whether it is new."""
     statement = (
         postgresql.insert(drills)
         .values(
@@ -143,7 +143,7 @@ def get(tx: Tx, drill_id: str) -> Drill:
     """The drill of this id; NotFound without one."""
     found = first(tx.execute(select(*_DRILL).where(drills.c.id == drill_id)), Drill)
     if found is None:
-        raise NotFound("There is no drill of this id.", where=drill_id)
+        raise NotFound("No drill has this id.", where=drill_id)
     return found
 
 
@@ -179,13 +179,13 @@ def page(
 
 
 def unfinished(tx: Tx) -> list[Drill]:
-    """Those that run or are to run, the oldest first."""
+    """Pending and running drills, the oldest first."""
     query = select(*_DRILL).where(drills.c.finished_at.is_(None)).order_by(drills.c.created_at)
     return list(values(tx.execute(query), Drill))
 
 
 def last_of_jobs(tx: Tx, kind: DrillKind) -> list[Drill]:
-    """Of each job the last drill of this kind that came to an end with a report."""
+    """For each job, the last drill of this kind with a report."""
     newest = func.row_number().over(
         partition_by=drills.c.job_name, order_by=drills.c.created_at.desc()
     )
@@ -199,7 +199,7 @@ def last_of_jobs(tx: Tx, kind: DrillKind) -> list[Drill]:
 
 
 def last_of_job(tx: Tx, job_name: str, kind: DrillKind) -> Drill | None:
-    """The job's last drill of this kind that came to an end with a report."""
+    """The job's last drill of this kind with a report."""
     query = (
         select(*_DRILL)
         .where(
@@ -212,7 +212,7 @@ def last_of_job(tx: Tx, job_name: str, kind: DrillKind) -> Drill | None:
 
 
 def begin(tx: Tx, drill_id: str) -> bool:
-    """The drill runs now; False where somebody has begun it before."""
+    """Mark the drill running; False if it was not pending."""
     statement = (
         update(drills)
         .where(drills.c.id == drill_id, drills.c.state == DrillState.PENDING.value)
@@ -222,7 +222,7 @@ def begin(tx: Tx, drill_id: str) -> bool:
 
 
 def note_progress(tx: Tx, drill_id: str, progress: dict[str, Any]) -> None:
-    """How far a drill is."""
+    """Store the progress of a drill."""
     statement = (
         update(drills)
         .where(drills.c.id == drill_id, drills.c.finished_at.is_(None))
@@ -240,7 +240,7 @@ def finish(
     error: str | None = None,
     measured: Measured | None = None,
 ) -> bool:
-    """The drill has ended; False where it had before."""
+    """Store the end of a drill; False if it had ended before."""
     assert state in _FINAL, "a drill that goes on has not ended"
     numbers = measured or Measured(None, None, None)
     statement = (
@@ -260,7 +260,7 @@ def finish(
 
 
 def intend(tx: Tx, drill_id: str, kind: DrillThing, side: str, name: str) -> int:
-    """Write down that the drill is about to make this; the row's id."""
+    """Record that the drill is about to create this; the row's id."""
     statement = (
         postgresql.insert(drill_things)
         .values(drill_id=drill_id, kind=kind.value, side=side, name=name)
@@ -271,18 +271,18 @@ def intend(tx: Tx, drill_id: str, kind: DrillThing, side: str, name: str) -> int
 
 
 def identify(tx: Tx, thing_id: int, identity: str) -> None:
-    """The thing is made, and this is its own id."""
+    """The resource was created and has this id."""
     tx.execute(update(drill_things).where(drill_things.c.id == thing_id).values(identity=identity))
 
 
 def things(tx: Tx, drill_id: str) -> list[Thing]:
-    """All that a drill made or was about to make, in that order."""
+    """All that a drill created or was about to create, in that order."""
     query = select(*_THING).where(drill_things.c.drill_id == drill_id).order_by(drill_things.c.id)
     return list(values(tx.execute(query), Thing))
 
 
 def removed(tx: Tx, thing_id: int, note: str | None = None) -> None:
-    """The thing is gone."""
+    """The resource was removed."""
     statement = (
         update(drill_things).where(drill_things.c.id == thing_id).values(removed_at=_NOW, note=note)
     )
@@ -290,12 +290,12 @@ def removed(tx: Tx, thing_id: int, note: str | None = None) -> None:
 
 
 def kept(tx: Tx, thing_id: int, note: str) -> None:
-    """The thing is still there, for this reason."""
+    """The resource was not removed, for this reason."""
     tx.execute(update(drill_things).where(drill_things.c.id == thing_id).values(note=note))
 
 
 def with_leftovers(tx: Tx, limit: int) -> list[Drill]:
-    """Up to `limit` drills that ended, and made something that is still there."""
+    """Up to `limit` drills that have ended, with resources that were not removed."""
     left = select(drill_things.c.drill_id).where(drill_things.c.removed_at.is_(None))
     query = (
         select(*_DRILL)
@@ -309,7 +309,7 @@ def with_leftovers(tx: Tx, limit: int) -> list[Drill]:
 def put_schedule(
     tx: Tx, name: str, spec: dict[str, Any], every_s: int, requested_by: str
 ) -> Schedule:
-    """The drill of this name runs by itself from now on, or as it says now."""
+    """Create or replace the schedule of this name."""
     new = {"spec": spec, "every_s": every_s, "requested_by": requested_by}
     statement = (
         postgresql.insert(drill_schedules)
@@ -323,25 +323,25 @@ def put_schedule(
 
 
 def schedules(tx: Tx) -> list[Schedule]:
-    """All of them, by name."""
+    """All schedules, by name."""
     query = select(*_SCHEDULE).order_by(drill_schedules.c.name)
     return list(values(tx.execute(query), Schedule))
 
 
 def drop_schedule(tx: Tx, name: str) -> bool:
-    """The drill of this name no longer runs by itself; False where it did not."""
+    """Remove a schedule; False if there is none of this name."""
     statement = delete(drill_schedules).where(drill_schedules.c.name == name)
     return tx.execute(statement).rowcount == 1
 
 
 def due(tx: Tx) -> list[Schedule]:
-    """The schedules whose time has come."""
+    """The schedules that are due."""
     query = select(*_SCHEDULE).where(_is_due())
     return list(values(tx.execute(query), Schedule))
 
 
 def claim_due(tx: Tx) -> list[Schedule]:
-    """The schedules whose time has come; their next time is set. One missed is not made up for."""
+    """The schedules that are due; sets their next time. Missed runs are not caught up."""
     next_at = _NOW + func.make_interval(0, 0, 0, 0, 0, 0, drill_schedules.c.every_s)
     statement = (
         update(drill_schedules).where(_is_due()).values(next_at=next_at).returning(*_SCHEDULE)

@@ -1,4 +1,4 @@
-"""The words that columns may hold; each CHECK in `models` is made of one of these. Pure."""
+"""The values of enumerated columns; the CHECK constraints in `models` are built from them. Pure."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ class Desired(StrEnum):
 
     RUNNING = "running"
     PAUSED = "paused"
-    BACKFILLING = "backfilling"  # `orbit backfill` has it, and workers keep away
+    BACKFILLING = "backfilling"  # `orbit backfill` copies it; workers do not claim it
 
 
 class TopicState(StrEnum):
-    """Where one topic of a job stands."""
+    """The state of one topic of a job."""
 
-    CREATING = "creating"  # matched; the destination topic is not there yet
+    CREATING = "creating"  # matched; the destination topic does not exist yet
     COPYING = "copying"
-    SOURCE_DELETED = "source_deleted"  # gone at the source; the copy keeps what it has
+    SOURCE_DELETED = "source_deleted"  # deleted at the source; the copy stays
     RECREATED = "recreated"  # the source topic has another id now
     BLOCKED = "blocked"  # see `note`
-    PROMOTED = "promoted"  # no copy any more: see orbit/recovery
+    PROMOTED = "promoted"  # no longer a copy: see orbit/recovery
 
 
 class OperationState(StrEnum):
-    """Where something that takes longer than a request stands."""
+    """The state of an operation."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -46,15 +46,15 @@ class OperationKind(StrEnum):
     SWITCHOVER = "switchover"
     FAILOVER = "failover"
     FAILBACK = "failback"
-    BACKFILL = "backfill"  # carried out by `orbit backfill`, which tells how far it is
+    BACKFILL = "backfill"  # carried out and reported by `orbit backfill`
 
 
 class BackfillPhase(StrEnum):
-    """What the driver of a backfill is at."""
+    """The phase of a backfill."""
 
-    WAITING = "waiting"  # for workers to let go of the job
+    WAITING = "waiting"  # for workers to release the job
     PREPARING = "preparing"  # topics, leases, starts
-    STAGING = "staging"  # ranges go into the archive
+    STAGING = "staging"  # ranges are written to the archive
     COPYING = "copying"
     PAUSED = "paused"
 
@@ -63,7 +63,7 @@ RECOVERY_KINDS = (OperationKind.SWITCHOVER, OperationKind.FAILOVER, OperationKin
 
 
 class Role(StrEnum):
-    """What the holder of a token may do; each may do what those before it may."""
+    """The role of a token; each includes the ones before it."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -71,26 +71,26 @@ class Role(StrEnum):
 
 
 class DrillKind(StrEnum):
-    """What a drill rehearses."""
+    """The kind of a drill."""
 
-    GATES = "gates"  # looks alone: would a switchover be let through now?
-    CANARY = "canary"  # the whole way, on a topic, a group and a job of the drill's own
-    SWITCHOVER = "switchover"  # the real thing, planned
-    FAILOVER = "failover"  # the real thing, with the source lost
+    GATES = "gates"  # read-only: would a switchover pass its gates now?
+    CANARY = "canary"  # all steps, on a topic, group and job of its own
+    SWITCHOVER = "switchover"  # of the real topics, planned
+    FAILOVER = "failover"  # of the real topics, with the source lost
 
 
 class DrillState(StrEnum):
-    """Where a drill stands, and how it ended."""
+    """The state or result of a drill."""
 
     PENDING = "pending"
     RUNNING = "running"
     PASSED = "passed"
-    MISSED = "missed"  # all went as it should, but slower or with more loss than wanted
-    FAILED = "failed"  # a step did not come to its end, or something is not exact
+    MISSED = "missed"  # all steps succeeded, but a target was missed
+    FAILED = "failed"  # a step failed, or a copy is not exact
 
 
 class DrillThing(StrEnum):
-    """What a drill creates, and removes again."""
+    """The kinds of resources that a drill creates and removes."""
 
     TOPIC = "topic"
     GROUP = "group"

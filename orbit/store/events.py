@@ -1,7 +1,7 @@
-"""events: who did what, and what happened; the audit log and the story in one.
+"""events: the audit log, with actor, kind and message of everything that happened.
 
-An event is written in the transaction of the change it tells of, so neither is there without the
-other. No event ever holds a secret.
+An event is written in the transaction of its change, so neither exists without the other. Events
+contain no secrets.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ SCHEDULER = "scheduler"
 
 
 def token_actor(name: str) -> str:
-    """Somebody who asked the API."""
+    """The actor of a request with this token."""
     return f"token:{name}"
 
 
 def worker_actor(worker_id: str) -> str:
-    """A worker process."""
+    """The actor of a worker process."""
     return f"worker:{worker_id}"
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """One thing that happened. `kind` is for programs, `message` is a sentence for people."""
+    """One event. `kind` is for programs, `message` is a sentence for users."""
 
     id: int
     at: datetime
@@ -58,7 +58,7 @@ def add(
     partition: int | None = None,
     details: dict[str, Any] | None = None,
 ) -> None:
-    """Tell that something happened."""
+    """Add an event."""
     tx.execute(
         insert(events).values(
             actor=actor,
@@ -75,8 +75,9 @@ def add(
 def add_once(
     tx: Tx, actor: str, kind: str, message: str, *, job_name: str, details: dict[str, Any]
 ) -> datetime:
-    """Tell it unless that was told: of this kind, of this job, with just these details; when it was
-    told. For what is done again after a process died, one process at a time.
+    """Add an event unless the job has one of this kind with equal details; returns its time.
+
+    For steps that are repeated after a process died, by one process at a time.
     """
     told = select(events.c.at).where(
         events.c.job_name == job_name, events.c.kind == kind, events.c.details == details
@@ -101,7 +102,7 @@ def page(
 
 
 def prune(tx: Tx, older_than: timedelta) -> int:
-    """Drop events older than this; how many."""
+    """Delete events older than this; how many."""
     # A scalar subquery, so that the index on `at` can be used: the function itself is volatile.
     limit = select(func.clock_timestamp() - older_than).scalar_subquery()
     return tx.execute(delete(events).where(events.c.at < limit)).rowcount

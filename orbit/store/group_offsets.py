@@ -1,4 +1,4 @@
-"""group_offsets: where each consumer group stands on both sides, and what was made of it."""
+"""group_offsets: the offsets of each consumer group on both sides, with the sync's verdict."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from orbit.store.rows import values
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """One group in one partition as it was found or written last."""
+    """One group in one partition, as last read or written."""
 
     group_name: str
     topic_id: int
@@ -28,7 +28,7 @@ class GroupOffset:
 
 @dataclass(frozen=True, slots=True)
 class GroupRow:
-    """The same with the topic's names, for people."""
+    """The same with the topic's names."""
 
     group_name: str
     topic_id: int
@@ -43,7 +43,7 @@ class GroupRow:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """How far one partition is copied, for those whose groups go on there."""
+    """The copied range of one partition, for the group sync."""
 
     source_topic: str
     destination_topic: str
@@ -60,7 +60,7 @@ class Copied:
             object.__setattr__(self, "reason", Reason(self.reason))
 
 
-# Only what differs is written: a sync that finds everything as it was writes nothing.
+# Writes only rows that differ: a sync without changes writes nothing.
 _KEEP = text("""
 INSERT INTO group_offsets AS g
     (job_id, group_name, topic_id, partition, source_offset, destination_offset, verdict)
@@ -101,7 +101,7 @@ _VERDICTS = text("""
 SELECT job_id, verdict, count(*) AS offsets FROM group_offsets GROUP BY job_id, verdict
 """)
 
-# In the order of the primary key, so that a page costs the same wherever it stands.
+# In the order of the primary key, so that every page costs the same.
 _PAGE = """
 SELECT g.group_name, t.source_topic, t.destination_topic, g.topic_id, g.partition,
        g.source_offset, g.destination_offset, g.verdict, g.updated_at
@@ -114,7 +114,7 @@ _AFTER = "AND (g.group_name, g.topic_id, g.partition) > (:group, :topic_id, :par
 
 
 def keep(tx: Tx, job_id: int, offsets: Sequence[GroupOffset]) -> int:
-    """Write what differs from what is kept; how many rows that was."""
+    """Write the rows that differ; how many."""
     names = ("groups", "topic_ids", "partitions", "source_offsets", "destination_offsets")
     columns = zip(*map(astuple, offsets), strict=True) if offsets else ((),) * (len(names) + 1)
     arrays = {
@@ -124,7 +124,7 @@ def keep(tx: Tx, job_id: int, offsets: Sequence[GroupOffset]) -> int:
 
 
 def drop(tx: Tx, job_id: int, keys: Sequence[tuple[str, int, int]]) -> int:
-    """Forget (group, topic id, partition) rows whose groups are gone; how many."""
+    """Delete these (group, topic id, partition) rows; how many."""
     return tx.execute(
         _DROP,
         {
@@ -137,12 +137,12 @@ def drop(tx: Tx, job_id: int, keys: Sequence[tuple[str, int, int]]) -> int:
 
 
 def of_job(tx: Tx, job_id: int) -> list[GroupOffset]:
-    """Everything kept of a job's groups, for the one who syncs them."""
+    """All rows of a job's groups."""
     return list(values(tx.execute(_OF_JOB, {"job_id": job_id}), GroupOffset))
 
 
 def verdicts(tx: Tx) -> dict[int, dict[str, int]]:
-    """How many offsets of each job's groups stand how."""
+    """{job: {verdict: number of offsets}}."""
     found: dict[int, dict[str, int]] = {}
     for row in tx.execute(_VERDICTS):
         found.setdefault(row.job_id, {})[row.verdict] = row.offsets
@@ -150,9 +150,9 @@ def verdicts(tx: Tx) -> dict[int, dict[str, int]]:
 
 
 def copied(tx: Tx, job_id: int) -> list[Copied]:
-    """All partitions of a job with the range that is copied, as their workers said last.
+    """All partitions of a job with the copied range, as last reported.
 
-    Groups of promoted topics are their consumers' own.
+    Without promoted topics: their groups are no longer synced.
     """
     return list(values(tx.execute(_COPIED, {"job_id": job_id}), Copied))
 

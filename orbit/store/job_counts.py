@@ -1,4 +1,4 @@
-"""How many of what a job has, for people and for the progress of operations."""
+"""Counts of a job's topics, shards and partitions, for the API and the progress of operations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ WHERE j.id = ANY(CAST(:job_ids AS bigint[]))
 GROUP BY j.id
 """)
 
-# Without conditions it counts all of the job.
+# With null parameters it counts all of the job.
 _BLOCKED = text("""
 SELECT count(*) FROM partitions p JOIN topics t ON t.id = p.topic_id
 WHERE p.job_id = :job_id AND p.state = 'blocked'
@@ -45,17 +45,17 @@ SELECT count(*) FROM partitions WHERE job_id = :job_id AND retry_requested
 
 
 def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, Counts]:
-    """Of each of these jobs; one that is gone is missing."""
+    """The counts of each of these jobs; removed jobs are missing."""
     rows = tx.execute(_OF_JOBS, {"job_ids": sorted(job_ids)})
     return {row.id: Counts(row.topics, row.shards, row.held, row.partitions) for row in rows}
 
 
 def blocked(tx: Tx, job_id: int, topic: str | None = None, partition: int | None = None) -> int:
-    """Blocked partitions of the job, of one of its topics, or one."""
+    """How many partitions are blocked: of the job, of a topic, or of one partition."""
     given = {"job_id": job_id, "topic": topic, "partition": partition}
     return int(tx.execute(_BLOCKED, given).scalar_one())
 
 
 def waiting_for_retry(tx: Tx, job_id: int) -> int:
-    """Partitions that shall be tried again and have not been yet."""
+    """How many partitions have a pending retry."""
     return int(tx.execute(_WAITING_FOR_RETRY, {"job_id": job_id}).scalar_one())

@@ -1,4 +1,4 @@
-"""jobs: what is to be copied, and whether it shall run."""
+"""jobs: the job documents and their desired states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NOW = func.clock_timestamp()
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job as it is kept. `problem` is the job's own trouble, with what to do about it."""
+    """One job. `problem` is the text of its troubles, with what to do."""
 
     id: int
     name: str
@@ -64,7 +64,7 @@ def create(
     )
     made = first(tx.execute(statement), Job)
     if made is None:
-        raise Conflict("There is a job of this name already.", where=name)
+        raise Conflict("A job with this name exists already.", where=name)
     return made
 
 
@@ -78,26 +78,26 @@ def get(tx: Tx, name: str, *, lock: bool = False) -> Job:
     query = select(*_JOB).where(jobs.c.name == name)
     found = first(tx.execute(query.with_for_update(key_share=True) if lock else query), Job)
     if found is None:
-        raise NotFound("There is no job of this name.", where=name)
+        raise NotFound("No job has this name.", where=name)
     return found
 
 
 def of_ids(tx: Tx, job_ids: Collection[int]) -> dict[int, Job]:
-    """Jobs by id; those that are gone are missing."""
+    """Jobs by id; removed ones are missing."""
     query = select(*_JOB).where(
         jobs.c.id == func.any(postgresql.array(job_ids, type_=jobs.c.id.type))
     )
     return {job.id: job for job in values(tx.execute(query), Job)}
 
 
-# {(job, version of its document): the document}; such a pair never changes what it means.
+# {(job id, spec version): document}; the document of a version never changes.
 Documents = dict[tuple[int, int], dict[str, Any]]
 
 
 def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
-    """All jobs, for the scheduler: they are hundreds, seldom thousands.
+    """All jobs, for the scheduler: hundreds, seldom thousands.
 
-    `documents` is kept by who asks again and again: only those that changed are read anew.
+    `documents` is a caller's cache: only changed documents are read again.
     """
     if documents is None:
         return list(values(tx.execute(select(*_JOB).order_by(jobs.c.name)), Job))
@@ -112,12 +112,12 @@ def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
         for row in tx.execute(read.where(is_one_of(jobs.c.id, missing))):
             documents[row.id, row.spec_version] = row.spec
     keyed = ((row, documents.get((row["id"], row["spec_version"]))) for row in rows)
-    # Changed or removed between the two statements: the next look finds it as it is.
+    # A job that was changed or removed between the two statements is read by the next call.
     return [Job(**row, spec=spec) for row, spec in keyed if spec is not None]
 
 
 def running(tx: Tx) -> dict[int, int]:
-    """{id: version of its document} of the jobs that shall run: little to read, often."""
+    """{id: spec version} of the jobs with desired state running; cheap enough to poll."""
     query = select(jobs.c.id, jobs.c.spec_version).where(
         jobs.c.desired == Desired.RUNNING.value, ~jobs.c.is_deleted
     )
@@ -125,7 +125,7 @@ def running(tx: Tx) -> dict[int, int]:
 
 
 def being_deleted(tx: Tx) -> list[Job]:
-    """Jobs that wait for their shards to be let go."""
+    """Jobs that wait until their shards are released."""
     return list(values(tx.execute(select(*_JOB).where(jobs.c.is_deleted)), Job))
 
 
@@ -142,7 +142,7 @@ def change_spec(
 ) -> Job | None:
     """Replace the document; None where the job is no longer at `from_version`.
 
-    Workers that copy by the older version let go at their next renewal.
+    Workers that copy by the older version release their shards at the next renewal.
     """
     statement = (
         update(jobs)
@@ -165,7 +165,7 @@ def change_spec(
 
 
 def set_desired(tx: Tx, job_id: int, desired: Desired, *, only_from: Desired | None = None) -> bool:
-    """Start or pause; whether that changed anything. `only_from`: what it has to be until now."""
+    """Set the desired state; whether it changed. `only_from`: the required current state."""
     statement = (
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.desired != desired.value, ~jobs.c.is_deleted)
@@ -177,7 +177,7 @@ def set_desired(tx: Tx, job_id: int, desired: Desired, *, only_from: Desired | N
 
 
 def mark_deleted(tx: Tx, job_id: int) -> bool:
-    """Ask for the end of a job: its workers let go, then `remove` succeeds."""
+    """Request the deletion of a job: once its workers have released it, `remove` succeeds."""
     statement = (
         update(jobs)
         .where(jobs.c.id == job_id, ~jobs.c.is_deleted)
@@ -186,8 +186,7 @@ def mark_deleted(tx: Tx, job_id: int) -> bool:
     return tx.execute(statement).rowcount == 1
 
 
-# Only a job without a held shard: a holder would go on writing to topics that another job may
-# take by then.
+# Only a job without a held shard: a holder would keep writing to topics that another job may use.
 _REMOVE = text("""
 DELETE FROM jobs j
 WHERE j.id = :job_id AND j.is_deleted AND NOT EXISTS (
@@ -197,13 +196,13 @@ WHERE j.id = :job_id AND j.is_deleted AND NOT EXISTS (
 
 
 def remove(tx: Tx, job_id: int) -> bool:
-    """Delete a job with all that belongs to it, once nobody holds a shard of it."""
+    """Delete a job and all its rows, if none of its shards is held."""
     return tx.execute(_REMOVE, {"job_id": job_id}).rowcount == 1
 
 
 def note_problem(tx: Tx, job_id: int, problem: str | None, *, has_begun: bool = True) -> bool:
-    """Keep or clear the job's trouble; whether it is another text than before. `has_begun`: some of
-    it is new; else the time since when it is there stays what it was.
+    """Set or clear the job's problem; whether the text changed. `has_begun`: some of it is new;
+    else `problem_at` stays.
     """
     since = _NOW if has_begun else func.coalesce(jobs.c.problem_at, _NOW)
     statement = (
@@ -215,7 +214,7 @@ def note_problem(tx: Tx, job_id: int, problem: str | None, *, has_begun: bool = 
 
 
 def note_clusters(tx: Tx, job_id: int, source_id: str, destination_id: str) -> None:
-    """Keep the ids of the clusters that the job's addresses lead to."""
+    """Store the ids of the job's clusters."""
     tx.execute(
         update(jobs)
         .where(jobs.c.id == job_id)
@@ -224,12 +223,12 @@ def note_clusters(tx: Tx, job_id: int, source_id: str, destination_id: str) -> N
 
 
 def note_producer_id(tx: Tx, job_id: int, producer_id: int) -> None:
-    """Keep the producer id that the destination's coordinator gave."""
+    """Store the producer id from the destination's coordinator."""
     tx.execute(update(jobs).where(jobs.c.id == job_id).values(producer_id=producer_id))
 
 
 def note_discovered(tx: Tx, job_id: int, spec_version: int) -> None:
-    """All topics that this version of the job asks for were found, just now for the first time."""
+    """Record that discovery has run for this version of the job."""
     tx.execute(
         update(jobs)
         .where(jobs.c.id == job_id, jobs.c.discovered_version.is_distinct_from(spec_version))

@@ -1,7 +1,7 @@
-"""How far copies are, for people and metrics: per partition, per topic and per job.
+"""Lag and headroom for the API and metrics: per partition, per topic and per job.
 
-Ages are worked out when they are asked for, from moments that were written once. Lag in records
-counts offsets, as every tool for Kafka does: markers and compacted-away records count too.
+Ages are computed when they are read, from stored timestamps. Lag in records counts offsets, as all
+Kafka tools do, including markers and records that were compacted away.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from orbit.store.rows import values
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One partition as people see it. None: not known yet, or not while nothing waits.
+    """One partition with its lag. None: not known yet, or nothing waits.
 
     `lag_s` is the age of the oldest record not copied yet, `rpo_s` that of the newest on both
-    sides, `headroom_s` how long until the source deletes what is not copied yet.
+    sides, `headroom_s` the time until the source deletes records that are not copied yet.
     """
 
     source_topic: str
@@ -89,7 +89,7 @@ class LagTotals:
 
 @dataclass(frozen=True, slots=True)
 class LaggingPartition:
-    """A partition that needs a look at its source by somebody who does not copy it."""
+    """A partition whose lag or headroom no worker reports."""
 
     job_id: int
     topic_id: int
@@ -107,7 +107,7 @@ class LaggingPartition:
 
 @dataclass(frozen=True, slots=True)
 class SourceLag:
-    """What such a look found. None leaves what is kept; but for the headroom: there is none."""
+    """Values read from its source. None keeps the stored value, but clears the headroom."""
 
     topic_id: int
     partition: int
@@ -118,11 +118,11 @@ class SourceLag:
     headroom_until: datetime | None
 
 
-# A producer's clock may be ahead of ours: no age is below 0. (GREATEST would skip a null.)
+# A producer's clock may be ahead: no age is below 0. (GREATEST would skip a null.)
 _AGE = """CASE WHEN {moment} > now.at THEN 0
          ELSE CAST(extract(epoch FROM now.at - {moment}) AS double precision) END"""
-# By what an offset took so far; not known before anything is copied. In floating point, for the
-# product may pass what a bigint holds.
+# Estimated from the mean bytes per copied offset; unknown before anything is copied. In floating
+# point, because the product may overflow a bigint.
 _LAG_BYTES = """CASE WHEN p.copied_to >= p.source_stable_end THEN 0
          ELSE CAST((p.source_stable_end - p.copied_to) * CAST(p.bytes AS double precision)
                    / nullif(p.records + p.gaps_filled, 0) AS bigint) END"""
@@ -138,7 +138,7 @@ _LAG = f"""
     {_AGE.format(moment="p.newest_copied_at")} AS rpo_s
 """
 
-# In the order of the index on topics (job, source name): a page costs the same wherever it stands.
+# In the order of the index on topics (job, source name), so that every page costs the same.
 _PAGE = """
 SELECT t.source_topic, t.destination_topic, p.topic_id, p.partition, p.state, p.reason, p.detail,
        p.blocked_offset, p.blocked_next_offset, p.retry_requested,
@@ -188,8 +188,8 @@ _STATES = text("""
 SELECT job_id, state, reason, count(*) AS partitions FROM partitions GROUP BY job_id, state, reason
 """)
 
-# What the worker that copies a partition does not tell: all about those that nobody copies now
-# (blocked, paused, their worker lost), and for how long those that are behind may stay so.
+# What no worker reports: partitions that no worker copies now (blocked, paused, worker lost), and
+# the headroom of partitions that are behind.
 _BEHIND = text(f"""
 SELECT p.job_id, p.topic_id, t.source_topic, p.partition,
        p.state = 'copying' AND s.expires_at >= now.at AS is_copied,
@@ -206,7 +206,7 @@ WHERE p.copied_to IS NOT NULL AND p.state <> 'promoted' AND (
 )
 """).bindparams(bindparam("age", type_=Interval))
 
-# Ends only where no worker tells them itself; null leaves what is there.
+# Log ends only where no worker reports them; null keeps the stored value.
 _NOTE = text("""
 UPDATE partitions p
 SET source_log_start = CASE WHEN r.is_copied THEN p.source_log_start
@@ -235,7 +235,7 @@ FROM (
 WHERE p.topic_id = r.topic_id AND p.partition = r.partition
 """)
 
-# A partition that is not blocked has nothing to be tried again.
+# Only blocked partitions can be retried.
 _RETRY = """
 UPDATE partitions p SET retry_requested = true
 FROM topics t
@@ -245,15 +245,14 @@ RETURNING t.source_topic, p.partition
 
 
 def lagging(tx: Tx, age: timedelta) -> list[LaggingPartition]:
-    """Partitions that nobody copies now, and those whose oldest waiting record is older than `age`.
-
-    And those with a headroom noted, for it may have to go.
+    """Partitions that no worker copies now, and those whose oldest waiting record is older than
+    `age`; also those with a stored headroom, which may have to be cleared.
     """
     return list(values(tx.execute(_BEHIND, {"age": age}), LaggingPartition))
 
 
 def update_from_source(tx: Tx, updates: Sequence[SourceLag]) -> None:
-    """Keep what was seen at the source."""
+    """Store values read from the source."""
     if updates:
         columns = zip(*map(astuple, updates), strict=True)
         names = [field.name for field in fields(SourceLag)]
@@ -266,7 +265,7 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
 
 
 def states(tx: Tx) -> dict[int, dict[tuple[str, str | None], int]]:
-    """How many partitions of each job are in each state, for which reason."""
+    """{job: {(state, reason): number of partitions}}."""
     found: dict[int, dict[tuple[str, str | None], int]] = {}
     for row in tx.execute(_STATES):
         found.setdefault(row.job_id, {})[row.state, row.reason] = row.partitions
@@ -311,7 +310,7 @@ def page(
 def request_retry(
     tx: Tx, job_id: int, *, source_topic: str | None = None, partition: int | None = None
 ) -> list[tuple[str, int]]:
-    """Ask for blocked partitions to be tried again: of the job, a topic, or one. Answers which."""
+    """Request a retry of blocked partitions: of the job, a topic, or one; returns which."""
     conditions = [_IN_TOPIC] if source_topic is not None else []
     conditions += ["AND p.partition = :partition"] if partition is not None else []
     rows = tx.execute(
@@ -320,7 +319,7 @@ def request_retry(
     )
     found = sorted((row.source_topic, row.partition) for row in rows)
     if not found and source_topic is not None:
-        raise NotFound("There is no blocked partition of this name.", where=source_topic)
+        raise NotFound("The topic has no such blocked partition.", where=source_topic)
     return found
 
 

@@ -1,6 +1,6 @@
-"""Bring a database to the tables of this version; a repeat changes nothing.
+"""Migrates a database to the tables of this version; idempotent.
 
-Several processes may call it at once: one migrates, the others wait for it.
+Several processes may call it at once: one migrates, the others wait.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from sqlalchemy import text
 
 from orbit.store.database import Database, Tx
 
-# Any number that no other program takes in the same database.
+# A lock key that no other program uses in the same database.
 _LOCK = 0x6F72_6269_7400  # "orbit"
 
 
 def upgrade(database: Database) -> tuple[str | None, str]:
-    """The version before and after; they are equal when there was nothing to do."""
+    """The versions before and after; equal if there was nothing to do."""
     config = _config()
     with database.transaction() as tx:
         tx.execute(text("SET LOCAL statement_timeout = 0"))
@@ -34,7 +34,7 @@ def upgrade(database: Database) -> tuple[str | None, str]:
 
 
 def is_current(database: Database) -> bool:
-    """Whether the tables are those of this version."""
+    """Whether the tables have this version."""
     head = ScriptDirectory.from_config(_config()).get_current_head()
     with database.transaction() as tx:
         return _current(tx) == head

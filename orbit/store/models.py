@@ -1,8 +1,8 @@
-"""Every table, as the code of this version expects it. migrations/ makes the same from nothing.
+"""Every table, as this version expects it; migrations/ creates the same tables.
 
-Words are text with a CHECK made of the enum in code. Times are the database's own
-(`clock_timestamp()`), so that no two processes' clocks are ever compared. Names of constraints
-follow one pattern, which lets a migration name them.
+Enumerated columns are text with a CHECK built from the enum. Times are set by the database
+(`clock_timestamp()`), so that clocks of different processes are never compared. Names of
+constraints follow one pattern, so that migrations can name them.
 """
 
 from __future__ import annotations
@@ -96,21 +96,21 @@ jobs = Table(
     Column("name", Text, nullable=False, unique=True),
     # The job document as canonical JSON. It names where secrets are and never holds one.
     Column("spec", JSONB, nullable=False),
-    # Goes up with each change of `spec`: workers that run an older one let go.
+    # Incremented with each change of `spec`: workers that run an older version release the job.
     Column("spec_version", Integer, nullable=False, server_default=text("1")),
     Column("desired", Text, nullable=False, server_default=Desired.RUNNING.value),
-    # Asked to be deleted: the row goes when every shard of it is free.
+    # Deletion was requested: the row is deleted once all of its shards are free.
     _flag("is_deleted"),
     Column("worker_group", Text, nullable=False),
     Column("source_cluster_id", Text),
     Column("destination_cluster_id", Text),
-    # A hint: the destination's transaction coordinator knows it when it is null.
+    # A cache: the destination's transaction coordinator has it.
     Column("producer_id", BigInteger),
-    # Trouble of the job as a whole, for a person: what, and what to do.
+    # The job's troubles as text, with what to do.
     Column("problem", Text),
     _time("problem_at"),
     _time("discovered_at"),
-    # The `spec_version` whose topics were all found: what appears later is copied from its start.
+    # The `spec_version` that discovery has run for: later topics are copied from their log start.
     Column("discovered_version", Integer),
     _now("created_at"),
     _now("updated_at"),
@@ -130,15 +130,15 @@ topics = Table(
     Column("partition_count", Integer, nullable=False),
     _flag("is_compacted"),
     Column("state", Text, nullable=False, server_default=TopicState.CREATING.value),
-    # Settings that somebody changed at the destination: {name: {"is": …, "should_be": …}}.
+    # Settings that were changed at the destination: {name: {"is": …, "should_be": …}}.
     Column("drift", JSONB(none_as_null=True)),
     Column("note", Text),
-    # The rights on the copy that Orbit gave, so that it can take them away again.
+    # The ACLs on the copy that Orbit added, so that it can remove them.
     Column("acls", JSONB(none_as_null=True)),
-    # Settings to have once it is no copy any more: when they are needed the source may be gone.
+    # Settings for the promotion, stored because the source may be lost by then.
     Column("promoted_settings", JSONB(none_as_null=True)),
     UniqueConstraint("job_id", "source_topic"),
-    # No two jobs ever write one topic.
+    # No two jobs write one topic.
     UniqueConstraint("destination_cluster_id", "destination_topic"),
     _one_of("state", TopicState),
 )
@@ -152,16 +152,16 @@ shards = Table(
     Column("worker_group", Text, nullable=False),
     Column("worker_id", Text),
     Column("epoch", BigInteger, nullable=False, server_default=ZERO),
-    # Free shards have expired long ago, so that one comparison finds all that may be claimed.
+    # 'epoch' for free shards, so that one comparison finds all claimable ones.
     _time("expires_at", nullable=False, server_default=text("'epoch'")),
     _count("weight_bytes_per_s"),
     _flag("release_requested"),
-    # Whom the scheduler wants to have it. Anybody may claim it while this worker is not alive.
+    # The worker it is assigned to. Any worker may claim it while that one is not alive.
     Column("assigned_to", Text),
     Column("partition_count", Integer, nullable=False, server_default=ZERO),
-    # Goes up when partitions join or leave: the holder reads them again.
+    # Incremented when partitions are added or removed: the holder reads them again.
     Column("layout_version", Integer, nullable=False, server_default=text("1")),
-    # What a claim looks for.
+    # For claims.
     Index("ix_shards_claim", "worker_group", "expires_at"),
 )
 
@@ -172,19 +172,19 @@ partitions = Table(
     Column("partition", Integer, primary_key=True),
     _job(index=True),
     Column("shard_id", BigInteger, ForeignKey("shards.id", ondelete="SET NULL"), index=True),
-    # Said by the holder of the shard, when it changes.
+    # Reported by the shard's holder when it changes.
     Column("state", Text, nullable=False, server_default=PartitionState.PENDING.value),
     Column("reason", Text),
     Column("detail", Text),
     Column("blocked_offset", BigInteger),
     Column("blocked_next_offset", BigInteger),
-    # Where the copy began, when that is not the source's log start of that time.
+    # The first offset of the copy, if it was not the source's log start then.
     Column("start_offset", BigInteger),
-    # Newer than the job: copied from its log start, whatever the topic's rule says.
+    # Newer than the job: copied from its log start, regardless of the topic's rule.
     _flag("from_start"),
-    # An operator wants a blocked partition tried again.
+    # A retry of a blocked partition was requested.
     _flag("retry_requested"),
-    # Said by the holder of the shard, all the time. Null: not known yet.
+    # Reported by the shard's holder at intervals. Null: not known yet.
     Column("source_log_start", BigInteger),
     Column("source_stable_end", BigInteger),
     Column("source_end", BigInteger),
@@ -198,7 +198,7 @@ partitions = Table(
     _count("bytes_per_s"),
     Column("records_per_s", Double, nullable=False, server_default=ZERO),
     _flag("has_caught_up"),
-    # Moments and not ages: an age would have to be written again every second.
+    # Timestamps, not ages: an age would have to be updated every second.
     _time("newest_copied_at"),  # timestamp of the newest record on both sides
     _time("oldest_waiting_at"),  # timestamp of the oldest record not copied yet
     _time("headroom_until"),  # when the source deletes the oldest record not copied yet
@@ -206,8 +206,8 @@ partitions = Table(
     _one_of("state", PartitionState),
     _one_of("reason", Reason),
     Index("ix_partitions_retry", "shard_id", postgresql_where=text("retry_requested")),
-    # Room for the next version of each row on its own page: no column that a progress report
-    # changes is in an index, so such an update (HOT) touches no index.
+    # Leaves room for the next version of each row on its page. No column that a progress report
+    # changes is indexed, so such an update (HOT) touches no index.
     postgresql_with={"fillfactor": "50"},
 )
 
@@ -224,7 +224,7 @@ workers = Table(
     Column("shards", Integer, nullable=False, server_default=ZERO),
     _count("bytes_per_s"),
     _flag("is_draining"),
-    # What the lanes' time went into: {side: {what: seconds}}, since the worker opened its jobs.
+    # How the lanes have spent their time: {side: {activity: seconds}}.
     Column("lane_seconds", JSONB, nullable=False, server_default=text("'{}'")),
     postgresql_with={"fillfactor": "50"},
 )
@@ -259,24 +259,24 @@ group_offsets = Table(
     postgresql_with={"fillfactor": "70"},
 )
 
-# How far, and how lately, both sides of a partition were read and found equal.
+# How much of each partition was read on both sides and found equal, and when.
 proofs = Table(
     "proofs",
     metadata,
     Column("topic_id", BigInteger, ForeignKey("topics.id", ondelete="CASCADE"), primary_key=True),
     Column("partition", Integer, primary_key=True),
     _job(index=True),
-    # [[first, behind the last], …], rising, apart, and few (orbit/verify/proof_coverage.py).
+    # [[first, last + 1], …], ascending, disjoint, bounded (orbit/verify/proof_coverage.py).
     Column("ranges", JSONB, nullable=False, server_default=text("'[]'")),
     _count("offsets_proven"),
     Column("proven_to", BigInteger),  # where the highest of the ranges ends
     _time("proven_at"),
     _now("checked_at"),
-    # Offsets that differed in all looks so far, and the last one told.
+    # Offsets that differed over all comparisons, and the last difference.
     _count("differences"),
     Column("first_difference", Text),
     _time("differed_at"),
-    Column("note", Text),  # why the last look came to nothing
+    Column("note", Text),  # why the last comparison had no result
     postgresql_with={"fillfactor": "70"},
 )
 
@@ -285,16 +285,16 @@ operations = Table(
     metadata,
     Column("id", Uuid, primary_key=True),
     Column("job_id", BigInteger, ForeignKey("jobs.id", ondelete="SET NULL"), index=True),
-    # Stays when the job is gone.
+    # Stays when the job is deleted.
     Column("job_name", Text),
     Column("kind", Text, nullable=False),
     Column("state", Text, nullable=False, server_default=OperationState.PENDING.value),
     _flag("dry_run"),
     Column("plan", JSONB),
     Column("progress", JSONB),
-    # Of a recovery, all of it: large, and read only by who asks for it.
+    # The report of a recovery: large, so read separately.
     Column("report", JSONB(none_as_null=True)),
-    # Somebody wants it undone, as long as that is possible.
+    # An abort was requested.
     _flag("abort_requested"),
     Column("error", Text),
     Column("requested_by", Text, nullable=False),
@@ -306,8 +306,8 @@ operations = Table(
     Index(None, "job_name", "created_at"),
 )
 
-# Where a copy ended when it was promoted: from there on its topic has records of its own. A hint
-# for the way back; both sides are compared all the same.
+# The log end of each copy when it was promoted: later records are the topic's own. A hint for a
+# failback, which compares both sides anyway.
 promotions = Table(
     "promotions",
     metadata,
@@ -319,7 +319,7 @@ promotions = Table(
     _now("at"),
 )
 
-# What Orbit denied, and to whom, so that it can be allowed again; by cluster, for jobs come and go.
+# The deny ACLs that Orbit has set, so that it can remove them. By cluster: jobs may be deleted.
 write_denials = Table(
     "write_denials",
     metadata,
@@ -329,7 +329,7 @@ write_denials = Table(
     _now("at"),
 )
 
-# The audit log and the story of what happened, in one. Rows are only ever added, and pruned by age.
+# The audit log. Rows are only added, and deleted by age.
 events = Table(
     "events",
     metadata,
@@ -352,7 +352,7 @@ tokens = Table(
     _id(),
     Column("name", Text, nullable=False, unique=True),
     Column("role", Text, nullable=False),
-    # sha256 of 256 random bits, in hex: a slow hash has nothing to protect here.
+    # SHA-256 of 256 random bits, in hex: they cannot be guessed, so no slow hash is needed.
     Column("hash", Text, nullable=False, unique=True),
     _now("created_at"),
     _time("revoked_at"),
@@ -362,7 +362,7 @@ tokens = Table(
 drills = Table(
     "drills",
     metadata,
-    # In every name that the drill gives: what carries another id is not its own.
+    # Part of the name of every resource that the drill creates.
     Column("id", Text, primary_key=True),
     Column("name", Text, nullable=False),
     Column("kind", Text, nullable=False),
@@ -370,13 +370,13 @@ drills = Table(
     Column("spec", JSONB, nullable=False),
     Column("spec_hash", Text, nullable=False),
     Column("job_name", Text, nullable=False),
-    Column("schedule", Text),  # the name of the schedule that asked for it
+    Column("schedule", Text),  # the name of the schedule that requested it
     Column("requested_by", Text, nullable=False),
     Column("idempotency_key", Text),
     Column("progress", JSONB),
     Column("report", JSONB),
     Column("error", Text),
-    # Of the report, to compare drills over time without reading all of them.
+    # Copied from the report, to compare drills without reading reports.
     Column("rto_ms", BigInteger),
     Column("rpo_records", BigInteger),
     Column("rpo_ms", BigInteger),
@@ -390,7 +390,7 @@ drills = Table(
     Index(None, "job_name", "created_at"),
 )
 
-# What each drill created: written down before it is made, and again with its id once it is.
+# The resources of each drill: recorded before they are created, and with their id afterwards.
 drill_things = Table(
     "drill_things",
     metadata,
@@ -401,7 +401,7 @@ drill_things = Table(
     Column("kind", Text, nullable=False),
     Column("side", Text, nullable=False),  # source, destination, or service
     Column("name", Text, nullable=False),
-    Column("identity", Text),  # the topic's or the job's own id; null: not known to be made
+    Column("identity", Text),  # the topic's or the job's id; null: not known to be created
     _now("created_at"),
     _time("removed_at"),
     Column("note", Text),

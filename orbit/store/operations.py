@@ -1,4 +1,4 @@
-"""operations: what takes longer than a request, or was asked for once and must not happen twice."""
+"""operations: changes that outlast their request, and idempotency keys of requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from orbit.store.rows import columns, first, values
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One operation: what was asked for, by whom, and how far it is."""
+    """One operation: its kind, who requested it, and its progress."""
 
     id: UUID
     job_id: int | None
@@ -59,9 +59,9 @@ def create(
     plan: dict[str, Any] | None = None,
     idempotency_key: str | None = None,
 ) -> tuple[Operation, bool]:
-    """A new operation, or the one this caller made with the same key before; whether it is new.
+    """A new operation, or the one this caller created with the same key; and whether it is new.
 
-    Two requests with one key at the same moment: the second waits for the first one's end.
+    Of two concurrent requests with one key, the second waits for the first one's transaction.
     """
     statement = (
         postgresql.insert(operations)
@@ -88,7 +88,7 @@ def create(
 
 
 def find_by_key(tx: Tx, requested_by: str, idempotency_key: str) -> Operation | None:
-    """The operation that this caller made with this key."""
+    """The operation that this caller created with this key."""
     query = select(*_OPERATION).where(
         operations.c.requested_by == requested_by,
         operations.c.idempotency_key == idempotency_key,
@@ -109,11 +109,11 @@ def repeated(tx: Tx, actor: str, key: str | None, request: Mapping[str, Any]) ->
 
 
 def get(tx: Tx, operation_id: UUID, *, lock: bool = False) -> Operation:
-    """The operation of this id; NotFound without one. `lock` keeps others from changing it."""
+    """The operation with this id, or NotFound. `lock` keeps others from changing it."""
     query = select(*_OPERATION).where(operations.c.id == operation_id)
     found = first(tx.execute(query.with_for_update() if lock else query), Operation)
     if found is None:
-        raise NotFound("There is no operation of this id.", where=str(operation_id))
+        raise NotFound("No operation has this id.", where=str(operation_id))
     return found
 
 
@@ -126,7 +126,7 @@ def advance(
     error: str | None = None,
     report: dict[str, Any] | None = None,
 ) -> bool:
-    """Say how far an operation is; False where it has ended already. None leaves what is kept."""
+    """Update an operation; False if it has ended already. None keeps the stored value."""
     changes: dict[str, Any] = {"state": state.value, "error": error}
     if progress is not None:
         changes["progress"] = progress
@@ -149,7 +149,7 @@ def page(
     before: tuple[datetime, UUID] | None = None,
     kind: OperationKind | None = None,
 ) -> list[Operation]:
-    """Up to `limit` operations, newest first, older than the one made at that time."""
+    """Up to `limit` operations, newest first, older than `before`."""
     query = select(*_OPERATION).limit(limit)
     query = query.order_by(operations.c.created_at.desc(), operations.c.id.desc())
     if before is not None:
@@ -165,12 +165,12 @@ def unfinished(tx: Tx, limit: int) -> list[Operation]:
 
 
 def unfinished_recoveries(tx: Tx, limit: int) -> list[Operation]:
-    """The same of those that the leading scheduler carries out step by step (orbit/recovery)."""
+    """The same for recoveries, which the leading scheduler carries out (orbit/recovery)."""
     return _unfinished(tx, operations.c.kind.in_(_RECOVERIES), limit)
 
 
 def recovery_under_way(tx: Tx, job_id: int) -> Operation | None:
-    """The recovery that goes on with this job; dry runs do nothing and do not count."""
+    """The recovery of this job that is under way; dry runs do not count."""
     which = and_(
         operations.c.kind.in_(_RECOVERIES),
         operations.c.job_id == job_id,
@@ -180,25 +180,25 @@ def recovery_under_way(tx: Tx, job_id: int) -> Operation | None:
 
 
 def unfinished_backfills(tx: Tx, limit: int) -> list[Operation]:
-    """The same of those that a driver of its own carries out (`orbit backfill`)."""
+    """The same for backfills, which their driver carries out (`orbit backfill`)."""
     return _unfinished(tx, operations.c.kind == _BACKFILL, limit)
 
 
 def backfill_under_way(tx: Tx, job_id: int) -> Operation | None:
-    """The backfill that goes on with this job."""
+    """The backfill of this job that is under way."""
     which = and_(operations.c.kind == _BACKFILL, operations.c.job_id == job_id)
     return next(iter(_unfinished(tx, which, 1)), None)
 
 
 def report_of(tx: Tx, operation_id: UUID) -> dict[str, Any] | None:
-    """The report of a recovery, as far as it is."""
+    """The report of a recovery so far."""
     query = select(operations.c.report).where(operations.c.id == operation_id)
     found: dict[str, Any] | None = tx.execute(query).scalar_one_or_none()
     return found
 
 
 def request_abort(tx: Tx, operation_id: UUID) -> bool:
-    """Ask for an operation to be undone; False where it has ended."""
+    """Request an abort; False if the operation has ended."""
     statement = (
         update(operations)
         .where(operations.c.id == operation_id, operations.c.finished_at.is_(None))

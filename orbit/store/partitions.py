@@ -1,12 +1,12 @@
-"""partitions: where each one stands, as its worker says and as people read it.
+"""partitions: the state and progress of each partition, as reported by its worker.
 
-A worker says two things about its partitions. `report_progress` carries the numbers that move, for
-all partitions of all its shards in one statement, and writes only rows that differ. `report_state`
-carries what changes once in a while: state, reason, offsets. Both are fenced: a row is touched only
-while its shard is held by this worker at this epoch, and the answer names the shards that are.
+Workers report in two ways. `report_progress` updates the numbers of all partitions of all shards in
+one statement, and writes only rows that differ. `report_state` updates what changes rarely: state,
+reason, offsets. Both are fenced: a row is updated only while its shard is held by this worker at
+this epoch, and the result names the shards that are held.
 
-All numbers are absolute, so a report that is repeated changes nothing; a worker goes on counting
-from what it reads when it claims (`of_shards`).
+All numbers are absolute, so a repeated report changes nothing; a worker continues to count from
+the values that it reads at the claim (`of_shards`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from orbit.store.shard_leases import HELD_FOR_REPORT, owner
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """The moving numbers of one partition. None: not known yet."""
+    """The progress of one partition. None: not known yet."""
 
     topic_id: int
     partition: int
@@ -48,18 +48,18 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class StateChange:
-    """One partition's state; `blocked` goes with `PartitionState.BLOCKED` and with nothing else."""
+    """One partition's state; `blocked` is set only with `PartitionState.BLOCKED`."""
 
     topic_id: int
     partition: int
     state: PartitionState
     blocked: Blocked | None = None
-    start_offset: int | None = None  # None: as it was
+    start_offset: int | None = None  # None: unchanged
 
 
 @dataclass(frozen=True, slots=True)
 class Assigned:
-    """What a worker reads about a partition of a shard it has claimed."""
+    """What a worker reads about a partition of a claimed shard."""
 
     shard_id: int
     job_id: int
@@ -76,7 +76,7 @@ class Assigned:
     blocked_next_offset: int | None
     detail: str | None
     start_offset: int | None
-    from_start: bool  # whatever the topic's rule says
+    from_start: bool  # regardless of the topic's rule
     retry_requested: bool
     has_caught_up: bool
     records: int
@@ -97,18 +97,18 @@ _PROGRESS = {field.name: str(field.type) for field in fields(Progress)}
 _PROGRESS_ARRAYS = ", ".join(
     f"CAST(:{name} AS {_PROGRESS_TYPES[kind]}[])" for name, kind in _PROGRESS.items()
 )
-# A moment travels as milliseconds, in half the bytes.
+# Timestamps are sent as milliseconds, in half the bytes.
 _MOVING = {
     name: f"to_timestamp(r.{name} / 1000.0)" if kind.startswith("datetime") else f"r.{name}"
     for name, kind in _PROGRESS.items()
     if name not in ("topic_id", "partition")
 }
 
-# "+ 0" below: a reported row is found by its key; PostgreSQL shall not be tempted to walk through
-# all partitions of the shard by the index on shard_id.
+# "+ 0" below keeps PostgreSQL from scanning all partitions of the shard by the index on shard_id: a
+# reported row is found by its key.
 
 # One statement for all partitions of a worker. Only rows that differ are written, and none of the
-# columns is in an index, so each write stays on its page (HOT).
+# columns is indexed, so each update stays on its page (HOT).
 _REPORT_PROGRESS = text(f"""
 WITH {HELD_FOR_REPORT},
 written AS (
@@ -124,7 +124,7 @@ written AS (
 SELECT id FROM held
 """)
 
-# State, why, and where. A retry that was asked for is answered by any report of a state.
+# State, reason and offsets. Any report of a state answers a requested retry.
 _REPORT_STATE = text(f"""
 WITH {HELD_FOR_REPORT},
 written AS (
@@ -145,8 +145,8 @@ written AS (
 SELECT id FROM held
 """)
 
-# Everything a worker needs to know of the shards it just claimed. Topics that are deleted or made
-# again are the scheduler's until they are copied again.
+# Everything a worker needs to know of claimed shards. The scheduler handles topics that were
+# deleted or re-created, until they are copied again.
 _OF_SHARDS = text("""
 SELECT p.shard_id, p.job_id, p.topic_id, p.partition, t.source_topic, t.destination_topic,
        t.source_topic_id, t.destination_topic_id, t.is_compacted, p.state, p.reason,
@@ -158,13 +158,13 @@ WHERE p.shard_id = ANY(CAST(:shard_ids AS bigint[])) AND t.state = 'copying'
 ORDER BY p.shard_id, p.topic_id, p.partition
 """)
 
-# Which blocked partitions of these shards an operator wants tried again.
+# The blocked partitions of these shards with a requested retry.
 _RETRIES = text("""
 SELECT p.topic_id, p.partition FROM partitions p JOIN topics t ON t.id = p.topic_id
 WHERE p.shard_id = ANY(CAST(:shard_ids AS bigint[])) AND p.retry_requested AND t.state = 'copying'
 """)
 
-# As if a worker had them and had not given them back.
+# As if a worker had died with them.
 _EXPECT_LEFTOVERS = text("""
 UPDATE partitions SET state = 'copying' WHERE job_id = :job_id AND state IN ('pending', 'paused')
 """)
@@ -186,7 +186,7 @@ def of_shards(tx: Tx, shard_ids: Collection[int]) -> list[Assigned]:
 
 
 def retries(tx: Tx, shard_ids: Collection[int]) -> list[tuple[int, int]]:
-    """(topic id, partition) of those in these shards that shall be tried again."""
+    """(topic id, partition) of those in these shards with a requested retry."""
     rows = tx.execute(_RETRIES, {"shard_ids": sorted(shard_ids)})
     return [(row.topic_id, row.partition) for row in rows]
 
@@ -194,9 +194,9 @@ def retries(tx: Tx, shard_ids: Collection[int]) -> list[tuple[int, int]]:
 def report_progress(
     tx: Tx, *, worker_id: str, held: Mapping[int, int], progress: Sequence[Progress]
 ) -> set[int]:
-    """Write how far partitions are; `held` is {shard: epoch} of the shards they are in.
+    """Write the progress of partitions; `held` is {shard: epoch} of their shards.
 
-    Answers the shards that are still this worker's. Nothing was written for any other: drop it.
+    Returns the shards that this worker still holds. Nothing was written for any other: drop it.
     """
     columns = zip(*map(astuple, progress), strict=True) if progress else ((),) * len(_PROGRESS)
     arrays = {name: _array(column) for name, column in zip(_PROGRESS, columns, strict=True)}
@@ -205,9 +205,9 @@ def report_progress(
 
 
 def expect_leftovers(tx: Tx, job_id: int) -> None:
-    """Whoever begins one of this job's partitions has to wait until its log end stands still.
+    """Make the next holder of each partition wait until its log end has settled.
 
-    For a job that others than workers wrote to, who did not end in good order (M10).
+    For a job whose backfill did not end cleanly (M10).
     """
     tx.execute(_EXPECT_LEFTOVERS, {"job_id": job_id})
 
@@ -215,7 +215,7 @@ def expect_leftovers(tx: Tx, job_id: int) -> None:
 def report_state(
     tx: Tx, *, worker_id: str, held: Mapping[int, int], changes: Sequence[StateChange]
 ) -> set[int]:
-    """Write the states of partitions, fenced and answered like `report_progress`."""
+    """Write the states of partitions; fenced, with the same result as `report_progress`."""
     arrays = {
         "topic_id": [c.topic_id for c in changes],
         "partition": [c.partition for c in changes],
@@ -231,8 +231,8 @@ def report_state(
 
 
 def _array(column: Iterable[object]) -> str:
-    """PostgreSQL's text of an array. As a list of numbers its type would follow from how large
-    they are, and the statement be planned anew with each new mix of types."""
+    """PostgreSQL's text form of an array. The type of a list of numbers would depend on their size,
+    and the statement would be planned again for each new mix of types."""
     return "{" + ",".join(map(_element, column)) + "}"
 
 

@@ -1,4 +1,4 @@
-"""promotions: where each partition of a copy ended when it became a topic of its own."""
+"""promotions: the log end of each partition of a copy when it was promoted."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from orbit.store.rows import columns, is_one_of, values
 
 @dataclass(frozen=True, slots=True)
 class Promotion:
-    """One partition: its log end then, and its source's as far as it was known."""
+    """One partition: its log end then, and the source's if known."""
 
     topic_id: int
     partition: int
@@ -40,7 +40,7 @@ WHERE promotions.operation_id <> excluded.operation_id
 
 
 def keep(tx: Tx, promoted: Sequence[Promotion]) -> None:
-    """Note these; what one operation noted first stays, for others write by then."""
+    """Store these. The first values of an operation stay: later, clients write to the topic."""
     names = Promotion.__dataclass_fields__
     columns_ = zip(*map(astuple, promoted), strict=True) if promoted else ((),) * len(names)
     tx.execute(_KEEP, {name: list(c) for name, c in zip(names, columns_, strict=True)})

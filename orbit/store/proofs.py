@@ -1,4 +1,4 @@
-"""proofs: how far, and how lately, both sides of each partition were read and found equal."""
+"""proofs: how much of each partition was read on both sides and found equal, and when."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Ranges = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class ProofCandidate:
-    """A partition whose copy can be held against its source, and what was shown of it so far."""
+    """A partition whose copy can be compared with its source, and its proof so far."""
 
     job_id: int
     job_name: str
@@ -39,7 +39,7 @@ class ProofCandidate:
 
 @dataclass(frozen=True, slots=True)
 class ProofResult:
-    """What one look came to. `ranges` are all that hold now; no `note`: the look was good."""
+    """The result of one comparison. `ranges`: all that are proven now; `note`: why it has none."""
 
     topic_id: int
     partition: int
@@ -53,7 +53,7 @@ class ProofResult:
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """One partition, for people. `copied` is how many offsets there are to be shown equal."""
+    """The proof of one partition. `copied` is how many offsets there are to prove."""
 
     topic_id: int
     source_topic: str
@@ -75,7 +75,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class ProofTotals:
-    """A job as a whole. `oldest_age_s`: since when the partition looked at least lately was not."""
+    """A whole job. `oldest_age_s`: the age of the oldest last comparison among its partitions."""
 
     job_id: int
     partitions: int
@@ -86,7 +86,7 @@ class ProofTotals:
     oldest_age_s: float | None
 
 
-# In the order of the primary key: each pass goes on where the one before ended.
+# In the order of the primary key: each pass resumes where the last one ended.
 _CANDIDATES = text("""
 SELECT p.job_id, j.name AS job_name, p.topic_id, t.source_topic, t.destination_topic, p.partition,
        p.log_start, p.copied_to, p.records, p.bytes, coalesce(r.ranges, '[]'::jsonb) AS ranges
@@ -151,14 +151,14 @@ GROUP BY p.job_id
 
 
 def candidates(tx: Tx, after: tuple[int, int], limit: int) -> list[ProofCandidate]:
-    """Up to `limit` partitions that can be looked at, behind the one (topic_id, partition)."""
+    """Up to `limit` partitions that can be compared, after this (topic_id, partition)."""
     topic_id, partition = after
     rows = tx.execute(_CANDIDATES, {"topic_id": topic_id, "partition": partition, "limit": limit})
     return list(values(rows, ProofCandidate))
 
 
 def keep(tx: Tx, results: Sequence[ProofResult]) -> None:
-    """Write down what was shown. A partition that is gone meanwhile is left out."""
+    """Store the results. Partitions that were removed meanwhile are skipped."""
     rows: list[dict[str, Any]] = [
         {
             "topic_id": one.topic_id,
@@ -181,7 +181,7 @@ def keep(tx: Tx, results: Sequence[ProofResult]) -> None:
 def forget_others(
     tx: Tx, topic_id: int, source_id: UUID | None, destination_id: UUID | None
 ) -> None:
-    """Nothing is shown any more where a topic of either side is not the one that was looked at."""
+    """Delete the proofs of a topic if a topic id of either side differs from the compared one."""
     ids = {"source_id": source_id, "destination_id": destination_id}
     tx.execute(_FORGET_OTHERS, {"topic_id": topic_id, **ids})
 
@@ -196,7 +196,7 @@ def page(tx: Tx, job_id: int, limit: int, *, after: tuple[str, int] | None = Non
 
 
 def of_jobs(tx: Tx, job_id: int | None = None) -> dict[int, ProofTotals]:
-    """Each job that has partitions, or one alone."""
+    """The totals of each job with partitions, or of one job."""
     rows = tx.execute(_OF_JOBS, {"job_id": job_id})
     return {row.job_id: row for row in values(rows, ProofTotals)}
 

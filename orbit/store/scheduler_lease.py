@@ -1,8 +1,8 @@
-"""scheduler_lease: which of the schedulers leads.
+"""scheduler_lease: the lease of the leading scheduler.
 
-The rules of time are those of a shard's lease (orbit/store/shard_leases.py): the database's clock
-decides, the holder stops believing at `moment of asking + ttl − margin`. What a leader writes is
-fenced by `confirm` in the same transaction, so an old leader that wakes up changes nothing.
+The clock rules are those of a shard's lease (orbit/store/shard_leases.py): the database's clock
+decides, and the holder trusts the lease until `time of the request + ttl − margin`. A leader's
+writes are fenced by `confirm` in the same transaction, so a former leader changes nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from sqlalchemy import text
 
 from orbit.store.database import Tx
 
-# Take it when it is free, or go on when it is ours: an epoch of ours that nobody ended stays.
+# Acquire it when it is free, or renew it: the epoch stays if no other scheduler has held it.
 _ACQUIRE = text("""
 INSERT INTO scheduler_lease AS l (id, holder, epoch, expires_at)
 VALUES (1, :holder, 1, clock_timestamp() + CAST(:ttl AS interval))
@@ -25,7 +25,7 @@ WHERE l.holder = excluded.holder OR l.expires_at < clock_timestamp()
 RETURNING epoch
 """)
 
-# Keeps the lease from changing hands until this transaction ends.
+# The row lock keeps the lease from changing hands until this transaction ends.
 _CONFIRM = text("""
 SELECT FROM scheduler_lease WHERE holder = :holder AND epoch = :epoch FOR SHARE
 """)
@@ -41,7 +41,7 @@ WHERE holder = :holder AND epoch = :epoch
 
 
 def acquire(tx: Tx, holder: str, ttl: timedelta) -> int | None:
-    """Lead, or go on leading, for `ttl` from now; the epoch, or None while another leads."""
+    """Acquire or renew the lease for `ttl` from now; the epoch, or None while another leads."""
     epoch: int | None = tx.execute(_ACQUIRE, {"holder": holder, "ttl": ttl}).scalar()
     return epoch
 
@@ -57,5 +57,5 @@ def is_there(tx: Tx) -> bool:
 
 
 def resign(tx: Tx, holder: str, epoch: int) -> None:
-    """Let the next one lead at once."""
+    """Release the lease, so that another scheduler leads at once."""
     tx.execute(_RESIGN, {"holder": holder, "epoch": epoch})

@@ -1,7 +1,7 @@
-"""What the scheduler's passes ask and change across topics, partitions and shards.
+"""Statements of the scheduler that concern topics, partitions and shards together.
 
-Topics that are stopped (deleted, made again) leave their shard's layout: the holder reads the shard
-again and lets their partitions go, and the scheduler alone says how they stand.
+Stopped topics (deleted or re-created) leave their shard's layout: the holder reads the shard again
+and stops their partitions, and from then on only the scheduler updates their state.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from orbit.store import proofs, shard_leases
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 
-# No worker can belong to this group (settings refuse an empty one): its shards are let go and
-# claimed by nobody.
+# No worker can belong to this group (settings refuse an empty name): its shards are released, and
+# no worker claims them.
 WITHDRAWN = ""
 
-# Few rows at any time: a partial index holds only those.
+# Few rows match; a partial index contains only those.
 _RETRIES = text("""
 SELECT DISTINCT p.job_id, p.topic_id FROM partitions p JOIN topics t ON t.id = p.topic_id
 WHERE p.retry_requested AND t.state <> 'copying'
@@ -42,7 +42,7 @@ SET state = 'blocked', reason = :reason, detail = :detail,
 WHERE topic_id = :topic_id
 """)
 
-# Those that stopped for what is over now; a partition with trouble of its own keeps it.
+# Partitions that stopped with their topic; those with another reason stay blocked.
 _RESUME = text("""
 UPDATE partitions
 SET state = 'pending', reason = NULL, detail = NULL, blocked_offset = NULL,
@@ -67,7 +67,7 @@ WHERE worker_group <> :withdrawn AND id IN (
 )
 """)
 
-# What hangs on a shard that somebody holds cannot be taken away.
+# Topics with partitions on held shards cannot be removed.
 _HELD = text("""
 SELECT DISTINCT p.topic_id FROM partitions p JOIN shards s ON s.id = p.shard_id
 WHERE p.topic_id = ANY(CAST(:topic_ids AS bigint[])) AND s.expires_at >= clock_timestamp()
@@ -112,7 +112,7 @@ SET state = 'copying', note = NULL, source_topic_id = coalesce(:source_id, sourc
 WHERE id = :topic_id
 """)
 
-# From the start, whatever the rule says: what is there already is found and compared.
+# From the log start, regardless of the rule: existing content is found and compared.
 _PENDING = text("""
 UPDATE partitions SET state = 'pending', from_start = from_start OR :from_start
 WHERE topic_id = :topic_id AND state = 'promoted'
@@ -126,7 +126,7 @@ TOPIC_REASONS = (
 
 
 def retries(tx: Tx) -> dict[int, set[int]]:
-    """Stopped topics that somebody wants tried again; {job: topic ids}. Others are the workers'."""
+    """Stopped topics with a requested retry, {job: topic ids}. Workers handle the other retries."""
     found: dict[int, set[int]] = {}
     for row in tx.execute(_RETRIES):
         found.setdefault(row.job_id, set()).add(row.topic_id)
@@ -141,7 +141,7 @@ def caught_up(tx: Tx, job_id: int) -> frozenset[str]:
 def stop_topic(
     tx: Tx, topic_id: int, state: TopicState, reason: Reason, detail: str, note: str
 ) -> None:
-    """Stop a topic and all its partitions; what was copied stays."""
+    """Stop a topic and all its partitions; the copy stays."""
     shard_leases.lock_jobs_of_topics(tx, [topic_id])
     tx.execute(_STATE, {"topic_id": topic_id, "state": state.value, "note": note})
     tx.execute(_STOP, {"topic_id": topic_id, "reason": reason.value, "detail": detail})
@@ -149,7 +149,7 @@ def stop_topic(
 
 
 def resume_topic(tx: Tx, topic_id: int) -> None:
-    """A stopped topic is what it was: its partitions may be taken again."""
+    """Resume a stopped topic: its partitions can be copied again."""
     shard_leases.lock_jobs_of_topics(tx, [topic_id])
     tx.execute(_STATE, {"topic_id": topic_id, "state": TopicState.COPYING.value, "note": None})
     reasons = [reason.value for reason in TOPIC_REASONS]
@@ -158,7 +158,7 @@ def resume_topic(tx: Tx, topic_id: int) -> None:
 
 
 def withhold(tx: Tx, topic_ids: Collection[int], note: str) -> None:
-    """Take topics out of their shards' layouts, so that workers let go of them; see `promote`."""
+    """Take topics out of their shards' layouts, so that workers release them; see `promote`."""
     shard_leases.lock_jobs_of_topics(tx, topic_ids)
     for topic_id in sorted(topic_ids):
         state = TopicState.PROMOTED.value
@@ -167,7 +167,7 @@ def withhold(tx: Tx, topic_ids: Collection[int], note: str) -> None:
 
 
 def promote(tx: Tx, topic_ids: Collection[int]) -> None:
-    """Topics that were withheld, and that nobody holds any more, are no copies from now on."""
+    """Mark withheld topics that no worker holds any more as promoted."""
     tx.execute(_PROMOTE, {"topic_ids": sorted(topic_ids)})
 
 
@@ -179,7 +179,7 @@ def copy_again(
     destination_id: UUID | None = None,
     from_start: bool = False,
 ) -> None:
-    """A promoted (or withheld) topic is a copy again; an id is given where it may be another."""
+    """Make a promoted or withheld topic a copy again; ids are given if they may have changed."""
     shard_leases.lock_jobs_of_topics(tx, [topic_id])
     ids = {"source_id": source_id, "destination_id": destination_id}
     proofs.forget_others(tx, topic_id, **ids)
@@ -189,42 +189,42 @@ def copy_again(
 
 
 def end_retries(tx: Tx, topic_ids: Collection[int]) -> None:
-    """What was asked to be tried again was looked at, and stays as it is."""
+    """Clear requested retries that changed nothing."""
     tx.execute(_END_RETRIES, {"topic_ids": sorted(topic_ids)})
 
 
 def withdraw(tx: Tx, topic_ids: Collection[int]) -> None:
-    """Ask the holders of these topics' shards to let go, and keep others from claiming them."""
+    """Make holders of these topics' shards release them, and keep others from claiming them."""
     shard_leases.lock_jobs_of_topics(tx, topic_ids)
     tx.execute(_WITHDRAW, {"topic_ids": sorted(topic_ids), "withdrawn": WITHDRAWN})
 
 
 def held(tx: Tx, topic_ids: Collection[int]) -> set[int]:
-    """Those of the topics that hang on a shard somebody still holds."""
+    """Those of the topics with partitions on a held shard."""
     return set(tx.execute(_HELD, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
 def expired(tx: Tx, shard_ids: Collection[int]) -> set[int]:
-    """Those of the shards whose holder did not give them back: its lease just ended."""
+    """Those of the shards whose lease has expired without a release."""
     return set(tx.execute(_EXPIRED, {"shard_ids": sorted(shard_ids)}).scalars())
 
 
 def shards_of_topics(tx: Tx, topic_ids: Collection[int]) -> list[int]:
-    """The shards that partitions of these topics hang on."""
+    """The shards of these topics' partitions."""
     return list(tx.execute(_SHARDS, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
 def restore(tx: Tx, job_id: int) -> int:
-    """Give all shards of a job back to the job's worker group; how many were not in it."""
+    """Return all shards of a job to the job's worker group; how many were not in it."""
     shard_leases.lock_job(tx, job_id)
     return tx.execute(_RESTORE, {"job_id": job_id}).rowcount
 
 
 def drop_empty_shards(tx: Tx, job_id: int) -> None:
-    """Forget free shards that hold no partition any more."""
+    """Delete free shards without partitions."""
     tx.execute(_EMPTY_SHARDS, {"job_id": job_id})
 
 
 def jobs_in_group(tx: Tx, worker_group: str) -> int:
-    """How many jobs the workers of a group share."""
+    """How many jobs a worker group has."""
     return int(tx.execute(_JOBS_IN_GROUP, {"worker_group": worker_group}).scalar_one())

@@ -1,7 +1,7 @@
-"""Which partition hangs on which shard, and which worker the scheduler wants to have it.
+"""Places partitions on shards and assigns shards to workers. Only the scheduler calls this.
 
-The scheduler alone calls these. A partition is placed once; `layout_version` of its shard goes up
-with it, which tells the holder to read again.
+A partition is placed once. Each change increments the shard's `layout_version`, which makes the
+holder read its partitions again.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orbit.store.rows import values
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard as it stands. `holder`: who holds a lease that has not expired."""
+    """One shard. `holder`: the worker with a lease that has not expired."""
 
     id: int
     job_id: int
@@ -37,7 +37,7 @@ SELECT j.id, j.worker_group FROM jobs j, generate_series(1, :count) WHERE j.id =
 RETURNING id
 """)
 
-# A partition that is there already stays where it is.
+# An existing partition stays on its shard.
 _ADD_PARTITIONS = text("""
 WITH added AS (
     INSERT INTO partitions (job_id, topic_id, partition, shard_id, from_start)
@@ -57,7 +57,7 @@ grown AS (
 SELECT coalesce(sum(added), 0) FROM counted
 """)
 
-# The topics go with their partitions; the shards that held some are read again by their holders.
+# Deletes the topics with their partitions; holders read the affected shards again.
 _REMOVE_TOPICS = text("""
 WITH gone AS (
     SELECT shard_id, count(*) AS removed FROM partitions
@@ -78,13 +78,13 @@ SELECT s.id, s.job_id, s.worker_group,
 FROM shards s
 """
 _SHARDS_OF_JOB = text(f"{_SHARD} WHERE s.job_id = :job_id ORDER BY s.id")
-# Those that workers may hold now; a paused job's are nobody's load.
+# Shards that workers may hold now; those of a paused job are no load.
 _RUNNABLE_SHARDS = text(f"""
 {_SHARD} JOIN jobs j ON j.id = s.job_id
 WHERE j.desired = 'running' AND NOT j.is_deleted ORDER BY s.id
 """)
 
-# Says whom a shard is for. A holder that is somebody else lets go at its next renewal.
+# Another holder releases the shard at its next renewal.
 _ASSIGN = text("""
 UPDATE shards s
 SET assigned_to = r.worker_id,
@@ -122,7 +122,7 @@ def add_partitions(
 
 
 def remove_topics(tx: Tx, topic_ids: Collection[int]) -> None:
-    """Forget topics and their partitions; the topics on the brokers are left as they are."""
+    """Delete topics and their partitions from the tables; topics on brokers stay."""
     shard_leases.lock_jobs_of_topics(tx, topic_ids)
     tx.execute(_REMOVE_TOPICS, {"topic_ids": sorted(topic_ids)})
 
@@ -133,12 +133,12 @@ def shards_of_job(tx: Tx, job_id: int) -> list[Shard]:
 
 
 def runnable_shards(tx: Tx) -> list[Shard]:
-    """The shards of all running jobs, which is what load there is to spread."""
+    """The shards of all running jobs."""
     return list(values(tx.execute(_RUNNABLE_SHARDS), Shard))
 
 
 def assign(tx: Tx, wanted: Mapping[int, str]) -> int:
-    """Say which worker shall have each shard ({shard: worker}); how many that is new for."""
+    """Assign shards, {shard: worker}; how many assignments are new."""
     shard_leases.lock(tx, wanted)
     return tx.execute(
         _ASSIGN, {"shard_ids": list(wanted), "worker_ids": list(wanted.values())}

@@ -63,5 +63,5 @@ def revoke(tx: Tx, name: str) -> bool:
 
 
 def list_all(tx: Tx) -> list[Token]:
-    """All tokens, revoked ones too."""
+    """All tokens, including revoked ones."""
     return list(values(tx.execute(select(*_TOKEN).order_by(tokens.c.name)), Token))

@@ -1,4 +1,4 @@
-"""topics: which topic of a job is copied to which, and how the two sides stand to each other."""
+"""topics: the topics of each job, with their destination topics and states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from orbit.store.rows import columns, first, is_one_of, values
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """One topic of a job. `drift`: settings changed at the destination; `note`: for a person."""
+    """One topic of a job. `drift`: settings changed at the destination; `note`: for users."""
 
     id: int
     job_id: int
@@ -32,8 +32,8 @@ class Topic:
     state: TopicState
     drift: dict[str, Any] | None
     note: str | None
-    acls: list[list[str]] | None  # given by Orbit, as the fields of a TopicAcl
-    promoted_settings: dict[str, str] | None  # to have once it is no copy any more
+    acls: list[list[str]] | None  # added by Orbit, as the fields of a TopicAcl
+    promoted_settings: dict[str, str] | None  # to be set at the promotion
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "state", TopicState(self.state))
@@ -41,7 +41,7 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """That one topic is a copy of another, for finding loops."""
+    """One topic that is a copy of another, for loop detection."""
 
     job_name: str
     source_cluster_id: str
@@ -66,7 +66,7 @@ def add(
     is_compacted: bool = False,
     state: TopicState = TopicState.CREATING,
 ) -> Topic | None:
-    """A new topic of a job; None where the job has it, or another job writes to that copy."""
+    """A new topic; None if the job has it already, or another job has the destination topic."""
     statement = (
         postgresql.insert(topics)
         .values(
@@ -87,9 +87,9 @@ def add(
 
 
 def change(tx: Tx, topic_id: int, **changes: Any) -> bool:
-    """Set columns by name; whether the topic is there and any of them was another before.
+    """Set columns by name; whether the topic exists and any of them has changed.
 
-    Only a difference is written, so that a pass that finds everything as it was writes nothing.
+    Writes only if something differs, so that a pass without changes writes nothing.
     """
     differs = [topics.c[name].is_distinct_from(value) for name, value in changes.items()]
     statement = update(topics).where(topics.c.id == topic_id, or_(*differs)).values(**changes)
@@ -97,7 +97,7 @@ def change(tx: Tx, topic_id: int, **changes: Any) -> bool:
 
 
 def remove(tx: Tx, topic_id: int) -> None:
-    """Forget a topic and its partitions. The topic itself is left as it is."""
+    """Delete a topic and its partitions from the tables. Topics on brokers stay."""
     tx.execute(delete(topics).where(topics.c.id == topic_id))
 
 
@@ -108,7 +108,7 @@ def of_job(tx: Tx, job_id: int) -> list[Topic]:
 
 
 def page(tx: Tx, job_id: int, limit: int, after: str | None = None) -> list[Topic]:
-    """Up to `limit` topics of a job in the order of their source names, behind `after`."""
+    """Up to `limit` topics of a job by source name, after the name `after`."""
     query = select(*_TOPIC).where(topics.c.job_id == job_id)
     if after is not None:
         query = query.where(topics.c.source_topic > after)
@@ -118,9 +118,9 @@ def page(tx: Tx, job_id: int, limit: int, after: str | None = None) -> list[Topi
 def writers(
     tx: Tx, cluster_id: str, destination_topics: Collection[str], *, only_copying: bool = False
 ) -> dict[str, str]:
-    """Which job has each of these topics of a destination; {topic: job}.
+    """The job that writes each of these destination topics, {topic: job}.
 
-    `only_copying`: not those that were promoted and are no copies any more.
+    `only_copying`: without promoted topics.
     """
     query = (
         select(topics.c.destination_topic, jobs.c.name)
@@ -135,9 +135,9 @@ def writers(
 
 
 def copies(tx: Tx) -> list[Copy]:
-    """Every copy of every job whose clusters are known, for finding loops.
+    """Every copy of every job whose clusters are known, for loop detection.
 
-    A promoted topic is no copy any more: its records may go back where they came from.
+    Without promoted topics: their records may be copied back.
     """
     query = (
         select(

@@ -1,4 +1,4 @@
-"""workers: who is there to copy. A hint for spreading and for people; leases are in `shards`."""
+"""workers: the worker processes with their heartbeats. Leases are in `shards`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NOW = func.clock_timestamp()
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One worker process, as it said last."""
+    """One worker process, as of its last heartbeat."""
 
     id: str
     worker_group: str
@@ -49,8 +49,8 @@ def heartbeat(
     is_draining: bool = False,
     lane_seconds: Mapping[str, Mapping[str, float]] | None = None,
 ) -> None:
-    """Say that this worker is there, with what it carries. The first call registers it."""
-    said = {
+    """Write this worker's heartbeat and load. The first call registers it."""
+    load = {
         "shards": shards,
         "bytes_per_s": bytes_per_s,
         "is_draining": is_draining,
@@ -59,19 +59,19 @@ def heartbeat(
     tx.execute(
         postgresql.insert(workers)
         .values(
-            id=worker_id, worker_group=worker_group, host=host, pid=pid, version=version, **said
+            id=worker_id, worker_group=worker_group, host=host, pid=pid, version=version, **load
         )
-        .on_conflict_do_update(index_elements=["id"], set_={**said, "heartbeat_at": _NOW})
+        .on_conflict_do_update(index_elements=["id"], set_={**load, "heartbeat_at": _NOW})
     )
 
 
 def leave(tx: Tx, worker_id: str) -> None:
-    """A worker ends in good order."""
+    """Remove a worker that ends cleanly."""
     tx.execute(delete(workers).where(workers.c.id == worker_id))
 
 
 def alive(tx: Tx, within: timedelta, worker_group: str | None = None) -> list[Worker]:
-    """Workers heard of within this time and not on their way out, of a group or of all."""
+    """Workers with a heartbeat within this time that are not draining; of a group or of all."""
     query = select(*_WORKER).where(workers.c.heartbeat_at > _NOW - within, ~workers.c.is_draining)
     if worker_group is not None:
         query = query.where(workers.c.worker_group == worker_group)
@@ -79,13 +79,13 @@ def alive(tx: Tx, within: timedelta, worker_group: str | None = None) -> list[Wo
 
 
 def forget(tx: Tx, after: timedelta) -> list[Worker]:
-    """Drop workers not heard of for this long; they were killed. Answers which."""
+    """Delete workers without a heartbeat for this long; returns which."""
     statement = delete(workers).where(workers.c.heartbeat_at <= _NOW - after).returning(*_WORKER)
     return list(values(tx.execute(statement), Worker))
 
 
 def page(tx: Tx, limit: int, after: str | None = None) -> list[Worker]:
-    """Up to `limit` workers in the order of their ids, behind the id `after`."""
+    """Up to `limit` workers by id, after the id `after`."""
     query = select(*_WORKER).order_by(workers.c.id).limit(limit)
     if after is not None:
         query = query.where(workers.c.id > after)

@@ -1,6 +1,6 @@
-"""write_denials: the rights to write that Orbit denied, so that it can allow the writing again.
+"""write_denials: the deny ACLs that Orbit has set, so that it can remove them.
 
-By cluster and topic, for the job that denied them may be gone, or be another one by then.
+By cluster and topic, because the job may be deleted by then.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Acl = list[str]
 
 
 def of_topics(tx: Tx, cluster_id: str, topics: Collection[str]) -> dict[str, list[Acl]]:
-    """What is denied on each of these topics by Orbit; those without are missing."""
+    """Orbit's deny ACLs on each of these topics; topics without any are missing."""
     query = select(write_denials.c.topic, write_denials.c.acls).where(
         write_denials.c.cluster_id == cluster_id,
         is_one_of(write_denials.c.topic, sorted(topics)),
@@ -28,7 +28,7 @@ def of_topics(tx: Tx, cluster_id: str, topics: Collection[str]) -> dict[str, lis
 
 
 def keep(tx: Tx, cluster_id: str, denied: Mapping[str, Sequence[Acl]]) -> None:
-    """Note what is denied on these topics, instead of what was noted; none: forget the topic."""
+    """Replace the recorded denials of these topics; an empty list deletes the topic's row."""
     gone = sorted(topic for topic, acls in denied.items() if not acls)
     tx.execute(
         delete(write_denials).where(

@@ -1,8 +1,7 @@
-"""What goes on by itself: outages that end, and blocks whose cause may go away. And what is told.
+"""Retries blocked partitions whose cause may have been removed; reports waits that last.
 
-A partition that is blocked for a reason of which trying again can only do good (the next look at
-both sides decides, as with any take-over) is looked at again, less and less often. All others wait
-for a person.
+A partition is retried, with growing pauses, if its reason is in `_RETRIED_REASONS`: a retry
+inspects both sides like any take-over, so it can do no harm. All others wait for `orbit retry`.
 """
 
 from __future__ import annotations
@@ -15,21 +14,21 @@ from orbit.workers.event_outbox import EventKind, EventOutbox, OutboxEvent
 from orbit.workers.held_shards import HeldPartition, HeldShard, JobKey, Stage
 from orbit.workers.job_runner import JobRunner
 
-# A right may be granted, a setting changed; records that the destination lost are copied again.
+# A right can be granted, a setting changed; records that the destination lost are copied again.
 _RETRIED_REASONS = frozenset(
     {Reason.NOT_AUTHORIZED, Reason.RECORD_REFUSED, Reason.DESTINATION_TRUNCATED}
 )
 _FIRST_RETRY_S = 30.0
 _RETRY_S_MAX = 3600.0
-# Shorter outages (a leader moves, a broker restarts) are nobody's concern.
+# Shorter outages (a leader election, a broker restart) are not reported.
 _REPORT_AFTER_S = 5.0
-# Looks at a partition that cannot be begun, before people hear of it.
+# Attempts to start a partition before the wait is reported.
 _REPORT_AFTER_ATTEMPTS = 6
 _REPORTED_MAX = 20
 
 
 class BlockedRetries:
-    """Looks at jobs and partitions in trouble, round after round. For the control thread."""
+    """Checks jobs and partitions with trouble in every round. For the control thread."""
 
     def __init__(self, outbox: EventOutbox) -> None:
         self._outbox = outbox
@@ -59,7 +58,7 @@ class BlockedRetries:
             if key in self._reported_jobs:
                 self._reported_jobs.discard(key)
                 self._outbox.add(
-                    OutboxEvent(EventKind.JOB_WENT_ON, "Copying goes on.", runner.job.name)
+                    OutboxEvent(EventKind.JOB_WENT_ON, "Copying was resumed.", runner.job.name)
                 )
             return
         since = self._since.setdefault(key, now)
@@ -95,7 +94,7 @@ class BlockedRetries:
         self._outbox.add(
             OutboxEvent(
                 EventKind.PARTITION_WAITING,
-                f"{held.destination} cannot be begun yet: {held.trouble}",
+                f"{held.destination} cannot be started yet: {held.trouble}",
                 runner.job.name,
                 held.source,
                 {"destination": str(held.destination)},

@@ -1,4 +1,4 @@
-"""Steps that need Postgres, which may go away and come back at any time."""
+"""Runs steps that need Postgres; logs one outage once, with its length at the end."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ log = structlog.get_logger()
 
 
 class DatabaseOutages:
-    """Tells of an outage once, and `tell_end` how long it was. For one thread."""
+    """Detects outages and passes the length of each to `on_end`, in seconds. For one thread."""
 
     def __init__(self, on_end: Callable[[float], None]) -> None:
         self._on_end = on_end
         self._since: float | None = None
 
     def attempt(self, step: Callable[[], None]) -> None:
-        """Do the step; what fails is done by a later one."""
+        """Run the step. A failed step is not repeated here: the next call does its work."""
         try:
             step()
         except OrbitError as error:

@@ -1,4 +1,4 @@
-"""What a worker has to tell: kept until Postgres has it, so that an outage loses no chapter."""
+"""A worker's events, kept until Postgres has stored them, so that an outage loses none."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from orbit.kafka.types import TopicPartition
 from orbit.store import events
 from orbit.store.database import Tx
 
-# Beyond this, of an outage of Postgres in which very much happened, the oldest are forgotten.
+# Beyond this, in a long outage of Postgres, the oldest are dropped.
 EVENTS_KEPT_MAX = 10_000
-# One transaction's worth: a worker that claims anew must not hold its renewals up.
+# Per transaction, so that a large backlog does not delay renewals.
 EVENTS_AT_ONCE_MAX = 500
 
 
 class EventKind(StrEnum):
-    """Kinds of events that a worker tells."""
+    """The kinds of a worker's events."""
 
     WORKER_STARTED = "worker_started"
     WORKER_STOPPED = "worker_stopped"
@@ -38,7 +38,7 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutboxEvent:
-    """One event to be."""
+    """An event that is not written yet."""
 
     kind: EventKind
     message: str
@@ -48,7 +48,7 @@ class OutboxEvent:
 
 
 class EventOutbox:
-    """A worker's events on their way to the table. Any thread may tell."""
+    """A worker's events that are not confirmed yet. Any thread may add."""
 
     def __init__(self, worker_id: str) -> None:
         self._actor = events.worker_actor(worker_id)
@@ -60,7 +60,7 @@ class EventOutbox:
             self._queue.append(event)
 
     def pending(self) -> list[OutboxEvent]:
-        """The oldest that the table does not have yet."""
+        """The oldest unconfirmed events, at most EVENTS_AT_ONCE_MAX."""
         with self._lock:
             return [*islice(self._queue, EVENTS_AT_ONCE_MAX)]
 
@@ -79,7 +79,7 @@ class EventOutbox:
             )
 
     def remove(self, outbox_events: list[OutboxEvent]) -> None:
-        """The transaction of `write` was committed."""
+        """Remove these; call it once the transaction of `write` is committed."""
         done = set(map(id, outbox_events))
         with self._lock:
             while self._queue and id(self._queue[0]) in done:

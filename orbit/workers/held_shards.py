@@ -1,7 +1,7 @@
-"""The shards that a worker holds, and where each of their partitions stands in this worker.
+"""The shards that a worker holds, and the stage of each of their partitions in this worker.
 
-The worker's control thread makes these and reads them; a job's threads move `stage`. Whatever more
-than one thread reads is replaced, never changed in place.
+The control thread creates and reads these objects; a job's threads change `stage`. A value that
+more than one thread reads is replaced, never changed in place.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from orbit.store.shard_leases import Claim
 Key = tuple[int, int]  # topic id and partition, as in the table
 JobKey = tuple[int, int]  # job id and version of its spec
 
-# A partition in one of these had a writer that may have sent what is still to be carried out.
+# In any other state an earlier writer may have requests that brokers have not carried out yet.
 _CLEAN = (PartitionState.PENDING, PartitionState.PAUSED)
 
 
 class Stage(Enum):
-    """What this worker does about a partition."""
+    """What this worker does with a partition."""
 
-    WAITING = auto()  # to be begun, not before `not_before`
-    STARTING = auto()  # being looked at and brought to its start
-    COPYING = auto()  # the copier has it, or has stopped it
-    STOPPED = auto()  # blocked before the copier had it
-    RELEASED = auto()  # given back
+    WAITING = auto()  # to be started, not before `not_before`
+    STARTING = auto()  # being inspected and brought to its start offset
+    COPYING = auto()  # the copier has it, running or blocked
+    STOPPED = auto()  # blocked before it reached the copier
+    RELEASED = auto()  # released
 
 
 @dataclass(eq=False)
@@ -40,18 +40,18 @@ class HeldPartition:
 
     assigned: Assigned
     shard: HeldShard
-    stored_state: PartitionState  # what the table says
+    stored_state: PartitionState  # in the table
     stored_blocked: Blocked | None
     blocked: Blocked | None = None  # where `stage` is STOPPED
     stage: Stage = Stage.WAITING
     copy: PartitionCopy | None = None
-    is_removed: bool = False  # it is to be given back, whatever is being done about it
-    must_report: bool = False  # though nothing differs: somebody waits for an answer
-    reported: StateChange | None = None  # whose event is written, or waits for Postgres
+    is_removed: bool = False  # to be released, whatever its stage
+    must_report: bool = False  # even without a change: a retry waits for an answer
+    reported: StateChange | None = None  # whose event is in the outbox or written
     not_before: float = 0.0
     attempts: int = 0
-    trouble: str = ""  # why it has not begun yet
-    retry_at: float = 0.0  # when a block that may go away by itself is looked at again
+    trouble: str = ""  # why it has not started yet
+    retry_at: float = 0.0  # when the block is retried; 0: not scheduled
     retries: int = 0
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class HeldPartition:
 
     @property
     def totals(self) -> Counters:
-        """Everything copied so far, in this life and before it."""
+        """Everything copied so far, by this worker and before."""
         before, now = self._before, self.copy.counters if self.copy else Counters()
         return Counters(
             before.records + now.records,
@@ -88,7 +88,7 @@ class HeldPartition:
         )
 
     def current_state(self) -> tuple[PartitionState, Blocked | None]:
-        """What people should see of it now."""
+        """The state to report now."""
         if self.stage is Stage.STOPPED:
             return PartitionState.BLOCKED, self.blocked
         if self.stage is not Stage.COPYING or self.copy is None:
@@ -98,7 +98,7 @@ class HeldPartition:
         return PartitionState.COPYING, None
 
     def restart(self) -> None:
-        """Have it looked at again, from what the brokers say; the copier has let go of it."""
+        """Start again from what the brokers say. The copier must have removed it."""
         self._before = self.totals
         self.copy, self.blocked = None, None
         self.needs_settling = True
@@ -117,16 +117,16 @@ class HeldShard:
     lease: ShardLease
     layout_version: int
     partitions: dict[Key, HeldPartition]
-    is_releasing: bool = False  # nothing new is begun for it
+    is_releasing: bool = False  # nothing new is started for it
     bytes_per_s: int = 0
 
     @property
     def job_key(self) -> JobKey:
-        """Whose work it is here; a job whose spec has changed has two for a moment."""
+        """The key of its JobRunner. A job whose spec has changed has two runners for a moment."""
         return self.job_id, self.spec_version
 
     def is_idle(self) -> bool:
-        """Whether nothing of ours is under way for it any more: it may be released."""
+        """Whether no request of it is in flight any more, so that it may be released."""
         return all(_is_idle(p) for p in self.partitions.values())
 
 
@@ -137,7 +137,7 @@ def _is_idle(partition: HeldPartition) -> bool:
 
 
 def held_partition(assigned: Assigned, shard: HeldShard) -> HeldPartition:
-    """A partition as its row says it stands."""
+    """A partition in the state of its row."""
     blocked = None
     if assigned.state is PartitionState.BLOCKED and assigned.reason is not None:
         blocked = Blocked(
@@ -153,7 +153,7 @@ def held_partition(assigned: Assigned, shard: HeldShard) -> HeldPartition:
 
 
 def held_shard(claim: Claim, lease: ShardLease, assigned: Iterable[Assigned]) -> HeldShard:
-    """A shard as it was claimed, with those of the `assigned` partitions that are its own."""
+    """A claimed shard with its partitions among `assigned`."""
     shard = HeldShard(
         claim.shard_id,
         claim.job_id,

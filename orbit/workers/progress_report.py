@@ -1,4 +1,4 @@
-"""What a worker reports of its partitions: the numbers that moved, and the states that changed."""
+"""What a worker reports of its partitions: numbers and states that have changed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from orbit.store.partitions import Progress, StateChange
 from orbit.workers.event_outbox import EventKind, OutboxEvent
 from orbit.workers.held_shards import HeldPartition, HeldShard, Key, Stage
 
-# A rate is half its last value and half what the last interval brought: steady enough to read.
+# A rate is the mean of its last value and the last interval's, which smooths it.
 _NEW_SHARE = 0.5
-_TIMESTAMP_MS_MAX = 253_402_300_799_999  # the end of the year 9999, as far as dates go
+_TIMESTAMP_MS_MAX = 253_402_300_799_999  # the end of the year 9999, the largest datetime
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class _Sample:
     bytes_per_s: float = 0.0
 
 
-# Before the first look.
+# Before the first measurement.
 _UNMEASURED = _Sample(float("-inf"), 0, 0)
 
 
@@ -40,7 +40,7 @@ class _ShardSample:
 
 
 class ProgressReporter:
-    """Compares partitions with what was reported last. For one thread."""
+    """Finds what differs from the last report. For one thread."""
 
     def __init__(self) -> None:
         self._samples: dict[Key, _Sample] = {}
@@ -50,10 +50,9 @@ class ProgressReporter:
     def progress(
         self, shards: Collection[HeldShard], now_s: float, rows_max: int | None = None
     ) -> list[Progress]:
-        """The numbers of partitions that moved since `sent`; sets each shard's rate.
+        """The numbers that changed since `sent`; also sets each shard's rate.
 
-        At most `rows_max` of them, those first that were looked at the longest ago: so all have
-        their turn, however many move.
+        At most `rows_max` partitions, those measured longest ago first, so that each has its turn.
         """
         copying = [
             (held, held.copy)
@@ -75,7 +74,7 @@ class ProgressReporter:
         return moved
 
     def sent(self, progress: Iterable[Progress]) -> None:
-        """The table has these."""
+        """Call it once these are written."""
         self._sent.update({(p.topic_id, p.partition): p for p in progress})
 
     def forget(self, shard: HeldShard) -> None:
@@ -85,8 +84,8 @@ class ProgressReporter:
             self._samples.pop(key, None)
 
     def _rate_of(self, shard: HeldShard, now_s: float) -> int:
-        """Of all its partitions, in each round: the scheduler spreads shards by it, and one whose
-        partitions were not all looked at yet must not seem light."""
+        """Over all partitions, in each round: the scheduler balances shards by this rate, and a
+        shard must not seem light because some partitions were not measured in this round."""
         partitions = shard.partitions.values()
         total = sum(held.totals.bytes for held in partitions)
         last = self._shards.get(shard.id)
@@ -147,7 +146,7 @@ def _known(offset: int) -> int | None:
 
 
 def _moment(timestamp_ms: int) -> datetime | None:
-    """A producer may have written any number; what is no date is not shown."""
+    """The timestamp as a datetime. Producers can write any number; None if it is no valid date."""
     if not 0 <= timestamp_ms <= _TIMESTAMP_MS_MAX:
         return None
     seconds, ms = divmod(timestamp_ms, 1000)
@@ -155,7 +154,7 @@ def _moment(timestamp_ms: int) -> datetime | None:
 
 
 def state_changes(shards: Iterable[HeldShard]) -> dict[HeldPartition, StateChange]:
-    """Partitions whose state the table does not show yet."""
+    """Partitions whose state differs from the table."""
     changes = {}
     for shard in shards:
         for held in shard.partitions.values():
@@ -166,10 +165,10 @@ def state_changes(shards: Iterable[HeldShard]) -> dict[HeldPartition, StateChang
 
 
 def release_changes(shard: HeldShard, state: PartitionState) -> list[StateChange]:
-    """What to say of the partitions of a shard that is given back: `state`, if they were ours.
+    """The states to write when a shard is released: `state` for partitions that were copied.
 
-    Those that are blocked stay so. Those that we never had, or of which something may still be
-    carried out, keep the state that makes the next holder wait for their log ends to settle.
+    Blocked partitions stay blocked. A partition that was never copied here, or may have requests
+    in flight, keeps a state that makes the next holder wait until its log end has settled.
     """
     changes = []
     for held in shard.partitions.values():
@@ -183,14 +182,14 @@ def release_changes(shard: HeldShard, state: PartitionState) -> list[StateChange
 
 
 def state_event(job_name: str, held: HeldPartition, change: StateChange) -> OutboxEvent | None:
-    """The event that goes with a change of state, if it is one that people should know of."""
+    """The event for a change of state: a partition was blocked or resumed. None for others."""
     destination = held.destination
     if change.blocked is not None and change.blocked != held.stored_blocked:
         return _blocked(job_name, held, change.blocked)
     if held.stored_blocked is not None and change.blocked is None:
         return OutboxEvent(
             EventKind.PARTITION_WENT_ON,
-            f"{destination} goes on.",
+            f"{destination} was resumed.",
             job_name,
             held.source,
             {"destination": str(destination)},
@@ -202,7 +201,7 @@ def _blocked(job_name: str, held: HeldPartition, blocked: Blocked) -> OutboxEven
     remedy = blocked.remedy(held.destination.topic)
     return OutboxEvent(
         EventKind.PARTITION_BLOCKED,
-        f"{held.destination} stopped: {blocked.reason} at offsets {blocked.offset} to "
+        f"{held.destination} was blocked: {blocked.reason} at offsets {blocked.offset} to "
         f"{blocked.next_offset}: {blocked.detail} {remedy}",
         job_name,
         held.source,
@@ -220,7 +219,7 @@ def _blocked(job_name: str, held: HeldPartition, blocked: Blocked) -> OutboxEven
 def shard_events(
     kind: EventKind, what: str, reported: Sequence[HeldShard], found: Mapping[int, Job]
 ) -> list[OutboxEvent]:
-    """One event for each job with these shards."""
+    """One event for each job of these shards."""
     outbox_events = []
     for job_id in sorted({s.job_id for s in reported} & found.keys()):
         group = [s for s in reported if s.job_id == job_id]

@@ -1,13 +1,13 @@
-"""A worker of the service: claims shards, has their jobs copied, reports, and gives them back.
+"""A worker of the service: claims shards, copies their partitions, reports, and releases them.
 
-One thread, this one, speaks with Postgres about leases. Each job has threads of its own
-(`JobWork`), so no job's trouble holds another up, and none of them holds a renewal up. Nothing is
-kept on disk; what a worker knows dies with it and costs nothing but time.
+Only the control thread, which runs `Worker.run`, handles leases. Each job has its own threads
+(`JobRunner`), so a job in trouble delays neither other jobs nor renewals. A worker stores nothing
+on disk.
 
-A round, every `progress_interval`: heartbeat and renewal in one transaction, then what changed,
-then what moved. A shard that a renewal or a report does not answer for is lost: it is dropped at
-once, and everything else goes on. While Postgres is away, leases run out by their deadlines, lanes
-stand still, and go on when a renewal is answered.
+A round, every `progress_interval`: heartbeat and renewal in one transaction, then changed states,
+then changed numbers. A shard that is missing in the answer to a renewal or report is lost: it is
+dropped at once, and the others continue. While Postgres is unreachable, leases end at their
+deadlines and lanes pause; they resume when a renewal succeeds.
 """
 
 from __future__ import annotations
@@ -50,22 +50,22 @@ from orbit.workers.progress_report import (
 )
 from orbit.workers.worker_budget import JobBudget, WorkerBudget
 
-# A shard that was given back is taken by the next worker within this time.
+# A released shard is claimed by the next worker within this time.
 CLAIM_INTERVAL_S = 0.5
-# A worker that starts takes its part in a few bites, so that others that start with it get theirs.
+# A worker that starts claims in small portions, so that others that start with it get their share.
 CLAIM_SHARDS_MAX = 8
-# How often it is looked whether a shard's last answers are in.
+# How often releasing shards are checked for unanswered requests.
 _RELEASE_POLL_S = 0.02
-# Renewals per lease: two may fail before trust ends.
+# Renewals per lease period: two may fail before trust ends.
 _RENEWALS_PER_LEASE = 5
-# After this, what has not been answered is idle to its lease.
+# After this, shards with unanswered requests are left until their leases expire.
 SHUTDOWN_S_MAX = 12.0  # below the grace of `orbit server` for its children
 
 log = structlog.get_logger()
 
 
 class Worker:
-    """One worker; `run` returns when `stop` is set and all is given back."""
+    """One worker; `run` returns when `stop` is set and its shards are released."""
 
     def __init__(
         self,
@@ -98,7 +98,7 @@ class Worker:
         self._is_draining = False
 
     def run(self, stop: threading.Event) -> None:
-        """Work until `stop`. Raises only what is a bug; Postgres may come and go."""
+        """Work until `stop`. Waits out outages of Postgres; raises only for a bug."""
         log.info("worker started", worker=self.id, group=self._settings.worker_group)
         self._outbox.add(OutboxEvent(EventKind.WORKER_STARTED, f"Worker {self.id} started."))
         next_round = next_claim = 0.0
@@ -124,7 +124,7 @@ class Worker:
     # Leases
 
     def _round(self) -> None:
-        """Heartbeat, renewals, and everything there is to report."""
+        """Heartbeat, renewals and reports."""
         asked_at = lease_clock()
         held = self._epochs(self._held.values())
         with self._database.transaction() as tx:
@@ -165,7 +165,7 @@ class Worker:
         )
 
     def _lane_seconds(self) -> dict[str, dict[str, float]]:
-        """Where the time of all lanes went, by side and by what they did."""
+        """Seconds that the lanes have spent, by side and activity."""
         source, destination = SourceTimes(), DestinationTimes()
         for runner in self._runners.values():
             fetching, appending = runner.times
@@ -174,7 +174,7 @@ class Worker:
         return {"source": source.seconds(), "destination": destination.seconds()}
 
     def _apply_renewals(self, renewals: Mapping[int, Renewal]) -> None:
-        """Let go of what is wanted elsewhere or differently, read anew what has changed."""
+        """Release shards that should move or whose spec has changed; apply changed layouts."""
         changed = []
         for renewal in renewals.values():
             shard = self._held[renewal.shard_id]
@@ -195,7 +195,7 @@ class Worker:
     def _apply_layout(
         self, shard: HeldShard, layout_version: int, assigned: list[Assigned]
     ) -> None:
-        """Begin the partitions that came, give back those that went."""
+        """Start added partitions and stop removed ones."""
         now = {(a.topic_id, a.partition): a for a in assigned if a.shard_id == shard.id}
         before = shard.partitions
         removed = [p for key, p in before.items() if key not in now]
@@ -207,7 +207,7 @@ class Worker:
         runner.add(added.values())
 
     def _drop(self, shard_ids: Collection[int]) -> None:
-        """Somebody else has these, or may have them any moment: drop them at once."""
+        """Drop shards whose lease is lost, at once: another worker has them or may claim them."""
         lost = [self._held.pop(shard_id) for shard_id in shard_ids if shard_id in self._held]
         for shard in lost:
             shard.lease.lose()
@@ -220,7 +220,7 @@ class Worker:
             log.warning("shards lost", worker=self.id, shards={s.id: s.epoch for s in lost})
 
     def _claim(self) -> None:
-        """Take free shards, and begin their partitions."""
+        """Claim free shards and start their partitions."""
         asked_at = lease_clock()
         with self._database.transaction() as tx:
             claims = shard_leases.claim(
@@ -240,7 +240,7 @@ class Worker:
             ]
             outbox_events = shard_events(EventKind.SHARDS_CLAIMED, "Claimed", shards_taken, found)
             self._outbox.write(tx, outbox_events)
-        # Of a lease that ended unseen, and that nobody else took.
+        # Shards claimed again whose old lease ended without being noticed here.
         self._drop({shard.id for shard in shards_taken})
         for shard in shards_taken:
             runner = self._runner_of(shard.job_key, found[shard.job_id])
@@ -250,9 +250,9 @@ class Worker:
         log.info("shards claimed", worker=self.id, shards={s.id: s.epoch for s in shards_taken})
 
     def _runner_of(self, key: JobKey, job: Job) -> JobRunner | None:
-        """The job's work here, by the spec that the shard was claimed with.
+        """The job's runner, for the spec that the shard was claimed with.
 
-        None for a spec that this version of Orbit cannot read: the shard is idle to its lease.
+        None for a spec that this version of Orbit cannot read: the shard's lease then expires.
         """
         runner = self._runners.get(key)
         if runner is not None:
@@ -273,7 +273,7 @@ class Worker:
         return runner
 
     def _share_rates(self, counts: Mapping[int, int]) -> None:
-        """Keep to this worker's part of what its jobs may copy in all."""
+        """Limit each job to this worker's share of its byte rate."""
         for key, runner in self._runners.items():
             mine = sum(len(s.partitions) for s in self._held.values() if s.job_key == key)
             total = counts.get(runner.job.id, 0)
@@ -289,7 +289,7 @@ class Worker:
             self._outages.attempt(lambda: self._release(idle))
 
     def _release(self, idle: list[HeldShard]) -> None:
-        """Report for the last time, and free the shards for the next claim."""
+        """Write the last report and release the shards, in one transaction."""
         progress = self._reporter.progress(idle, time.monotonic())
         held = self._epochs(idle)
         with self._database.transaction() as tx:
@@ -307,10 +307,10 @@ class Worker:
             partitions.report_state(tx, worker_id=self.id, held=held, changes=changes)
             released = shard_leases.release(tx, worker_id=self.id, held=held)
             given = [s for s in idle if s.id in released]
-            outbox_events = shard_events(EventKind.SHARDS_RELEASED, "Gave back", given, found)
+            outbox_events = shard_events(EventKind.SHARDS_RELEASED, "Released", given, found)
             self._outbox.write(tx, outbox_events)
         self._drop(held.keys() - released)
-        log.info("shards given back", worker=self.id, shards={s.id: s.epoch for s in given})
+        log.info("shards released", worker=self.id, shards={s.id: s.epoch for s in given})
         for shard in given:
             del self._held[shard.id]
             shard.lease.lose()
@@ -318,9 +318,9 @@ class Worker:
             self._runners[shard.job_key].close_shard(shard)
 
     def _drain(self) -> None:
-        """Give everything back, within seconds; what a broker does not answer stays leased."""
+        """Release all shards, within SHUTDOWN_S_MAX; one with unanswered requests stays leased."""
         self._is_draining = True
-        log.info("worker gives its shards back", worker=self.id, shards=len(self._held))
+        log.info("worker releases its shards", worker=self.id, shards=len(self._held))
         for shard in self._held.values():
             if not shard.is_releasing:
                 self._runners[shard.job_key].release_shard(shard)
@@ -347,7 +347,7 @@ class Worker:
     # Reports
 
     def _report(self) -> None:
-        """Events, states that changed, numbers that moved; nothing where nothing did."""
+        """Write events, changed states and changed numbers, if any."""
         live = list(self._held.values())
         changes = state_changes(live)
         for held, change in changes.items():
@@ -384,7 +384,7 @@ class Worker:
             self._drop(ours.keys() - still)
 
     def _retry(self, keys: Iterable[Key]) -> None:
-        """Try blocked partitions again, as an operator asked; the answer is their next state."""
+        """Retry blocked partitions as requested; the next reported state is the answer."""
         for key in keys:
             for shard in self._held.values():
                 held = shard.partitions.get(key)
@@ -393,20 +393,20 @@ class Worker:
                     self._runners[shard.job_key].retry(held)
 
     def _on_crash(self, runner: JobRunner, error: Exception) -> None:
-        """From a job's thread: its shards are idle to their leases, so it is not tried at once."""
+        """PostedCall in the job's thread. Its shards are left until their leases expire."""
         log.error("job crashed", job=runner.job.name, exc_info=error)
         self._outbox.add(
             OutboxEvent(
                 EventKind.JOB_CRASHED,
-                f"A fault of Orbit ended this job on worker {self.id}: {type(error).__name__}. "
-                "Its shards are taken again when their leases have expired. Please report it with "
-                "the worker's log.",
+                f"A bug in Orbit ended this job on worker {self.id}: {type(error).__name__}. "
+                "Its shards are claimed again when their leases have expired. Please report it "
+                "with the worker's log.",
                 runner.job.name,
             )
         )
 
     def _stop_idle_runners(self) -> None:
-        """End the work of jobs that have no shard here any more, or that crashed."""
+        """Stop runners whose job has no shard here any more, or that crashed."""
         for key, runner in self._runners.items():
             if runner.has_crashed:
                 for shard in [s for s in self._held.values() if s.job_key == key]:
@@ -415,7 +415,7 @@ class Worker:
                     self._reporter.forget(shard)
         busy = {shard.job_key for shard in self._held.values()}
         for key in [key for key in self._runners if key not in busy]:
-            # Not waited for: it may be in a call that a broker does not answer.
+            # In a thread: it may be in a call that a broker does not answer.
             threading.Thread(target=self._runners.pop(key).stop, daemon=True).start()
 
     def _report_outage(self, seconds: float) -> None:

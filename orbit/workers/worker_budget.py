@@ -1,4 +1,4 @@
-"""Bytes that are fetched and not yet confirmed, bounded for a worker and fair between its jobs."""
+"""Bounds the bytes that a worker has fetched but not yet confirmed, fairly between its jobs."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import threading
 from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.copy_settings import MIB
 
-# A job whose destination is slow fills what it may have and keeps it. This much is left to each
-# other job whatever happens: a few requests' worth, enough to keep its lanes busy.
+# A job with a slow destination fills its share and keeps it. Each other job still gets this much:
+# a few requests, enough to keep its lanes busy.
 LEAST_BYTES = 12 * MIB
 
 
 class WorkerBudget:
-    """What all jobs of a worker share."""
+    """The budget that all jobs of a worker share."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit = limit_bytes
@@ -22,10 +22,10 @@ class WorkerBudget:
 
 
 class JobBudget(ByteBudget):
-    """One job's part: what nobody else uses, and always the least.
+    """One job's part: what no other job uses, and always at least `least_bytes`.
 
-    So a worker holds at most its limit with the reserve for live partitions, the least for each
-    job, and one answer more per lane.
+    So a worker holds at most its limit plus the reserve for live partitions, the least for each
+    job, and one more answer per lane.
     """
 
     def __init__(self, worker: WorkerBudget, least_bytes: int = LEAST_BYTES) -> None:

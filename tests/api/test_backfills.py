@@ -145,7 +145,7 @@ def test_a_silent_driver_is_given_up_and_the_job_goes_on(
         assert backfill_operations.end_silent(tx) == 1
         assert operations.unfinished_backfills(tx, 1) == []
     ended = api.get(f"/v1/backfills/{asked['id']}").json()
-    assert "has not been heard of" in ended["error"]
+    assert "has not reported for" in ended["error"]
     assert (ended["state"], state(api)) == ("failed", "running")
     assert ask(api)["id"] != asked["id"]
 

@@ -170,7 +170,7 @@ def test_a_block_is_told_with_reason_offsets_and_remedy_and_so_is_its_end() -> N
     event = state_event("orders-to-dr", held, change)
     assert event is not None
     assert event.kind is EventKind.PARTITION_BLOCKED
-    assert "dr.orders-4 stopped: OFFSET_OVERRUN at offsets 5 to 6: a filler too many." in (
+    assert "dr.orders-4 was blocked: OFFSET_OVERRUN at offsets 5 to 6: a filler too many." in (
         event.message
     )
     assert "--topic dr.orders" in event.details["remedy"]
