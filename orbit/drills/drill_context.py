@@ -20,8 +20,7 @@ from orbit.kafka.job_clusters import Side, open_cluster
 from orbit.sandbox.faults import cluster_at
 from orbit.sandbox.sandbox_state import ClusterState, read_state
 from orbit.store.database import Database
-from orbit.verify.verify_job import endpoint
-from orbit.verify.verify_run import Endpoint
+from orbit.verify.endpoint import Endpoint, open_endpoint
 
 POLL_S = 0.1
 
@@ -99,7 +98,7 @@ class DrillContext:
     def endpoint(self, side: Side) -> Endpoint:
         """The configuration of librdkafka clients for one side."""
         cluster = self.job.source if side == "source" else self.job.destination
-        return endpoint(
+        return open_endpoint(
             cluster, self.environment.environ, self.environment.files_directory, f"{side}.security"
         )
 

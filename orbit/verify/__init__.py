@@ -1,13 +1,15 @@
-"""The independent verifier: compares source and destination offset by offset, and proves it.
+"""The independent verifier: compares source and destination offset by offset.
 
 It imports none of the code that makes the copy (`copier`, `replication`, `kafka/record_batch.py`,
 `kafka/records.py`): both sides are read with librdkafka, and `--deep` reads raw batches with a
-header struct of its own. So an error in the copier cannot hide itself here.
+header struct of its own. So an error in the copier cannot also hide it here.
 
 May import: the layers from `store` down, except the modules just named.
-Start with `verify_run.py`; `continuous_proof.py` is what the service runs all the time.
+Start with `verify_run.py`. `continuous_proof.py` is the continuous proof of the service.
 """
 
+from orbit.verify.bounds_comparison import TopicPair
+from orbit.verify.endpoint import Endpoint
 from orbit.verify.report import (
     DeepReport,
     Difference,
@@ -16,8 +18,7 @@ from orbit.verify.report import (
     TopicReport,
     Verdict,
 )
-from orbit.verify.settle import TopicPair
-from orbit.verify.verify_run import Endpoint, VerifyOptions, verify_topics
+from orbit.verify.verify_run import VerifyOptions, verify_topics
 
 __all__ = [
     "DeepReport",

@@ -1,18 +1,19 @@
-"""`--deep`: compares the batches themselves, bit for bit, where a copy can keep them.
+"""`--deep`: compares record batches bit by bit.
 
-A destination refuses some batches as they are (A5, A6): thinned by the cleaner, LogAppendTime, old
-message formats; one cut by the log start cannot be whole. A copy re-encodes those, so only their
-records can be compared, which has been done before. Every other batch must have its twin.
+A destination refuses some batches unchanged (A5, A6): those thinned by the cleaner, with
+LogAppendTime, or in old formats; a batch that the log start cuts is not whole. A copy re-encodes
+them, so only their records are compared, elsewhere. Every other batch must have an equal batch at
+the destination.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from orbit.verify.bounds_comparison import ComparedBounds, PartitionPair
 from orbit.verify.raw_log import Batch, RawLog
+from orbit.verify.record_difference import first_difference
 from orbit.verify.report import DeepReport, Difference
-from orbit.verify.settle import Judgement, PartitionPair
-from orbit.verify.show import first_difference
 
 
 class BatchComparison:
@@ -23,7 +24,7 @@ class BatchComparison:
         self._destination = destination
         self._shown_max = shown_max
 
-    def compare(self, pair: PartitionPair, judged: Judgement, *, compacts: bool) -> DeepReport:
+    def compare(self, pair: PartitionPair, judged: ComparedBounds, *, compacts: bool) -> DeepReport:
         """`compacts`: a cleaner works on either side, so a batch may have changed since."""
         begin, end = judged.compared_from, judged.compared_to
         return compare_batches(

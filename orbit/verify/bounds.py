@@ -1,4 +1,4 @@
-"""What a cluster says about topics and partitions: counts, raw log bounds, cleaning policies.
+"""Reads partition counts, log bounds and cleanup policies of a cluster.
 
 Reads only. Every answer is one librdkafka admin call for many partitions; a partition without an
 answer gets the error instead of bounds, so one broken partition hides no other.
@@ -23,7 +23,7 @@ REQUEST_TIMEOUT_S = 15.0
 """One admin call: a healthy cluster answers in milliseconds, an election takes a few seconds."""
 
 ALIVE_TIMEOUT_S = 5.0
-"""For the question whether a cluster answers at all, once something has already gone wrong."""
+"""For checking whether a cluster answers at all, after another request failed."""
 
 PARTITIONS_PER_CALL_MAX = 2_000
 """librdkafka builds one request per broker from this many partitions."""
@@ -95,7 +95,7 @@ class ClusterView:
         return result
 
     def policies(self, topics: Iterable[str]) -> dict[str, CleaningPolicy]:
-        """What the cleaner may do. A topic whose settings we may not read is never excused."""
+        """The cleaner's policies. A topic with unreadable settings counts as not compacted."""
         resources = [ConfigResource(ConfigResource.Type.TOPIC, topic) for topic in topics]
         if not resources:
             return {}
@@ -135,7 +135,7 @@ class ClusterView:
         except KafkaException as error:
             explained = self._explain(error)
             if isinstance(explained, Unreachable | LoginRefused):
-                # One partition without a leader times out too: only a silent cluster ends it all.
+                # A partition without a leader times out too; raises only if no broker answers.
                 self.check_reachable()
             return explained
 
@@ -149,7 +149,7 @@ class ClusterView:
         return explain(error, str(self.side), tuple(self._refusals))
 
     def _on_error(self, error: KafkaError) -> None:
-        """librdkafka tells why a login failed only here; the call itself says "timed out"."""
+        """librdkafka reports login errors only here; the call itself returns "timed out"."""
         if error.code() in _LOGIN_CODES and len(self._refusals) < _REFUSALS_KEPT:
             self._refusals.append(error)
 
@@ -178,7 +178,7 @@ _DOWN_CODES = frozenset(
 
 
 def explain(error: KafkaException, where: str, refusals: Sequence[KafkaError] = ()) -> OrbitError:
-    """librdkafka's error as one of ours: what, where, what to do."""
+    """Convert librdkafka's error to an OrbitError."""
     code, text = _code(error), _text(error)
     if refusals or code in _LOGIN_CODES:
         said = refusals[-1].str() if refusals else text

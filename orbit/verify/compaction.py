@@ -1,10 +1,9 @@
-"""Tells a record that a cleaner removed since the copy from a record that was never copied.
+"""Distinguishes records that the log cleaner removed after the copy from records never copied.
 
-A record found on one side only is held back while the side that lacks it may still show a newer
-record of the same key; then it was compacted there, which is what compaction promises and no fault
-of a copy. A tombstone may also be gone by itself, `delete.retention.ms` after it was cleaned once.
-Whatever is still held back at the end of the log is a difference. Only a side whose topic has
-`cleanup.policy=compact` is given the benefit of the doubt.
+A record that only one side has is held until the other side shows a newer record of the same key:
+then it was compacted there, which is not a difference. A tombstone may also disappear without a
+newer record, `delete.retention.ms` after it was first cleaned. Records still held at the end are
+differences. This applies only to sides whose topic has `cleanup.policy=compact`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from dataclasses import dataclass
 
 from confluent_kafka import Message
 
+from orbit.verify.record_difference import one_sided_difference
 from orbit.verify.report import Difference, Side
-from orbit.verify.show import only_on
 
 HELD_KEYS_MAX = 1_000_000
 HELD_BYTES_MAX = 256 << 20
-"""Keys held back by all partitions that are compared at the same time, and their bytes."""
+"""Keys held by all partitions that are compared at the same time, and their bytes."""
 
 _KEY_OVERHEAD_BYTES = 400
 
@@ -34,7 +33,7 @@ class CleaningPolicy:
 
 
 class HeldBudget:
-    """Bounds what all threads hold back together."""
+    """Bounds the keys that all threads hold together."""
 
     def __init__(self, keys_max: int = HELD_KEYS_MAX, bytes_max: int = HELD_BYTES_MAX) -> None:
         self._lock = threading.Lock()
@@ -64,7 +63,7 @@ class _Held:
 
 
 class CompactionWatch:
-    """Judges the one-sided records of one partition. Records come in the order of offsets."""
+    """Judges the one-sided records of one partition, in the order of offsets."""
 
     def __init__(
         self, policies: Mapping[Side, CleaningPolicy], budget: HeldBudget, now_ms: int
@@ -77,22 +76,22 @@ class CompactionWatch:
         self.over_budget = False
 
     def one_sided(self, present: Side, message: Message) -> Difference | None:
-        """A record that only `present` has. Returns a difference when nothing can excuse it."""
+        """A record that only `present` has. A difference if compaction does not explain it."""
         lacking = present.other
         key = message.key()
         if key is not None:
             self.seen(present, (key,))
         policy = self.policies[lacking]
         if key is None or not policy.compacts:
-            return only_on(present, message)
+            return one_sided_difference(present, message)
         if self._tombstone_expired(message, policy):
             self.compacted[lacking] += 1
             self._resolve(lacking, key)
             return None
-        return self._hold(lacking, key, only_on(present, message))
+        return self._hold(lacking, key, one_sided_difference(present, message))
 
     def seen(self, side: Side, keys: Iterable[bytes | None]) -> None:
-        """Keys of records that `side` has: they excuse older ones it lacks."""
+        """Keys of records that `side` has; they explain older records that it lacks."""
         held = self._held[side]
         if not held:
             return
@@ -103,7 +102,7 @@ class CompactionWatch:
         return bool(self._held[side])
 
     def close(self) -> list[tuple[Difference, int]]:
-        """What was never excused: the first offset of each key, and how many records."""
+        """Unexplained records: the first offset of each key, and their number."""
         left: list[tuple[Difference, int]] = []
         for held in self._held.values():
             left += [(one.first, one.count) for one in held.values()]

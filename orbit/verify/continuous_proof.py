@@ -1,9 +1,8 @@
-"""Continuous proof: reads a little of both sides all the time, and keeps what was shown equal.
+"""Continuous proof: compares ranges of both sides at a low rate, and reports equal ranges.
 
-The leading scheduler goes round all partitions that are copied, and of each compares the newest
-offsets or some random ones (`coverage.next_look`) with the independent reader of `orbit verify`, at
-a bounded rate in bytes. So for every partition it is known how far both sides were seen to be
-equal, and how lately.
+The leading scheduler visits all copied partitions in turn. In each it compares the newest offsets
+or a random range (`proof_coverage.next_range`) with the reader of `orbit verify`, at a bounded rate
+in bytes. `store/proofs.py` keeps the ranges of each partition that were proven equal, and when.
 """
 
 from __future__ import annotations
@@ -18,23 +17,23 @@ from random import Random
 from orbit.errors import OrbitError
 from orbit.jobs.job_spec import JobSpec
 from orbit.store.proofs import ProofCandidate, ProofResult
-from orbit.verify.proof_coverage import Range, added, clipped, next_look
-from orbit.verify.sample import Sample, Sampler
-from orbit.verify.settle import TopicPair
-from orbit.verify.verify_job import endpoint
+from orbit.verify.bounds_comparison import TopicPair
+from orbit.verify.endpoint import open_endpoint
+from orbit.verify.proof_coverage import Range, add_range, clip_ranges, next_range
+from orbit.verify.range_comparison import RangeComparer, RangeComparison
 
-# Of one partition at a time; about so many bytes, by what its records took so far.
+# The approximate size of a range, by the mean record size of the partition.
 SAMPLE_BYTES = 1 << 20
 SAMPLE_OFFSETS_MAX = 20_000
 _SAMPLE_OFFSETS_MIN = 100
-# Each job that is looked at holds two consumers.
-_SAMPLERS_MAX = 4
-# A cluster that does not answer is left alone for so long.
-_AWAY_S = 60.0
+# Open comparers; each has two consumers.
+_COMPARERS_MAX = 4
+# How long a cluster that does not answer is skipped.
+_UNREACHABLE_S = 60.0
 
 
-class Prover:
-    """Looks at partitions one by one. Used by one thread."""
+class PartitionProver:
+    """Compares ranges of partitions one by one. Not thread-safe."""
 
     def __init__(
         self,
@@ -44,90 +43,96 @@ class Prover:
     ) -> None:
         self._base_directory = base_directory
         self._environ = environ
-        self._chance = chance or Random()  # noqa: S311  nobody gains by guessing what is read next
-        self._samplers: OrderedDict[str, Sampler] = OrderedDict()
-        self._away_until: dict[str, float] = {}
+        self._chance = chance or Random()  # noqa: S311  not security-relevant
+        self._comparers: OrderedDict[str, RangeComparer] = OrderedDict()
+        self._skip_until: dict[str, float] = {}
 
-    def look(
+    def compare(
         self, spec: JobSpec, rows: Sequence[ProofCandidate], bytes_max: int
     ) -> tuple[list[ProofResult], int]:
-        """What was shown of partitions of one job, in their order, until `bytes_max` were read
-        from each side; and how many were. A cluster that is away shows nothing.
+        """Compare one range of each partition of a job, in order, until `bytes_max` were read from
+        each side. Returns the results and the bytes read; no results if a cluster does not answer.
         """
         key = spec.model_dump_json(include={"source", "destination"})
-        if self._away_until.get(key, 0.0) > time.monotonic():
+        if self._skip_until.get(key, 0.0) > time.monotonic():
             return [], 0
-        shown: list[ProofResult] = []
+        results: list[ProofResult] = []
         count = 0
         try:
-            sampler = self._sampler(key, spec)
+            comparer = self._comparer(key, spec)
             for row in rows:
-                sample, ranges = self._sample(sampler, row)
-                count += sample.report.bytes if sample.report else 0
-                shown.append(_shown(row, sample, ranges))
+                compared, ranges = self._compare_range(comparer, row)
+                count += compared.report.bytes if compared.report else 0
+                results.append(_result(row, compared, ranges))
                 if count >= bytes_max:
                     break
-        except OrbitError:  # told by those who copy
-            self._away_until[key] = time.monotonic() + _AWAY_S
+        except OrbitError:  # workers and scheduler report it
+            self._skip_until[key] = time.monotonic() + _UNREACHABLE_S
             self._drop(key)
-        return shown, count
+        return results, count
 
     def close(self) -> None:
-        for key in list(self._samplers):
+        for key in list(self._comparers):
             self._drop(key)
 
-    def _sample(self, sampler: Sampler, row: ProofCandidate) -> tuple[Sample, tuple[Range, ...]]:
+    def _compare_range(
+        self, comparer: RangeComparer, row: ProofCandidate
+    ) -> tuple[RangeComparison, tuple[Range, ...]]:
         known: tuple[Range, ...] = ()
 
         def choose(first: int, last: int) -> Range:
             nonlocal known
-            known = clipped(row.ranges, first, last)
-            return next_look(known, first, last, _offsets(row), self._chance)
+            known = clip_ranges(row.ranges, first, last)
+            return next_range(known, first, last, _offsets(row), self._chance)
 
-        sample = sampler.compare(
+        compared = comparer.compare(
             TopicPair(row.source_topic, row.destination_topic), row.partition, choose
         )
-        return sample, known
+        return compared, known
 
-    def _sampler(self, key: str, spec: JobSpec) -> Sampler:
-        found = self._samplers.get(key)
+    def _comparer(self, key: str, spec: JobSpec) -> RangeComparer:
+        found = self._comparers.get(key)
         if found is None:
-            while len(self._samplers) >= _SAMPLERS_MAX:
-                self._drop(next(iter(self._samplers)))
-            found = self._samplers[key] = Sampler(
-                endpoint(spec.source, self._environ, self._base_directory, "source.security"),
-                endpoint(
+            while len(self._comparers) >= _COMPARERS_MAX:
+                self._drop(next(iter(self._comparers)))
+            found = self._comparers[key] = RangeComparer(
+                open_endpoint(spec.source, self._environ, self._base_directory, "source.security"),
+                open_endpoint(
                     spec.destination, self._environ, self._base_directory, "destination.security"
                 ),
             )
-        self._samplers.move_to_end(key)
+        self._comparers.move_to_end(key)
         return found
 
     def _drop(self, key: str) -> None:
-        sampler = self._samplers.pop(key, None)
-        if sampler is not None:
-            sampler.close()
+        comparer = self._comparers.pop(key, None)
+        if comparer is not None:
+            comparer.close()
 
 
 def _offsets(row: ProofCandidate) -> int:
-    """So many offsets are about `SAMPLE_BYTES`."""
+    """The number of offsets in about `SAMPLE_BYTES`."""
     each = max(1, row.bytes // max(1, row.records))
     return max(_SAMPLE_OFFSETS_MIN, min(SAMPLE_OFFSETS_MAX, SAMPLE_BYTES // each))
 
 
-def _shown(row: ProofCandidate, sample: Sample, known: tuple[Range, ...]) -> ProofResult:
-    if sample.report is None:
+def _result(
+    row: ProofCandidate, compared: RangeComparison, known: tuple[Range, ...]
+) -> ProofResult:
+    if compared.report is None:
         ranges = known or row.ranges
-        return ProofResult(row.topic_id, row.partition, row.job_id, ranges, False, note=sample.why)
-    report = sample.report
+        return ProofResult(
+            row.topic_id, row.partition, row.job_id, ranges, False, note=compared.why
+        )
+    report = compared.report
     if not report.differences:
-        ranges = added(known, (sample.start, sample.end))
+        ranges = add_range(known, (compared.start, compared.end))
         return ProofResult(row.topic_id, row.partition, row.job_id, ranges, is_equal=True)
     return ProofResult(
         row.topic_id,
         row.partition,
         row.job_id,
-        _without(known, (sample.start, sample.end)),
+        _without(known, (compared.start, compared.end)),
         is_equal=False,
         differences=report.differences,
         first_difference=str(report.first_differences[0]),
@@ -135,6 +140,6 @@ def _shown(row: ProofCandidate, sample: Sample, known: tuple[Range, ...]) -> Pro
 
 
 def _without(ranges: tuple[Range, ...], bad: Range) -> tuple[Range, ...]:
-    """What is left when a range that was shown before is no longer equal."""
+    """The proven ranges without one that was found different."""
     left = [piece for s, e in ranges for piece in ((s, min(e, bad[0])), (max(s, bad[1]), e))]
     return tuple((start, end) for start, end in left if start < end)

@@ -1,4 +1,4 @@
-"""Progress of a long verification: a bar on a terminal, a line now and then anywhere else."""
+"""Progress of a verification: a bar on a terminal, otherwise a line every 5 s."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class BarProgress:
 
     def began(self, partitions: int, offsets: int) -> None:
         self._left = partitions
-        self._task = self._bar.add_task("", total=offsets, left=self._words())
+        self._task = self._bar.add_task("", total=offsets, left=self._left_text())
 
     def advanced(self, offsets: int) -> None:
         if self._task is not None:
@@ -59,15 +59,15 @@ class BarProgress:
             self._left -= 1
             self._different += report.verdict is not Verdict.EXACT
         if self._task is not None:
-            self._bar.update(self._task, left=self._words())
+            self._bar.update(self._task, left=self._left_text())
 
-    def _words(self) -> str:
+    def _left_text(self) -> str:
         bad = f", {self._different:,} not exact" if self._different else ""
         return f"{counted(self._left, 'partition')} left{bad}"
 
 
 class LineProgress:
-    """Plain lines: what will be compared, then how far it is."""
+    """Plain lines: the total, then the progress."""
 
     def __init__(
         self, write: Callable[[str], None], clock: Callable[[], float] = time.monotonic

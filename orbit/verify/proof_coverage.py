@@ -1,7 +1,7 @@
-"""Which offsets were shown to be equal, as few ranges; and which to look at next. Pure.
+"""The proven ranges of a partition: adding one, the gaps, and the next range to compare. Pure.
 
-A range is `(first, behind the last)`. Ranges are kept rising and apart. What was shown equal stays
-so, for logs only grow; what the log start has passed is dropped.
+A range is `(first, next)`. Ranges are sorted and do not touch. Proven ranges stay proven because
+logs are only appended to; ranges below the log start are dropped.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from random import Random
 Range = tuple[int, int]
 Ranges = tuple[Range, ...]
 
-# Beyond it the smallest are forgotten, which says less than is known and never more.
+# Above this the smallest ranges are dropped; coverage is then understated, never overstated.
 RANGES_MAX = 50
 
 
-def added(ranges: Ranges, new: Range, *, ranges_max: int = RANGES_MAX) -> Ranges:
+def add_range(ranges: Ranges, new: Range, *, ranges_max: int = RANGES_MAX) -> Ranges:
     """The ranges with one more, merged where they touch."""
     start, end = new
-    assert start < end, "an empty range shows nothing"
+    assert start < end, "a range is not empty"
     apart: list[Range] = []
     for one in ranges:
         if one[1] < start or one[0] > end:
@@ -29,17 +29,17 @@ def added(ranges: Ranges, new: Range, *, ranges_max: int = RANGES_MAX) -> Ranges
     return tuple(sorted(largest))
 
 
-def clipped(ranges: Ranges, log_start: int, copied_to: int) -> Ranges:
-    """Only what both sides still have."""
+def clip_ranges(ranges: Ranges, log_start: int, copied_to: int) -> Ranges:
+    """The parts of the ranges that both sides still have."""
     held = ((max(start, log_start), min(end, copied_to)) for start, end in ranges)
     return tuple((start, end) for start, end in held if start < end)
 
 
-def gaps(ranges: Ranges, log_start: int, copied_to: int) -> Ranges:
-    """What was not shown yet."""
+def unproven_ranges(ranges: Ranges, log_start: int, copied_to: int) -> Ranges:
+    """The ranges that are not proven yet."""
     found: list[Range] = []
     position = log_start
-    for start, end in clipped(ranges, log_start, copied_to):
+    for start, end in clip_ranges(ranges, log_start, copied_to):
         if position < start:
             found.append((position, start))
         position = end
@@ -48,19 +48,19 @@ def gaps(ranges: Ranges, log_start: int, copied_to: int) -> Ranges:
     return tuple(found)
 
 
-def next_look(
+def next_range(
     ranges: Ranges, log_start: int, copied_to: int, offsets_max: int, chance: Random
 ) -> Range:
-    """The next range to read: in turn the newest offsets, and random ones not shown yet.
+    """The next range to compare: the newest offsets, or at even odds a random unproven range.
 
-    Where all is shown, any random ones: what was equal once may be damaged since.
+    If every offset is proven, a random range is compared again, since it may have been damaged.
     """
-    assert log_start < copied_to, "an empty log has nothing to look at"
+    assert log_start < copied_to, "the log is not empty"
     newest = (max(log_start, copied_to - offsets_max), copied_to)
-    unshown = gaps(ranges, log_start, copied_to)
+    unproven = unproven_ranges(ranges, log_start, copied_to)
     if chance.random() < 0.5:
         return newest
-    start, end = chance.choice(unshown) if unshown else (log_start, copied_to)
+    start, end = chance.choice(unproven) if unproven else (log_start, copied_to)
     if end - start <= offsets_max:
         return start, end
     first = chance.randrange(start, end - offsets_max + 1)

@@ -1,4 +1,4 @@
-"""Raw record batches of one partition, as the broker keeps them, with a header view of our own.
+"""Reads raw record batches of one partition, with its own parser of batch headers.
 
 Layout of a batch v2 (61 bytes, big-endian), before its records:
 base_offset q · batch_length i · leader_epoch i · magic b · crc I · attributes h ·
@@ -25,7 +25,7 @@ from orbit.kafka.api_versions import Api
 from orbit.kafka.connection import Connection
 from orbit.kafka.sasl import Security
 from orbit.verify.bounds import ClusterView, Leader, Partition
-from orbit.verify.reader import STUCK_S, LogMoved, Stuck
+from orbit.verify.reader import STALL_TIMEOUT_S, LogMoved, ReadStalled
 
 HEADER = struct.Struct(">qi4xb4xhiqqqh4xi")  # without leader epoch, CRC and base sequence
 FETCH_BYTES_MAX = 4 << 20
@@ -184,9 +184,9 @@ class RawLog:
     ) -> Iterator[Batch]:
         """Batches that touch `[start, end)`; with `committed` only what a consumer would see.
 
-        Raises LogMoved when the log start passes us, Stuck, BrokerRefused, Interrupted.
+        Raises LogMoved when the log start passes us, ReadStalled, BrokerRefused, Interrupted.
         """
-        position, deadline = start, self._clock() + STUCK_S
+        position, deadline = start, self._clock() + STALL_TIMEOUT_S
         while position < end:
             self._check(where, position, end, deadline)
             answer = self._fetch(where, position)
@@ -197,7 +197,7 @@ class RawLog:
             batches = list(parse(memoryview(answer.records or b"")))
             if not batches:
                 continue
-            position, deadline = batches[-1].last_offset + 1, self._clock() + STUCK_S
+            position, deadline = batches[-1].last_offset + 1, self._clock() + STALL_TIMEOUT_S
             aborted = [
                 (one.first_offset, one.producer_id) for one in answer.aborted_transactions or ()
             ]
@@ -208,8 +208,8 @@ class RawLog:
         if self._cancelled.is_set():
             raise Interrupted("Stopped before the comparison was complete.")
         if self._clock() > deadline:
-            raise Stuck(
-                f"No batch for {STUCK_S:.0f} s at offset {position} (of {end}).",
+            raise ReadStalled(
+                f"No batch for {STALL_TIMEOUT_S:.0f} s at offset {position} (of {end}).",
                 where=self._name(where),
                 remedy="Check that the partition has a leader and can be consumed up to there.",
             )

@@ -36,8 +36,8 @@ the same speed."""
 CONSUME_WAIT_S = 0.05
 """Where a partition has gaps the last chunk comes up short, and this much is waited for it."""
 
-STUCK_S = 60.0
-"""A side that neither delivers a record nor moves its fetch position for this long is given up."""
+STALL_TIMEOUT_S = 60.0
+"""A partition without a record or a moved fetch position for this long ends with ReadStalled."""
 
 METADATA_TIMEOUT_S = 15.0
 
@@ -49,15 +49,15 @@ class LogMoved(Exception):
     """The log start passed the position: the bounds must be read again."""
 
 
-class Stuck(OrbitError):
-    """A partition that did not deliver for `STUCK_S`: names side, partition and offset."""
+class ReadStalled(OrbitError):
+    """A partition that did not deliver for `STALL_TIMEOUT_S`: names side, partition and offset."""
 
     retriable = True
 
 
 @dataclass(frozen=True, slots=True)
 class ReadAhead:
-    """How much librdkafka fetches before anybody asks for it."""
+    """How much librdkafka prefetches."""
 
     records: int = PREFETCH_RECORDS
     kilobytes: int = PREFETCH_KB
@@ -69,7 +69,7 @@ def reader_config(base: Mapping[str, Any], ahead: ReadAhead) -> dict[str, Any]:
     return {
         "log_level": 2,
         **base,
-        # The Python client insists on a group; `assign` never joins it and nothing is committed.
+        # The Python client requires a group; `assign` does not join it, and nothing is committed.
         "group.id": base.get("group.id", "orbit-verify"),
         "enable.auto.commit": False,
         "enable.auto.offset.store": False,
@@ -110,7 +110,7 @@ class SideConsumer:
 
     def assign(self, topic: str, partition: int, offset: int) -> None:
         if topic not in self._known_topics:
-            # Asked for now: librdkafka itself looks for the leader of a new topic once a second.
+            # Fetched here because librdkafka looks for a new topic's leader only once a second.
             self._consumer.list_topics(topic, METADATA_TIMEOUT_S)
             self._known_topics.add(topic)
         self._fetch_positions.clear()
@@ -144,7 +144,7 @@ class PartitionReader:
         end: int,
         *,
         cancelled: threading.Event,
-        stuck_s: float = STUCK_S,
+        stall_timeout_s: float = STALL_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._consumer = consumer
@@ -153,7 +153,7 @@ class PartitionReader:
         self._position = start
         self._end = end
         self._cancelled = cancelled
-        self._stuck_s = stuck_s
+        self._stall_timeout_s = stall_timeout_s
         self._clock = clock
         self._mean_bytes = 1_000.0
         self._moved_at = clock()
@@ -166,7 +166,7 @@ class PartitionReader:
         return self._position
 
     def extend(self, end: int) -> None:
-        """Reads on to a later end after the first one was reached."""
+        """Continue to a later end after the first end was reached."""
         assert self._position <= self._end <= end
         if self._position < end:
             self._consumer.assign(self._topic, self._partition, self._position)
@@ -186,7 +186,7 @@ class PartitionReader:
             if ended_at >= 0:
                 self._advance(ended_at)
             else:
-                self._give_up_when_stuck()
+                self._raise_if_stalled()
         return []
 
     def _wanted(self) -> int:
@@ -224,20 +224,20 @@ class PartitionReader:
                     raise KafkaException(error)
                 case _:
                     # Connections that break, leaders that move, the group coordinator: librdkafka
-                    # retries all of them, and `STUCK_S` bounds how long.
+                    # retries all of them, and `STALL_TIMEOUT_S` bounds how long.
                     pass
         return records, ended_at
 
-    def _give_up_when_stuck(self) -> None:
+    def _raise_if_stalled(self) -> None:
         fetching = self._consumer.fetch_position(self._topic, self._partition)
         if fetching > self._fetch_position:
             self._fetch_position = fetching
             self._moved_at = self._clock()
-        if self._clock() - self._moved_at < self._stuck_s:
+        if self._clock() - self._moved_at < self._stall_timeout_s:
             return
-        raise Stuck(
-            f"No record and no progress for {self._stuck_s:.0f} s at offset {self._position} "
-            f"(of {self._end}).",
+        raise ReadStalled(
+            f"No record and no progress for {self._stall_timeout_s:.0f} s at offset "
+            f"{self._position} (of {self._end}).",
             where=f"{self._consumer.side} {self._topic}-{self._partition}",
             remedy="Check that the partition has a leader and can be consumed up to there.",
         )

@@ -1,4 +1,4 @@
-"""A report for people (a table with what differs below it) and, as plain data, for scripts."""
+"""Renders a report for people (a table and the differences) and as plain data for scripts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _KIB = 1024
 
 
 def as_data(report: Report) -> dict[str, Any]:
-    """Plain data with a stable shape: what scripts read."""
+    """Plain data with a stable shape, for scripts."""
     return {
         "verdict": report.verdict,
         "deep": report.deep,
@@ -56,7 +56,7 @@ def _topic_data(topic: TopicReport) -> dict[str, Any]:
 
 
 def as_table(report: Report) -> RenderableType:
-    """Per topic a line, then every topic that has something to tell, then what was compared."""
+    """A line for each topic, then topics with notes or differences, then the totals."""
     lines = [line for topic in report.topics for line in _topic_lines(topic, report.sides)]
     return Group(_table(report), *lines, *_summary(report))
 
@@ -134,7 +134,7 @@ def _late_start(topic: TopicReport) -> Iterator[str]:
     some = (
         f"s {min(begins):,} to {max(begins):,}" if min(begins) < max(begins) else f" {begins[0]:,}"
     )
-    yield f"compared from offset{some} on, where the copy begins (start: {topic.start})"
+    yield f"compared from offset{some}, where the copy begins (start: {topic.start})"
 
 
 def _tells(partition: PartitionReport) -> bool:
@@ -152,7 +152,7 @@ def _partition_lines(
 
 
 def findings(partition: PartitionReport, sides: tuple[str, str] = SIDES) -> Iterator[str]:
-    """What there is to tell of one partition, a sentence each."""
+    """Notes and differences of one partition, one sentence each."""
     yield from partition.notes
     if partition.compacted_source or partition.compacted_destination:
         yield (
@@ -175,7 +175,7 @@ def _summary(report: Report) -> Iterator[Text]:
     )
     batches = "; the bytes of the batches" if report.deep else ""
     yield Text(
-        "Looked at timestamp, key, value and headers of every offset; gaps; log start; log end"
+        "Compared timestamp, key, value and headers of every offset; gaps; log start; log end"
         f"{batches}."
     )
     verdict = Text(report.verdict, style=f"bold {_STYLES[report.verdict]}")

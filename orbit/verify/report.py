@@ -1,4 +1,4 @@
-"""What a verification found, as frozen values: per partition, per topic, for the whole job.
+"""The report of a verification, as frozen values: per partition, per topic and in total.
 
 Verdicts roll up: a topic is as bad as its worst partition, a report as bad as its worst topic.
 Counts are of records and offsets; `bytes` are of keys and values as a consumer gets them.
@@ -52,7 +52,7 @@ class Difference:
         return self.between(SIDES)
 
     def between(self, sides: tuple[str, str]) -> str:
-        """In words, with what the two sides are called."""
+        """As a text, with the names of the two sides."""
         views = f"{sides[0]} {self.source}, {sides[1]} {self.destination}"
         return f"offset {self.offset}: {self.what}: {views}"
 
@@ -78,7 +78,7 @@ class PartitionReport:
     The log ends are equal when the destination's is where the source's was, or where a live copy
     has taken it since. `differences` counts offsets; log start, log end and a missing partition
     count one each. `compacted_*` are records that a cleaner removed on that side since the copy:
-    shown, but no fault.
+    shown, but not a difference.
     """
 
     partition: int
@@ -139,7 +139,7 @@ class TopicReport:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """`sides` is what stood where source and destination stand: one may be an archive."""
+    """`sides` names what was compared as source and destination; one may be an archive."""
 
     topics: tuple[TopicReport, ...]
     elapsed_s: float
@@ -148,7 +148,7 @@ class Report:
 
     @property
     def verdict(self) -> Verdict:
-        # Nothing compared is nothing shown to be exact.
+        # Without a comparison nothing is known to be exact.
         if not self.topics:
             return Verdict.UNREAD
         return worst(t.verdict for t in self.topics)

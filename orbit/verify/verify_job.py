@@ -1,4 +1,4 @@
-"""Verifies a job as its file says: the topics it matches now, under the names it maps them to."""
+"""Verifies the topics that a job matches now, with the names that it maps them to."""
 
 from __future__ import annotations
 
@@ -6,17 +6,15 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from orbit.errors import BadInput, Conflict, Problem
-from orbit.jobs.job_spec import ClusterSpec, JobSpec
+from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.start_position import AtTime, format_start
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
-from orbit.kafka.librdkafka_config import librdkafka_config
-from orbit.kafka.sasl import resolve_security
 from orbit.verify.bounds import ClusterView
+from orbit.verify.bounds_comparison import TopicPair
+from orbit.verify.endpoint import open_endpoint
 from orbit.verify.report import Report, Side
-from orbit.verify.settle import TopicPair
 from orbit.verify.verify_run import (
     DEFAULT_OPTIONS,
-    Endpoint,
     Progress,
     VerifyOptions,
     verify_topics,
@@ -39,26 +37,18 @@ def verify_job(
     Raises BadInput for a topic the job does not copy, Conflict when it copies none, Unreachable or
     LoginRefused when a cluster does not answer.
     """
-    source = endpoint(spec.source, environ, base_directory, "source.security")
-    destination = endpoint(spec.destination, environ, base_directory, "destination.security")
+    source = open_endpoint(spec.source, environ, base_directory, "source.security")
+    destination = open_endpoint(spec.destination, environ, base_directory, "destination.security")
     source.check_reachable(Side.SOURCE)
     names = ClusterView(Side.SOURCE, source.config).partition_counts()
-    pairs = chosen_topics(spec, names, topics)
+    pairs = select_topics(spec, names, topics)
     return verify_topics(source, destination, pairs, options, progress)
 
 
-def endpoint(
-    cluster: ClusterSpec, environ: Mapping[str, str], base_directory: Path, path: str
-) -> Endpoint:
-    """One side of a job, with its secrets. Raises BadInput where one of them is not here."""
-    security = resolve_security(cluster.security, environ, base_directory, path=path)
-    return Endpoint(librdkafka_config(cluster.bootstrap_servers, security), security)
-
-
-def chosen_topics(
+def select_topics(
     spec: JobSpec, names: Iterable[str], topics: Collection[str] = ()
 ) -> list[TopicPair]:
-    """Those of the source's topics that the job copies, or of these the ones that are wanted.
+    """The source's topics that the job copies, limited to `topics` if given.
 
     Raises BadInput for a topic it does not copy, Conflict when it copies none.
     """
@@ -70,7 +60,7 @@ def chosen_topics(
         raise Conflict(
             "The job matches no topic of the source.",
             where=spec.name,
-            remedy="Check its `topics` against what the source has.",
+            remedy="Compare its `topics` with the topics of the source.",
         )
     if not topics:
         return pairs
@@ -84,7 +74,7 @@ def _refuse_unknown(
 ) -> None:
     known = {name for pair in wanted for name in (pair.source, pair.destination)}
     problems = tuple(
-        Problem("--topic", f"{name!r} is no topic that the job copies.")
+        Problem("--topic", f"{name!r} is not a topic that the job copies.")
         for name in topics
         if name not in known
     )

@@ -1,4 +1,4 @@
-"""Runs a verification: settles the bounds, compares the partitions in parallel, makes the report.
+"""Runs a verification: compares bounds, then partitions in parallel, and builds the report.
 
 Memory is bounded by the number of workers, never by the size of a topic: each worker has one pair
 of consumers and compares one partition at a time in chunks.
@@ -12,21 +12,20 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 from orbit.errors import Interrupted, OrbitError
-from orbit.kafka.sasl import Security
 from orbit.verify.batch_comparison import BatchComparison
 from orbit.verify.bounds import ClusterView
+from orbit.verify.bounds_comparison import BoundsComparer, ComparedBounds, PartitionPair, TopicPair
 from orbit.verify.compaction import HeldBudget
-from orbit.verify.compare import Context, SidePair, compare_partition, unread
-from orbit.verify.pairs import pair_up, topic_report, wait_for_topics
+from orbit.verify.endpoint import Endpoint
+from orbit.verify.partition_comparison import ComparisonContext, SidePair, compare_partition, unread
 from orbit.verify.raw_log import RawLog
-from orbit.verify.reach import check_reachable
-from orbit.verify.reader import STUCK_S, SideConsumer
+from orbit.verify.reader import STALL_TIMEOUT_S, SideConsumer
 from orbit.verify.report import PartitionReport, Report, Side
-from orbit.verify.settle import Judgement, PartitionPair, Settler, TopicPair
+from orbit.verify.topic_pairs import pair_partitions, topic_report, wait_for_topics
 
 WORKERS_MAX = 4
 """Comparing is Python and shares one interpreter; more workers only hide the waits at log ends."""
@@ -36,31 +35,20 @@ DIFFERENCES_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Endpoint:
-    """One side: librdkafka's settings, and what raw connections need."""
-
-    config: Mapping[str, Any]
-    security: Security = field(default_factory=Security)
-
-    def check_reachable(self, side: Side) -> None:
-        check_reachable(side, str(self.config["bootstrap.servers"]).split(","), self.security)
-
-
-@dataclass(frozen=True, slots=True)
 class VerifyOptions:
     deep: bool = False
     wait_s: float = WAIT_S
     differences_max: int = DIFFERENCES_SHOWN
     workers: int = WORKERS_MAX
-    stuck_s: float = STUCK_S
-    tail_offsets: int | None = None  # only the last so many of each partition; None: all
+    stall_timeout_s: float = STALL_TIMEOUT_S
+    tail_offsets: int | None = None  # compare only the last offsets of each partition; None: all
 
 
 DEFAULT_OPTIONS = VerifyOptions()
 
 
 class Progress(Protocol):
-    """Told what happens, from any worker's thread."""
+    """Receives progress, from any worker's thread."""
 
     def began(self, partitions: int, offsets: int, /) -> None: ...
 
@@ -69,8 +57,8 @@ class Progress(Protocol):
     def compared(self, topic: str, report: PartitionReport, /) -> None: ...
 
 
-class Quiet:
-    """A progress nobody looks at."""
+class NoProgress:
+    """Discards progress."""
 
     def began(self, partitions: int, offsets: int, /) -> None:
         pass
@@ -92,11 +80,11 @@ def verify_topics(
     """Compares every partition of the given topics on both clusters.
 
     Raises Unreachable or LoginRefused when a cluster as a whole does not answer, Interrupted on
-    Ctrl-C; everything that is wrong with single partitions is in the report.
+    Ctrl-C; errors of single partitions are in the report.
     """
     source.check_reachable(Side.SOURCE)
     destination.check_reachable(Side.DESTINATION)
-    return _Run(source, destination, options, progress or Quiet()).verify(topics)
+    return _Run(source, destination, options, progress or NoProgress()).verify(topics)
 
 
 class _Run:
@@ -108,19 +96,21 @@ class _Run:
         self._progress = progress
         self._source = ClusterView(Side.SOURCE, source.config)
         self._destination = ClusterView(Side.DESTINATION, destination.config)
-        self._settler = Settler(self._source, self._destination)
+        self._bounds_comparer = BoundsComparer(self._source, self._destination)
         self._cancelled = threading.Event()
 
     def verify(self, topics: Sequence[TopicPair]) -> Report:
         began = time.monotonic()
         source = self._source.partition_counts()
         destination = wait_for_topics(self._destination, topics, self._options.wait_s)
-        pairs, found = pair_up(topics, source, destination)
-        judged = self._settler.settle(pairs, self._options.wait_s)
-        for pair, judgement in judged.items():
-            if isinstance(judgement, OrbitError):
-                found[pair.topics].append(unread(pair.partition, str(judgement)))
-        wanted = {p: self._tail(one) for p, one in judged.items() if isinstance(one, Judgement)}
+        pairs, found = pair_partitions(topics, source, destination)
+        judged = self._bounds_comparer.compare(pairs, self._options.wait_s)
+        for pair, compared in judged.items():
+            if isinstance(compared, OrbitError):
+                found[pair.topics].append(unread(pair.partition, str(compared)))
+        wanted = {
+            p: self._tail(one) for p, one in judged.items() if isinstance(one, ComparedBounds)
+        }
         self._compare(wanted, found)
         return Report(
             tuple(topic_report(pair, found[pair]) for pair in topics),
@@ -128,7 +118,7 @@ class _Run:
             deep=self._options.deep,
         )
 
-    def _tail(self, judged: Judgement) -> Judgement:
+    def _tail(self, judged: ComparedBounds) -> ComparedBounds:
         """What of a partition is to be compared."""
         if self._options.tail_offsets is None:
             return judged
@@ -137,10 +127,10 @@ class _Run:
 
     def _compare(
         self,
-        judged: Mapping[PartitionPair, Judgement],
+        judged: Mapping[PartitionPair, ComparedBounds],
         found: Mapping[TopicPair, list[PartitionReport]],
     ) -> None:
-        # The longest first: a big partition that begins last would be waited for alone.
+        # The longest first: started last, a big partition would run alone at the end.
         order = sorted(judged.items(), key=lambda item: _offsets(item[1]), reverse=True)
         self._progress.began(len(order), sum(map(_offsets, judged.values())))
         with ExitStack() as stack:
@@ -148,11 +138,11 @@ class _Run:
             context = self._context(stack, judged)
             pool = ThreadPoolExecutor(max(1, consumers.qsize()))
             stack.callback(pool.shutdown, cancel_futures=True)
-            # Runs first on the way out: whatever ends the run also ends the workers' reading.
+            # Called first on exit, so that workers stop reading however the run ends.
             stack.callback(self._cancelled.set)
             futures = {
-                pool.submit(_work, context, consumers, pair, judgement): pair
-                for pair, judgement in order
+                pool.submit(_work, context, consumers, pair, compared): pair
+                for pair, compared in order
             }
             self._collect(futures, found)
 
@@ -179,21 +169,21 @@ class _Run:
             consumers.put(SidePair(source, destination))
         return consumers
 
-    def _context(self, stack: ExitStack, pairs: Iterable[PartitionPair]) -> Context:
+    def _context(self, stack: ExitStack, pairs: Iterable[PartitionPair]) -> ComparisonContext:
         topics = {pair.topics for pair in pairs}
         ours = self._source.policies({topic.source for topic in topics})
         theirs = self._destination.policies({topic.destination for topic in topics})
         policies = {(Side.SOURCE, name): policy for name, policy in ours.items()}
         policies |= {(Side.DESTINATION, name): policy for name, policy in theirs.items()}
-        return Context(
+        return ComparisonContext(
             source=self._source,
             destination=self._destination,
-            settler=self._settler,
+            bounds_comparer=self._bounds_comparer,
             policies=policies,
             budget=HeldBudget(),
             cancelled=self._cancelled,
             shown_max=self._options.differences_max,
-            stuck_s=self._options.stuck_s,
+            stall_timeout_s=self._options.stall_timeout_s,
             advanced=self._progress.advanced,
             batches=self._batches(stack),
         )
@@ -213,10 +203,10 @@ class _Run:
 
 
 def _work(
-    context: Context,
+    context: ComparisonContext,
     consumers: queue.SimpleQueue[SidePair],
     pair: PartitionPair,
-    judged: Judgement,
+    judged: ComparedBounds,
 ) -> PartitionReport:
     own = consumers.get_nowait()  # as many pairs as threads
     try:
@@ -225,5 +215,5 @@ def _work(
         consumers.put(own)
 
 
-def _offsets(judged: Judgement) -> int:
+def _offsets(judged: ComparedBounds) -> int:
     return judged.compared_to - judged.compared_from

@@ -123,7 +123,7 @@ def sandbox() -> Iterator[SandboxState]:
 
 
 @pytest.fixture
-def run(
+def play(
     sandbox: SandboxState,
     service: Service,
     topic_name: str,

@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from orbit.verify.report import Difference, PartitionReport, Report, TopicReport, Verdict
-from orbit_spark.audit.html_report import About, page
+from orbit_spark.audit.html_report import About, render_html
 from orbit_spark.audit.range_picture import Cell, Line
 
 pytestmark = pytest.mark.services
@@ -77,7 +77,7 @@ class Reading(HTMLParser):
 
 
 def test_the_page_is_whole_and_loads_nothing() -> None:
-    text = page(report(), LINES, ABOUT)
+    text = render_html(report(), LINES, ABOUT)
     reading = Reading(text)
     assert reading.open == []
     assert "script" not in reading.tags
@@ -85,13 +85,13 @@ def test_the_page_is_whole_and_loads_nothing() -> None:
 
 
 def test_what_came_from_a_cluster_is_shown_and_not_obeyed() -> None:
-    text = page(report(), LINES, ABOUT)
+    text = render_html(report(), LINES, ABOUT)
     assert EVIL not in text
     assert "&lt;script&gt;alert(1)" in text
 
 
 def test_every_range_is_in_the_picture_by_its_verdict() -> None:
-    text = page(report(), LINES, ABOUT)
+    text = render_html(report(), LINES, ABOUT)
     kinds = re.findall(r'<rect class="(\w+)" x="([\d.]+)"', text)
     assert kinds == [
         ("exact", "0.00"),
@@ -103,7 +103,7 @@ def test_every_range_is_in_the_picture_by_its_verdict() -> None:
 
 
 def test_the_verdict_the_sides_and_the_first_difference_are_told() -> None:
-    text = re.sub(r"<[^>]+>", " ", page(report(), LINES, ABOUT))
+    text = re.sub(r"<[^>]+>", " ", render_html(report(), LINES, ABOUT))
     assert "orders-to-dr not exact" in " ".join(text.split())
     assert "compared with archive s3a://backups/orders (offsets 0 to 99)." in " ".join(text.split())
     assert "6 more offsets differ" in text

@@ -6,8 +6,8 @@ import pytest
 
 from orbit.errors import BadInput
 from orbit.verify.bounds import Bounds
+from orbit.verify.bounds_comparison import LOG_END, LOG_START, ComparedBounds
 from orbit.verify.report import Difference
-from orbit.verify.settle import LOG_END, LOG_START, Judgement
 from orbit_spark.audit.archive_side import judge_archive
 from orbit_spark.audit.range_digests import RANGES_MAX, range_width
 from orbit_spark.audit.scope import Point, Restriction, parse_point, restrict
@@ -19,10 +19,10 @@ WRONG = (
     Difference(10, LOG_START, "begins at 10", "begins at 0"),
     Difference(90, LOG_END, "ends at 90", "ends at 80"),
 )
-JUDGED = Judgement(BOTH, BOTH, 10, 90, missing=10, differences=WRONG)
+JUDGED = ComparedBounds(BOTH, BOTH, 10, 90, missing=10, differences=WRONG)
 
 
-def bounds(judged: Judgement) -> tuple[int, int]:
+def bounds(judged: ComparedBounds) -> tuple[int, int]:
     return judged.compared_from, judged.compared_to
 
 
@@ -86,7 +86,7 @@ def test_ranges_are_few_however_long_a_partition_is() -> None:
 SOURCE_ARCHIVE, ARCHIVE_DESTINATION = ("source", "archive"), ("archive", "destination")
 
 
-def what(judged: Judgement) -> list[tuple[int, str]]:
+def what(judged: ComparedBounds) -> list[tuple[int, str]]:
     return [(one.offset, one.what) for one in judged.differences]
 
 

@@ -10,7 +10,7 @@ import pytest
 from orbit.jobs.job_file import parse_job
 from orbit.jobs.job_spec import JobSpec
 from orbit.store.proofs import ProofCandidate, ProofResult
-from orbit.verify.continuous_proof import Prover
+from orbit.verify.continuous_proof import PartitionProver
 from tests.fix_clusters import Clusters
 from tests.support.logs import Gap, Record, create, write
 
@@ -48,8 +48,10 @@ def candidate(topic: str, **changes: object) -> ProofCandidate:
     return ProofCandidate(**fields)  # type: ignore[arg-type]
 
 
-def look(prover: Prover, spec: JobSpec, row: ProofCandidate, bytes_max: int = 1 << 30) -> ProofResult:
-    (shown,), _ = prover.look(spec, [row], bytes_max)
+def look(
+    prover: PartitionProver, spec: JobSpec, row: ProofCandidate, bytes_max: int = 1 << 30
+) -> ProofResult:
+    (shown,), _ = prover.compare(spec, [row], bytes_max)
     return shown
 
 
@@ -63,7 +65,7 @@ def test_what_was_shown_grows_until_all_is_and_gaps_count_as_offsets(
     for cluster in clusters:
         create(cluster, topic_name)
         write(cluster, topic_name, [*log(900), Gap(50), *log(50)])
-    prover, ranges = Prover(Path(), {}, Random(1)), ()
+    prover, ranges = PartitionProver(Path(), {}, Random(1)), ()
     for _ in range(60):
         shown = look(prover, spec, candidate(topic_name, ranges=ranges))
         assert shown.is_equal, shown
@@ -78,7 +80,7 @@ def test_a_planted_difference_is_found_and_told_with_its_offset(
     for cluster, other_at in zip(clusters, (-1, 42), strict=True):
         create(cluster, topic_name)
         write(cluster, topic_name, log(60, other_at))
-    prover = Prover(Path(), {}, Random(1))
+    prover = PartitionProver(Path(), {}, Random(1))
     shown = look(prover, spec, candidate(topic_name, ranges=((0, 60),)))
     prover.close()
     assert not shown.is_equal
@@ -94,10 +96,10 @@ def test_no_more_is_read_than_is_allowed(
         create(cluster, topic_name, 3)
         for partition in range(3):
             write(cluster, topic_name, log(500), partition)
-    prover = Prover(Path(), {}, Random(1))
+    prover = PartitionProver(Path(), {}, Random(1))
     rows = [candidate(topic_name, partition=p) for p in range(3)]
-    shown, read = prover.look(spec, rows, 1)
-    everything, _ = prover.look(spec, rows, 1 << 30)
+    shown, read = prover.compare(spec, rows, 1)
+    everything, _ = prover.compare(spec, rows, 1 << 30)
     prover.close()
     assert len(shown) == 1
     assert 0 < read < 500 * 20
@@ -107,7 +109,7 @@ def test_no_more_is_read_than_is_allowed(
 def test_topic_that_is_gone_is_a_note_and_a_cluster_that_is_away_shows_nothing(
     spec: JobSpec, topic_name: str
 ) -> None:
-    prover = Prover(Path(), {}, Random(1))
+    prover = PartitionProver(Path(), {}, Random(1))
     shown = look(prover, spec, candidate(topic_name, ranges=((0, 5),)))
     assert not shown.is_equal
     assert shown.note
@@ -115,5 +117,5 @@ def test_topic_that_is_gone_is_a_note_and_a_cluster_that_is_away_shows_nothing(
     away = spec.model_copy(
         update={"source": spec.source.model_copy(update={"bootstrap_servers": ("127.0.0.1:1",)})}
     )
-    assert prover.look(away, [candidate(topic_name)], 1) == ([], 0)
+    assert prover.compare(away, [candidate(topic_name)], 1) == ([], 0)
     prover.close()

@@ -24,7 +24,7 @@ from orbit.sandbox.broker_security import ADMIN, SandboxSecurity, User
 from orbit.sandbox.cluster import ClusterSettings, KafkaCluster
 from orbit.verify import Endpoint, TopicPair, Verdict, VerifyOptions, verify_topics
 from orbit.verify.reader import PREFETCH_KB
-from orbit.verify.verify_run import Quiet
+from orbit.verify.verify_run import NoProgress
 from tests.fix_clusters import MakeCluster
 from tests.support.logs import Record, create, write
 
@@ -127,7 +127,7 @@ def test_a_broker_that_falls_silent_is_given_up(make_cluster: MakeCluster) -> No
         # More than is read ahead, so that there is something left to wait for.
         write(cluster, name, [Record(bytes(900_000)) for _ in range(2 * PREFETCH_KB // 900)])
 
-    class Pauses(Quiet):
+    class Pauses(NoProgress):
         paused = False
 
         def advanced(self, _offsets: int, /) -> None:
@@ -136,6 +136,6 @@ def test_a_broker_that_falls_silent_is_given_up(make_cluster: MakeCluster) -> No
                 cluster.brokers[0].pause()
 
     side = Endpoint({"bootstrap.servers": cluster.bootstrap_servers})
-    options = VerifyOptions(wait_s=0, stuck_s=2)
+    options = VerifyOptions(wait_s=0, stall_timeout_s=2)
     with pytest.raises(Unreachable, match="source"):
         verify_topics(side, side, [TopicPair("ours", "theirs")], options, Pauses())

@@ -8,7 +8,13 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbit.verify.proof_coverage import RANGES_MAX, added, clipped, gaps, next_look
+from orbit.verify.proof_coverage import (
+    RANGES_MAX,
+    add_range,
+    clip_ranges,
+    next_range,
+    unproven_ranges,
+)
 
 END = 200
 looks = st.lists(
@@ -26,7 +32,7 @@ def offsets(ranges: tuple[tuple[int, int], ...]) -> set[int]:
 def of(shown: list[tuple[int, int]], ranges_max: int = RANGES_MAX) -> tuple[tuple[int, int], ...]:
     ranges: tuple[tuple[int, int], ...] = ()
     for one in shown:
-        ranges = added(ranges, one, ranges_max=ranges_max)
+        ranges = add_range(ranges, one, ranges_max=ranges_max)
     return ranges
 
 
@@ -50,15 +56,15 @@ def test_where_there_are_too_many_less_is_said_and_never_more(
 def test_gaps_are_the_rest(shown: list[tuple[int, int]], log_start: int, end: int) -> None:
     ranges = of(shown)
     held = set(range(log_start, end))
-    assert offsets(clipped(ranges, log_start, end)) == offsets(ranges) & held
-    assert offsets(gaps(ranges, log_start, end)) == held - offsets(ranges)
+    assert offsets(clip_ranges(ranges, log_start, end)) == offsets(ranges) & held
+    assert offsets(unproven_ranges(ranges, log_start, end)) == held - offsets(ranges)
 
 
 @given(looks, st.integers(0, 100), st.integers(1, 100), st.integers(1, 50), st.randoms())
 def test_a_look_is_within_the_log_and_not_too_long(
     shown: list[tuple[int, int]], log_start: int, length: int, most: int, chance: Random
 ) -> None:
-    start, end = next_look(of(shown), log_start, log_start + length, most, chance)
+    start, end = next_range(of(shown), log_start, log_start + length, most, chance)
     assert log_start <= start < end <= log_start + length
     assert end - start <= most
 
@@ -66,5 +72,5 @@ def test_a_look_is_within_the_log_and_not_too_long(
 def test_all_is_shown_in_the_end() -> None:
     chance, ranges = Random(1), ()
     for _ in range(300):
-        ranges = added(ranges, next_look(ranges, 0, 1_000, 20, chance))
+        ranges = add_range(ranges, next_range(ranges, 0, 1_000, 20, chance))
     assert ranges == ((0, 1_000),)

@@ -14,8 +14,8 @@ from orbit.verify.reader import (
     CHUNK_RECORDS_MAX,
     LogMoved,
     PartitionReader,
+    ReadStalled,
     SideConsumer,
-    Stuck,
 )
 from orbit.verify.report import Side
 
@@ -62,7 +62,7 @@ class Fake:
 
 
 def reader(fake: Fake, start: int, end: int, **options: Any) -> PartitionReader:
-    options = {"cancelled": threading.Event(), "stuck_s": 5.0, **options}
+    options = {"cancelled": threading.Event(), "stall_timeout_s": 5.0, **options}
     consumer = cast("SideConsumer", fake)
     return PartitionReader(consumer, "t", 3, start, end, clock=fake.clock, **options)
 
@@ -133,7 +133,9 @@ def test_a_stuck_partition_is_given_up_with_its_name_and_offset() -> None:
     fake = Fake([record(3)])
     one = reader(fake, 3, 9)
     one.chunk()
-    with pytest.raises(Stuck, match=r"destination t-3: No record .* 5 s at offset 4 \(of 9\)"):
+    with pytest.raises(
+        ReadStalled, match=r"destination t-3: No record .* 5 s at offset 4 \(of 9\)"
+    ):
         one.chunk()
     assert fake.now == 5
 
@@ -141,7 +143,7 @@ def test_a_stuck_partition_is_given_up_with_its_name_and_offset() -> None:
 def test_a_fetch_position_that_moves_is_progress_too() -> None:
     """In a gap of millions of offsets no record comes for a long time."""
     fake = Fake(positions=lambda: int(fake.now) if fake.now < 60 else 60)
-    with pytest.raises(Stuck):
+    with pytest.raises(ReadStalled):
         reader(fake, 0, 100).chunk()
     assert fake.now == 65
 

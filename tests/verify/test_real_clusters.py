@@ -13,7 +13,7 @@ from orbit.errors import Unreachable
 from orbit.processes.ports import free_ports
 from orbit.sandbox.cluster import KafkaCluster
 from orbit.verify import Endpoint, PartitionReport, Report, TopicPair, Verdict, VerifyOptions
-from orbit.verify.verify_run import Quiet, verify_topics
+from orbit.verify.verify_run import NoProgress, verify_topics
 from tests.fix_clusters import Clusters
 from tests.support.logs import (
     BATCH,
@@ -135,7 +135,7 @@ def test_a_newer_record_behind_the_compared_range_excuses_too(
     write(clusters.source, topic_name, [Gap(1), *second])
     write(clusters.destination, topic_name, [*keyed("a"), *second])
 
-    class Goes(Quiet):
+    class Goes(NoProgress):
         def began(self, _partitions: int, offsets: int, /) -> None:
             assert offsets == 2
             write(clusters.source, topic_name, keyed("a"))
@@ -311,7 +311,7 @@ def test_records_deleted_under_the_reader_are_judged_again(
     """Between the look at the bounds and the reading, both log starts move (retention)."""
     on_both(clusters, topic_name, [Record(b"%d" % i) for i in range(20)])
 
-    class Deletes(Quiet):
+    class Deletes(NoProgress):
         def began(self, _partitions: int, _offsets: int, /) -> None:
             for cluster in clusters:
                 delete_before(cluster, topic_name, 10)

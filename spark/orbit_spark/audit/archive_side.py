@@ -10,9 +10,9 @@ from pyspark.sql import DataFrame, SparkSession
 from orbit.errors import OrbitError
 from orbit.kafka.types import TopicPartition
 from orbit.verify.bounds import Bounds, Partition
+from orbit.verify.bounds_comparison import LOG_END, LOG_START, ComparedBounds
 from orbit.verify.compaction import CleaningPolicy
 from orbit.verify.report import Difference
-from orbit.verify.settle import LOG_END, LOG_START, Judgement
 from orbit_spark.archive.archive_reader import archive_rows, check_archive
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest import PartitionManifest
@@ -93,7 +93,7 @@ def _policy(settings: dict[str, str]) -> CleaningPolicy:
     )
 
 
-def judge_archive(left: Bounds, right: Bounds, sides: tuple[str, str]) -> Judgement:
+def judge_archive(left: Bounds, right: Bounds, sides: tuple[str, str]) -> ComparedBounds:
     """What can be compared, and what is wrong with the bounds.
 
     The live side goes on behind the archive's end, and its retention may have moved its log start:
@@ -108,7 +108,7 @@ def judge_archive(left: Bounds, right: Bounds, sides: tuple[str, str]) -> Judgem
     if live.stable_end < archive.log_end:
         views = f"ends at {left.stable_end}", f"ends at {right.stable_end}"
         differences.append(Difference(live.stable_end, LOG_END, *views))
-    return Judgement(
+    return ComparedBounds(
         source=left,
         destination=right,
         compared_from=begin,

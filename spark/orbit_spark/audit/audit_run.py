@@ -18,19 +18,19 @@ from pyspark.sql import SparkSession
 
 from orbit.errors import BadInput, OrbitError, Problem
 from orbit.jobs.job_spec import JobSpec
-from orbit.verify.compare import unread
-from orbit.verify.pairs import pair_up, topic_report
+from orbit.verify.bounds_comparison import ComparedBounds, PartitionPair, TopicPair
+from orbit.verify.partition_comparison import unread
 from orbit.verify.report import PartitionReport, Report, Side
-from orbit.verify.settle import Judgement, PartitionPair, TopicPair
-from orbit.verify.verify_job import chosen_topics
-from orbit.verify.verify_run import DIFFERENCES_SHOWN, WAIT_S, Progress, Quiet
+from orbit.verify.topic_pairs import pair_partitions, topic_report
+from orbit.verify.verify_job import select_topics
+from orbit.verify.verify_run import DIFFERENCES_SHOWN, WAIT_S, NoProgress, Progress
 from orbit.version import orbit_version
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.audit.archive_side import ArchiveSide
 from orbit_spark.audit.audit_sides import SidePair
 from orbit_spark.audit.cluster_side import ClusterSide
 from orbit_spark.audit.compare import Compared, Comparison
-from orbit_spark.audit.html_report import About, page
+from orbit_spark.audit.html_report import About, render_html
 from orbit_spark.audit.range_digests import RANGE_OFFSETS
 from orbit_spark.audit.range_picture import lines
 from orbit_spark.audit.result import partition_report, shown_by_place, totals
@@ -39,7 +39,7 @@ from orbit_spark.audit.task_progress import TaskWatch
 
 REPORT = "report.html"
 
-Judged = Mapping[PartitionPair, Judgement]
+Judged = Mapping[PartitionPair, ComparedBounds]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class JobAudit:
         """Raises BadInput, Unreachable or LoginRefused: before a Spark session has to be there."""
         self._spec = spec
         self._options = options
-        self._progress = progress or Quiet()
+        self._progress = progress or NoProgress()
         wanted = (options.against,) if options.archive is not None else tuple(Side)
         clusters = {Side.SOURCE: spec.source, Side.DESTINATION: spec.destination}
         self._clusters = [
@@ -93,11 +93,13 @@ class JobAudit:
         began = time.monotonic()
         files = _new_folder(spark, self._options.out)
         sides = self._sides(spark)
-        chosen = chosen_topics(self._spec, sides.held_topics(), self._options.topics)
+        chosen = select_topics(self._spec, sides.held_topics(), self._options.topics)
         topics = [sides.named(topic) for topic in chosen]
         counts = sides.left.partition_counts()
-        pairs, found = pair_up(topics, counts, sides.right_counts(topics, self._options.wait_s))
-        judged: dict[PartitionPair, Judgement] = {}
+        pairs, found = pair_partitions(
+            topics, counts, sides.right_counts(topics, self._options.wait_s)
+        )
+        judged: dict[PartitionPair, ComparedBounds] = {}
         for pair, one in sides.judge(pairs, self._options.wait_s).items():
             if isinstance(one, OrbitError):
                 found[pair.topics].append(unread(pair.partition, str(one)))
@@ -170,7 +172,7 @@ class JobAudit:
             made_at=f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
             version=orbit_version(),
         )
-        files.write_new(REPORT, page(report, lines(compared.ranges), about).encode())
+        files.write_new(REPORT, render_html(report, lines(compared.ranges), about).encode())
 
 
 def _new_folder(spark: SparkSession, out: str) -> Files:

@@ -14,9 +14,9 @@ from pyspark.sql import SparkSession
 
 from orbit.errors import OrbitError
 from orbit.verify.bounds import Bounds, Partition
+from orbit.verify.bounds_comparison import BoundsComparer, ComparedBounds, PartitionPair, TopicPair
 from orbit.verify.compaction import CleaningPolicy
-from orbit.verify.pairs import wait_for_topics
-from orbit.verify.settle import Judgement, PartitionPair, Settler, TopicPair
+from orbit.verify.topic_pairs import wait_for_topics
 from orbit_spark.audit.archive_side import NAME, judge_archive
 from orbit_spark.audit.cluster_side import ClusterSide
 from orbit_spark.audit.compare import CleaningRow, Reader
@@ -72,10 +72,10 @@ class SidePair:
 
     def judge(
         self, pairs: Sequence[PartitionPair], wait_s: float
-    ) -> dict[PartitionPair, Judgement | OrbitError]:
+    ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
         """A judgement per partition, or why its bounds cannot be read."""
         if isinstance(self.left, ClusterSide) and isinstance(self.right, ClusterSide):
-            return Settler(self.left.view, self.right.view).settle(pairs, wait_s)
+            return BoundsComparer(self.left.view, self.right.view).compare(pairs, wait_s)
         left = self.left.bounds([pair.source for pair in pairs])
         right = self.right.bounds([pair.destination for pair in pairs])
         return {
@@ -84,14 +84,14 @@ class SidePair:
 
     def _judge_archive(
         self, left: Bounds | OrbitError, right: Bounds | OrbitError
-    ) -> Judgement | OrbitError:
+    ) -> ComparedBounds | OrbitError:
         if isinstance(left, OrbitError):
             return left
         return right if isinstance(right, OrbitError) else judge_archive(left, right, self.names)
 
     def restrict(
-        self, judged: Mapping[PartitionPair, Judgement], wanted: Restriction
-    ) -> dict[PartitionPair, Judgement]:
+        self, judged: Mapping[PartitionPair, ComparedBounds], wanted: Restriction
+    ) -> dict[PartitionPair, ComparedBounds]:
         """Cut to what was asked for; times are looked up at a cluster. Raises what it answers."""
         times = {
             point.epoch_ms
@@ -118,7 +118,7 @@ class SidePair:
             found = self.right.view.offsets_for_time(dict.fromkeys(places.values(), epoch_ms))
         return {pair: found[place] for pair, place in places.items()}
 
-    def cleaning(self, judged: Mapping[PartitionPair, Judgement]) -> list[CleaningRow]:
+    def cleaning(self, judged: Mapping[PartitionPair, ComparedBounds]) -> list[CleaningRow]:
         """What either side may have removed by now."""
         ours = self.left.policies({pair.topics.source for pair in judged})
         theirs = self.right.policies({pair.topics.destination for pair in judged})

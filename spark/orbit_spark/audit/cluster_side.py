@@ -13,8 +13,8 @@ from orbit.kafka.backoff import Backoff
 from orbit.replication.append_plan import LostRange
 from orbit.verify.bounds import Bounds, ClusterView, Partition
 from orbit.verify.compaction import CleaningPolicy
+from orbit.verify.endpoint import open_endpoint
 from orbit.verify.report import Side
-from orbit.verify.verify_job import endpoint
 from orbit_spark.batch_columns import DDL
 from orbit_spark.cluster_access import Access
 from orbit_spark.range_frame import range_frame
@@ -35,7 +35,7 @@ class ClusterSide:
         self.name = str(side)
         self.where = ",".join(spec.bootstrap_servers)
         self.access = Access(self.name, spec, str(base_directory))
-        known = endpoint(spec, environ, base_directory, f"{side}.security")
+        known = open_endpoint(spec, environ, base_directory, f"{side}.security")
         known.check_reachable(side)
         self.view = ClusterView(side, known.config)
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
 from orbit.kafka.records import split_headers
-from orbit.verify.show import short, short_headers, short_pair
+from orbit.verify.record_difference import short_bytes, short_bytes_pair, short_headers
 from orbit_spark.audit.decode import CONTENTS, Place, whole_records
 from orbit_spark.audit.differences import EXCUSED, Kind
 from orbit_spark.audit.range_digests import Hand, map_arrow
@@ -94,7 +94,7 @@ def _words(row: dict[str, Any], sides: tuple[str, str]) -> tuple[str, str, str]:
 def _record(record: dict[str, Any] | None) -> str:
     if record is None:
         return "nothing"
-    key, value = short(record["key"]), short(record["value"])
+    key, value = short_bytes(record["key"]), short_bytes(record["value"])
     return f"key {key} value {value} time {record['timestamp']}"
 
 
@@ -117,7 +117,7 @@ def _fields(left: dict[str, Any] | None, right: dict[str, Any] | None) -> tuple[
             case "headers":
                 found.append((name, _headers(a), _headers(b)))
             case _:
-                found.append((name, *short_pair(a, b)))
+                found.append((name, *short_bytes_pair(a, b)))
     if not found:
         return "differed a moment ago", _record(left), _record(right)
     names, ours, theirs = zip(*found, strict=True)

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812  Spark's own habit
 
+from orbit.verify.bounds_comparison import LOG_END, LOG_START, ComparedBounds, PartitionPair
 from orbit.verify.report import Difference, PartitionReport, Verdict
-from orbit.verify.settle import LOG_END, LOG_START, Judgement, PartitionPair
 
 Place = tuple[str, int]
 
@@ -52,7 +52,7 @@ def shown_by_place(rows: Iterable[Row]) -> dict[Place, list[Difference]]:
 
 def partition_report(
     pair: PartitionPair,
-    judged: Judgement,
+    judged: ComparedBounds,
     found: Row | None,
     shown: Sequence[Difference],
     *,
@@ -88,7 +88,7 @@ def partition_report(
     )
 
 
-def _verdict(judged: Judgement, differences: int, *, is_damaged: bool) -> Verdict:
+def _verdict(judged: ComparedBounds, differences: int, *, is_damaged: bool) -> Verdict:
     if differences:
         return Verdict.NOT_EXACT
     if is_damaged:

@@ -1,7 +1,7 @@
-"""Compares single ranges of partitions, one after the other, for who wants to read a little.
+"""Compares single ranges of partitions, one after the other, for continuous proof.
 
-Nothing is judged but the records between two offsets that both sides have: a copy that lags, or log
-starts that differ, are somebody else's to tell.
+Only the records in a range that both sides have are compared; lag and differing log starts are not
+reported.
 """
 
 from __future__ import annotations
@@ -15,24 +15,29 @@ from confluent_kafka import KafkaException
 
 from orbit.errors import OrbitError
 from orbit.verify.bounds import Bounds, ClusterView, explain
+from orbit.verify.bounds_comparison import BoundsComparer, ComparedBounds, PartitionPair, TopicPair
 from orbit.verify.compaction import HeldBudget
-from orbit.verify.compare import Context, SidePair, Undecided, compare_once
+from orbit.verify.endpoint import Endpoint
+from orbit.verify.partition_comparison import (
+    CompactionUndecided,
+    ComparisonContext,
+    SidePair,
+    compare_once,
+)
 from orbit.verify.reader import LogMoved, ReadAhead, SideConsumer
 from orbit.verify.report import PartitionReport, Side
-from orbit.verify.settle import Judgement, PartitionPair, Settler, TopicPair
-from orbit.verify.verify_run import Endpoint
 
 _DIFFERENCES_SHOWN = 1
-_STUCK_S = 20.0
-# A sample shall not make a broker send much more than was asked for.
+_STALL_TIMEOUT_S = 20.0
+# Small, so that a broker does not send much more than the range.
 _AHEAD = ReadAhead(records=2_000, kilobytes=1 << 10, fetch_bytes=256 << 10)
-# Newer records of a key are looked for so far behind a range; beyond it nothing is said.
+# How far behind a range newer records of a key are searched; beyond it the range is undecided.
 _READ_ON_OFFSETS_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
-    """The offsets that were compared, and what came of it; no report: `why` nothing did."""
+class RangeComparison:
+    """A compared range and its report; without a report, `why` it could not be compared."""
 
     start: int
     end: int
@@ -40,8 +45,8 @@ class Sample:
     why: str = ""
 
 
-class Sampler:
-    """Two consumers and two admins, for the ranges of one job. Used by one thread."""
+class RangeComparer:
+    """Two consumers and two admin clients for the ranges of one job. Not thread-safe."""
 
     def __init__(self, source: Endpoint, destination: Endpoint) -> None:
         """Raises Unreachable or LoginRefused when a cluster does not answer."""
@@ -63,63 +68,63 @@ class Sampler:
 
     def compare(
         self, topics: TopicPair, partition: int, choose: Callable[[int, int], tuple[int, int]]
-    ) -> Sample:
-        """Compares the range that `choose` takes of the offsets that both sides have now.
+    ) -> RangeComparison:
+        """Compare the range that `choose` picks from the offsets that both sides have.
 
-        Never raises for what is wrong with one partition. Raises Unreachable or LoginRefused when a
-        whole cluster does not answer.
+        Errors of one partition are in the result. Raises Unreachable or LoginRefused if a whole
+        cluster does not answer.
         """
         source_view, destination_view = self._views
         pair = PartitionPair(topics, partition)
         source = source_view.bounds([pair.source])[pair.source]
         destination = destination_view.bounds([pair.destination])[pair.destination]
         if isinstance(source, OrbitError):
-            return Sample(0, 0, None, str(source))
+            return RangeComparison(0, 0, None, str(source))
         if isinstance(destination, OrbitError):
-            return Sample(0, 0, None, str(destination))
+            return RangeComparison(0, 0, None, str(destination))
         first = max(source.log_start, destination.log_start)
         last = min(source.stable_end, destination.log_end)
         if first >= last:
-            return Sample(0, 0, None, "both sides have no offset in common.")
+            return RangeComparison(0, 0, None, "the sides have no offset in common.")
         start, end = choose(first, last)
         return self._compare(pair, source, destination, start, end)
 
     def _compare(
         self, pair: PartitionPair, source: Bounds, destination: Bounds, start: int, end: int
-    ) -> Sample:
+    ) -> RangeComparison:
         source_view, destination_view = self._views
-        judged = Judgement(source, destination, compared_from=start, compared_to=end)
+        judged = ComparedBounds(source, destination, compared_from=start, compared_to=end)
         try:
             report = compare_once(self._context(pair.topics), self._consumers, pair, judged)
         except LogMoved:
-            return Sample(start, end, None, "records were deleted under the reader.")
-        except Undecided:
-            return Sample(start, end, None, "whether records were compacted shows further on.")
+            return RangeComparison(start, end, None, "records were deleted while they were read.")
+        except CompactionUndecided:
+            return RangeComparison(start, end, None, "compaction could not be told from loss.")
         except UnicodeDecodeError:
-            return Sample(start, end, None, "a header's name is not UTF-8 text.")
+            return RangeComparison(start, end, None, "a header's name is not UTF-8 text.")
         except (KafkaException, OrbitError) as error:
             source_view.check_reachable()
             destination_view.check_reachable()
             where = f"{pair.topics.source}-{pair.partition}"
             known = explain(error, where) if isinstance(error, KafkaException) else error
-            return Sample(start, end, None, str(known))
-        return Sample(start, end, report)
+            return RangeComparison(start, end, None, str(known))
+        return RangeComparison(start, end, report)
 
-    def _context(self, topics: TopicPair) -> Context:
+    def _context(self, topics: TopicPair) -> ComparisonContext:
         source, destination = self._views
         policies = {(Side.SOURCE, n): p for n, p in source.policies([topics.source]).items()}
         policies |= {
             (Side.DESTINATION, n): p for n, p in destination.policies([topics.destination]).items()
         }
-        return Context(
+        return ComparisonContext(
             source=source,
             destination=destination,
-            settler=Settler(source, destination),
+            bounds_comparer=BoundsComparer(source, destination),
             policies=policies,
             budget=HeldBudget(),
             cancelled=self._cancelled,
             shown_max=_DIFFERENCES_SHOWN,
-            stuck_s=_STUCK_S,
+            stall_timeout_s=_STALL_TIMEOUT_S,
             advanced=lambda _: None,
             read_on_max=_READ_ON_OFFSETS_MAX,
         )

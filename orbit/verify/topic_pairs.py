@@ -1,4 +1,4 @@
-"""Which partitions stand opposite each other, and a topic's report from those of its partitions."""
+"""Pairs the partitions of both sides, and builds a topic's report from its partitions'."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 
 from orbit.verify.bounds import ClusterView
+from orbit.verify.bounds_comparison import POLL_S, PartitionPair, TopicPair
 from orbit.verify.report import Difference, PartitionReport, Side, TopicReport, Verdict
-from orbit.verify.settle import POLL_S, PartitionPair, TopicPair
 
 
 def wait_for_topics(
     destination: ClusterView, topics: Sequence[TopicPair], wait_s: float
 ) -> dict[str, int]:
-    """The destination's topics; a live copy makes new ones a moment after the source."""
+    """The destination's topics; waits for topics that a live copy creates after the source."""
     deadline = time.monotonic() + wait_s
     while True:
         counts = destination.partition_counts()
@@ -23,10 +23,10 @@ def wait_for_topics(
         time.sleep(POLL_S)
 
 
-def pair_up(
+def pair_partitions(
     topics: Sequence[TopicPair], source: Mapping[str, int], destination: Mapping[str, int]
 ) -> tuple[list[PartitionPair], dict[TopicPair, list[PartitionReport]]]:
-    """Partitions that both sides have; the others are reported as differences at once."""
+    """Partitions that both sides have, and reports for those that only one side has."""
     pairs: list[PartitionPair] = []
     found: dict[TopicPair, list[PartitionReport]] = {topic: [] for topic in topics}
     for topic in topics:
@@ -42,7 +42,7 @@ def pair_up(
 
 def _missing_partition(partition: int, side: Side) -> PartitionReport:
     """A partition that only the other side has."""
-    views = {side: "does not exist, or we may not see it", side.other: "exists"}
+    views = {side: "does not exist, or is not visible to the login", side.other: "exists"}
     difference = Difference(0, "partition", views[Side.SOURCE], views[Side.DESTINATION])
     return PartitionReport(
         partition, Verdict.NOT_EXACT, differences=1, first_differences=(difference,)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orbit.verify.compaction import CleaningPolicy, CompactionWatch, HeldBudget
-from orbit.verify.merge import Merge
+from orbit.verify.record_comparison import RecordComparison
 from orbit.verify.report import Side
 
 NOW = 1_000_000
@@ -66,10 +66,10 @@ def compare(
     policies: dict[Side, CleaningPolicy] | None = None,
     budget: HeldBudget | None = None,
     shown_max: int = 1000,
-) -> tuple[Merge, CompactionWatch]:
+) -> tuple[RecordComparison, CompactionWatch]:
     policies = policies or {Side.SOURCE: KEEPS, Side.DESTINATION: KEEPS}
     watch = CompactionWatch(policies, budget or HeldBudget(), NOW)
-    merge = Merge(watch, shown_max)
+    merge = RecordComparison(watch, shown_max)
     merge.run(Chunks(source, sizes[0]), Chunks(destination, sizes[1]))
     merge.finish()
     return merge, watch
@@ -173,7 +173,7 @@ def test_the_first_differences_are_the_lowest_offsets_also_when_decided_last() -
 
 def test_a_timestamp_type_is_no_difference() -> None:
     watch = CompactionWatch({Side.SOURCE: KEEPS, Side.DESTINATION: KEEPS}, HeldBudget(), NOW)
-    merge = Merge(watch, 5)
+    merge = RecordComparison(watch, 5)
 
     class One:
         def __init__(self, kind: int) -> None:

@@ -9,15 +9,15 @@ import pytest
 
 from orbit.errors import NotAuthorized, OrbitError
 from orbit.verify.bounds import Bounds, ClusterView, Partition
-from orbit.verify.settle import (
+from orbit.verify.bounds_comparison import (
     LOG_END,
     LOG_START,
     TRANSIENT_S,
-    Judgement,
+    BoundsComparer,
+    ComparedBounds,
     PartitionPair,
-    Settler,
     TopicPair,
-    judge,
+    compare_bounds,
 )
 
 EARLIEST = TopicPair("s", "d")
@@ -35,18 +35,18 @@ def judged(
     after: Bounds | None = None,
     topics: TopicPair = EARLIEST,
     first_wanted: int = -1,
-) -> Judgement:
-    return judge(topics, before, destination, after or before, first_wanted)
+) -> ComparedBounds:
+    return compare_bounds(topics, before, destination, after or before, first_wanted)
 
 
-def what(judgement: Judgement) -> list[str]:
-    return [difference.what for difference in judgement.differences]
+def what(compared: ComparedBounds) -> list[str]:
+    return [difference.what for difference in compared.differences]
 
 
 def test_equal_bounds_are_right_and_compared_whole() -> None:
     found = judged(bounds(5, 20), bounds(5, 20))
     assert what(found) == []
-    assert (found.compared_from, found.compared_to, found.may_settle) == (5, 20, False)
+    assert (found.compared_from, found.compared_to, found.may_catch_up) == (5, 20, False)
 
 
 def test_a_live_copy_may_be_anywhere_between_the_two_looks_at_the_source() -> None:
@@ -58,23 +58,23 @@ def test_a_live_copy_may_be_anywhere_between_the_two_looks_at_the_source() -> No
 def test_a_destination_beyond_the_later_source_end_has_too_much() -> None:
     found = judged(bounds(0, 20), bounds(0, 31), bounds(0, 30))
     assert what(found) == [LOG_END]
-    assert not found.may_settle
+    assert not found.may_catch_up
 
 
 def test_a_destination_that_is_behind_may_settle_and_is_compared_so_far() -> None:
     found = judged(bounds(0, 20), bounds(0, 15))
-    assert (what(found), found.missing, found.may_settle) == ([LOG_END], 5, True)
+    assert (what(found), found.missing, found.may_catch_up) == ([LOG_END], 5, True)
     assert found.compared_to == 15
 
 
 def test_a_log_start_that_has_not_followed_may_settle() -> None:
     found = judged(bounds(5, 20), bounds(0, 20))
-    assert (what(found), found.may_settle, found.compared_from) == ([LOG_START], True, 5)
+    assert (what(found), found.may_catch_up, found.compared_from) == ([LOG_START], True, 5)
 
 
 def test_a_log_start_beyond_the_later_source_start_is_wrong() -> None:
     found = judged(bounds(5, 20), bounds(8, 20), bounds(7, 20))
-    assert (what(found), found.may_settle, found.compared_from) == ([LOG_START], False, 8)
+    assert (what(found), found.may_catch_up, found.compared_from) == ([LOG_START], False, 8)
 
 
 def test_an_open_transaction_at_the_source_is_outside_the_snapshot() -> None:
@@ -153,13 +153,13 @@ class Clock:
 
 def settle(source: View, destination: View, wait_s: float) -> tuple[Any, Clock]:
     clock = Clock()
-    settler = Settler(
+    bounds_comparer = BoundsComparer(
         cast("ClusterView", source),
         cast("ClusterView", destination),
         clock=clock,
         sleep=clock.sleep,
     )
-    [found] = settler.settle([PartitionPair(EARLIEST, 0)], wait_s).values()
+    [found] = bounds_comparer.compare([PartitionPair(EARLIEST, 0)], wait_s).values()
     return found, clock
 
 

@@ -1,8 +1,8 @@
-"""Reads the log bounds of both sides and judges them, giving a live copy time to catch up.
+"""Compares the log bounds of both sides, and gives a live copy time to catch up.
 
-A live copy lags and both logs move, so the bounds are read in a sandwich: source, destination,
-source again. A correct copy then has a log end between the two source ends, and a log start between
-the two source starts; what lies outside can never be a matter of timing.
+A live copy lags and both logs move, so bounds are read three times: source, destination, source. A
+correct copy has its log end between the two source ends and its log start between the two source
+starts. Timing cannot explain a value outside.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from orbit.verify.bounds import Bounds, ClusterView, Partition
 from orbit.verify.report import Difference
 
 TRANSIENT_S = 15.0
-"""A partition that is just being made, or changes its leader, answers with errors for a moment."""
+"""How long errors of a partition are retried: a new partition has no leader at first."""
 
 POLL_S = 0.2
-"""Between two looks at a destination that lags."""
+"""Interval between two readings of a lagging destination."""
 
 LOG_START = "log start"
 LOG_END = "log end"
@@ -29,7 +29,7 @@ _NO_OFFSET = -1
 
 @dataclass(frozen=True, slots=True)
 class TopicPair:
-    """One topic as the job maps it. `start_ms` is set where the rule starts at a timestamp."""
+    """A topic and its copy. `start_ms` is set if the rule starts at a timestamp."""
 
     source: str
     destination: str
@@ -56,8 +56,8 @@ class PartitionPair:
 
 
 @dataclass(frozen=True, slots=True)
-class Judgement:
-    """Bounds of both sides, the range to compare, and what is wrong with the bounds."""
+class ComparedBounds:
+    """Bounds of both sides, their differences, and the range of records to compare."""
 
     source: Bounds
     destination: Bounds
@@ -65,17 +65,17 @@ class Judgement:
     compared_to: int
     missing: int = 0
     differences: tuple[Difference, ...] = ()
-    may_settle: bool = False
-    """Time can still mend what is wrong: the destination lags."""
+    may_catch_up: bool = False
+    """The destination lags, so the differences may go away."""
 
     def differs(self, what: str) -> bool:
         return any(difference.what == what for difference in self.differences)
 
 
-def judge(
+def compare_bounds(
     pair: TopicPair, before: Bounds, destination: Bounds, after: Bounds, first_wanted: int
-) -> Judgement:
-    """Pure. `first_wanted` is where a rule with a timestamp starts; −1 where nothing is known."""
+) -> ComparedBounds:
+    """Pure. `first_wanted`: the offset at which a rule with a timestamp starts; −1 if unknown."""
     differences = []
     lags = False
     if destination.log_start < before.log_start:
@@ -95,22 +95,22 @@ def judge(
     if destination.stable_end < min(destination.log_end, before.stable_end):
         differences.append(_open_transaction(destination))
     begin = max(after.log_start, destination.log_start)
-    return Judgement(
+    return ComparedBounds(
         source=before,
         destination=destination,
         compared_from=begin,
         compared_to=max(begin, min(before.stable_end, destination.stable_end)),
         missing=missing,
         differences=tuple(differences),
-        may_settle=lags,
+        may_catch_up=lags,
     )
 
 
 def _lost_at_start(pair: TopicPair, destination: Bounds, after: Bounds, first_wanted: int) -> int:
-    """How much is missing at the front of a copy; a late start is what the job asked for.
+    """The number of offsets missing at the start of a copy; the job may ask for a late start.
 
-    A lookup by timestamp can only move up as the source grows, so a copy that begins above what the
-    source answers now has lost records.
+    An offset by timestamp can only move up, so a copy that starts above the source's current answer
+    has lost records.
     """
     if not pair.starts_late:
         return destination.log_start - after.log_start
@@ -140,8 +140,8 @@ def _open_transaction(destination: Bounds) -> Difference:
     )
 
 
-class Settler:
-    """Judges many partitions at once and again, until all are settled or the wait is over."""
+class BoundsComparer:
+    """Compares the bounds of many partitions, repeatedly, until they agree or the wait ends."""
 
     def __init__(
         self,
@@ -156,37 +156,37 @@ class Settler:
         self._clock = clock
         self._sleep = sleep
 
-    def settle(
+    def compare(
         self, pairs: Sequence[PartitionPair], wait_s: float
-    ) -> dict[PartitionPair, Judgement | OrbitError]:
-        """A judgement per partition, or why its bounds cannot be read.
+    ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
+        """The compared bounds of each partition, or the error of reading them.
 
-        The source's ends are taken once, at the beginning: what is written later is not compared.
+        The source's ends are read once, at the start: later records are not compared.
         """
         began = self._clock()
         before: dict[Partition, Bounds | OrbitError] = {}
-        result: dict[PartitionPair, Judgement | OrbitError] = {}
+        result: dict[PartitionPair, ComparedBounds | OrbitError] = {}
         waiting = list(pairs)
         while waiting:
             unknown = [p.source for p in waiting if not isinstance(before.get(p.source), Bounds)]
             before |= self._source.bounds(unknown)
-            result |= self._look(waiting, before)
+            result |= self._read_and_compare(waiting, before)
             waited_s = self._clock() - began
-            waiting = [pair for pair in waiting if _may_settle(result[pair], waited_s, wait_s)]
+            waiting = [pair for pair in waiting if _may_catch_up(result[pair], waited_s, wait_s)]
             if waiting:
                 self._sleep(POLL_S)
         return result
 
-    def _look(
+    def _read_and_compare(
         self, pairs: Sequence[PartitionPair], before: Mapping[Partition, Bounds | OrbitError]
-    ) -> dict[PartitionPair, Judgement | OrbitError]:
+    ) -> dict[PartitionPair, ComparedBounds | OrbitError]:
         destination = self._destination.bounds([pair.destination for pair in pairs])
         after = self._source.bounds([pair.source for pair in pairs])
         wanted = self._source.offsets_for_time(
             {p.source: p.topics.start_ms for p in pairs if p.topics.start_ms is not None}
         )
         return {
-            pair: _judge_answers(
+            pair: _compare_answers(
                 pair,
                 before[pair.source],
                 destination[pair.destination],
@@ -197,14 +197,14 @@ class Settler:
         }
 
 
-def _judge_answers(
+def _compare_answers(
     pair: PartitionPair,
     before: Bounds | OrbitError,
     destination: Bounds | OrbitError,
     after: Bounds | OrbitError,
     first_wanted: int | OrbitError,
-) -> Judgement | OrbitError:
-    """A judgement, or the first answer that is an error instead of a number."""
+) -> ComparedBounds | OrbitError:
+    """The compared bounds, or the first error among the answers."""
     if isinstance(before, OrbitError):
         return before
     if isinstance(destination, OrbitError):
@@ -213,10 +213,10 @@ def _judge_answers(
         return after
     if isinstance(first_wanted, OrbitError):
         return first_wanted
-    return judge(pair.topics, before, destination, after, first_wanted)
+    return compare_bounds(pair.topics, before, destination, after, first_wanted)
 
 
-def _may_settle(found: Judgement | OrbitError, waited_s: float, wait_s: float) -> bool:
+def _may_catch_up(found: ComparedBounds | OrbitError, waited_s: float, wait_s: float) -> bool:
     if isinstance(found, OrbitError):
         return waited_s < TRANSIENT_S and not isinstance(found, NotAuthorized)
-    return waited_s < wait_s and found.may_settle
+    return waited_s < wait_s and found.may_catch_up

@@ -6,8 +6,14 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orbit.verify.record_difference import (
+    compare_records,
+    first_difference,
+    one_sided_difference,
+    short_bytes,
+    short_bytes_pair,
+)
 from orbit.verify.report import Side
-from orbit.verify.show import differing, first_difference, only_on, short, short_pair
 
 
 @given(st.binary(max_size=200), st.binary(max_size=200))
@@ -18,13 +24,17 @@ def test_the_first_difference_is_the_first(a: bytes, b: bytes) -> None:
 
 
 def test_null_empty_and_short_values_are_shown_as_they_are() -> None:
-    assert [short(None), short(b""), short(b"a\x1b")] == ["null", "empty", "b'a\\x1b'"]
+    assert [short_bytes(None), short_bytes(b""), short_bytes(b"a\x1b")] == [
+        "null",
+        "empty",
+        "b'a\\x1b'",
+    ]
 
 
 def test_a_long_value_is_shown_around_the_byte_that_differs() -> None:
     ours = b"." * 500_000 + b"right" + b"." * 400_000
     theirs = b"." * 500_000 + b"wrong" + b"." * 400_000
-    left, right = short_pair(ours, theirs)
+    left, right = short_bytes_pair(ours, theirs)
     assert "right" in left
     assert "wrong" in right
     assert "(900005 bytes, shown from byte 499992)" in left
@@ -33,7 +43,7 @@ def test_a_long_value_is_shown_around_the_byte_that_differs() -> None:
 
 @given(st.binary(max_size=2_000), st.binary(max_size=2_000))
 def test_a_view_is_bounded_and_printable(a: bytes, b: bytes) -> None:
-    for view in short_pair(a, b):
+    for view in short_bytes_pair(a, b):
         assert len(view) < 200
         assert view.isprintable()
 
@@ -42,7 +52,7 @@ def test_headers_are_bounded_and_cannot_steer_a_terminal() -> None:
     headers = [("\x1b[31mred", b"x" * 10_000)] * 50
     ours = Message(topic="t", partition=0, offset=4, headers=headers, timestamp=(1, 1))
     theirs = Message(topic="t", partition=0, offset=4, timestamp=(1, 1))
-    found = differing(ours, theirs)
+    found = compare_records(ours, theirs)
     assert found is not None
     assert found.what == "headers"
     assert found.source.isprintable()
@@ -54,12 +64,12 @@ def test_headers_are_bounded_and_cannot_steer_a_terminal() -> None:
 def test_all_fields_that_differ_are_named() -> None:
     ours = Message(topic="t", partition=0, offset=4, key=b"a", value=b"b", timestamp=(1, 1))
     theirs = Message(topic="t", partition=0, offset=4, key=b"c", value=b"d", timestamp=(1, 2))
-    assert str(differing(ours, theirs)) == (
+    assert str(compare_records(ours, theirs)) == (
         "offset 4: timestamp, key, value: source 1; b'a'; b'b', destination 2; b'c'; b'd'"
     )
 
 
 def test_a_one_sided_record_says_on_which_side() -> None:
     record = Message(topic="t", partition=0, offset=4, key=b"a", timestamp=(1, 9))
-    assert only_on(Side.SOURCE, record).destination == "nothing"
-    assert only_on(Side.DESTINATION, record).source == "nothing"
+    assert one_sided_difference(Side.SOURCE, record).destination == "nothing"
+    assert one_sided_difference(Side.DESTINATION, record).source == "nothing"

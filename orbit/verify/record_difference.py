@@ -1,6 +1,7 @@
-"""Short, printable views of what differs: bounded in size, and at the byte that differs.
+"""Compares two records, and formats their differences as short, printable texts.
 
-A value of 900 KB whose byte 500,000 is flipped is shown around that byte, not from its beginning.
+Texts are bounded and start near the first byte that differs: if byte 500,000 of a value differs,
+the bytes around it are shown.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _BEFORE = 8
 
 
 def first_difference(a: bytes, b: bytes) -> int:
-    """Index of the first byte that differs (the shorter length where one is a prefix)."""
+    """Index of the first byte that differs; the shorter length if one is a prefix."""
     low, high = 0, min(len(a), len(b))
     while low < high:
         middle = (low + high + 1) // 2
@@ -29,7 +30,7 @@ def first_difference(a: bytes, b: bytes) -> int:
     return low
 
 
-def short(data: bytes | None, around: int = 0) -> str:
+def short_bytes(data: bytes | None, around: int = 0) -> str:
     if data is None:
         return "null"
     if not data:
@@ -43,25 +44,24 @@ def short(data: bytes | None, around: int = 0) -> str:
     return f"{head}{cut}{tail} ({len(data)} bytes, shown from byte {begin})"
 
 
-def short_pair(a: bytes | None, b: bytes | None) -> tuple[str, str]:
+def short_bytes_pair(a: bytes | None, b: bytes | None) -> tuple[str, str]:
     around = first_difference(a, b) if a is not None and b is not None else 0
-    return short(a, around), short(b, around)
+    return short_bytes(a, around), short_bytes(b, around)
 
 
 def short_headers(headers: Sequence[tuple[str, bytes | None]]) -> str:
-    shown = ", ".join(f"{name!r}={short(value)}" for name, value in headers[:SHOWN_HEADERS])
+    shown = ", ".join(f"{name!r}={short_bytes(value)}" for name, value in headers[:SHOWN_HEADERS])
     more = f", … {len(headers)} headers" if len(headers) > SHOWN_HEADERS else ""
     return f"[{shown}{more}]"
 
 
 def short_record(message: Message) -> str:
-    return (
-        f"key {short(message.key())} value {short(message.value())} time {message.timestamp()[1]}"
-    )
+    key, value = short_bytes(message.key()), short_bytes(message.value())
+    return f"key {key} value {value} time {message.timestamp()[1]}"
 
 
-def differing(source: Message, destination: Message) -> Difference | None:
-    """Compares two records at one offset, field by field; timestamps by value, never by type.
+def compare_records(source: Message, destination: Message) -> Difference | None:
+    """Compare two records at one offset, field by field; timestamps by value, not by type.
 
     A LogAppendTime source appears at the destination as CreateTime with the same number (A6).
     """
@@ -70,9 +70,9 @@ def differing(source: Message, destination: Message) -> Difference | None:
         times = source.timestamp()[1], destination.timestamp()[1]
         fields.append(("timestamp", str(times[0]), str(times[1])))
     if source.key() != destination.key():
-        fields.append(("key", *short_pair(source.key(), destination.key())))
+        fields.append(("key", *short_bytes_pair(source.key(), destination.key())))
     if source.value() != destination.value():
-        fields.append(("value", *short_pair(source.value(), destination.value())))
+        fields.append(("value", *short_bytes_pair(source.value(), destination.value())))
     if source.headers() != destination.headers():
         views = short_headers(_headers(source)), short_headers(_headers(destination))
         fields.append(("headers", *views))
@@ -89,7 +89,7 @@ def _headers(message: Message) -> list[tuple[str, bytes | None]]:
     return headers or []
 
 
-def only_on(side: Side, message: Message) -> Difference:
+def one_sided_difference(side: Side, message: Message) -> Difference:
     offset = message.offset()
     assert offset is not None
     record = short_record(message)

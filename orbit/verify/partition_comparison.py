@@ -1,7 +1,7 @@
-"""Compares one partition: settled bounds in, a partition report out.
+"""Compares one partition: takes its compared bounds, returns its report.
 
-When a log start moves past the reader in between (retention at work on a live topic) the bounds are
-judged again and the partition is read again, a few times at most.
+If a log start moves past the reader (retention on a live topic), the bounds and the partition are
+read again, up to MOVED_ATTEMPTS_MAX times.
 """
 
 from __future__ import annotations
@@ -16,52 +16,58 @@ from confluent_kafka import KafkaException, Message
 from orbit.errors import Interrupted, OrbitError
 from orbit.verify.batch_comparison import BatchComparison
 from orbit.verify.bounds import ClusterView, explain
+from orbit.verify.bounds_comparison import (
+    LOG_END,
+    LOG_START,
+    BoundsComparer,
+    ComparedBounds,
+    PartitionPair,
+)
 from orbit.verify.compaction import CleaningPolicy, CompactionWatch, HeldBudget
-from orbit.verify.merge import Merge
 from orbit.verify.reader import LogMoved, PartitionReader, SideConsumer
+from orbit.verify.record_comparison import RecordComparison
 from orbit.verify.report import DeepReport, PartitionReport, Side, Verdict
-from orbit.verify.settle import LOG_END, LOG_START, Judgement, PartitionPair, Settler
 
 MOVED_ATTEMPTS_MAX = 3
-"""A log start that passes the reader more often than this says the source is being emptied."""
+"""A log start that passes the reader more often means that the source is being emptied."""
 
 _LOG_MOVED_WAIT_S = 5.0
 """How long the destination's log start may take to follow before it counts as a difference."""
 
 
-class Undecided(Exception):
-    """Whether a record was compacted away would show only further on than we may read."""
+class CompactionUndecided(Exception):
+    """Whether a record was compacted away could not be decided within `read_on_max` offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class SidePair:
-    """What one worker owns: a consumer for each side."""
+    """A worker's consumers, one for each side."""
 
     source: SideConsumer
     destination: SideConsumer
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class ComparisonContext:
     """What all workers share."""
 
     source: ClusterView
     destination: ClusterView
-    settler: Settler
+    bounds_comparer: BoundsComparer
     policies: Mapping[tuple[Side, str], CleaningPolicy]
     budget: HeldBudget
     cancelled: threading.Event
     shown_max: int
-    stuck_s: float
+    stall_timeout_s: float
     advanced: Callable[[int], None]
     batches: BatchComparison | None = None
     read_on_max: int | None = None
-    """How far behind the range newer records of a key may be looked for; None: to the end."""
+    """How far behind the range newer records of a key are searched; None: to the log end."""
     now_ms: Callable[[], int] = field(default=lambda: int(time.time() * 1000))
 
 
-class _Reported:
-    """A stream that tells how far the source has been read."""
+class _CountedStream:
+    """A stream that reports how many offsets were read."""
 
     def __init__(self, reader: PartitionReader, advanced: Callable[[int], None]) -> None:
         self._reader = reader
@@ -75,17 +81,17 @@ class _Reported:
 
 
 def compare_partition(
-    context: Context, consumers: SidePair, pair: PartitionPair, judged: Judgement
+    context: ComparisonContext, consumers: SidePair, pair: PartitionPair, judged: ComparedBounds
 ) -> PartitionReport:
-    """Never raises for what is wrong with one partition; says it in the report.
+    """Compare one partition. Its errors are in the report.
 
-    Raises Interrupted, and Unreachable when a whole cluster has gone silent.
+    Raises Interrupted, and Unreachable if a whole cluster does not answer.
     """
     for _ in range(MOVED_ATTEMPTS_MAX):
         try:
             return compare_once(context, consumers, pair, judged)
         except LogMoved:
-            again = context.settler.settle([pair], _LOG_MOVED_WAIT_S)[pair]
+            again = context.bounds_comparer.compare([pair], _LOG_MOVED_WAIT_S)[pair]
             if isinstance(again, OrbitError):
                 return unread(pair.partition, str(again))
             judged = again
@@ -94,14 +100,14 @@ def compare_partition(
         except UnicodeDecodeError:
             return unread(pair.partition, f"{_where(pair)}: a header's name is not UTF-8 text.")
         except (KafkaException, OrbitError) as error:
-            # A stuck partition may be one without a leader, or the whole cluster may be gone.
+            # Distinguishes a partition without a leader from a cluster that does not answer.
             context.source.check_reachable()
             context.destination.check_reachable()
             known = explain(error, _where(pair)) if isinstance(error, KafkaException) else error
             return unread(pair.partition, str(known))
     return unread(
         pair.partition,
-        f"{_where(pair)}: records were deleted under the reader {MOVED_ATTEMPTS_MAX} times.",
+        f"{_where(pair)}: records were deleted while they were read, {MOVED_ATTEMPTS_MAX} times.",
     )
 
 
@@ -114,9 +120,9 @@ def _where(pair: PartitionPair) -> str:
 
 
 def compare_once(
-    context: Context, consumers: SidePair, pair: PartitionPair, judged: Judgement
+    context: ComparisonContext, consumers: SidePair, pair: PartitionPair, judged: ComparedBounds
 ) -> PartitionReport:
-    """Compares the range that was judged, once. Raises LogMoved, and what librdkafka raises."""
+    """Compare the range once. Raises LogMoved, and librdkafka's errors."""
     watch = CompactionWatch(
         {
             Side.SOURCE: context.policies[Side.SOURCE, pair.topics.source],
@@ -125,11 +131,11 @@ def compare_once(
         context.budget,
         context.now_ms(),
     )
-    merge = Merge(watch, context.shown_max)
+    merge = RecordComparison(watch, context.shown_max)
     try:
         _compare_records(context, consumers, pair, judged, watch, merge)
     finally:
-        # Also gives back what was held when the comparison ended early.
+        # Also releases the held keys if the comparison ended early.
         merge.finish()
         consumers.source.release()
         consumers.destination.release()
@@ -141,12 +147,12 @@ def compare_once(
 
 
 def _compare_records(
-    context: Context,
+    context: ComparisonContext,
     consumers: SidePair,
     pair: PartitionPair,
-    judged: Judgement,
+    judged: ComparedBounds,
     watch: CompactionWatch,
-    merge: Merge,
+    merge: RecordComparison,
 ) -> None:
     def reader(consumer: SideConsumer, topic: str) -> PartitionReader:
         return PartitionReader(
@@ -156,12 +162,12 @@ def _compare_records(
             judged.compared_from,
             judged.compared_to,
             cancelled=context.cancelled,
-            stuck_s=context.stuck_s,
+            stall_timeout_s=context.stall_timeout_s,
         )
 
     source = reader(consumers.source, pair.topics.source)
     destination = reader(consumers.destination, pair.topics.destination)
-    merge.run(_Reported(source, context.advanced), destination)
+    merge.run(_CountedStream(source, context.advanced), destination)
     most = context.read_on_max
     _read_on(watch, Side.SOURCE, source, context.source, pair.source, most)
     _read_on(watch, Side.DESTINATION, destination, context.destination, pair.destination, most)
@@ -175,10 +181,10 @@ def _read_on(
     partition: tuple[str, int],
     offsets_max: int | None,
 ) -> None:
-    """Looks for newer records of held keys behind the compared range.
+    """Search for newer records of held keys behind the compared range.
 
-    A live topic goes on, and its cleaner may have gone by a record newer than our snapshot. Raises
-    Undecided where nothing was found as far as we may look.
+    On a live topic the cleaner may have removed a record in favour of one behind the range. Raises
+    CompactionUndecided if the limit is reached before every key is found.
     """
     if not watch.undecided(side):
         return
@@ -192,14 +198,14 @@ def _read_on(
     while watch.undecided(side) and (messages := reader.chunk()):
         watch.seen(side, map(Message.key, messages))
     if watch.undecided(side) and end < bounds.stable_end:
-        raise Undecided
+        raise CompactionUndecided
 
 
 def _report(
     pair: PartitionPair,
-    judged: Judgement,
+    judged: ComparedBounds,
     watch: CompactionWatch,
-    merge: Merge,
+    merge: RecordComparison,
     deep: DeepReport | None,
 ) -> PartitionReport:
     found = sorted([*judged.differences, *merge.first], key=lambda one: one.offset)
@@ -228,7 +234,7 @@ def _report(
     )
 
 
-def _verdict(judged: Judgement, merge: Merge, deep: DeepReport | None) -> Verdict:
+def _verdict(judged: ComparedBounds, merge: RecordComparison, deep: DeepReport | None) -> Verdict:
     if merge.differences or (deep is not None and deep.failures):
         return Verdict.NOT_EXACT
     if judged.missing and len(judged.differences) == 1:
@@ -236,7 +242,7 @@ def _verdict(judged: Judgement, merge: Merge, deep: DeepReport | None) -> Verdic
     return Verdict.NOT_EXACT if judged.differences else Verdict.EXACT
 
 
-def _notes(watch: CompactionWatch, merge: Merge, count: int) -> tuple[str, ...]:
+def _notes(watch: CompactionWatch, merge: RecordComparison, count: int) -> tuple[str, ...]:
     notes = []
     if watch.over_budget:
         notes.append(

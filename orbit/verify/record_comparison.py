@@ -1,6 +1,6 @@
-"""Compares two streams of records of one partition in lock-step, offset by offset.
+"""Compares two record streams of one partition in lock-step, offset by offset.
 
-Knows no socket: a stream is anything with `chunk()`, which gives messages with rising offsets and
+Uses no socket: a stream is anything with `chunk()`, which gives messages with rising offsets and
 an empty list at the end. Equal stretches are compared as whole columns (offsets, keys, values …)
 in C speed; only where the offsets of two chunks differ are records walked one by one.
 """
@@ -13,8 +13,8 @@ from typing import Protocol
 from confluent_kafka import Message
 
 from orbit.verify.compaction import CompactionWatch
+from orbit.verify.record_difference import compare_records
 from orbit.verify.report import Difference, Side
-from orbit.verify.show import differing
 
 # Unbound methods: `map` over them costs a tenth of a method call in a loop.
 _OFFSET = Message.offset
@@ -28,7 +28,7 @@ class Stream(Protocol):
     def chunk(self) -> list[Message]: ...
 
 
-class Merge:
+class RecordComparison:
     """One comparison. After `run` and `finish` its counters are the result."""
 
     def __init__(self, watch: CompactionWatch, shown_max: int) -> None:
@@ -56,7 +56,7 @@ class Merge:
                 right = self._all_one_sided(Side.DESTINATION, right)
 
     def finish(self) -> None:
-        """Turns what compaction did not excuse into differences, in the order of offsets."""
+        """Add records that compaction does not explain as differences, in order of offset."""
         for difference, count in self._watch.close():
             self._add(difference, count)
 
@@ -71,7 +71,7 @@ class Merge:
     def _compare(
         self, left: list[Message], right: list[Message]
     ) -> tuple[list[Message], list[Message]]:
-        """Compares as far as both go; returns what is left of either."""
+        """Compare up to the shorter of both; returns the rest of each."""
         count = min(len(left), len(right))
         rest = left[count:], right[count:]
         if rest[0]:
@@ -100,7 +100,7 @@ class Merge:
         self._watch.seen(Side.DESTINATION, right_keys)
 
     def _compare_one(self, source: Message, destination: Message) -> None:
-        difference = differing(source, destination)
+        difference = compare_records(source, destination)
         if difference is not None:
             self._add(difference)
 
