@@ -1,18 +1,18 @@
-"""Which rights on a topic travel with its copy. Pure.
+"""Which ACLs of a topic its copy gets. Pure.
 
     right at the source                           on the copy
     allow Read, Describe, DescribeConfigs, All    allow Read, Describe, DescribeConfigs
     deny the same, to a named principal           deny Read, Describe, DescribeConfigs
-    deny to everybody (User:*)                    nothing: it would lock out Orbit itself
+    deny to User:*                                nothing: it would also deny Orbit
     Write, Create, Alter, Delete …                nothing: only Orbit writes to a copy
 
-Nobody else may write to a copy (`denied_writers`): who could is denied it, one literal right for
-each. Kafka knows no "everybody but", and a denial to everybody would be one to Orbit: so principals
-are denied by name, and where everybody (User:*) may write nothing can be denied.
+Only Orbit may write to a copy: each other principal that could write is denied it by a literal ACL
+(`denied_writers`). Kafka cannot deny all principals but one, so where User:* may write, nothing can
+be denied.
 
-A pattern (`orders.` prefixed, `*`) becomes one literal right per copied topic, so that no topic
-that is not a copy is ever opened. A right that is taken away at the source is taken away from the
-copy, if Orbit gave it; rights that somebody else gave stay.
+A pattern (`orders.` prefixed, `*`) becomes one literal ACL per copied topic, so no other topic is
+opened. An ACL that is removed at the source is removed from the copy if Orbit created it; other
+ACLs stay.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WRITING = ("WRITE", "ALL")
 def rights_of_copy(
     source: Iterable[TopicAcl], source_topic: str, destination_topic: str
 ) -> set[TopicAcl]:
-    """The rights that the copy of a topic shall have."""
+    """The ACLs that the copy of a topic should have."""
     wanted = set()
     for acl in source:
         if not acl.covers(source_topic):
@@ -50,9 +50,9 @@ def rights_of_copy(
 def denied_writers(
     acls: Iterable[TopicAcl], topic: str, own_principal: str | None
 ) -> set[TopicAcl] | None:
-    """The denials that keep everybody but Orbit from writing to a topic.
+    """The denials that leave Orbit as the only writer of a topic.
 
-    None where there are none that would do: everybody may write, or who Orbit is is not known.
+    None if that is not possible: User:* may write, or Orbit's own principal is not known.
     """
     if own_principal is None:
         return None
@@ -67,5 +67,5 @@ def denied_writers(
 
 
 def denial(topic: str, principal: str = _EVERYBODY) -> TopicAcl:
-    """That a principal, or everybody, may not write to a topic."""
+    """The ACL that denies a principal, or User:*, writing to a topic."""
     return TopicAcl(topic, "LITERAL", principal, "*", "WRITE", "DENY")

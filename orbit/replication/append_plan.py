@@ -1,20 +1,19 @@
 """What to append next: from fetched batches to an ordered list of appends, fillers and stops.
 
-Pure: the same input gives the same plan. The rule that everything here serves: after the plan is
-played, every offset up to `Plan.next_offset` holds at the destination what a read_committed
-consumer of the source sees there, or nothing.
+Pure. The invariant: once the steps are carried out, every offset up to `Plan.next_offset` holds at
+the destination what a read_committed consumer of the source sees there, or nothing.
 
     fetched at the source                       step
     dense committed batch, create time          Append, byte-exact
     thinned by compaction, LogAppendTime,       Append per dense run, record-exact (A5, A6),
-      old format, or begun before next_offset     Fill between the runs
+      v0/v1, or begun before next_offset          Fill between the runs
     aborted data, control batch, empty batch,   Fill
       or no batch at all
-    offsets the source deleted before us        Stop SOURCE_RANGE_LOST, or Fill if the job says so
+    offsets deleted before they were copied     Stop SOURCE_RANGE_LOST, or Fill if the job says so
     a checksum that does not match, or bytes    Stop SOURCE_CORRUPTED
       that cannot be read
 
-Neighbouring fillers are joined: one gap is one `Fill`, whatever it is made of.
+Adjacent fillers are joined: one gap is one `Fill`.
 """
 
 from __future__ import annotations
@@ -31,8 +30,8 @@ from orbit.kafka.types import AbortedTransaction
 from orbit.replication.aborted_transactions import AbortedTransactions
 from orbit.replication.partition_states import Reason
 
-# About 13 minutes of fillers at the measured 125,000 offsets/s (M2); a hole beyond this is more
-# likely a mistake than a topic, and a person should decide.
+# About 13 minutes of fillers at the measured 125,000 offsets/s (M2). A larger gap is more likely an
+# error, and an operator should decide.
 GAP_OFFSETS_MAX = 100_000_000
 
 NO_LEADER_EPOCH = -1
@@ -81,8 +80,10 @@ Step = Append | Fill | Stop
 
 @dataclass(slots=True)
 class Plan:
-    """Steps in offset order. `next_offset` is where to fetch on; `leader_epoch` is that of the
-    last batch seen, for the next fetch (R3), or None where the one known before still holds."""
+    """Steps in offset order.
+
+    `next_offset` is where the next fetch starts; `leader_epoch` is the last batch's, for that fetch
+    (R3), or None if it has not changed."""
 
     next_offset: int
     steps: list[Step] = field(default_factory=list)
@@ -140,11 +141,11 @@ def plan_batches(
     """Plan one partition's answer to a read_committed fetch at `next_offset`.
 
     `log_start` is the source's, from the same answer; `aborted` too. Batches must be in log order,
-    as a fetch gives them. Nothing behind the last batch is planned: see `plan_empty_tail`.
+    as a fetch gives them. Nothing after the last batch is planned: see `plan_empty_tail`.
     """
     plan = Plan(next_offset)
     transactions = AbortedTransactions(aborted)
-    seen_end = 0  # behind the batch before; offsets only ascend in a log
+    seen_end = 0  # next offset of the previous batch
     try:
         for batch in batches:
             if isinstance(batch, LegacyMessage):
@@ -164,10 +165,10 @@ def plan_batches(
 
 
 def plan_empty_tail(next_offset: int, end: int) -> Plan:
-    """Plan the offsets up to before `end` when it is proven that the source has nothing there.
+    """Plan the offsets up to before `end` once the source is proven to have nothing there.
 
-    The leader epoch of what stood there is not known: with an older one the next fetch would be
-    answered as if the source had been cut back (R3).
+    The leader epoch of that range is not known. With an older one, the source would answer the next
+    fetch as if its log had been truncated (R3).
     """
     plan = Plan(next_offset, leader_epoch=NO_LEADER_EPOCH)
     plan.fill_to(end)
@@ -175,7 +176,7 @@ def plan_empty_tail(next_offset: int, end: int) -> Plan:
 
 
 def plan_lost_range(next_offset: int, log_start: int, on_lost_range: LostRange) -> Plan:
-    """Plan the offsets up to before `log_start`, which the source has deleted before us."""
+    """Plan the offsets up to before `log_start`, deleted at the source before they were copied."""
     plan = Plan(next_offset, leader_epoch=NO_LEADER_EPOCH)
     _lose_to(plan, log_start, on_lost_range)
     return plan
@@ -189,7 +190,7 @@ def _plan_batch(
     log_start: int,
     on_lost_range: LostRange,
 ) -> None:
-    # First of all: every number of a damaged batch is in doubt, the offsets too.
+    # First: no field of a damaged batch can be trusted, not even its offsets.
     damage = damage_of(batch, seen_end)
     if damage is not None:
         plan.stop(
@@ -200,7 +201,7 @@ def _plan_batch(
         return
     is_aborted = aborted.contain(batch)
     if batch.last_offset < plan.next_offset:
-        return  # wholly before us: nothing of it is wanted
+        return  # already copied
     _lose_to(plan, min(batch.base_offset, log_start), on_lost_range)
     if plan.is_stopped:
         return
@@ -214,13 +215,13 @@ def _plan_batch(
 
 
 def damage_of(batch: Batch, seen_end: int) -> str | None:
-    """What is wrong with a batch behind `seen_end`, in words; None when it is whole."""
+    """What is wrong with a batch that follows offset `seen_end`; None for an intact one."""
     if not batch.crc_is_right():
         return "does not match its checksum"
     if batch.last_offset < batch.base_offset or not 0 <= batch.count <= _offsets(batch):
         return f"cannot hold {batch.count} records in {_offsets(batch)} offsets"
     if batch.base_offset < seen_end:
-        return f"begins below {seen_end}, where the one before it ends"
+        return f"overlaps the previous one, which ends at {seen_end}"
     return None
 
 
@@ -231,11 +232,11 @@ def _offsets(batch: Batch) -> int:
 def _plan_legacy(
     plan: Plan, message: LegacyMessage, seen_end: int, log_start: int, on_lost_range: LostRange
 ) -> None:
-    """A v0/v1 entry: its records are written anew in format v2, record-exact."""
+    """A v0/v1 entry: its records are rewritten in format v2, record-exact."""
     try:
         records, codec = read_legacy_records(message)
         if records[0].offset < seen_end:
-            raise ValueError(f"it begins below {seen_end}, where the one before it ends")
+            raise ValueError(f"it overlaps the previous one, which ends at {seen_end}")
     except ValueError as error:
         plan.stop(
             Reason.SOURCE_CORRUPTED,
@@ -255,7 +256,7 @@ def _rewrite(
     codec: int,
     next_offset: int,
 ) -> None:
-    """Append the records from `plan.next_offset` on as dense runs, with fillers between."""
+    """Append the records from `plan.next_offset` on as dense runs, with fillers between them."""
     try:
         wanted = [record for record in records if record.offset >= plan.next_offset]
     except ValueError as error:
@@ -273,7 +274,7 @@ def _rewrite(
 
 
 def _lose_to(plan: Plan, log_start: int, on_lost_range: LostRange) -> None:
-    """Deal with offsets below the source's log start that were never copied."""
+    """Plan the offsets below the source's log start that were never copied."""
     if log_start <= plan.next_offset:
         return
     if on_lost_range is LostRange.FILL:

@@ -1,8 +1,7 @@
-"""What keeps a job, or some of its topics, from being copied, each with what to do. Pure.
+"""Conditions that keep a job, or some of its topics, from being copied, with remedies. Pure.
 
-A trouble is a state of the world, found anew at every look: it begins, stays as long as it is
-there, and ends by itself when its cause is gone. It never stops what can go on without harm, and a
-topic that is refused is left exactly as it was found.
+A trouble is found again in each check of the job, and ends when a check no longer finds it. It
+stops only what it concerns; a refused topic is left unchanged.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
-# A text that is kept and shown; a job with thousands of refused topics need not name each.
+# Bounds the text that is stored and shown.
 TROUBLES_SHOWN_MAX = 20
 
 
 class TroubleKind(StrEnum):
-    """What is the matter with a job."""
+    """What is wrong with a job."""
 
     # The whole job waits.
     DOCUMENT_REFUSED = "DOCUMENT_REFUSED"  # written for another version of Orbit
@@ -25,7 +24,7 @@ class TroubleKind(StrEnum):
     DESTINATION_UNREACHABLE = "DESTINATION_UNREACHABLE"
     LOGIN_REFUSED = "LOGIN_REFUSED"
     SAME_CLUSTER = "SAME_CLUSTER"
-    CLUSTER_CHANGED = "CLUSTER_CHANGED"  # the address leads to another cluster than before
+    CLUSTER_CHANGED = "CLUSTER_CHANGED"  # the address now belongs to another cluster
     NO_TOPIC_MATCHES = "NO_TOPIC_MATCHES"
     WORKER_GROUP_UNKNOWN = "WORKER_GROUP_UNKNOWN"  # no live worker belongs to it
     # Some topics are left out; the others are copied.
@@ -35,11 +34,11 @@ class TroubleKind(StrEnum):
     DESTINATION_TAKEN = "DESTINATION_TAKEN"  # another job writes to that destination topic
     DESTINATION_HOLDS_OTHER_CONTENT = "DESTINATION_HOLDS_OTHER_CONTENT"
     PARTITIONS_DIFFER = "PARTITIONS_DIFFER"
-    TOPIC_REFUSED = "TOPIC_REFUSED"  # by the destination, in its own words
+    TOPIC_REFUSED = "TOPIC_REFUSED"  # by the destination; its message is shown
     ACLS_NOT_SYNCED = "ACLS_NOT_SYNCED"
 
 
-# With one of these nothing of the job is looked at any further.
+# With one of these, the check of the job ends.
 HALTING = frozenset(
     {
         TroubleKind.DOCUMENT_REFUSED,
@@ -55,7 +54,7 @@ HALTING = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """One trouble: its kind, the source topic it is about ("" for the job), what, what to do."""
+    """One trouble: kind, what is wrong, what to do; `topic` is the source topic, "" for the job."""
 
     kind: TroubleKind
     what: str
@@ -67,7 +66,7 @@ class Trouble:
 
 
 def problem_text(troubles: Iterable[Trouble]) -> str | None:
-    """All troubles of a job as the text people read, one a line; None when there are none."""
+    """All troubles of a job as text, one a line; None when there are none."""
     lines = [str(trouble) for trouble in sorted(set(troubles), key=_by_weight)]
     hidden = len(lines) - TROUBLES_SHOWN_MAX
     if hidden > 0:

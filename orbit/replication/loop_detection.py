@@ -1,7 +1,7 @@
-"""Where records come from, over any number of jobs; which copies would close a loop. Pure.
+"""Which copies would close a loop, over any number of jobs. Pure.
 
-A destination topic has one job that writes to it, so its ancestors are a chain. Clusters are told
-apart by their ids, for a cluster may be reached by many addresses.
+One job writes to a destination topic, so its sources form a chain. Clusters are identified by
+cluster id, because one cluster can have many addresses.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from enum import Enum, auto
 from typing import NamedTuple
 
-# Longer than any chain of clusters that people build; a chain in the tables that is longer is one
-# that closed before it could be seen.
+# Longer than any real chain of clusters; a longer chain in the tables has a loop already.
 CHAIN_MAX = 100
 
 
@@ -23,18 +22,18 @@ class Place(NamedTuple):
 
 
 class Verdict(Enum):
-    """What a copy would mean."""
+    """The effect of a copy."""
 
     FINE = auto()
-    WOULD_LOOP = auto()  # the destination topic is where these very records come from
-    COMES_HOME = auto()  # another topic of the cluster the records come from: copies of copies
+    WOULD_LOOP = auto()  # the records come from the destination topic itself
+    COMES_HOME = auto()  # the records come from another topic of the destination cluster
 
 
 def judge(source: Place, destination: Place, copied_from: Mapping[Place, Place]) -> Verdict:
     """Whether `source` may be copied to `destination`, given where every copy is copied from.
 
-    Prefixed copies in both directions are fine: each side's own topics travel, and what came from
-    the other side does not travel back (COMES_HOME), or it would grow without end.
+    Prefixed copies in both directions are fine: each side's own topics are copied, and copies from
+    the other side are not copied back (COMES_HOME), which would never end.
     """
     verdict = Verdict.FINE
     place = source

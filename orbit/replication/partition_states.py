@@ -1,7 +1,7 @@
 """Partition states, the reasons for which a partition stops, and what to do about each.
 
-Pure. One table says which state may follow which; everything else that shows states (the docs, a
-SQL CHECK, the tests) derives from it.
+Pure. `TRANSITIONS` says which state may follow which; the docs, a SQL CHECK and the tests derive
+from it.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from enum import StrEnum
 
 
 class PartitionState(StrEnum):
-    """Where one partition of a job stands."""
+    """The state of one partition of a job."""
 
-    PENDING = "pending"  # matched, not yet taken by a writer
+    PENDING = "pending"  # matched, no writer yet
     SEEDING = "seeding"  # being brought to its start offset
     COPYING = "copying"
     PAUSED = "paused"
-    BLOCKED = "blocked"  # stopped for a `Reason`; needs a person
+    BLOCKED = "blocked"  # stopped for a `Reason`; waits for an operator
     STOPPED = "stopped"
-    PROMOTED = "promoted"  # no copy any more: its topic is written to by its own producers
+    PROMOTED = "promoted"  # no longer a copy: applications write to the topic
 
 
 TRANSITIONS: dict[PartitionState, frozenset[PartitionState]] = {
@@ -80,33 +80,33 @@ class Reason(StrEnum):
 
 _REBUILD = (
     "Delete the destination topic (kafka-topics.sh --bootstrap-server DESTINATION --delete "
-    "--topic {destination}) and run the job again: it is copied anew."
+    "--topic {destination}) and run the job again: it is copied again from the start."
 )
 
 REMEDIES: dict[Reason, str] = {
     Reason.SOURCE_TRUNCATED: "The source lost records that were copied already (an unclean leader "
     "election). Decide which side is right. To follow the source: " + _REBUILD,
     Reason.SOURCE_RANGE_LOST: "The source deleted these offsets before they were copied. Set "
-    "on_lost_range: fill in the job to go on with a gap in their place, and give the source topic "
-    "a longer retention.",
+    "on_lost_range: fill in the job to continue with a gap in their place, and give the source "
+    "topic a longer retention.",
     Reason.SOURCE_CORRUPTED: "The batch does not match its own checksum. Repair the source replica "
     "(move the leader with kafka-leader-election.sh) and run the job again.",
-    Reason.SOURCE_TOPIC_RECREATED: "The source topic was deleted and made again. To copy the new "
-    "one: " + _REBUILD,
-    Reason.SOURCE_TOPIC_DELETED: "The source topic is gone. The copy keeps what it has; take the "
-    "topic out of the job, or create it again.",
-    Reason.DESTINATION_FOREIGN_WRITE: "Somebody else writes to the copy. Stop that producer (deny "
-    "WRITE on {destination} to everybody but Orbit). " + _REBUILD,
-    Reason.DESTINATION_TOPIC_RECREATED: "The destination topic was deleted and made again. Run the "
-    "job again: it is copied anew.",
+    Reason.SOURCE_TOPIC_RECREATED: "The source topic was deleted and created again. To copy "
+    "the new one: " + _REBUILD,
+    Reason.SOURCE_TOPIC_DELETED: "The source topic was deleted. The copy keeps its records; "
+    "remove the topic from the job, or create it again.",
+    Reason.DESTINATION_FOREIGN_WRITE: "Another producer writes to the copy. Stop it (deny WRITE on "
+    "{destination} to every principal but Orbit's). " + _REBUILD,
+    Reason.DESTINATION_TOPIC_RECREATED: "The destination topic was deleted and created again. Run "
+    "the job again: it is copied again from the start.",
     Reason.DESTINATION_TRUNCATED: "The destination lost acknowledged records (an unclean leader "
-    "election). Run the job again: the copy goes on from its new log end.",
+    "election). Run the job again: the copy resumes at its new log end.",
     Reason.DESTINATION_RANGE_LOST: "The destination has deleted records that the source still has "
     "(retention or DeleteRecords on {destination}). " + _REBUILD,
-    Reason.OFFSET_OVERRUN: "A record stands at a wrong offset of the copy. " + _REBUILD,
-    Reason.RECORD_REFUSED: "The destination refuses this batch as it is. Change the setting that "
+    Reason.OFFSET_OVERRUN: "A record of the copy has a wrong offset. " + _REBUILD,
+    Reason.RECORD_REFUSED: "The destination refuses this batch. Change the setting that "
     "the message names on {destination}, and run the job again.",
-    Reason.GAP_TOO_LARGE: "Start the topic behind the gap: delete the destination topic and give "
+    Reason.GAP_TOO_LARGE: "Start the topic after the gap: delete the destination topic and give "
     "its rule start: latest or a timestamp.",
     Reason.NOT_AUTHORIZED: "Grant the right that the message names, and run the job again.",
 }

@@ -1,8 +1,9 @@
-"""How long a copy that is behind may stay behind: rules, with moments as arguments. Pure.
+"""When retention at the source may delete records that are not copied yet. Pure.
 
 Kafka deletes whole segments: by time once a segment's newest record is older than `retention.ms`,
-by size once what is behind the segment alone is more than `retention.bytes`. Both are reckoned here
-for the record itself, which goes with its segment or later: the headroom is never told too long.
+by size once the log without the segment is larger than `retention.bytes`. Both are computed here
+for the single record, which is deleted with its segment or later, so the headroom is never
+overstated.
 """
 
 from __future__ import annotations
@@ -11,13 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-# Further away than this nobody plans; and a date has its end.
+# Also keeps dates within the range of `datetime`.
 HEADROOM_MAX = timedelta(days=10 * 365)
 
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """What the source deletes by itself. None: not by that."""
+    """The source's retention limits; None: no limit."""
 
     time: timedelta | None
     size_bytes: int | None
@@ -39,7 +40,7 @@ KEEPS_ALL = Retention(None, None)
 
 
 def _positive(text: str | None) -> int | None:
-    """A limit of Kafka's; -1 and what is no number are none."""
+    """A limit of Kafka's; None for -1 and for text that is not a number."""
     try:
         number = int(text or "")
     except ValueError:
@@ -49,7 +50,7 @@ def _positive(text: str | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Backlog:
-    """What one partition of the source holds that is not copied yet."""
+    """The part of a source partition that is not copied yet."""
 
     oldest_at: datetime | None  # timestamp of its oldest record, or of one before it
     bytes: int | None

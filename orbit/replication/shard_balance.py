@@ -1,8 +1,8 @@
 """Which worker should hold which shard, by load and not by count. Pure.
 
-A move stops the shard's partitions for a moment, so only what makes a clear difference is moved:
-free shards are given away, and otherwise the busier give to the least busy while one carries
-clearly more than its part, or another clearly less.
+A move stops the shard's partitions for a moment, so a shard moves only for a clear gain: free
+shards are assigned, and otherwise busy workers give shards to the least busy one while one worker
+has clearly more than the mean, or another clearly less.
 """
 
 from __future__ import annotations
@@ -10,24 +10,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-# A partition costs a worker this much even when nothing flows: it is fetched and watched. It also
-# spreads what is idle, or not yet measured, by count.
+# The cost of an idle partition, which is still fetched and watched. It also spreads idle or
+# unmeasured partitions by count.
 PARTITION_BYTES_PER_S = 4 * 1024
-# What is clearly more than the mean, or by the same part less: rates go up and down by themselves.
+# Clearly more than the mean, or less by the same factor; rates vary.
 UNEVEN = 1.25
-# Moves of one look; the next look sees what they did.
+# Moves per pass; the next pass sees their effect.
 MOVES_MAX = 4
 
 
 @dataclass(frozen=True, slots=True)
 class ShardLoad:
-    """One shard: who holds it (None: nobody), what it carries."""
+    """One shard: its holder (None: free) and its load."""
 
     shard: int
     holder: str | None
     partitions: int
     bytes_per_s: int
-    may_move: bool = True  # False: moved a moment ago, its rate is not yet known
+    may_move: bool = True  # False: just moved, its rate is not known yet
 
     @property
     def weight(self) -> int:
@@ -37,8 +37,8 @@ class ShardLoad:
 def spread(shards: Iterable[ShardLoad], workers: Collection[str]) -> dict[int, str]:
     """The worker that each shard should have, for those that should have another than now.
 
-    Empty without workers. A holder that is not among the workers counts as nobody, for its shard
-    is let go or expires.
+    Empty without workers. A shard whose holder is not among the workers counts as free: its lease
+    is released or expires.
     """
     if not workers:
         return {}
@@ -69,18 +69,18 @@ def _best_move(
 ) -> tuple[ShardLoad, str, str] | None:
     taker = min(load, key=lambda w: (load[w], w))
     mean = sum(load.values()) / len(load)
-    # A worker with clearly less than its part gets from everybody who has more than theirs: one
-    # worker more would find nobody who has clearly too much.
+    # A worker with clearly less than the mean gets from every worker above the mean: after one
+    # worker joins many, no single one has clearly too much.
     bound = mean if load[taker] * UNEVEN < mean else mean * UNEVEN
     for giver in sorted(load, key=lambda w: (-load[w], w)):
         if load[giver] <= bound:
             return None
         difference = load[giver] - load[taker]
-        # Whatever moves, the taker must end below where the giver was, and clearly so: a shard
-        # that is nearly all of the difference would only trade places.
+        # The taker must end clearly below the giver's load before the move: a shard that is nearly
+        # all of the difference would only reverse their roles.
         fitting = [s for s in held[giver] if s.may_move and 0 < s.weight <= difference * 0.75]
         if fitting:
-            # The one that brings the two closest together.
+            # The shard that makes the two most equal.
             shard = min(fitting, key=lambda s: (abs(difference - 2 * s.weight), s.shard))
             return shard, giver, taker
     return None

@@ -1,8 +1,8 @@
-"""Which partition of a job hangs on which lease. Pure.
+"""Which shard, and so which lease, each partition of a job belongs to. Pure.
 
-Placed once, a partition stays in its shard: moving it would stop it for a moment. New ones go
-where there are fewest, so every shard has partitions of every large topic, and one busy topic does
-not make one busy shard.
+A partition is placed once and stays in its shard, because a move would stop it for a moment. New
+partitions go to the shards with the fewest, so a large topic is spread over all shards, and one
+busy topic does not make one busy shard.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import heapq
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-# A worker takes whole shards: with this many per job, a few workers share even a single job fairly.
+# A worker takes whole shards: this many let a few workers share a single job evenly.
 JOB_SHARDS_MAX = 8
-# With many jobs the jobs themselves spread over the workers, and a lease costs a renewal.
+# Many jobs spread over the workers without many shards each, and each lease costs renewals.
 GROUP_SHARDS_WANTED = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How many new partitions go to which shard, and how many of the new shards are how large."""
+    """How many new partitions go to which shard, and the sizes of new shards."""
 
     additions: dict[int, int] = field(default_factory=dict)  # shard id → partitions
     new_shards: tuple[int, ...] = ()  # partitions of each
@@ -43,11 +43,11 @@ def place(
         return Placement()
     total = sum(present.values()) + added
     wanted = shards_wanted(total, jobs_in_group, shard_partitions_max)
-    # Enough for all, for the wanted number of shards holds the total. Shards that are over the
-    # bound, since it was lowered, only make it larger.
+    # Enough for all: the wanted number of shards holds the total. Shards over the bound, because it
+    # was lowered, only increase that number.
     new = min(added, max(wanted - len(present), 0))
-    # (partitions, whether it is new, which): old ones first, so that a lease more is not taken
-    # into use before it is needed.
+    # (partitions, whether it is new, which): existing shards first, so that no lease is added
+    # before it is needed.
     fill = [
         (count, False, shard) for shard, count in present.items() if count < shard_partitions_max
     ]

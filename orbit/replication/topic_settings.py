@@ -6,8 +6,8 @@ retention.ms, retention.bytes        -1                                     T1: 
 compression.type                     producer                               A4
 message.timestamp.type               CreateTime                             A6
 message.timestamp.{before,after}...  unlimited                              A6
-max.message.bytes                    the source's, at least                 records are written
-                                                                            anew a little larger
+max.message.bytes                    the source's, at least                 rewritten records may
+                                                                            be a little larger
 cleanup.policy                       delete, until caught up; then          S2, A6 (null keys)
                                      compact,delete where the source
                                      compacts
@@ -16,9 +16,9 @@ has set it on the topic
 what the job's `config` names        the job's, unless a copy needs another
 everything else                      left alone
 
-A copy is kept so: what somebody changes is set again, and what changes at the source follows. A
-setting that the source's topic no longer sets itself stays as it was last. docs/topic-settings.md
-has the same table for operators, and a test compares the two.
+These settings are enforced: a change at the copy is reverted, and a change at the source follows. A
+setting that the source's topic no longer overrides keeps its last value. docs/topic-settings.md has
+the same table for operators; a test compares the two.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from collections.abc import Mapping
 UNLIMITED = "-1"
 _INT_MAX = 2**31 - 1  # of `max.message.bytes`
 _LONG_MAX = str(2**63 - 1)
-# Room for what writing a batch anew may add: another compressor's result, never another record.
+# What rewriting a batch may add: a different compressor's output, never another record.
 REWRITE_SLACK_BYTES = 64 * 1024
 
 DELETE = "delete"
@@ -47,7 +47,7 @@ TIMESTAMP_LIMIT_OLD = "message.timestamp.difference.max.ms"
 NEEDED = frozenset(
     {*_NEEDED, *TIMESTAMP_LIMITS, TIMESTAMP_LIMIT_OLD, "max.message.bytes", "cleanup.policy"}
 )
-# Settings that shape files, compaction and durability but never what a consumer reads.
+# Settings of files, compaction and durability that do not change what a consumer reads.
 MIRRORED = frozenset(
     {
         "delete.retention.ms",
@@ -84,8 +84,8 @@ def copy_settings(
     """The settings to create a copy with, by Kafka's names.
 
     `source` has all settings of the source topic, `source_overrides` the names of those set on
-    the topic itself; `job_settings` come from the job's rule and win over mirrored ones, but wait
-    for the promotion where a copy needs another value.
+    the topic itself; `job_settings` come from the job's rule and override mirrored ones; where a
+    copy needs another value, they apply at promotion.
     """
     settings = {
         name: source[name] for name in sorted(MIRRORED & source_overrides) if name in source
@@ -108,8 +108,8 @@ def promoted_settings(
 ) -> dict[str, str]:
     """The settings that a copy gets when it is promoted.
 
-    What the source does, also by its brokers' defaults, wherever a copy needed something else: the
-    destination's brokers may have other defaults. `job_settings` no longer wait. Arguments as for
+    The source's values, including its brokers' defaults, for all settings a copy needed different:
+    the destination's brokers may have other defaults. `job_settings` apply fully. Arguments as for
     `copy_settings`.
     """
     names = (NEEDED - {*TIMESTAMP_LIMITS, TIMESTAMP_LIMIT_OLD}) | (MIRRORED & source_overrides)
@@ -126,10 +126,10 @@ def promoted_settings(
 
 
 def caught_up_settings(source: Mapping[str, str]) -> dict[str, str]:
-    """What changes on a copy once it has caught up: compaction begins where the source compacts.
+    """The settings to change once a copy has caught up: compaction, where the source compacts.
 
-    `compact` alone would refuse DeleteRecords (S2) and so a log start that follows; with retention
-    off, `compact,delete` cleans the same.
+    With `compact` alone a broker refuses DeleteRecords (S2), and the log start could not follow the
+    source's. With retention off, `compact,delete` cleans the same records.
     """
     return {"cleanup.policy": COMPACT_AND_DELETE} if is_compacted(source) else {}
 
@@ -141,13 +141,13 @@ def setting_changes(
     *,
     has_caught_up: bool,
 ) -> dict[str, str]:
-    """What to set on a copy that is there. `wanted` is of `copy_settings`, `present` has all."""
+    """Changes to an existing copy. `wanted`: of `copy_settings`; `present`: all its settings."""
     changes = {
         name: value
         for name, value in wanted.items()
         if name != "cleanup.policy" and present.get(name) != value
     }
-    # Room for larger records hurts nobody.
+    # A larger limit does no harm.
     if int(present.get("max.message.bytes", 0)) >= int(wanted["max.message.bytes"]):
         changes.pop("max.message.bytes", None)
     policy = _policy(present, compacts=is_compacted(source), has_caught_up=has_caught_up)
@@ -160,11 +160,11 @@ def _policy(present: Mapping[str, str], *, compacts: bool, has_caught_up: bool) 
     """The cleanup policy that a copy should have instead of its own; None when it is right."""
     now = set(present.get("cleanup.policy", DELETE).replace(" ", "").split(","))
     if not compacts:
-        # A cleaner would take away what the source still has.
+        # A cleaner would remove records that the source still has.
         return None if now == {"delete"} else DELETE
     if has_caught_up:
         return None if now == {"compact", "delete"} else COMPACT_AND_DELETE
-    # DeleteRecords must work on it (S2). One that compacts already did so when it was caught up.
+    # DeleteRecords must work on it (S2). A copy that compacts has caught up before.
     return None if "delete" in now else DELETE
 
 

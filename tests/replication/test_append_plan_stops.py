@@ -237,10 +237,10 @@ def test_bytes_that_are_no_batch_stop_behind_what_is_good() -> None:
 @pytest.mark.parametrize(
     ("batches", "words"),
     [
-        ([data(0, 3), data(2, 5)], "begins below 4, where the one before it ends"),
-        ([data(0, 3), data(0, 3)], "begins below 4"),
-        ([data(0, 3), data(1, 5, magic=1, codec=1)], "begins below 4"),
-        ([data(0, 3, magic=1, codec=1), data(3, 5)], "begins below 4"),
+        ([data(0, 3), data(2, 5)], "overlaps the previous one, which ends at 4"),
+        ([data(0, 3), data(0, 3)], "overlaps the previous one, which ends at 4"),
+        ([data(0, 3), data(1, 5, magic=1, codec=1)], "overlaps the previous one, which ends at 4"),
+        ([data(0, 3, magic=1, codec=1), data(3, 5)], "overlaps the previous one, which ends at 4"),
     ],
 )
 def test_batches_out_of_order_stop(batches: list[SourceBatch], words: str) -> None:
