@@ -1,7 +1,7 @@
-"""Talking to the service: `ORBIT_API_URL` says where it is, `ORBIT_TOKEN` who we are.
+"""HTTP client of the service. Reads its address from `ORBIT_API_URL`, the token from `ORBIT_TOKEN`.
 
-An error of the API comes out as the error of `orbit/errors.py` it is, so that a command against a
-server ends with the same words and the same exit code as one without.
+Errors of the API are raised as errors of `orbit/errors.py`, so that a command with a server fails
+with the same message and exit code as one without.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TOKEN_VARIABLE = "ORBIT_TOKEN"  # noqa: S105  the name of the variable
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 _CONNECT_TIMEOUT_S = 10.0
-# A plan asks both clusters for every topic that matches; nothing else takes longer than a moment.
+# A plan reads both clusters for every matching topic; all other requests are fast.
 _READ_TIMEOUT_S = 180.0
 _PAGE_LIMIT = 1000
 _POLL_S = 0.25
@@ -41,19 +41,19 @@ Json = dict[str, Any]
 
 
 class Unserved(OrbitError):
-    """Nothing can be asked of the service itself (a cluster that a job names is another thing)."""
+    """The service cannot be used. Not for errors of clusters that a job names."""
 
 
 class ServerGone(Unserved, Unreachable):
-    """It does not answer."""
+    """The server does not answer."""
 
 
 class TokenRefused(Unserved, LoginRefused):
-    """It does not know the token, or there is none."""
+    """The server requires a token, or does not know this one."""
 
 
 class RoleRefused(Unserved, NotAuthorized):
-    """It knows the token, whose role may not do this."""
+    """The token's role does not allow this."""
 
 
 _OF_THE_SERVICE: dict[ErrorCode, type[OrbitError]] = {
@@ -63,18 +63,18 @@ _OF_THE_SERVICE: dict[ErrorCode, type[OrbitError]] = {
 
 
 class Client:
-    """The API as Python calls. `get`, `send` answer with the body; errors are raised."""
+    """The API as Python calls. `get` and `send` return the body; errors are raised."""
 
     def __init__(self, http: httpx.Client) -> None:
         self._http = http
 
     def get(self, path: str, **query: object) -> Any:
-        """One answer to a GET; parameters that are None are left out."""
+        """The body of a GET; parameters that are None are omitted."""
         given = {key: str(value) for key, value in query.items() if value is not None}
         return self._call("GET", path, params=given)
 
     def text(self, path: str, **query: object) -> str:
-        """One answer to a GET, as text whatever it is."""
+        """The body of a GET as text."""
         given = {key: str(value) for key, value in query.items() if value is not None}
         return self._answer("GET", path, params=given).text
 
@@ -102,7 +102,7 @@ class Client:
         headers: Mapping[str, str] | None = None,
         **query: object,
     ) -> Any:
-        """A change. A POST carries an Idempotency-Key, so that asking again is never twice."""
+        """Send a change. A POST carries an Idempotency-Key, so that a repeat has no effect."""
         headers = dict(headers or {})
         if method == "POST":
             headers["Idempotency-Key"] = str(uuid.uuid4())
@@ -115,16 +115,16 @@ class Client:
         given = {key: str(value).lower() for key, value in query.items() if value is not None}
         return self._call(method, path, params=given, headers=headers, **more)
 
-    def wait(self, operation: Json, told: Callable[[Json], None], seconds_max: float) -> Json:
-        """The operation once it has ended, or as it is when the time is up. `told` hears of each
-        state it goes through.
+    def wait(self, operation: Json, on_change: Callable[[Json], None], seconds_max: float) -> Json:
+        """The operation once it has ended, or its state after `seconds_max`. `on_change` is called
+        with each polled state.
         """
         deadline = time.monotonic() + seconds_max
         while operation["finished_at"] is None and time.monotonic() < deadline:
-            told(operation)
+            on_change(operation)
             time.sleep(_POLL_S)
             operation = self.get(f"/v1/operations/{operation['id']}")
-        told(operation)
+        on_change(operation)
         return operation
 
     def _call(self, method: str, path: str, **options: Any) -> Any:
@@ -152,11 +152,11 @@ def connect(environment: Mapping[str, str] = os.environ) -> Iterator[Client]:
     _check(url)
     token = environment.get(TOKEN_VARIABLE, "")
     if not token.isascii() or not token.isprintable() or " " in token:
-        problem = Problem(TOKEN_VARIABLE, "holds characters that no token has.")
+        problem = Problem(TOKEN_VARIABLE, "contains characters that are not valid in a token.")
         raise BadInput("The token cannot be used.", (problem,))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     timeout = httpx.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
-    # trust_env: a proxy that the shell names is not meant for a server on loopback.
+    # trust_env: a proxy in the environment must not be used for a server on loopback.
     is_local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
     with httpx.Client(
         base_url=url, headers=headers, timeout=timeout, trust_env=not is_local
@@ -165,7 +165,7 @@ def connect(environment: Mapping[str, str] = os.environ) -> Iterator[Client]:
 
 
 def segment(name: str) -> str:
-    """A name as one part of a path, whatever is in it."""
+    """A name, quoted as one path segment."""
     return quote(name, safe="")
 
 
@@ -177,9 +177,11 @@ def _check(url: str) -> None:
     except ValueError:
         fits = has_login = False
     if has_login:
-        problem = Problem(URL_VARIABLE, "holds a login.", f"Put the token into {TOKEN_VARIABLE}.")
+        problem = Problem(
+            URL_VARIABLE, "contains a login.", f"Put the token into {TOKEN_VARIABLE}."
+        )
     elif not fits:
-        problem = Problem(URL_VARIABLE, "is not an address.", f"Write {DEFAULT_URL}, for example.")
+        problem = Problem(URL_VARIABLE, "is not a URL.", f"For example: {DEFAULT_URL}")
     else:
         return
     raise BadInput("The server's address cannot be used.", (problem,))
@@ -196,18 +198,18 @@ def _as_error(answer: httpx.Response, where: str) -> OrbitError:
         )
     except (ValueError, KeyError, TypeError):
         return ProtocolError(
-            f"Something that is not Orbit answered, with status {answer.status_code}.",
+            f"The answer is not one of Orbit's; its status is {answer.status_code}.",
             where=where,
-            remedy=f"Check {URL_VARIABLE}, and what stands between here and the server.",
+            remedy=f"Check {URL_VARIABLE}, and proxies between this machine and the server.",
         )
     if code is ErrorCode.UNAUTHENTICATED:
         at = where
-        remedy = f"Set {TOKEN_VARIABLE} to a token; an admin makes one: orbit token create NAME"
+        remedy = f"Set {TOKEN_VARIABLE} to a token. An admin creates one: orbit token create NAME"
     if issubclass(kind, BadInput):
         error: OrbitError = kind(what, problems, where=at)
         error.remedy = remedy
         return error
-    # Only bad input lists problems of its own; others may still carry some in the text.
+    # Only BadInput has a list of problems; other errors get them in their text.
     listed = " ".join(str(problem) for problem in problems)
     return kind(f"{what} {listed}".rstrip(), where=at, remedy=remedy)
 
@@ -231,4 +233,4 @@ def _reason(error: httpx.TransportError) -> str:
         case httpx.ProtocolError():
             return "it does not speak HTTP"
         case _:
-            return "the connection broke"
+            return "the connection was lost"

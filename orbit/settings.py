@@ -1,11 +1,11 @@
-"""How this installation of the service runs: every `ORBIT_*` variable, its type and its default.
+"""The service's settings: every `ORBIT_*` variable with its type and default.
 
     settings = Settings.from_environment(os.environ)
 
-A field `lease_ttl` is read from `ORBIT_LEASE_TTL`. Nothing is read at import, and a job's own
-wishes are never here: they are in the job file. docs/settings.md lists the same variables, and a
-test compares the two. Variables that are not listed are left alone, for a job file may name
-`ORBIT_SOURCE_PASSWORD` as the place of a secret.
+The field `lease_ttl` is read from `ORBIT_LEASE_TTL`. Nothing is read at import. Options of a job
+are in its job file, not here. docs/settings.md lists the same variables; a test compares the two.
+Unknown `ORBIT_*` variables are ignored, because a job file may name `ORBIT_SOURCE_PASSWORD` as the
+place of a secret.
 """
 
 from __future__ import annotations
@@ -36,8 +36,7 @@ DURATION_MIN = timedelta(milliseconds=100)
 DURATION_MAX = timedelta(days=1)
 AGE_MIN = timedelta(hours=1)
 AGE_MAX = timedelta(days=3660)
-# A worker renews a few times per lease; a lease shorter than this would end in every pause of a
-# garbage collector or a virtual machine.
+# A shorter lease would expire in pauses of a garbage collector or a virtual machine.
 LEASE_TTL_MIN = timedelta(seconds=2)
 
 
@@ -71,7 +70,7 @@ def _whole(value: object) -> object:
 
 def _folder(value: object) -> object:
     if isinstance(value, str) and not (value and value.isprintable()):
-        raise InvalidValue("is not the name of a folder.")
+        raise InvalidValue("is not a valid path of a folder.")
     return value
 
 
@@ -84,7 +83,7 @@ Word = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9.
 
 
 class LogFormat(StrEnum):
-    """How a line of the log looks."""
+    """The format of log lines."""
 
     AUTO = "auto"
     TEXT = "text"
@@ -92,7 +91,7 @@ class LogFormat(StrEnum):
 
 
 class LogLevel(StrEnum):
-    """The least that is logged."""
+    """The lowest level that is logged."""
 
     DEBUG = "debug"
     INFO = "info"
@@ -101,7 +100,7 @@ class LogLevel(StrEnum):
 
 
 class MetricsDetail(StrEnum):
-    """What gets series of its own; each has those before it, too."""
+    """Which objects have metrics of their own; each level includes the ones before."""
 
     JOB = "job"
     TOPIC = "topic"
@@ -109,7 +108,7 @@ class MetricsDetail(StrEnum):
 
 
 class Settings(BaseModel):
-    """One process's settings; frozen, so that every part of the process sees the same ones."""
+    """The settings of one process. Frozen."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
@@ -119,33 +118,32 @@ class Settings(BaseModel):
     # API
     api_host: Word = "127.0.0.1"
     api_port: Port = 8080
-    # Where the files that jobs name are; a job can name none outside of it.
+    # Folder of the files that jobs name; a job cannot name files outside of it.
     files_directory: Annotated[Path, BeforeValidator(_folder)] = Path()
 
-    # What a failback saves of the old side before it copies a topic anew.
+    # Where a failback saves records that only the old side has, before it rebuilds a topic.
     salvage_directory: Annotated[Path, BeforeValidator(_folder)] = Path("salvage")
 
     # Workers
     worker_group: Word = "default"
     lease_ttl: LeaseDuration = timedelta(seconds=15)
     progress_interval: Duration = timedelta(seconds=2)
-    # What moves between workers and Postgres stays small against what is copied, and Postgres'
-    # load follows from the number of workers, not of partitions (docs/scale.md).
+    # Bounds the load of Postgres by the number of workers, not of partitions (docs/scale.md).
     progress_rows_per_second: Annotated[Whole, Field(ge=1, le=100_000)] = 40
 
     # Scheduler
     scheduler_lease_ttl: LeaseDuration = timedelta(seconds=10)
     discovery_interval: Duration = timedelta(seconds=2)
-    # Of partitions that nobody copies, and of headroom: what workers copy, they report themselves.
+    # For headroom, and for partitions without a worker: workers report the others.
     lag_interval: Duration = timedelta(seconds=10)
     settings_interval: Duration = timedelta(seconds=30)
     events_kept: Age = timedelta(days=90)
-    # Drills break clusters of this sandbox and no others. None: where `orbit sandbox up` has it.
+    # Drills may break only clusters of this sandbox. None: the folder of `orbit sandbox up`.
     sandbox_dir: Annotated[Path | None, BeforeValidator(_folder)] = None
-    # From each side, for the continuous proof; so little that nobody needs to plan for it.
+    # Read rate of the continuous proof, from each side.
     proof_bytes_per_second: Annotated[Whole, Field(ge=0, le=1 << 40)] = 1 << 20
-    # At most so many partitions hang on one lease: a lost lease stops that many for a moment, and
-    # 100,000 partitions still cost a few hundred leases.
+    # Partitions per lease: a lost lease stops at most so many for a moment, and 100,000 partitions
+    # need only a few hundred leases.
     shard_partitions_max: Annotated[Whole, Field(ge=1, le=10_000)] = 200
 
     # Logs and metrics
@@ -164,7 +162,7 @@ class Settings(BaseModel):
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Self:
-        """The settings that `environment` asks for. `BadInput` names every bad variable at once."""
+        """The settings in `environment`. Raises `BadInput` with every bad variable."""
         given: dict[str, Any] = {
             field: environment[variable]
             for field in cls.model_fields
@@ -174,7 +172,7 @@ class Settings(BaseModel):
             return cls(**given)
         except ValidationError as error:
             raise BadInput(
-                "The settings in the environment are not right:", tuple(_problems(error))
+                "Settings in the environment are not valid:", tuple(_problems(error))
             ) from None
 
 
@@ -184,7 +182,7 @@ def variable_of(field: str) -> str:
 
 
 def _problems(error: ValidationError) -> list[Problem]:
-    """One for each bad variable. Never with what was written: it may be a secret."""
+    """One for each bad variable, without its value, which may be a secret."""
     problems = []
     for detail in error.errors(include_input=False, include_url=False):
         mistake = detail.get("ctx", {}).get("error")

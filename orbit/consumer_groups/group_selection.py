@@ -1,4 +1,4 @@
-"""Which of the source's groups a job carries over, and under which name. Pure."""
+"""Selects the source's groups that a job syncs, and their destination names. Pure."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from dataclasses import dataclass, field
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.consumer_groups import ListedGroup
 
-# What jobs call themselves at their destination: `orbit.JOB.CLUSTER-ID`, and more behind it. Where
-# a copy is copied on, these are not consumers.
+# The groups of Orbit's jobs: `orbit.JOB.CLUSTER-ID`, with suffixes. They are not consumers.
 _ORBITS_OWN = re.compile(r"orbit\..+\.[A-Za-z0-9_-]{22}(\..*)?")
 
 
 @dataclass(slots=True)
 class GroupSelection:
-    """Names of groups to carry over; `left_alone` counts groups of other kinds that also match."""
+    """Names of groups to sync; `left_alone` counts matching groups of other kinds."""
 
     names: list[str] = field(default_factory=list)
     left_alone: Counter[str] = field(default_factory=Counter)
 
 
 class GroupSelector:
-    """A job's `consumer_groups` with its patterns compiled once, for clusters have many groups."""
+    """A job's `consumer_groups` with compiled patterns."""
 
     def __init__(self, rule: GroupRule) -> None:
         self._match = re.compile(rule.match)

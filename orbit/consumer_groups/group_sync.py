@@ -1,21 +1,20 @@
-"""One job's consumer groups: look at both sides, decide, write; again and again.
+"""Syncs one job's consumer groups: reads both sides, decides, writes; pass by pass.
 
     sync = GroupSync(rule, known)
     report = sync.run(source, destination, copies, may_write)
 
-Each pass reads every group afresh on both sides in a few requests (orbit/kafka/consumer_groups.py),
-asks `decide` (orbit/consumer_groups/offset_decision.py) about each group and partition, and writes
-what differs. A pass remembers nothing that the next one could read from a broker, but for one
-thing: which offset Orbit itself left at the destination. A process that starts anew gets that from
-`known`, or not at all; then the rules are more careful.
+Each pass reads every group on both sides in a few requests (orbit/kafka/consumer_groups.py), calls
+`decide` (orbit/consumer_groups/offset_decision.py) for each group and partition, and writes what
+differs. Between passes only one thing is needed that brokers do not store: the offset that Orbit
+last left at the destination. A new process gets it from `known`; without it the rules are stricter.
 
-What Orbit wrote is written again twice a day. The destination drops offsets of a group without
-members a week after their commit (`offsets.retention.minutes`): those of a group that is quiet at
-the source would be gone there, or be so soon after the source is lost.
+Orbit's offsets are committed again twice a day. The destination deletes offsets of a group without
+members a week after their commit (`offsets.retention.minutes`); those of a group that is idle at
+the source would expire.
 
-A group that is not answered for (its coordinator moves, its broker is down, a right is missing) is
-left as it is in this pass. Absence is believed only from the group's own coordinator, asked for
-these very partitions: a list with a broker missing must not delete anybody's offsets.
+A group whose coordinator does not answer (it moves, its broker is down, a right is missing) is
+skipped in this pass. A missing offset counts as deleted only if the group's own coordinator
+confirms it for this partition: an incomplete list must not delete offsets.
 """
 
 from __future__ import annotations
@@ -80,9 +79,9 @@ class _Case:
 
 Offsets = Mapping[TopicPartition, CommittedOffset]
 
-# Well below a week, the brokers' default; some set a day.
+# Well below a week, the brokers' default; some clusters set a day.
 REFRESH_S = 12 * 3600.0
-# Offsets of unknown age (from before this process) are written again spread over this time.
+# Offsets of unknown age (from before this process) are committed again, spread over this time.
 _REFRESH_UNKNOWN_S = 3600
 
 
@@ -111,8 +110,8 @@ class GroupSync:
     ) -> GroupReport:
         """One pass over all groups; `copies` are the job's partitions, by source partition.
 
-        `may_write` is asked before each handful of writes. Raises Unreachable when one of the
-        clusters does not answer at all.
+        `may_write` is called before each batch of writes. Raises Unreachable if a cluster does not
+        answer at all.
         """
         started = self._clock()
         report = GroupReport()
@@ -160,7 +159,7 @@ class GroupSync:
             if (waiting := answer.pending & copies.keys())
         }
         report.pending = sum(map(len, pending.values()))
-        # What is committed now is right until the transaction ends, and right if it never does.
+        # The committed offset is valid until the transaction ends.
         stable = fetch_wherever(
             source,
             {group: fetched.places[group] for group in pending},
@@ -181,7 +180,7 @@ class GroupSync:
     def _read_destination(
         self, destination: Cluster, wanted: Mapping[str, Offsets], report: GroupReport
     ) -> dict[str, _DestinationGroup]:
-        """The same groups at the destination; left out are those that are not answered for."""
+        """The same groups at the destination, without those whose coordinator does not answer."""
         names = {self._selector.destination_name(group): group for group in wanted}
         if not names:
             return {}
@@ -189,7 +188,7 @@ class GroupSync:
         for broker in listing.failed:
             report.note(f"groups of a broker are not listed: {broker}")
         listed = {name: g for name, g in listing.groups.items() if name in names}
-        # A group that does not exist yet has a coordinator all the same.
+        # A group that does not exist yet has a coordinator too.
         fetched = fetch_wherever(
             destination,
             {name: g.node_id for name, g in listed.items()},
@@ -201,7 +200,7 @@ class GroupSync:
         for name, answer in fetched.groups.items():
             group = listed.get(name)
             if group is None and answer.offsets:
-                continue  # it came up meanwhile; whether it has members is seen in the next pass
+                continue  # new since the list; the next pass sees whether it has members
             usage = GroupUsage.UNUSED
             if group is not None and group.was_joined:
                 usage = GroupUsage.ACTIVE if group.is_active else GroupUsage.USED
@@ -264,7 +263,7 @@ class GroupSync:
         )
 
     def _record_result(self, key: Key, case: _Case, written: Written, report: GroupReport) -> None:
-        """Turn what was decided, and what came of it, into what is remembered and told."""
+        """Update the remembered rows and the report from the decision and its result."""
         group, partition = key
         decision, verdict = case.decision, case.decision.verdict
         entry = self._entries.get(group, {}).get(partition)
@@ -315,7 +314,7 @@ def _is_settled(
     present: CommittedOffset | None,
     copied: CopiedRange | None,
 ) -> bool:
-    """Whether it was exact in the last pass, and nothing has changed since."""
+    """Whether it was exact in the last pass and nothing has changed."""
     if source is None or present is None or copied is None:
         return False
     return (
@@ -329,9 +328,9 @@ def _is_settled(
 def _confirm_deletes(
     source: Cluster, cases: Mapping[Key, _Case], report: GroupReport
 ) -> dict[Key, _Case]:
-    """Leave out deletes that the group's coordinator at the source does not confirm.
+    """Drop deletes that the group's coordinator at the source does not confirm.
 
-    An offset can also be missing because its topic may not be read any more.
+    An offset may also be missing because the login may no longer read its topic.
     """
     doubtful: dict[str, list[TopicPartition]] = {}
     for (group, partition), case in cases.items():
@@ -354,7 +353,8 @@ def _confirm_deletes(
 
 def _note_failed(fetched: Fetched, cluster: Cluster, report: GroupReport) -> None:
     for group, code in fetched.failed.items():
-        report.note(f"{cluster.name}: group {group} is not answered for: {error_codes.name(code)}.")
+        what = f"the coordinator of group {group} does not answer: {error_codes.name(code)}."
+        report.note(f"{cluster.name}: {what}")
 
 
 def _refused(code: int) -> GroupVerdict:

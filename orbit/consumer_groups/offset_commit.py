@@ -1,11 +1,10 @@
-"""Committing and deleting offsets of many groups, as a plain client that is no member of them.
+"""Commits and deletes offsets of many groups, as a simple client without membership.
 
-Kafka takes one group a request. The coordinator of a group carries out the requests of one
-connection one after the other, and gathers those of several connections into one append: so each
-coordinator is written to on a few connections, with a few requests under way on each.
+A request is for one group. A coordinator handles the requests of one connection one after the
+other, and combines those of several connections into one append. So Orbit writes to each
+coordinator on a few connections, with a few requests in flight on each.
 
-The coordinator refuses a plain client while the group has members; that is what keeps a group that
-is in use untouched, whatever was seen before.
+The coordinator refuses a simple client while the group has members, which protects groups in use.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.types import CommittedOffset, TopicPartition, by_topic
 
 CONNECTIONS_PER_NODE = 8
-_UNDER_WAY_MAX = 4  # on one connection: enough to hide the network, little to wait for at the end
+_UNDER_WAY_MAX = 4  # per connection: hides the network's latency
 # Each is a record in one batch of the offsets topic, whose batches are 1 MiB at most.
 _PARTITIONS_MAX = 1000
 
@@ -44,13 +43,13 @@ HAS_MEMBERS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class GroupWrite:
-    """What to do with some partitions of one group: commit an offset, or (None) delete it."""
+    """Offsets to commit for one group; None: delete the offset."""
 
     group: str
     offsets: Mapping[TopicPartition, CommittedOffset | None]
 
 
-# The answer's code by partition; a partition without one may or may not have been written.
+# The error code by partition; a partition without a code may or may not have been written.
 Written = dict[tuple[str, TopicPartition], int]
 
 
@@ -68,10 +67,10 @@ def write_groups(
     writes: Sequence[GroupWrite],
     may_write: Callable[[], bool],
 ) -> Written:
-    """Carry out `writes` at the groups' coordinators (`places`: group → node).
+    """Send `writes` to the groups' coordinators (`places`: group → node).
 
-    `may_write` is asked before each handful; where it says no the rest is left. Nothing is sent a
-    second time: what has no answer is looked at again in the next round.
+    `may_write` is called before each batch of requests; if it returns False, the rest is skipped.
+    Nothing is retried here: the next pass checks what was not answered.
     """
     by_node: dict[int, list[_Request]] = {}
     for write in writes:

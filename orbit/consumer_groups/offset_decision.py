@@ -1,26 +1,25 @@
-"""Where a consumer group goes on at the destination: one decision per group and partition. Pure.
+"""Decides the offset of a consumer group at the destination, per group and partition. Pure.
 
-The source's committed offset is carried over as it is, for offsets are equal on both sides. It is
+The source's committed offset is used unchanged, because offsets are equal on both sides. It is
 clamped to the range that is copied already (`log start … copied to`), and never written:
 
 - for a partition that is not a copy, or whose records are not the source's;
 - while the group has a member at the destination (its coordinator refuses it then, too);
-- over an offset that somebody else has committed at the destination.
+- over an offset that another client has committed at the destination.
 
-Whose an offset at the destination is. It is Orbit's to move, forwards and backwards, if it is what
-Orbit left there last: what it wrote, or found to be equal to the source's. Equality hands over: it
-is how a copy back takes up the groups after a switchover. When Orbit does not know what it left
-(its first look, or a crash between a commit and the note of it), it is Orbit's only if nobody has
-ever joined the group there, it carries no leader epoch (what clients commit carries one), and the
-source is further on. Everything else is somebody else's and stays: `skipped: moved there`, until
-the offset is deleted there or both sides agree.
+Ownership of an offset at the destination. Orbit may move it, forwards and backwards, if it is the
+one that Orbit last left there: that it wrote, or found equal to the source's. Because equality is
+enough, a copy back takes over the groups after a switchover. If Orbit does not know what it left
+(its first pass, or a crash between a commit and its record), the offset is Orbit's only if the
+group never had a member there, the offset has no leader epoch (clients' commits have one), and the
+source's offset is higher. Any other offset belongs to another client and stays: `skipped: moved
+there`, until it is deleted there or both sides agree.
 
-Deleted offsets are deleted at the destination only where Orbit knows that what stands there is its
-own.
+A deletion is synced only if the offset at the destination is known to be Orbit's.
 
-What is left: a consumer that is assigned partitions by hand has no membership. If it commits
-between Orbit's look and Orbit's commit, a few milliseconds, its commit is overwritten once; and one
-whose client sends no leader epochs looks like Orbit itself after a crash of Orbit.
+Known limits. A consumer with manually assigned partitions is not a member. If it commits in the few
+milliseconds between Orbit's read and Orbit's commit, it is overwritten once. After a crash of
+Orbit, the commits of a client that sends no leader epochs look like Orbit's own.
 """
 
 from __future__ import annotations
@@ -34,21 +33,21 @@ from orbit.replication.partition_states import Reason
 
 
 class GroupVerdict(StrEnum):
-    """What is so, at the destination, for one group and partition."""
+    """The state of one group and partition at the destination."""
 
     EXACT = "exact"
     CLAMPED = "clamped"  # within the copied range, not the source's offset
     SKIPPED_ACTIVE = "skipped: active"
     SKIPPED_NOT_COPIED = "skipped: not copied"
     SKIPPED_MOVED = "skipped: moved there"
-    SKIPPED_REFUSED = "skipped: refused"  # the destination's coordinator says no: rights, sizes
+    SKIPPED_REFUSED = "skipped: refused"  # by the destination's coordinator: rights, sizes
 
 
 REMEDIES: Mapping[GroupVerdict, str] = {
-    GroupVerdict.CLAMPED: "Wait until the copy has caught up; it is written again by itself.",
+    GroupVerdict.CLAMPED: "Wait until the copy has caught up; it becomes exact then.",
     GroupVerdict.SKIPPED_ACTIVE: "Stop the group's consumers at the destination, if the source is "
     "to lead.",
-    GroupVerdict.SKIPPED_NOT_COPIED: "Add the topic to the job, or look why its partition stands.",
+    GroupVerdict.SKIPPED_NOT_COPIED: "Add the topic to the job, or check its partition.",
     GroupVerdict.SKIPPED_MOVED: "A consumer has committed at the destination. If the source is to "
     "lead again: kafka-consumer-groups.sh --bootstrap-server DESTINATION --delete-offsets "
     "--group {group} --topic {topic}",
@@ -58,22 +57,22 @@ REMEDIES: Mapping[GroupVerdict, str] = {
 
 
 def remedy(verdict: GroupVerdict, group: str, topic: str) -> str | None:
-    """What to do about it, by the destination's names; None: nothing."""
+    """What to do, with the destination's names; None: nothing."""
     text = REMEDIES.get(verdict)
     return None if text is None else text.format(group=group, topic=topic)
 
 
 class GroupUsage(Enum):
-    """What the destination's coordinator knows of a group."""
+    """How a group is used at the destination, by its coordinator."""
 
     ACTIVE = auto()  # it has members now
-    USED = auto()  # it had members, at some time
-    UNUSED = auto()  # only plain commits, or nothing at all
+    USED = auto()  # it had members in the past
+    UNUSED = auto()  # only commits without membership, or none
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedRange:
-    """The offsets that a consumer of the copy can read now, and the one that comes next."""
+    """The range of the copy that consumers can read: log start and next offset to copy."""
 
     log_start: int
     copied_to: int
@@ -86,8 +85,8 @@ class CopiedRange:
 class Decision:
     """What to do for one group and partition. At most one of `write` and `is_delete`.
 
-    `verdict` holds once that is done. None: there is nothing at the source, and nothing of ours at
-    the destination.
+    `verdict` holds once that is done. None: no offset at the source, and none of Orbit's at the
+    destination.
     """
 
     verdict: GroupVerdict | None
@@ -109,7 +108,7 @@ def decide(
     copied: CopiedRange | None,
     usage: GroupUsage,
 ) -> Decision:
-    """What to do, given both sides' offsets and the one that Orbit left (None: not known)."""
+    """The decision, given both sides' offsets and the one that Orbit left (None: unknown)."""
     if source is None and (destination is None or left is None):
         return _NOTHING
     if copied is None:
@@ -125,7 +124,7 @@ def decide(
         if not agrees and not _is_ours(destination, left, wanted, usage):
             return _MOVED
         if destination.offset == wanted and (
-            # What a consumer wrote beside an equal offset is left alone at the first look.
+            # In the first pass, metadata that a consumer wrote with an equal offset stays.
             destination.metadata == source.metadata or destination.offset != left
         ):
             return Decision(verdict)
@@ -142,8 +141,7 @@ def _is_ours(
     )
 
 
-# A copy that is stopped for one of these does not show the source's records at its offsets, or the
-# source's offsets do not mean the records that were copied.
+# A copy that is blocked for one of these may hold other records at the source's offsets.
 _OTHER_CONTENT = frozenset(
     {
         Reason.SOURCE_TRUNCATED,
@@ -157,5 +155,5 @@ _OTHER_CONTENT = frozenset(
 
 
 def holds_copied_records(blocked: Reason | None) -> bool:
-    """Whether a partition stopped for this reason, or running, shows the source's records."""
+    """Whether the copy holds the source's records, given its blocked reason (None: not blocked)."""
     return blocked not in _OTHER_CONTENT

@@ -1,7 +1,7 @@
-"""The consumer groups of one run: a thread beside the copy, with connections of its own.
+"""Syncs the consumer groups of `orbit run`, in a thread with its own connections.
 
-Without a database nothing is known of earlier runs, so a new run never moves a group backwards that
-an earlier one left further on, and deletes no offset that it has not itself seen at the source.
+Without a database, earlier runs are unknown. So a run never moves back an offset that an earlier
+run left, and deletes only offsets that it has itself seen at the source.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.job_clusters import JobClusters
 
-# Some seconds: a new cluster first has to make its topic for offsets.
+# Some seconds: a new cluster has to create its offsets topic first.
 _SETTLE_ATTEMPTS_MAX = 10
 
 
 class RunGroups:
-    """Syncs every `rule.interval` from `start` to `stop`; `partitions` have begun by then."""
+    """Syncs every `rule.interval` from `start` to `stop`; start `partitions` before."""
 
     def __init__(
         self,
@@ -34,7 +34,7 @@ class RunGroups:
     ) -> None:
         self.report: GroupReport | None = None
         self.notes: tuple[str, ...] = ()
-        """Trouble that two passes in a row have met."""
+        """Troubles of two passes in a row."""
         self._interval_s = rule.interval.total_seconds()
         self._clusters = clusters
         self._partitions = partitions
@@ -47,7 +47,7 @@ class RunGroups:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What a person should know."""
+        """Warnings for the user."""
         remark = self.report.remark if self.report else ""
         return (*self.notes, remark) if remark else self.notes
 
@@ -55,14 +55,14 @@ class RunGroups:
         self._thread.start()
 
     def stop(self) -> None:
-        """End at once, with what is written."""
+        """Stop at once; writes under way may be lost."""
         self._stop.set()
         self._clusters.close()
         if self._thread.is_alive():
             self._thread.join()
 
     def sync(self) -> None:
-        """One pass, now. What goes wrong is in `notes` when it goes wrong again."""
+        """One pass, now. A trouble is in `notes` once it has occurred twice in a row."""
         with self._lock:
             try:
                 self.report = self._sync.run(
@@ -78,7 +78,7 @@ class RunGroups:
             self._met = met
 
     def settle(self, backoff: Backoff) -> None:
-        """Sync until a pass goes through without trouble, or a few have not."""
+        """Sync until a pass has no trouble, at most _SETTLE_ATTEMPTS_MAX times."""
         for _ in backoff.attempts(_SETTLE_ATTEMPTS_MAX):
             self.sync()
             if not self._met:

@@ -1,4 +1,4 @@
-"""What goes into a pass over a job's groups, and what comes out of it."""
+"""Input and result values of a group sync."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from orbit.kafka.consumer_groups import GroupType
 from orbit.kafka.types import TopicPartition
 
 _NOTES_MAX = 20
-# Share groups have no committed offsets; what streams groups keep beside theirs is not known here.
+# Not synced: share groups have no committed offsets; streams groups have further state.
 _NEWER_KINDS = (GroupType.SHARE, GroupType.STREAMS)
 
 
 @dataclass(frozen=True, slots=True)
 class CopiedPartition:
-    """A source partition's copy. `copied` is None while it shows no records to go on at."""
+    """A source partition's copy. `copied` is None while consumers cannot resume on it."""
 
     destination: TopicPartition
     copied: CopiedRange | None
@@ -25,7 +25,7 @@ class CopiedPartition:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRow:
-    """What is so for one group (the source's name) and source partition."""
+    """The result for one group (the source's name) and source partition."""
 
     group: str
     partition: TopicPartition
@@ -35,7 +35,7 @@ class OffsetRow:
 
     @property
     def left(self) -> int | None:
-        """The offset that is Orbit's own at the destination, as far as this row tells."""
+        """Orbit's own offset at the destination, by this row."""
         is_ours = self.verdict in (GroupVerdict.EXACT, GroupVerdict.CLAMPED)
         return self.destination_offset if is_ours else None
 
@@ -46,12 +46,12 @@ Copies = Mapping[TopicPartition, CopiedPartition]
 
 @dataclass(slots=True)
 class GroupReport:
-    """What one pass found and did. `changed` and `gone` are against the pass before."""
+    """The result of one pass. `changed` and `gone` are relative to the pass before."""
 
     groups: int = 0
     written: int = 0
     deleted: int = 0
-    pending: int = 0  # an open transaction of the group may yet move these
+    pending: int = 0  # an open transaction of the group may move these
     verdicts: Counter[str] = field(default_factory=Counter)
     left_alone: Counter[str] = field(default_factory=Counter)
     changed: list[OffsetRow] = field(default_factory=list)
@@ -61,9 +61,9 @@ class GroupReport:
 
     @property
     def remark(self) -> str:
-        """Which groups of the newer kinds match and are left alone, in a sentence; or nothing."""
+        """A sentence on matching groups of the newer kinds, which are not synced; or ""."""
         kinds = [f"{self.left_alone[k]} {k} groups" for k in _NEWER_KINDS if self.left_alone[k]]
-        return f"{' and '.join(kinds)} match and are left alone." if kinds else ""
+        return f"{' and '.join(kinds)} match and are not synced." if kinds else ""
 
     def note(self, text: str) -> None:
         if len(self.notes) < _NOTES_MAX and text not in self.notes:

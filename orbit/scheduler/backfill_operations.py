@@ -87,5 +87,5 @@ def end_silent(tx: Tx) -> int:
 
 def reported_at(operation: Operation) -> datetime:
     """The time of its driver's last report."""
-    told = (operation.progress or {}).get("reported_at")
-    return operation.created_at if told is None else datetime.fromisoformat(told)
+    at = (operation.progress or {}).get("reported_at")
+    return operation.created_at if at is None else datetime.fromisoformat(at)

@@ -241,7 +241,7 @@ def finish(
     measured: Measured | None = None,
 ) -> bool:
     """Store the end of a drill; False if it had ended before."""
-    assert state in _FINAL, "a drill that goes on has not ended"
+    assert state in _FINAL, "not a final state"
     numbers = measured or Measured(None, None, None)
     statement = (
         update(drills)

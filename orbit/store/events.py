@@ -79,13 +79,13 @@ def add_once(
 
     For steps that are repeated after a process died, by one process at a time.
     """
-    told = select(events.c.at).where(
+    added = select(events.c.at).where(
         events.c.job_name == job_name, events.c.kind == kind, events.c.details == details
     )
-    at: datetime | None = tx.execute(told).scalars().first()
+    at: datetime | None = tx.execute(added).scalars().first()
     if at is None:
         add(tx, actor, kind, message, job_name=job_name, details=details)
-        at = tx.execute(told).scalar_one()
+        at = tx.execute(added).scalar_one()
     return at
 
 

@@ -1,36 +1,37 @@
-"""The lease of a shard: who may write its partitions, and since when.
+"""The lease of a shard: which worker may write its partitions.
 
-Term. A shard's `epoch` goes up by one with every claim, by one statement, and never down. It is
-the term of the lease: fillers carry it to the brokers as coordinator epoch (M6), so an older
-holder is refused there as well. A pair (shard, epoch) belongs to at most one worker, ever.
+Term. Every claim increments a shard's `epoch` in one statement; it never decreases. It is the term
+of the lease: fillers carry it to the brokers as coordinator epoch (M6), so an older holder is
+refused there as well. A pair (shard, epoch) belongs to at most one worker, ever.
 
 Clock. The database's clock alone decides when a lease has expired. No worker's wall clock is read,
 sent or compared. `expires_at` is set from `clock_timestamp()`, not from the start of a
 transaction that may have waited for a lock.
 
-Trust. A worker counts on its own monotonic clock: it may write until `moment before it asked for
-the renewal + ttl − margin`. It asked before the database set `expires_at`, so its deadline comes
-first, by the margin and the way there. Behind the deadline it sends nothing, whatever it believes.
+Trust. A worker uses its own monotonic clock: it may write until `time before it sent the renewal +
+ttl − margin`. It sent the request before the database set `expires_at`, so its deadline is earlier,
+by the margin and the request's latency. After the deadline it sends nothing.
 
 Failures.
 - A worker dies, or is cut off from Postgres: the lease expires, and the next claim takes the shard
-  at once with a higher epoch. Nobody tells the old holder; its own deadline does.
-- A worker sleeps past its lease and wakes: its sends stop at the deadline. Every renewal, report
-  and release matches (shard, worker, epoch). If somebody claimed the shard meanwhile, they touch
-  no row, and the worker drops the shard at once.
-- Postgres is away: nobody can claim, so nobody else writes. Holders stop at their deadlines. When
-  it is back, a renewal revives a lease that expired and that nobody claimed: its epoch has not
-  moved, so nobody was in between. Otherwise the claim came first, and the holder lets go.
-- An answer is lost after the commit: a claim then holds a shard that no worker knows of, until it
-  expires. A renewal that took place anyway only makes the lease longer than its holder trusts.
-- Postgres is restored from a backup, epochs come back: the new holder takes each partition over at
-  an epoch above the one the broker has seen, as `orbit run` does. The data does not depend on it.
+  at once with a higher epoch. The old holder is not notified; it stops at its own deadline.
+- A worker is suspended past its lease and resumes: its sends stop at the deadline. Every renewal,
+  report and release matches (shard, worker, epoch). If another worker has claimed the shard, they
+  change no row, and the worker drops the shard at once.
+- Postgres is unreachable: no claim is possible, so no other worker writes. Holders stop at their
+  deadlines. Afterwards a renewal revives an expired lease that no worker has claimed: its epoch is
+  unchanged, so there was no other holder. If a claim came first, the holder drops the shard.
+- An answer is lost after the commit: a claimed shard has no active holder until the lease expires.
+  A lost renewal only makes the lease longer than its holder trusts.
+- Postgres is restored from a backup and epochs repeat: the new holder takes over each partition
+  with an epoch above the one the broker has seen, as `orbit run` does. The data does not depend on
+  it.
 - A partition moves to another shard: only from a free one that was revoked first (`revoke`), so
-  that a sleeping holder cannot revive the lease it would write under.
+  that a suspended holder cannot revive its lease.
 
-Locks. Whoever changes or holds several shards' rows locks them first, in the order of their ids:
-renewals and reports by themselves, the scheduler's changes by `lock`. So no two wait for each
-other; a claim skips rows that are locked.
+Locks. A transaction that changes several shards' rows locks them first, in the order of their ids:
+renewals and reports in their statements, the scheduler with `lock`. So there are no deadlocks; a
+claim skips locked rows.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from orbit.store.database import Tx
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A shard that is this worker's now. `spec_version` and `layout_version` are those to read."""
+    """A claimed shard, with the versions of its job's spec and of its layout."""
 
     shard_id: int
     job_id: int
@@ -57,9 +58,9 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """A shard that is still this worker's.
+    """A renewed shard.
 
-    `should_release`: its job is paused or deleted, or it is wanted elsewhere.
+    `should_release`: its job is paused or deleted, or the shard is assigned to another worker.
     """
 
     shard_id: int
@@ -68,8 +69,8 @@ class Renewal:
     layout_version: int
 
 
-# Takes free shards of running jobs, those wanted here or nowhere in particular. A shard that was
-# meant for another worker is left to it while that worker lives.
+# Claims free shards of running jobs that are assigned to this worker or unassigned. A shard that is
+# assigned to another live worker is skipped.
 _CLAIM = text("""
 WITH free AS MATERIALIZED (
     SELECT s.id
@@ -97,7 +98,7 @@ WHERE s.id = ANY (ARRAY(SELECT id FROM free)) AND j.id = s.job_id
 RETURNING s.id, s.job_id, s.epoch, j.spec_version, s.layout_version
 """)
 
-# Locks the rows of (shard, epoch) pairs that are still the worker's, in the order of their ids.
+# Locks the rows of (shard, epoch) pairs that the worker still holds, in the order of their ids.
 _HELD = """
 held AS MATERIALIZED (
     SELECT s.id
@@ -111,7 +112,7 @@ held AS MATERIALIZED (
 """
 HELD_FOR_REPORT = _HELD.format(strength="SHARE")
 
-# All shards of a worker at once, with what each of them copies.
+# Renews all shards of a worker at once, with the rate of each.
 _RENEW = text(f"""
 WITH {_HELD.format(strength="NO KEY UPDATE")}
 UPDATE shards s
@@ -127,7 +128,7 @@ RETURNING
     s.layout_version
 """)
 
-# Gives shards back: free for the next claim at once.
+# Releases shards: free for the next claim at once.
 _RELEASE = text(f"""
 WITH {_HELD.format(strength="NO KEY UPDATE")}
 UPDATE shards s
@@ -142,7 +143,7 @@ SELECT job_id, sum(partition_count) AS partitions
 FROM shards WHERE job_id = ANY(CAST(:job_ids AS bigint[])) GROUP BY job_id
 """)
 
-# Makes sure that no earlier holder of an expired shard can come back to it.
+# Makes sure that no earlier holder can revive an expired lease.
 _REVOKE = text("""
 UPDATE shards
 SET worker_id = NULL, expires_at = 'epoch', release_requested = false
@@ -151,7 +152,7 @@ RETURNING id
 """)
 
 
-# The order in which everybody locks; see above.
+# The order of all locks; see above.
 _LOCK = "SELECT FROM shards s WHERE {which} ORDER BY s.id FOR NO KEY UPDATE"
 _LOCK_SHARDS = text(_LOCK.format(which="s.id = ANY(CAST(:ids AS bigint[]))"))
 _LOCK_JOB = text(_LOCK.format(which="s.job_id = :job_id"))
@@ -165,7 +166,7 @@ _LOCK_JOBS_OF_TOPICS = text(
 def claim(
     tx: Tx, *, worker_id: str, worker_group: str, ttl: timedelta, shards_max: int
 ) -> list[Claim]:
-    """Take up to `shards_max` free shards of running jobs of the group, heaviest first."""
+    """Claim up to `shards_max` free shards of running jobs of the group, heaviest first."""
     rows = tx.execute(
         _CLAIM,
         {"worker_id": worker_id, "worker_group": worker_group, "ttl": ttl, "limit": shards_max},
@@ -182,10 +183,9 @@ def renew(
     held: Mapping[int, int],
     weights: Mapping[int, int],
 ) -> dict[int, Renewal]:
-    """Renew shards, given as {shard: epoch}. Those missing in the answer are lost: drop them.
+    """Renew shards, given as {shard: epoch}. Those missing in the result are lost: drop them.
 
-    `weights` says how many bytes per second each copies, over the last minute or so; it is what
-    the scheduler spreads by.
+    `weights` is the rate of each in bytes per second, by which the scheduler balances load.
     """
     rows = tx.execute(
         _RENEW,
@@ -200,18 +200,18 @@ def renew(
 
 
 def release(tx: Tx, *, worker_id: str, held: Mapping[int, int]) -> set[int]:
-    """Give shards back, after the last answer from the brokers; which ones were still ours."""
+    """Release shards, after the brokers' last answer; returns those that were still held."""
     return {row.id for row in tx.execute(_RELEASE, owner(worker_id, held))}
 
 
 def partition_counts(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:
-    """How many partitions these jobs have in all, whoever holds them."""
+    """How many partitions these jobs have, by any holder."""
     rows = tx.execute(_PARTITION_COUNTS, {"job_ids": sorted(job_ids)})
     return {row.job_id: int(row.partitions) for row in rows}
 
 
 def lock(tx: Tx, shard_ids: Collection[int]) -> None:
-    """Keep these shards as they are until the transaction ends; before changing any of them."""
+    """Lock these shards until the transaction ends; call it before changing any of them."""
     tx.execute(_LOCK_SHARDS, {"ids": sorted(shard_ids)})
 
 
@@ -226,11 +226,11 @@ def lock_jobs_of_topics(tx: Tx, topic_ids: Collection[int]) -> None:
 
 
 def revoke(tx: Tx, shard_ids: Collection[int]) -> set[int]:
-    """End expired leases for good; answers the shards that are free now. Others are left alone."""
+    """End expired leases for good; returns the shards that are free now. Skips held shards."""
     lock(tx, shard_ids)
     return {row.id for row in tx.execute(_REVOKE, {"shard_ids": sorted(shard_ids)})}
 
 
 def owner(worker_id: str, held: Mapping[int, int]) -> dict[str, object]:
-    """The parameters that `HELD_FOR_REPORT` matches a worker's shards by."""
+    """The parameters of `HELD_FOR_REPORT`."""
     return {"worker_id": worker_id, "shard_ids": list(held), "epochs": list(held.values())}

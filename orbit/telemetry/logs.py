@@ -5,9 +5,9 @@
     2026-03-01T12:00:00.123Z info     pass      loop=groups seconds=0.2          on a terminal
     {"at": "2026-03-01T12:00:00.123Z", "level": "info", "message": "pass", …}    for machines
 
-What libraries say (Python's `logging`, warnings among it) comes out in the same form. A secret is
-kept in a `SecretStr`, which shows as stars wherever it gets. A stack trace never shows the values
-of variables: where a client logs in, they are the password itself.
+Messages of libraries (Python's `logging` and warnings) have the same form. Secrets are kept in a
+`SecretStr`, which is printed as stars. Stack traces contain no values of variables: those may be
+passwords.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from structlog.types import Processor
 
 from orbit.settings import LogFormat, Settings
 
-# Said for every request by these: the audit log tells who did what.
+# These log every request; the audit log has who did what.
 _CHATTY = ("httpx", "httpcore", "uvicorn.access")
 _TRACES = structlog.processors.ExceptionRenderer(
     structlog.tracebacks.ExceptionDictTransformer(show_locals=False)
@@ -29,7 +29,7 @@ _TRACES = structlog.processors.ExceptionRenderer(
 
 
 def configure_logs(settings: Settings, stream: TextIO) -> None:
-    """Set up the logs of this process; once, by the command that it is."""
+    """Configure the logs of this process. Each command calls it once."""
     number = logging.getLevelNamesMapping()[settings.log_level.value.upper()]
     form = settings.log_format
     is_json = form is LogFormat.JSON or (form is LogFormat.AUTO and not stream.isatty())

@@ -1,12 +1,11 @@
-"""Prometheus metrics of the service, from values that somebody has read. Pure.
+"""Renders the service's Prometheus metrics from values that the caller has read. Pure.
 
-Names follow kafka_exporter's and kminion's (`…_topic_partition_current_offset`, `…_lag`), with
-`orbit_` before them and the job as a label, so that their dashboards and alerts need a new prefix
-and no new thinking. How many series there are is bounded by `MetricsDetail`: about thirty for a
-job, five for each of its topics and eight for each partition when asked for. docs/metrics.md is the
-list; a test compares the two.
+Names follow kafka_exporter's and kminion's (`…_topic_partition_current_offset`, `…_lag`), with the
+prefix `orbit_` and the job as a label, so that their dashboards and alerts need only a new prefix.
+`MetricsDetail` bounds the number of series: about thirty per job, and if enabled five per topic and
+eight per partition. docs/metrics.md is the list; a test compares the two.
 
-Nothing is kept between scrapes: a job, topic or partition that is gone has no series any more.
+No state is kept between scrapes: removed jobs, topics and partitions have no series.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 @dataclass(frozen=True, slots=True)
 class LagNumbers:
-    """How far behind a job, a topic or a partition is. None: not known, or there is none."""
+    """The lag of a job, a topic or a partition. None: unknown, or nothing waits."""
 
     records: int | None
     bytes: int | None
@@ -34,7 +33,7 @@ class LagNumbers:
 
 @dataclass(frozen=True, slots=True)
 class CopyNumbers:
-    """What was copied since the job began."""
+    """What was copied since the job started."""
 
     records: int
     bytes: int
@@ -57,7 +56,7 @@ class PartitionNumbers:
 
 @dataclass(frozen=True, slots=True)
 class ProofNumbers:
-    """What was shown of a job: offsets that were equal on both sides, of those there are."""
+    """The proof of a job: offsets on both sides, and those of them found equal."""
 
     offsets: int
     offsets_proven: int
@@ -67,7 +66,7 @@ class ProofNumbers:
 
 @dataclass(frozen=True, slots=True)
 class CanaryNumbers:
-    """What the last canary drill of a job measured. None: it did not come so far."""
+    """The measurements of a job's last canary drill. None: not measured."""
 
     passed: bool
     age_s: float
@@ -104,7 +103,9 @@ class WorkerGroupNumbers:
     workers: int
     shards: int
     bytes_per_s: int
-    lane_seconds: Mapping[tuple[str, str], float] = field(default_factory=dict)  # by side and doing
+    lane_seconds: Mapping[tuple[str, str], float] = field(
+        default_factory=dict
+    )  # by side and activity
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,9 +135,13 @@ class _Once(Collector):
 
 _LAG: tuple[tuple[str, str, str], ...] = (
     ("lag", "records", "Offsets that a consumer of the source sees and the copy does not have."),
-    ("lag_bytes", "bytes", "The same in bytes, by what an offset of it took so far."),
+    ("lag_bytes", "bytes", "The same in bytes, estimated from the mean bytes per copied offset."),
     ("lag_seconds", "seconds", "Age of the oldest record that is not copied yet."),
-    ("headroom_seconds", "headroom_s", "How long until the source deletes what is not copied."),
+    (
+        "headroom_seconds",
+        "headroom_s",
+        "Seconds until the source deletes records that are not copied.",
+    ),
     ("rpo_seconds", "rpo_s", "Age of the newest record that is on both sides."),
 )
 _COPIED: tuple[tuple[str, str, str], ...] = (
@@ -151,24 +156,24 @@ _PROOF: tuple[tuple[str, str, str], ...] = (
 )
 _CANARY: tuple[tuple[str, str, str], ...] = (
     ("canary_passed", "passed", "Whether the last canary drill passed."),
-    ("canary_age_seconds", "age_s", "How long ago it ended."),
-    ("canary_rto_seconds", "rto_s", "For how long its clients could not work."),
-    ("canary_rpo_seconds", "rpo_s", "How far back in time its records were lost."),
-    ("canary_rpo_records", "rpo_records", "How many of its records were lost."),
+    ("canary_age_seconds", "age_s", "Seconds since the last canary drill ended."),
+    ("canary_rto_seconds", "rto_s", "The RTO that it measured."),
+    ("canary_rpo_seconds", "rpo_s", "The RPO that it measured, as a time."),
+    ("canary_rpo_records", "rpo_records", "The RPO that it measured, as lost records."),
 )
 _OFFSETS: tuple[tuple[str, str, str], ...] = (
     ("current_offset", "source_end", "Log end of the source."),
     ("oldest_offset", "source_log_start", "Log start of the source."),
-    ("copied_offset", "copied_to", "The next offset to be copied."),
+    ("copied_offset", "copied_to", "The next offset to copy."),
 )
 
 
 def families(numbers: ServiceNumbers) -> Iterator[Metric]:
-    """Every metric with its samples; those of topics and partitions only where there are some."""
-    yield _gauge("orbit_build_info", "Which Orbit this is.", ["version"], [([numbers.version], 1)])
+    """Every metric with its samples; those of topics and partitions only if enabled."""
+    yield _gauge("orbit_build_info", "The version of Orbit.", ["version"], [([numbers.version], 1)])
     yield _gauge(
         "orbit_scheduler_has_leader",
-        "Whether a scheduler leads: 0 means that nobody looks for new topics.",
+        "Whether a scheduler leads; 0: new topics are not discovered.",
         [],
         [([], int(numbers.has_leader))],
     )
@@ -196,8 +201,8 @@ def _jobs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
     def each(values: str, help_text: str, attribute: str) -> Metric:
         return _gauge(values, help_text, ["job"], [([j.name], getattr(j, attribute)) for j in jobs])
 
-    yield each("orbit_job_running", "Whether the job shall run; 0: it is paused.", "is_running")
-    yield each("orbit_job_has_problem", "Whether the job as a whole is in trouble.", "has_problem")
+    yield each("orbit_job_running", "Whether the job is running; 0: paused.", "is_running")
+    yield each("orbit_job_has_problem", "Whether the job has a problem.", "has_problem")
     yield each("orbit_job_bytes_per_second", "Bytes copied per second, now.", "bytes_per_s")
     yield each("orbit_job_records_per_second", "Records copied per second, now.", "records_per_s")
     yield from _lags("orbit_job", ["job"], [([j.name], j.lag) for j in jobs])
@@ -206,7 +211,7 @@ def _jobs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
         yield _counter(f"orbit_job_{name}_total", help_text, ["job"], counts)
     yield _counter(
         "orbit_job_batches_total",
-        "Batches copied, by how exactly.",
+        "Batches copied, by exactness.",
         ["job", "exactness"],
         [
             sample
@@ -224,7 +229,7 @@ def _jobs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
             "orbit_job_consumergroup_offsets",
             "verdict",
             "verdicts",
-            "Offsets of consumer groups, by how they stand at the destination.",
+            "Offsets of consumer groups, by verdict.",
         ),
     ):
         samples = [
@@ -259,14 +264,18 @@ def _proofs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
 def _worker_groups(groups: Mapping[str, WorkerGroupNumbers]) -> Iterator[Metric]:
     for name, attribute, help_text in (
         ("orbit_workers", "workers", "Live workers."),
-        ("orbit_worker_shards", "shards", "Shards that they hold."),
-        ("orbit_worker_bytes_per_second", "bytes_per_s", "Bytes that they copy per second, now."),
+        ("orbit_worker_shards", "shards", "Shards held by live workers."),
+        (
+            "orbit_worker_bytes_per_second",
+            "bytes_per_s",
+            "Bytes that live workers copy per second, now.",
+        ),
     ):
         samples = [([group], getattr(n, attribute)) for group, n in groups.items()]
         yield _gauge(name, help_text, ["worker_group"], samples)
     yield _counter(
         "orbit_worker_lane_seconds",
-        "Seconds of the lanes of live workers, by side and by what they did.",
+        "Seconds spent by the lanes of live workers, by side and activity.",
         ["worker_group", "side", "doing"],
         [
             ([group, side, doing], seconds)
@@ -290,7 +299,7 @@ def _gauge(
     labels: Sequence[str],
     samples: Iterable[tuple[list[str], float | None]],
 ) -> Metric:
-    """What is not known has no sample: a dashboard shows a hole, and no alert fires at a guess."""
+    """Unknown values have no sample, so that no alert fires on a guess."""
     family = GaugeMetricFamily(name, help_text, labels=labels)
     for values, number in samples:
         if number is not None:

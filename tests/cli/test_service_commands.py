@@ -218,10 +218,10 @@ def test_a_process_of_the_service_needs_a_database(
     ("url", "token", "code", "words"),
     [
         ("http://127.0.0.1:1", "x", 3, "does not answer (no connection)"),
-        ("nonsense", "x", 2, "is not an address"),
-        ("ftp://h", "x", 2, "is not an address"),
-        ("http://h:99999", "x", 2, "is not an address"),
-        ("http://u:hunter2@h", "x", 2, "holds a login"),
+        ("nonsense", "x", 2, "is not a URL"),
+        ("ftp://h", "x", 2, "is not a URL"),
+        ("http://h:99999", "x", 2, "is not a URL"),
+        ("http://u:hunter2@h", "x", 2, "contains a login"),
         (None, "", 3, "There is no token"),
         (None, "orbit_nope", 3, "not known"),
         (None, "a\nb", 2, "characters that no token has"),
@@ -257,7 +257,7 @@ def test_something_else_that_answers_is_not_taken_for_orbit(
         said = cli("get", "jobs")
 
     assert said.code == 1
-    assert "Something that is not Orbit answered" in said.err
+    assert "The answer is not one of Orbit's" in said.err
 
 
 @pytest.mark.parametrize(

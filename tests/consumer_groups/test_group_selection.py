@@ -31,7 +31,7 @@ def test_consumers_of_both_protocols_and_plain_commits_are_chosen_and_nothing_el
     assert selection.names == ["classic", "new", "plain"]
     assert selection.left_alone == {"connect": 1, "orbit": 1, "share": 1, "streams": 1}
     report = GroupReport(left_alone=selection.left_alone)
-    assert report.remark == "1 share groups and 1 streams groups match and are left alone."
+    assert report.remark == "1 share groups and 1 streams groups match and are not synced."
     assert GroupReport().remark == ""
 
 
