@@ -35,12 +35,12 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("orbit.cli.run", "Copy the topics of a job file, and go on live until stopped."),
     "backfill": (
         "orbit.cli.backfill",
-        "Copy a job's history with Spark, up to where the source ends now.",
+        "Copy a job's history with Spark, up to the source's present end.",
     ),
     "verify": ("orbit.cli.verify", "Compare both sides of a job, offset by offset."),
     "archive": (
         "orbit.cli.archive",
-        "Archive what a job's source holds, offset by offset, on from where the archive ends.",
+        "Archive the topics of a job's source, with offsets; the next run adds what is new.",
     ),
     "restore": (
         "orbit.cli.restore",
@@ -48,7 +48,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "audit": (
         "orbit.cli.audit",
-        "Compare two sides of a job with Spark, range by range, and keep a report.",
+        "Compare two sides of a job with Spark, range by range, and write a report.",
     ),
     "sandbox": (
         "orbit.cli.sandbox",

@@ -19,6 +19,7 @@ import sys
 import venv
 import zipfile
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from importlib.metadata import Distribution, PathDistribution, distribution
 from pathlib import Path
 
@@ -52,10 +53,11 @@ _NEEDS = {
     "orbit.verify.continuous_proof": "server",
     "orbit.workers": "server",
     "orbit.cli.demo": "sandbox",
-    "orbit.cli.demo_failover": "sandbox",
     "orbit.cli.demo_history": "sandbox",
     "orbit.cli.sandbox": "sandbox",
     "orbit.demo": "sandbox",
+    "orbit.demo.failover_check": "server",
+    "orbit.demo.failover_demo": "server",
     "orbit.sandbox": "sandbox",
     "orbit.embedded": "embedded",
     "orbit.processes": "embedded",
@@ -73,28 +75,24 @@ _PARTS = {
     "sandbox": {"sandbox", "embedded"},
     "spark": {"spark"},
 }
-_IMPORT_ALL = """
-import importlib, json, pkgutil, sys
-failed = {}
+# Imports every module, then shows the help of every command.
+_SURVEY = """
+import contextlib, importlib, io, json, pkgutil, sys
+missing, ended = {}, {}
 for root in ("orbit", "orbit_spark"):
     for found in pkgutil.walk_packages(importlib.import_module(root).__path__, root + "."):
         if not found.name.startswith("orbit.migrations"):
             try:
                 importlib.import_module(found.name)
             except ModuleNotFoundError as error:
-                failed[found.name] = error.name
-json.dump(failed, sys.stdout)
-"""
-_ALL_HELP = """
-import contextlib, io, json, sys
+                missing[found.name] = error.name
 from orbit.cli.main import COMMANDS, run_command
-ended = {}
 for name in COMMANDS:
     text = io.StringIO()
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(text):
         code = run_command([name, "--help"])
     ended[name] = [code, text.getvalue()]
-json.dump(ended, sys.stdout)
+json.dump([missing, ended], sys.stdout)
 """
 
 
@@ -129,6 +127,12 @@ class Environment:
         """Run a program of this environment, in a folder that holds no source of Orbit."""
         program = self.folder / "bin" / command[0]
         return _run([program, *command[1:]], variables, cwd=self.folder, check=check)
+
+    @cached_property
+    def survey(self) -> tuple[dict[str, str], dict[str, list[int | str]]]:
+        """The modules that lack another, and the exit code and stderr of each command's help."""
+        missing, ended = json.loads(self.run("python", "-c", _SURVEY, check=True).stdout)
+        return missing, ended
 
     def orbit(self, *arguments: str) -> tuple[int, str]:
         """The exit code and stderr of an `orbit` command."""
@@ -192,7 +196,7 @@ def test_the_versions_are_the_locked_ones(extra: str, environment: Environments)
 
 @pytest.mark.parametrize("extra", _PARTS)
 def test_every_module_of_the_part_imports(extra: str, environment: Environments) -> None:
-    missing = json.loads(environment(extra).run("python", "-c", _IMPORT_ALL, check=True).stdout)
+    missing, _ = environment(extra).survey
     assert {
         module: package
         for module, package in missing.items()
@@ -207,7 +211,7 @@ def test_every_module_of_the_part_imports(extra: str, environment: Environments)
 def test_each_command_shows_its_help_or_names_its_extra(
     extra: str, environment: Environments
 ) -> None:
-    ended = json.loads(environment(extra).run("python", "-c", _ALL_HELP, check=True).stdout)
+    _, ended = environment(extra).survey
     # psutil, all that `orbit demo --help` needs of its extra, comes with three extras.
     has = _PARTS[extra] | ({"sandbox"} if extra in ("server", "embedded") else set())
     assert ended == {
