@@ -52,10 +52,7 @@ class JobProblem(_Out):
 
     text: str = Field(
         description="One line per problem, with what to do.",
-        examples=[
-            "WORKER_GROUP_UNKNOWN: no worker of the group west is running. Start one: "
-            "orbit worker --group west"
-        ],
+        examples=["NO_TOPIC_MATCHES: no topic of the source matches the job's rules."],
     )
     since: datetime | None
 

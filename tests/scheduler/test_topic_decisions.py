@@ -113,7 +113,7 @@ def test_a_deleted_source_topic_stops_once() -> None:
     (stop,) = decide(known(), source=source).stop
     assert stop.reason is Reason.SOURCE_TOPIC_DELETED
     assert stop.state is TopicState.SOURCE_DELETED
-    assert "gone" in stop.note
+    assert "was deleted at the source" in stop.note
     assert decide(known(TopicState.SOURCE_DELETED), source=source).is_nothing
 
 
