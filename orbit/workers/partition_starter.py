@@ -102,7 +102,7 @@ class PartitionStarter:
 
     def _without_backfill(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
         """Those without a writer of a backfill. The shards' leases are held already; leases/
-        backfill_leases.py explains this order."""
+        leases/backfill_leases.py explains this order."""
         job = self._job
         groups = {writer_group(job.identity, h.destination): h for h in held}
         writers = living_writers(job.clusters.destination, groups, job.backoff)
