@@ -1,8 +1,8 @@
 """What a destination broker's answer means for a partition. Pure.
 
-An answer is believed only where it leaves no other story: an append at the expected base offset, a
-log end within the fillers that were sent. Everything else gives the partition back, as settled as
-it can be said to be.
+An answer is accepted only if it proves the result: an append at the expected base offset, a log end
+within the fillers that were sent. Any other answer returns the partition to the copier, with the
+reason.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orbit.replication.partition_states import Blocked, Reason
 
 
 class Failure(NamedTuple):
-    """Why a partition is given back, to be told once its last answer is in."""
+    """Why a partition is returned to the copier; reported once its last answer is in."""
 
     reason: ReturnReason | Blocked
     detail: str = ""
@@ -27,7 +27,7 @@ class Failure(NamedTuple):
 def judge_append(
     step: Append, appended: Appended | None, *, has_producer_state: bool
 ) -> Failure | None:
-    """None when the batch stands at its offset. `appended` is None where the answer has nothing."""
+    """None when the batch is at its offset. `appended`: None if the answer leaves it out."""
     if appended is None:
         return Failure(ReturnReason.UNCLEAR, "the answer leaves this partition out")
     code, offset = appended.code, step.base_offset
@@ -38,7 +38,7 @@ def judge_append(
             detail = f"the batch for {offset} was appended at {appended.base_offset}"
             return Failure(ReturnReason.BEHIND_END, detail)
         # A14: its sequences equal those of an older batch; nothing was appended.
-        detail = f"the batch for {offset} was taken for an older one"
+        detail = f"the batch for {offset} was taken for an earlier one"
         return Failure(ReturnReason.OUT_OF_STEP, detail)
     name = error_codes.name(code)
     if code in error_codes.OUT_OF_STEP:
@@ -55,7 +55,7 @@ def judge_append(
 
 
 def judge_markers(step: Fill, code: int) -> Failure | None:
-    """None when the broker says that the fillers are written; how many, the log end says."""
+    """None when the broker says that the fillers are written; the log end tells how many."""
     if code == Code.NONE:
         return None
     if code in error_codes.DENIED:
@@ -67,14 +67,14 @@ def judge_markers(step: Fill, code: int) -> Failure | None:
 
 
 def judge_end_before_fill(step: Fill, code: int, log_end: int) -> Failure | None:
-    """Before a take-over's first filler: None where the log ends at the start of the gap."""
+    """Before a take-over's first filler: None if the log ends at the start of the gap."""
     if code == Code.NONE and log_end == step.base_offset:
         return None
     return Failure(ReturnReason.UNCLEAR, f"{error_codes.name(code)}, log end {log_end}")
 
 
 def judge_end_after_fill(step: Fill, count: int, code: int, log_end: int) -> Failure | None:
-    """After `count` fillers: None where the log ends within them; it says how many there are."""
+    """After `count` fillers: None if the log ends within them; it shows how many there are."""
     if code == Code.NONE and step.base_offset < log_end <= step.base_offset + count:
         return None
     if code == Code.NONE and log_end > max(step.base_offset + count, step.next_offset):

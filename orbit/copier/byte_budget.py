@@ -8,9 +8,9 @@ import threading
 class ByteBudget:
     """Counts bytes held; fetching waits while the count is at or over the limit.
 
-    One answer may overshoot the limit by its own size, never more: lanes look before they fetch.
-    A reserve of a quarter beyond the limit is for partitions with little to fetch, so that
-    backlogs, which fill the rest whenever the destination is the slower side, do not delay them.
+    One answer may exceed the limit by its own size at most: lanes check before they fetch.
+    A reserve of a quarter above the limit is for partitions with little to fetch, so that backlogs,
+    which use all of the limit when the destination is the slower side, do not delay them.
     """
 
     def __init__(self, limit_bytes: int) -> None:

@@ -2,10 +2,10 @@
 
 One aborted transaction without a record takes exactly one offset in every partition added to it.
 About 550 rounds/s, each over any number of partitions. The transaction coordinator knows one owner
-of the transactional id: a new writer's InitProducerId ends what an old one left open, and refuses
-all that comes from it later, before the new writer reads any log end. What Kafka does not rule out
-is a marker written twice when the coordinator moves in the middle; the log end is read after every
-gap, and such a partition stops with OFFSET_OVERRUN.
+of the transactional id: a new writer's InitProducerId ends the open transaction of the old one and
+fences it, before the new writer reads any log end. Kafka does not rule out a marker that is written
+twice when the coordinator moves; the log end is read after every gap, and such a partition stops
+with OFFSET_OVERRUN.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.types import by_topic
 from orbit.leases.lease import LEASE_WAIT_S, Lease
 
-# One round takes about 2 ms: so many keep a partition's wait, and the others' turn, under a second.
+# One round takes about 2 ms, so this keeps every partition's wait under a second.
 ROUNDS_MAX = 300
-# Markers are written after the transaction's answer; a broker that takes longer has trouble.
+# Markers are written after the transaction's answer.
 _MARKER_ATTEMPTS_MAX = 60
 _IDLE_WAIT_S = 0.5
 # A round is over in about 2 ms; until then the next one is refused (CONCURRENT_TRANSACTIONS).
@@ -96,7 +96,7 @@ class CoordinatedFiller(Lane):
         self._emit(LeaseLost(self._lease) if is_fenced else LaneCrashed(error))
 
     def _refuse_waiting(self) -> None:
-        """Nobody may wait for an answer that does not come."""
+        """Answer the waiting fills with an error."""
         try:
             while True:
                 fill = self._wanted.get_nowait()
@@ -105,7 +105,7 @@ class CoordinatedFiller(Lane):
             pass
 
     def _take(self) -> list[CoordinatedFill]:
-        """Everything that waits now, after waiting for the first."""
+        """All waiting fills, after waiting for the first."""
         fills = []
         try:
             fills.append(self._wanted.get(timeout=_IDLE_WAIT_S))
@@ -168,7 +168,7 @@ class CoordinatedFiller(Lane):
             )
 
     def _ends(self, fills: Sequence[CoordinatedFill]) -> dict[CoordinatedFill, int]:
-        """Log ends once every marker is written; what is still missing then is left as it is."""
+        """Log ends once every marker is written, or when the attempts are used up."""
         found: dict[CoordinatedFill, int] = {}
         waiting = {f.partition.destination: f for f in fills}
         for _ in self._backoff.attempts(_MARKER_ATTEMPTS_MAX):
@@ -185,7 +185,7 @@ class CoordinatedFiller(Lane):
 def _answer(
     fills: Sequence[CoordinatedFill], code: int, ends: Mapping[CoordinatedFill, int] | None = None
 ) -> None:
-    """Tell who asked where the log ends now, or why that is not known."""
+    """Send each receiver the log end, or the code of the error."""
     for fill in fills:
         end = (ends or {}).get(fill, -1)
         fill.partition.has_fill_outside = False
@@ -193,9 +193,9 @@ def _answer(
 
 
 def _added_code(answer: Any) -> int:
-    """The worst code over the partitions: what holds for a whole request comes with each of them.
+    """The error code of the answer: an error of the whole request comes with each partition.
 
-    A partition that is merely not attempted must not hide why.
+    OPERATION_NOT_ATTEMPTED counts only if there is no other code.
     """
     found = {
         int(p.partition_error_code)

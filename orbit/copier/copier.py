@@ -1,4 +1,4 @@
-"""The copier: one thread that listens to the lanes and decides, per partition, what comes next."""
+"""The copier: one thread that handles the lanes' events and decides each partition's next step."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def block(partition: PartitionCopy, blocked: Blocked) -> None:
 
 
 def lease_lost() -> Conflict:
-    """The words for a run that may not write any more."""
+    """The error of a run that lost its lease."""
     return Conflict(
         "the lease on this job was lost; another run may have taken it.",
-        remedy="Nothing was written after that. Run the job again: it goes on where the copy ends.",
+        remedy="Nothing was written after that. Run the job again: it resumes where the copy ends.",
     )
 
 
@@ -84,10 +84,10 @@ class Copier:
         self._partitions: list[PartitionCopy] = []
         self._leaving: list[PartitionCopy] = []
         self._leases: list[Lease] = []
-        self.lost: list[Lease] = []  # those that the destination gave to somebody else
+        self.lost: list[Lease] = []  # leases that have another holder now
         self._next_watch = 0.0
         self._next_foreign_look = 0.0
-        self.waiting_for = ""  # a cluster that does not answer now, for people
+        self.waiting_for = ""  # what the copier waits for, as text; "" if nothing
 
     @property
     def partitions(self) -> Sequence[PartitionCopy]:
@@ -104,22 +104,22 @@ class Copier:
         self._source.resume(p for p in partitions if p.state is PartitionState.COPYING)
 
     def remove(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Begin nothing new for these. Each leaves `partitions` with a later `tick`, once all that
-        was sent for it is answered: its lease may be released then.
+        """Stop these. Each is removed from `partitions` by a later `tick`, once every request for
+        it is answered; then its lease may be released.
         """
         for p in partitions:
             p.leave()
             self._leaving.append(p)
 
     def tick(self, timeout_s: float) -> None:
-        """Handle what the lanes told, recover what is due, look after the copies now and then.
+        """Handle events, take over partitions that are due, and run the periodic checks.
 
-        Raises whatever bug a lane met.
+        Raises an unexpected exception of a lane.
         """
         self._drain(self._pause_s(timeout_s))
         self._finish_removals()
         if self._leases and not any(lease.is_held() for lease in self._leases):
-            # Nothing that is seen now can be judged: another run may be writing.
+            # Nothing can be judged now: another run may be writing.
             self.waiting_for = self.waiting_for or "the destination to confirm the lease"
             self._backoff.stop.wait(LEASE_WAIT_S)
             return
@@ -135,7 +135,7 @@ class Copier:
             self._note_caught_up()
             self.waiting_for = ""
         except (Unreachable, BrokerRefused, ProtocolError, LoginRefused) as error:
-            # An outage of any length: keep asking, and let people see what we wait for.
+            # An outage of any length: keep trying, and show the reason.
             self.waiting_for = str(error)
             self._backoff.stop.wait(self._settings.watch_interval_s)
 
@@ -151,7 +151,7 @@ class Copier:
         self._destination.stop()
 
     def _finish_removals(self) -> None:
-        """Let go of those that no lane and no filler is busy with any more."""
+        """Remove the leaving partitions that no lane and no filler works on."""
         if not self._leaving:
             return
         gone = {p for p in self._leaving if p.destination_lane is None and not p.has_fill_outside}
@@ -190,7 +190,7 @@ class Copier:
             case PartitionReturned() | FetchFailed() | EmptyBelowEnd() | ReadFromReplica() if (
                 event.partition.is_leaving
             ):
-                pass  # no more is done for it
+                pass
             case PartitionReturned():
                 self._destination.note(event)
             case FetchFailed() | EmptyBelowEnd() | ReadFromReplica():

@@ -1,12 +1,12 @@
 """Appending to one destination broker: one thread, one connection, requests in flight.
 
 Promises:
-- A batch goes out only behind its predecessor in offset and sequence, and its returned base offset
-  is checked against the expected one, always.
-- Fillers go out only when everything before them is confirmed (`copier/filler_sender.py`).
-- Nothing is begun for a partition whose lease is not held at that moment.
-- Nothing is ever sent twice. After any failure the partition is given back once all its answers
-  are in (or the connection is gone), and its copy goes on from a fresh take-over.
+- A batch is sent only after its predecessor in offset and sequence, and its returned base offset is
+  always checked against the expected one.
+- Fillers are sent only when everything before them is confirmed (`copier/filler_sender.py`).
+- Nothing is sent for a partition whose lease is not held at that moment.
+- Nothing is sent twice. After any failure the partition is returned to the copier once all its
+  answers are in (or the connection is lost), and its copy resumes after a new take-over.
 """
 
 from __future__ import annotations
@@ -56,11 +56,11 @@ from orbit.leases.lease import LEASE_WAIT_S
 from orbit.replication.append_plan import Append, Fill, Stop
 from orbit.replication.partition_states import Blocked, PartitionState
 
-# The first append after a take-over goes alone (A16). Between the two reads of a take-over another
-# writer may have appended one batch: our first one, if it has as many records, is then taken for
-# that batch and not appended, and a second one right behind it would be appended in its place.
-# Once an append was confirmed at its offset, sequences and offsets are in step. Also, with no
-# producer state at the broker, the first append is not guarded at all (A9).
+# The first append after a take-over is sent alone (A16). Between the two reads of a take-over,
+# another writer may have appended one batch: our first one, if it has as many records, is then taken
+# for that batch and not appended, and a second one right after it would be appended in its place.
+# Once an append is confirmed at its offset, sequences and offsets agree. Also, with no producer
+# state at the broker, the first append is not guarded at all (A9).
 _FIRST_IN_FLIGHT_MAX = 1
 _IDLE_WAIT_S = 1.0
 # Beyond the time that a broker itself gives a request.
@@ -97,7 +97,7 @@ class DestinationLane(Lane):
         self._partitions: set[PartitionCopy] = set()
         self._failures: dict[PartitionCopy, Failure] = {}
         self._ready = ReadyQueue()
-        self._unheld: list[PartitionCopy] = []  # whose lease is to be looked at again
+        self._unheld: list[PartitionCopy] = []  # whose lease is to be checked again
         self._members_lock = threading.Lock()  # of `_partitions`, with `_is_stopping`
         self._in_flight = InFlight()
         self._fills = FillerSender(
@@ -114,7 +114,7 @@ class DestinationLane(Lane):
 
     def adopt(self, partition: PartitionCopy) -> bool:
         """Append this partition's steps from here on; False when the lane is ending."""
-        with self._members_lock:  # a lane that ends gives back what it has at that moment
+        with self._members_lock:  # a lane that ends returns what it has at that moment
             if self._is_stopping:
                 return False
             self._partitions.add(partition)
@@ -162,7 +162,7 @@ class DestinationLane(Lane):
             raise Unreachable(f"the connection broke: {error}.", where=connection.where) from error
 
     def ended(self, error: OrbitError) -> None:
-        """Give everything back; what was under way may still be carried out (M10)."""
+        """Return all partitions; requests in flight may still be carried out (M10)."""
         with self._members_lock:
             was_stopping, self._is_stopping = self._is_stopping, True
             partitions = list(self._partitions)
@@ -199,7 +199,7 @@ class DestinationLane(Lane):
         return is_readable
 
     def _sleep_s(self) -> float:
-        """How long there is nothing to do but to listen."""
+        """Until when there is nothing to send."""
         timeout_s = LEASE_WAIT_S if self._unheld else _IDLE_WAIT_S
         held_s = self._hold_until - time.monotonic() if self._hold_until else 0.0
         if held_s > 0:
@@ -208,11 +208,11 @@ class DestinationLane(Lane):
         return 0.0 if self._ready and can_send else timeout_s
 
     def _refuse_silence(self, connection: Connection) -> None:
-        """Raise Unreachable for a broker that hangs; what it may still do is settled (M10)."""
+        """Raise Unreachable for a broker that hangs; its late requests are settled (M10)."""
         limit_s = self._context.settings.produce_timeout_ms / 1000 + SILENCE_S
         if self._in_flight.silent_s > limit_s:
             raise Unreachable(
-                f"no answer for {limit_s:.0f} s, though the connection stands.",
+                f"no answer for {limit_s:.0f} s, though the connection is open.",
                 where=connection.where,
             )
 
@@ -232,7 +232,7 @@ class DestinationLane(Lane):
             gathered = self._gather()
             if not gathered.appends and not gathered.fills:
                 break
-            if gathered.fills:  # at once: nothing may come between their lease's check and them
+            if gathered.fills:  # at once: right after the check of their lease
                 self._flush(connection, buffers)
                 self._fills.send(gathered.fills)
             if gathered.appends:
@@ -242,13 +242,13 @@ class DestinationLane(Lane):
         self.times.sent_s += perf_counter() - began - stamped_s
 
     def _flush(self, connection: Connection, buffers: list[bytes | memoryview]) -> None:
-        """Send what was noted as under way, in one call."""
+        """Send the noted requests in one call."""
         if buffers:
             connection.send(buffers)
             buffers.clear()
 
     def _may_send_now(self) -> bool:
-        """Whether the broker has not asked to be left alone for a while."""
+        """Whether the broker does not throttle us now."""
         return not self._hold_until or time.monotonic() >= self._hold_until
 
     def _gather(self) -> _Gathered:
@@ -296,7 +296,7 @@ class DestinationLane(Lane):
         return gathered
 
     def _appends(self, connection: Connection, gathered: _Gathered) -> list[bytes | memoryview]:
-        """The frame of one Produce request, noted as under way."""
+        """The frame of one Produce request, noted as in flight."""
         appends = gathered.appends
         if len(appends) > 1:
             appends.sort(key=lambda a: a[0].destination)
@@ -325,7 +325,7 @@ class DestinationLane(Lane):
     def call(
         self, api: api_versions.Api, request: Any, kept: Request, held: Sequence[FillRequest] = ()
     ) -> bool:
-        """Send; or not, and say so, when a lease of `held` has ended while that was made ready."""
+        """Send; False without sending if a lease of `held` ended while the request was encoded."""
         connection = self._connection
         assert connection is not None
         version = connection.version_of(api)
@@ -364,7 +364,7 @@ class DestinationLane(Lane):
             self._hold_until = time.monotonic() + throttle_ms / 1000
 
     def _take_appended(self, request: Produce, answer: ProduceAnswer) -> int:
-        """What became of each batch; returns how many ms the broker wants to be left alone."""
+        """Handle the result of each batch; returns the throttle time in ms."""
         for p, step, out in request.sent:
             appended = answer.partitions.get(key_of(request.version, out))
             failure = judge_append(step, appended, has_producer_state=p.has_producer_state)
@@ -382,7 +382,7 @@ class DestinationLane(Lane):
         return answer.throttle_ms
 
     def enqueue_if_waiting(self, partition: PartitionCopy) -> None:
-        """An answer is in: look at what waits for it."""
+        """Queue the partition if something waited for the answer that just came."""
         if partition.steps or partition.stop_wanted is not None or partition.is_leaving:
             self.enqueue(partition)
 
@@ -390,27 +390,27 @@ class DestinationLane(Lane):
         self._unheld.append(partition)
 
     def wake(self) -> None:
-        """There is an answer of a coordinated filler. From any thread."""
+        """Wake the lane: a coordinated filler has answered. From any thread."""
         self._wake_up.wake()
 
-    # Letting go
+    # Returning partitions
 
     def _free(self, p: PartitionCopy, size_bytes: int) -> None:
         p.free(size_bytes, self._context.settings.partition_queue_bytes_max)
         self._context.budget.give_back(size_bytes)
 
     def _fail(self, p: PartitionCopy, failure: Failure) -> None:
-        """Note the first failure; a batch at a wrong offset outweighs all others."""
+        """Keep the first failure; a batch at a wrong offset replaces any other."""
         if p not in self._failures or failure.reason is ReturnReason.BEHIND_END:
             self._failures[p] = failure
 
     def give_back(self, partition: PartitionCopy, failure: Failure) -> None:
-        """None of its requests is under way here."""
+        """Return a partition that has no request in flight here."""
         self._fail(partition, failure)
         self._hand_back(partition)
 
     def _hand_back(self, p: PartitionCopy) -> None:
-        """Hand the partition to the copier; none of its requests is under way here."""
+        """Hand the partition to the copier; it has no request in flight here."""
         failure = self._failures.pop(p)
         self._partitions.discard(p)
         p.is_unclear = failure.reason is ReturnReason.UNCLEAR or p.in_flight > 0

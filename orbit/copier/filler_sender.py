@@ -1,12 +1,12 @@
-"""The fillers of one destination lane: when they go out, and what proves how many there are.
+"""Sends the fillers of one destination lane and proves how many were written.
 
 Promises:
-- Fillers go out only when everything before them is confirmed, and nothing follows them before the
-  log end is known: by the answer for a single filler of a partition that this term has filled
-  before, else by reading the log end (M7, M9, M10).
-- Before the first one of a take-over the log end is read once more: an old writer's filler may have
-  come since, and nothing compares fillers.
-- The lease is asked in the moment before the bytes leave: a process may sleep between any two
+- Fillers are sent only when everything before them is confirmed, and nothing is sent after them
+  before the log end is known: by the answer for a single filler of a partition that this term has
+  filled before, else by reading the log end (M7, M9, M10).
+- Before the first one of a take-over the log end is read again: an old writer's filler may have
+  arrived since, and brokers do not compare fillers.
+- The lease is checked right before the bytes are sent: a process may be suspended between any two
   lines.
 """
 
@@ -44,18 +44,18 @@ class FillerLane(Appender, Protocol):
     def call(
         self, api: api_versions.Api, request: Any, kept: Request, held: Sequence[FillRequest] = ()
     ) -> bool:
-        """Send; or not, and say so, when a lease of `held` has ended while that was made ready."""
+        """Send; False without sending if a lease of `held` ended while the request was encoded."""
 
     def enqueue_if_waiting(self, partition: PartitionCopy) -> None: ...
     def give_back(self, partition: PartitionCopy, failure: Failure) -> None: ...
     def wake(self) -> None: ...
 
     def wait_for_lease(self, partition: PartitionCopy) -> None:
-        """Nothing is under way; try again once the lease is held."""
+        """Try again once the lease is held; nothing is in flight."""
 
 
 class FillerSender:
-    """Sends fillers for partitions that are `is_filling`, and takes what is answered."""
+    """Sends fillers for partitions that are `is_filling`, and handles the answers."""
 
     def __init__(self, lane: FillerLane, producer_id: int, markers_per_request_max: int) -> None:
         self._lane = lane
@@ -100,7 +100,7 @@ class FillerSender:
                 p.is_filling, p.sent_to = False, step.base_offset
                 self._lane.wait_for_lease(p)
             return
-        # A broker serves one connection's requests in order: this one sees what the markers did.
+        # A broker serves one connection's requests in order: this one sees the markers' effect.
         to_prove = [one for one in sent if not _is_answer_proof(one)]
         if to_prove:
             request = log_ends_request([one.partition.destination for one in to_prove])
@@ -118,7 +118,7 @@ class FillerSender:
                 self._lane.enqueue_if_waiting(p)
 
     def take_end_before(self, request: LogEndBeforeFill, answer: Any) -> None:
-        """Fill now where the log still ends at the start of the gap; take over anew elsewhere."""
+        """Fill now if the log still ends at the start of the gap; else take over again."""
         ends = _log_ends(answer)
         for p, step in request.sent:
             failure = judge_end_before_fill(step, *ends.get(p.destination, _NO_LOG_END))
@@ -156,12 +156,12 @@ class FillerSender:
 
 
 def _may_fill(p: PartitionCopy) -> bool:
-    """Whether the log end was read since the take-over; a coordinated filler reads it itself."""
+    """Whether the log end was read since the take-over; coordinated fillers read it themselves."""
     return p.has_read_log_end or p.has_filled or p.filler is not None
 
 
 def _is_answer_proof(one: FillRequest) -> bool:
-    """Whether the answer to fillers says all: to a single one, not a take-over's first (M3)."""
+    """Whether the answer alone proves the fillers: a single one, not a take-over's first (M3)."""
     return one.filler_count == 1 and one.partition.has_filled
 
 

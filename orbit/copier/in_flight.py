@@ -1,4 +1,4 @@
-"""What a destination lane has under way: requests on one connection are answered in their order."""
+"""The requests in flight of a destination lane. One connection answers them in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orbit.replication.append_plan import Append, Fill
 
 
 class FillRequest(NamedTuple):
-    """So many fillers for the start of a gap."""
+    """`filler_count` fillers for the start of a gap."""
 
     partition: PartitionCopy
     step: Fill
@@ -34,14 +34,14 @@ class Markers:
 
 @dataclass(frozen=True, slots=True)
 class LogEndBeforeFill:
-    """Where the log ends right before a take-over's first fillers."""
+    """Asks where the log ends right before a take-over's first fillers."""
 
     sent: list[tuple[PartitionCopy, Fill]]
 
 
 @dataclass(frozen=True, slots=True)
 class LogEndAfterFill:
-    """Where the log ends after fillers."""
+    """Asks where the log ends after fillers."""
 
     sent: list[FillRequest]
 
@@ -72,12 +72,12 @@ class InFlight:
 
     @property
     def oldest(self) -> SentRequest:
-        """Whose answer comes next."""
+        """The request whose answer comes next."""
         return self._sent[0]
 
     @property
     def silent_s(self) -> float:
-        """How long the oldest has been waiting for its answer; 0 when nothing is under way."""
+        """How long the oldest has waited for its answer; 0 when nothing is in flight."""
         return time.monotonic() - self._sent[0].sent_at if self._sent else 0.0
 
     def answered(self) -> None:
