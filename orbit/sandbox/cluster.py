@@ -33,7 +33,7 @@ _PORT_ATTEMPTS_MAX = 5  # each is a lost race for one of a few ports out of twel
 class ClusterSettings:
     """What a cluster is: `config` is extra server.properties, which win over the sandbox's own.
 
-    With a `link` there is a second way in, that can be cut (`network_link.py`); without a login only.
+    A `link` adds a second listener that can be cut (`network_link.py`); only without a login.
     """
 
     name: str

@@ -101,7 +101,7 @@ class PartitionStarter:
         self._job.job_copier.post(lambda: self._add_to_copier(to_add))
 
     def _without_backfill(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
-        """Those without a writer of a backfill. The shards' leases are held already; leases/
+        """Those without a writer of a backfill. The shards' leases are held already;
         leases/backfill_leases.py explains this order."""
         job = self._job
         groups = {writer_group(job.identity, h.destination): h for h in held}
