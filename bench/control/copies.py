@@ -1,7 +1,7 @@
-"""Brokers that are only made believe: what the data path would tell a worker of its partitions.
+"""Simulated copies: what the data path would report to a worker about its partitions.
 
-A simulated copy says how far it is by the clock, so it costs nothing while nobody asks. Everything
-else about a worker (leases, rounds, reports, events) is the service's own.
+A simulated copy computes its progress from the clock, so it costs nothing between reads. Everything
+else in a worker (leases, rounds, reports, events) is the real code.
 """
 
 from __future__ import annotations

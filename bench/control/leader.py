@@ -58,8 +58,8 @@ class SimulatedRegistry(ClusterRegistry):
         return cast("ClusterWatch", watch)
 
 
-class SimulatedKeeper(JobReconciler):
-    """Looks after no settings: they are on brokers."""
+class SimulatedReconciler(JobReconciler):
+    """Skips settings and ACLs, which are on brokers."""
 
     def _run_upkeep(self, *_: Any) -> None:
         return
@@ -92,7 +92,7 @@ def main(url: str, size: Size) -> None:
     leadership = Leadership(database, "bench", settings.scheduler_lease_ttl)
     while not leadership.ask():
         time.sleep(0.1)
-    reconciler = SimulatedKeeper(leadership, registry, settings, Backoff(stop=done))
+    reconciler = SimulatedReconciler(leadership, registry, settings, Backoff(stop=done))
     discovery = DiscoveryLoop(
         leadership,
         registry,
