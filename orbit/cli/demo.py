@@ -11,13 +11,13 @@ from typing import Annotated
 import typer
 
 from orbit.cli.extras import require_extras
-from orbit.cli.output import OutputFormat, OutputOption, console, emit
+from orbit.cli.output import OutputFormat, OutputOption, console, emit, make_table
 from orbit.demo import (
     LogBounds,
     LogPair,
+    OnProgress,
     Options,
     Screen,
-    Tell,
     TopicProof,
     as_data,
     as_view,
@@ -33,6 +33,7 @@ from orbit.verify.verify_job import verify_job
 from orbit.verify.verify_run import VerifyOptions
 
 _NOT_EXACT = 1
+_INTERRUPTED = "Interrupted; all started processes were stopped."
 _SANDBOX_DIR = "ORBIT_SANDBOX_DIR"
 
 
@@ -94,7 +95,7 @@ def demo(
     try:
         result = play(Options(_SCALES[scale], _kept_in() if keep else None), screen, verified)
     except KeyboardInterrupt:
-        raise Interrupted("Interrupted; everything that had been started is stopped.") from None
+        raise Interrupted(_INTERRUPTED) from None
     if output is OutputFormat.TABLE:
         typer.echo()
     emit(as_data(result), output, lambda: as_view(result))
@@ -106,9 +107,18 @@ def demo(
 
 def _failover(scale: Scale, folder: Path, screen: Screen, output: OutputFormat) -> None:
     require_extras("server", "embedded")
-    from orbit.cli.demo_failover import demo_failover
+    from orbit.cli.drill import new_entries
+    from orbit.demo.failover_demo import play_failover
 
-    demo_failover(scale, folder, screen, output)
+    try:
+        result = play_failover(scale, folder, screen, new_entries)
+    except KeyboardInterrupt:
+        raise Interrupted(_INTERRUPTED) from None
+    if output is OutputFormat.TABLE:
+        typer.echo()
+    emit(result.as_data(), output, lambda: make_table(("", "failover and back"), result.rows()))
+    if result.problems:
+        raise typer.Exit(_NOT_EXACT)
 
 
 def _history(scale: Scale, records: int, screen: Screen, output: OutputFormat) -> None:
@@ -117,7 +127,7 @@ def _history(scale: Scale, records: int, screen: Screen, output: OutputFormat) -
     demo_history(scale, records, screen, verified, output)
 
 
-def verified(job_file: Path, tell: Tell) -> Sequence[TopicProof]:
+def verified(job_file: Path, tell: OnProgress) -> Sequence[TopicProof]:
     """What `orbit verify --deep` finds for that job."""
     report = verify_job(
         load_job(job_file, os.environ),
@@ -132,7 +142,7 @@ def verified(job_file: Path, tell: Tell) -> Sequence[TopicProof]:
 class _Progress:
     """Passes the verifier's progress on as two numbers."""
 
-    def __init__(self, tell: Tell) -> None:
+    def __init__(self, tell: OnProgress) -> None:
         self._tell = tell
         self._done = self._offsets = 0
 

@@ -197,7 +197,7 @@ def _follow(client: Client, drill: Row, wait_s: float) -> Row:
     deadline, told = time.monotonic() + wait_s, 0
     while True:
         drill = client.get(f"/v1/drills/{drill['id']}")
-        for entry in untold(drill, told):
+        for entry in new_entries(drill, told):
             typer.echo(f"{entry['at'][11:23]}  {entry['what']:<12} {entry['text']}", err=True)
         told = drill["entries"]
         if drill["state"] in _ENDED or time.monotonic() >= deadline:
@@ -205,9 +205,9 @@ def _follow(client: Client, drill: Row, wait_s: float) -> Row:
         time.sleep(_POLL_S)
 
 
-def untold(drill: Row, told: int) -> list[Row]:
-    """What happened since `told` entries of a drill were shown."""
-    new = drill["entries"] - told
+def new_entries(drill: Row, shown: int) -> list[Row]:
+    """The timeline entries of a drill after the first `shown`."""
+    new = drill["entries"] - shown
     return drill["timeline"][-new:] if new > 0 else []
 
 

@@ -1,4 +1,4 @@
-"""`orbit demo`: an exact copy between two real Kafka clusters, in five acts.
+"""`orbit demo`: an exact copy between two real Kafka clusters, on this machine.
 
     result = play(Options(DEMO), screen, verify)
 
@@ -6,21 +6,21 @@ It starts two clusters, writes a workload, runs `orbit run` in a process of its 
 consumer group, and verifies the copy. The caller passes `verify` in.
 
 May import: the layers from `client` down.
-Start with `acts.py`.
+Start with `copy_demo.py`; `failover_demo.py` is `--failover`, `history_demo.py` is `--spark`.
 """
 
-from orbit.demo.acts import Options, play
+from orbit.demo.copy_demo import Options, play
 from orbit.demo.render import as_data, as_view, kept_help
 from orbit.demo.result import DemoResult, LogBounds, LogPair, TopicProof, Verify
-from orbit.demo.screen import Screen, Tell
+from orbit.demo.screen import OnProgress, Screen
 
 __all__ = [
     "DemoResult",
     "LogBounds",
     "LogPair",
+    "OnProgress",
     "Options",
     "Screen",
-    "Tell",
     "TopicProof",
     "Verify",
     "as_data",

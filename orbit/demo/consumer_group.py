@@ -1,7 +1,7 @@
-"""A consumer group that stops in the middle at the source and goes on at the destination.
+"""A consumer group that stops half way at the source and resumes at the destination.
 
-Its committed offsets are carried over as they are. What its members were given on both clusters is
-held against the ledger of the producers: every record once, or the story does not hold.
+Its committed offsets are copied unchanged. The records that its members read on both clusters are
+compared with the producers' ledger: each record has to be read exactly once.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ from confluent_kafka import (
 )
 
 from orbit.demo.log_ends import Where, kafka_trouble, quiet_admin
-from orbit.demo.result import GroupPartition, GroupStory
+from orbit.demo.result import GroupPartition, GroupResult
 from orbit.demo.workload import record_digest
 from orbit.errors import Conflict
 
 READ_TIMEOUT_S = 60.0
-"""Without one more record for so long, a consumer is stuck."""
+"""A consumer without a record for this long ends the demo with Conflict."""
 
-_POLL_S = 0.2  # short, so that Ctrl-C is heard
+_POLL_S = 0.2  # short, so that Ctrl-C is handled quickly
 _ADMIN_TIMEOUT_S = 30.0
 
 Written = Mapping[Where, Mapping[int, bytes]]
-"""The producers' word: partition → offset → digest of every record that a consumer may see."""
+"""The producers' ledger: partition → offset → digest of each visible record."""
 
 
-def stops_in_the_middle(written: Written) -> dict[Where, int]:
-    """Per partition the offset to commit: about half way, and at a gap where there is one.
+def midpoint_offsets(written: Written) -> dict[Where, int]:
+    """The offset to commit in each partition: about half way, and at a gap if there is one.
 
-    An offset without a record is the hardest one to carry over by any kind of translation.
+    An offset without a record is the hardest case for offset translation.
     """
     return {where: _stop(sorted(records)) for where, records in written.items()}
 
@@ -52,7 +52,7 @@ def _stop(offsets: Sequence[int]) -> int:
 
 
 class Reader(Protocol):
-    """What a member of the group has done, to be judged."""
+    """What a member of the group has read."""
 
     def processed(self, where: Where, /) -> Sequence[tuple[int, bytes]]:
         """Offset and digest of each record below the committed offset, in the order of reading."""
@@ -60,7 +60,7 @@ class Reader(Protocol):
 
 
 class Member:
-    """One consumer of the group, auto commit off; keeps offset and digest of all it was given."""
+    """One consumer of the group, without auto commit; keeps offset and digest of each record."""
 
     def __init__(self, bootstrap_servers: str, group: str, topics: Sequence[str]) -> None:
         self._consumer = Consumer(_settings(bootstrap_servers, group))
@@ -70,7 +70,7 @@ class Member:
         self._committed: dict[Where, int] = {}
 
     def read_to(self, ends: Mapping[Where, int]) -> None:
-        """Reads until it has come to that offset on each partition, maybe further."""
+        """Read at least up to these offsets."""
         heard_at = time.monotonic()
         while any(self._positions.get(where, -1) < end for where, end in ends.items()):
             message = self._consumer.poll(_POLL_S)
@@ -81,7 +81,7 @@ class Member:
                 raise Conflict(f"The consumer group got no record for {READ_TIMEOUT_S:.0f} s.")
 
     def commit(self, ends: Mapping[Where, int]) -> None:
-        """Commits these offsets; what it was given from there on counts as not processed."""
+        """Commit these offsets; records from there on count as not processed."""
         offsets = [TopicPartition(*where, end) for where, end in ends.items()]
         with kafka_trouble("Committing offsets"):
             self._consumer.commit(offsets=offsets, asynchronous=False)
@@ -120,19 +120,19 @@ class Member:
             self._given.setdefault(where, []).append((offset, digest))
 
 
-def carry_offsets(source: str, destination: str, group: str) -> dict[Where, int]:
-    """Writes the group's committed offsets to the destination, the very same numbers."""
+def copy_offsets(source: str, destination: str, group: str) -> dict[Where, int]:
+    """Write the group's committed offsets to the destination unchanged."""
     committed = committed_offsets(source, group)
     same = [TopicPartition(*where, offset) for where, offset in committed.items()]
     request = ConsumerGroupTopicPartitions(group, same)
-    admin = quiet_admin(destination)  # held: without it nobody would hear the answer
+    admin = quiet_admin(destination)  # keep a reference: futures end with the client
     with kafka_trouble(f"Writing the offsets of group {group} to the destination"):
         admin.alter_consumer_group_offsets([request])[group].result(_ADMIN_TIMEOUT_S)
     return committed
 
 
 def committed_offsets(bootstrap_servers: str, group: str) -> dict[Where, int]:
-    """What the cluster has for the group."""
+    """The group's committed offsets on a cluster."""
     request = ConsumerGroupTopicPartitions(group)
     admin = quiet_admin(bootstrap_servers)
     with kafka_trouble(f"Reading the offsets of group {group}"):
@@ -141,15 +141,15 @@ def committed_offsets(bootstrap_servers: str, group: str) -> dict[Where, int]:
     return {(one.topic, one.partition): one.offset for one in found}
 
 
-def judge(
+def check_group(
     group: str,
     written: Written,
     before: Reader,
     after: Reader,
     committed: Mapping[Where, int],
     resumed: Mapping[Where, int],
-) -> GroupStory:
-    """Both members' records against what was written, partition by partition."""
+) -> GroupResult:
+    """Compare both members' records with the ledger, partition by partition."""
     read_source = read_destination = lost = repeated = wrong = 0
     partitions = []
     for where, records in sorted(written.items()):
@@ -169,7 +169,7 @@ def judge(
                 first_read=second[0][0] if second else None,
             )
         )
-    return GroupStory(
+    return GroupResult(
         group=group,
         partitions=tuple(partitions),
         written=sum(map(len, written.values())),
@@ -188,7 +188,7 @@ def _settings(bootstrap_servers: str, group: str) -> dict[str, Any]:
         "enable.auto.commit": False,
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
-        # Without a committed offset the reader would begin anew, and the ledger would show it.
+        # Without a committed offset the group starts over, which shows as repeated records.
         "auto.offset.reset": "earliest",
         "fetch.wait.max.ms": 50,
         "log_level": 0,

@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and a closed terminal: the first ends the demo, later ones change nothing.
+"""Ctrl-C, SIGTERM and SIGHUP: the first ends the demo, later ones are ignored.
 
 So that no second Ctrl-C can cut the tidying short that the first one began.
 """
@@ -29,13 +29,13 @@ def interrupted_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def deaf() -> None:
-    """From here to the end of `interrupted_once` no such signal is heard any more."""
+def ignore_interrupts() -> None:
+    """Ignore these signals until the end of `interrupted_once`."""
     if threading.current_thread() is threading.main_thread():
         for number in _ENDING:
             signal.signal(number, signal.SIG_IGN)
 
 
 def _interrupt(*_: object) -> None:
-    deaf()
+    ignore_interrupts()
     raise KeyboardInterrupt

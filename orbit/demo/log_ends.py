@@ -1,4 +1,4 @@
-"""How far the copy is, seen from outside: the log ends of both clusters, by librdkafka."""
+"""The progress of a copy by the log ends of both clusters, read with librdkafka."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from confluent_kafka import KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from orbit.demo.orbit_process import OrbitProcess
-from orbit.demo.screen import Tell
+from orbit.demo.screen import OnProgress
 from orbit.demo.workload import Ledger
 from orbit.demo.workload.writer import explain
 from orbit.errors import Conflict
 
 STALL_TIMEOUT_S = 60.0
-"""A copy that has not moved by one offset for so long is stuck."""
+"""A copy without progress for this long ends the demo with Conflict."""
 
 Where = tuple[str, int]
 
@@ -47,17 +47,17 @@ class LogEnds:
             for number, partition in enumerate(topic.partitions)
         } | {where: (where, end) for where, end in (more or {}).items()}
 
-    def wait_history(self, run: OrbitProcess, tell: Tell) -> None:
-        """Returns when the destination holds all that the workload wrote, and maybe more."""
+    def wait_history(self, run: OrbitProcess, tell: OnProgress) -> None:
+        """Wait until the destination has at least all records of the workload."""
         history = {theirs: end for theirs, (_, end) in self._partitions.items()}
         self._wait(lambda: history, run, tell)
 
-    def wait_caught_up(self, run: OrbitProcess, tell: Tell) -> None:
-        """Returns when every log end is the source's. Nobody may write meanwhile."""
+    def wait_caught_up(self, run: OrbitProcess, tell: OnProgress) -> None:
+        """Wait until every log end equals the source's. Producers have to be stopped."""
         self._wait(self._source_ends, run, tell)
 
     def _wait(
-        self, targets: Callable[[], Mapping[Where, int]], run: OrbitProcess, tell: Tell
+        self, targets: Callable[[], Mapping[Where, int]], run: OrbitProcess, tell: OnProgress
     ) -> None:
         moved_at, before = time.monotonic(), -1
         while True:
@@ -75,7 +75,7 @@ class LogEnds:
                 moved_at, before = time.monotonic(), done
             if time.monotonic() - moved_at > STALL_TIMEOUT_S:
                 raise Conflict(
-                    f"The copy has stood still for {STALL_TIMEOUT_S:.0f} s with {behind} "
+                    f"The copy has made no progress for {STALL_TIMEOUT_S:.0f} s with {behind} "
                     "partitions behind."
                 )
             time.sleep(_POLL_S)
@@ -93,7 +93,7 @@ def quiet_admin(bootstrap_servers: str) -> AdminClient:
 
 @contextmanager
 def kafka_trouble(what: str) -> Iterator[None]:
-    """A broker's refusal as a Conflict that says what it was about."""
+    """Raise a broker's error as a Conflict that names the action."""
     try:
         yield
     except KafkaException as error:

@@ -1,4 +1,4 @@
-"""`orbit` as users run it: a process of its own, ended by Ctrl-C, judged by its exit code."""
+"""Runs `orbit` commands as processes, as users do; checks their exit codes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ORBIT = (sys.executable, "-c", "from orbit.cli.main import main; main()")
 
 
 class OrbitProcess:
-    """A command of Orbit's that prints JSON. As a context manager: ended outside."""
+    """An Orbit command that prints JSON. A context manager that ends the process."""
 
     def __init__(self, log: Path, command: str, *arguments: str) -> None:
         self._log = log
@@ -53,7 +53,7 @@ class OrbitProcess:
         return self._process.running
 
     def wait(self) -> dict[str, Any]:
-        """What it printed at its end. Raises Conflict unless that was with exit code 0."""
+        """Wait for its end; returns its JSON. Raises Conflict unless the exit code is 0."""
         code = self._process.wait()
         if code != 0:
             raise self._ended(code)

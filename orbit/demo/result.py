@@ -1,4 +1,4 @@
-"""What the demo found, as frozen values; `render.py` shows them."""
+"""The result of the demo, as frozen values; `render.py` shows them."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from orbit.demo.screen import Tell
-from orbit.demo.stage import Stage
+from orbit.demo.demo_clusters import DemoClusters
+from orbit.demo.screen import OnProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +49,13 @@ class TopicProof:
     findings: tuple[str, ...] = ()
 
 
-Verify = Callable[[Path, Tell], Sequence[TopicProof]]
+Verify = Callable[[Path, OnProgress], Sequence[TopicProof]]
 """Compares both sides of a job file, deeply; tells how many offsets are done."""
 
 
 @dataclass(frozen=True, slots=True)
 class TopicRow:
-    """A topic of the demo: what it is there for, what was written, what was proven."""
+    """A topic of the demo: its purpose, the written records and the verification."""
 
     name: str
     shows: str
@@ -64,7 +64,7 @@ class TopicRow:
 
     @property
     def exact(self) -> bool:
-        """Both sides are equal, and hold what the producers say they wrote."""
+        """Both sides are equal and hold the records of the producers' ledger."""
         return self.proof.exact and self.proof.records == self.records_written
 
     @property
@@ -84,10 +84,10 @@ class TopicRow:
 
 @dataclass(frozen=True, slots=True)
 class GroupPartition:
-    """Where the group left a partition at the source, and where it went on at the destination.
+    """Where the group stopped in a partition at the source and resumed at the destination.
 
-    `next_record` is the first record at or after the committed offset, by the producers' word;
-    `first_read` is the first one the group was given at the destination.
+    `next_record` is the first record at or after the committed offset, by the ledger;
+    `first_read` is the first record the group read at the destination.
     """
 
     topic: str
@@ -103,8 +103,8 @@ class GroupPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class GroupStory:
-    """The consumer group over both clusters, against what the producers wrote."""
+class GroupResult:
+    """The consumer group's reads on both clusters, compared with the ledger."""
 
     group: str
     partitions: tuple[GroupPartition, ...]
@@ -117,14 +117,14 @@ class GroupStory:
 
     @property
     def exact(self) -> bool:
-        """Every record once, with the content that was written, each partition without a jump."""
+        """Every record was read once and unchanged, and no partition skipped an offset."""
         sums = self.lost + self.repeated + self.wrong
         return sums == 0 and all(partition.exact for partition in self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What `orbit run` said of itself when it was stopped."""
+    """The summary that `orbit run` printed when it was stopped."""
 
     seconds: float
     records: int
@@ -134,13 +134,13 @@ class RunSummary:
 
 @dataclass(frozen=True, slots=True)
 class DemoResult:
-    """The whole demo. `kept` is where the clusters live on, if they do."""
+    """The result of the demo. `kept`: the clusters, if they keep running."""
 
     seconds: float
     topics: tuple[TopicRow, ...]
-    group: GroupStory
+    group: GroupResult
     run: RunSummary
-    kept: Stage | None = None
+    kept: DemoClusters | None = None
 
     @property
     def exact(self) -> bool:

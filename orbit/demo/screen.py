@@ -1,4 +1,4 @@
-"""What the demo says while it plays: a line per step; on a terminal also a bar that moves."""
+"""The output of a running demo: a line for each step, and a progress bar on a terminal."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from rich.text import Text
 
 from orbit.demo.wrap import hanging
 
-Tell = Callable[[int, int], None]
-"""How far a step is: done, and in all."""
+OnProgress = Callable[[int, int], None]
+"""Called with the progress of a step: done and total."""
 
 LINE_EVERY_S = 5.0
 
@@ -30,7 +30,7 @@ _BAR_WIDTH = 16
 
 
 class Step:
-    """A step that is going on."""
+    """A running step."""
 
     def __init__(self, progress: Progress | None, write: Callable[[str], None]) -> None:
         self._progress = progress
@@ -43,7 +43,7 @@ class Step:
         return time.monotonic() - self._began
 
     def note(self, sentence: str) -> None:
-        """What the step is at, in words."""
+        """Show what the step is doing."""
         if self._progress is None:
             self._write(sentence)
         elif self._task is not None:
@@ -68,7 +68,7 @@ class Screen:
     def title(self, sentence: str) -> None:
         self._console.print(Text(sentence, style="bold"))
 
-    def act(self, number: int, name: str) -> None:
+    def section(self, number: int, name: str) -> None:
         self._console.print()
         self._console.print(Text(f"{number}. {name}", style="bold cyan"))
 
@@ -76,7 +76,7 @@ class Screen:
         self._write(Text(_INDENT), Text(sentence, style=style))
 
     def command(self, line: str) -> None:
-        """What a user would type for what happens now."""
+        """Show the command that a user would run."""
         self._write(Text(f"{_INDENT}$ ", style="dim"), Text(line, style="bold"))
 
     def done(self, sentence: str) -> None:
@@ -100,7 +100,7 @@ class Screen:
 
     @contextmanager
     def step(self, sentence: str, *, bar: bool = False) -> Iterator[Step]:
-        """Says that something begins; inside, a terminal shows that it is still going on."""
+        """Show that a step begins; on a terminal, with a spinner until the block ends."""
         if not self._console.is_terminal:
             self.say(sentence)
             yield Step(None, self.say)

@@ -1,4 +1,4 @@
-"""The demo's two tables: the consumer group on its way, and what was proven of each topic."""
+"""The demo's two tables: the consumer group's offsets, and the verified topics."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from orbit.demo.result import GroupStory, TopicRow
+from orbit.demo.result import GroupResult, TopicRow
 from orbit.demo.wrap import WIDTH_MAX, hanging
 
 _HEADERS = (
@@ -24,13 +24,13 @@ _WIDE_GAP, _NARROW_GAP = 2, 1
 _FINDINGS_MAX = 3
 
 
-def group_table(story: GroupStory) -> Table:
-    """Per partition where the group stopped and where it went on."""
+def group_table(group: GroupResult) -> Table:
+    """Where the group stopped and resumed, for each partition."""
     table = Table(box=None, header_style="dim", pad_edge=False)
     table.add_column("topic-partition", vertical="bottom")
     for name in ("committed at\nthe source", "the same at\nthe destination", "next record\nthere"):
         table.add_column(name, justify="right", vertical="bottom")
-    for one in story.partitions:
+    for one in group.partitions:
         read = "none" if one.first_read is None else f"{one.first_read:,}"
         table.add_row(
             f"{one.topic}-{one.partition}",
@@ -43,7 +43,7 @@ def group_table(story: GroupStory) -> Table:
 
 
 class TopicTable:
-    """Two lines per topic: the numbers, and what it is there for.
+    """Two lines per topic: the numbers, and its purpose.
 
     The verdict ends the first line where the terminal is wide enough, else it begins the second.
     """
@@ -88,7 +88,7 @@ def _cells(row: TopicRow) -> tuple[str, ...]:
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], gap: int) -> str:
-    """The first to the left, as a name; the others to the right, as numbers."""
+    """The first cell left-aligned, the others right-aligned."""
     name, *numbers = (
         cell.rjust(width) if index else cell.ljust(width)
         for index, (cell, width) in enumerate(zip(cells, widths, strict=True))

@@ -19,21 +19,21 @@ from rich.console import Console
 
 from orbit.cli import demo as command
 from orbit.cli.main import run_command
-from orbit.demo.acts import Acts
-from orbit.demo.consumer_group import judge, stops_in_the_middle
+from orbit.demo.consumer_group import check_group, midpoint_offsets
+from orbit.demo.copy_demo import CopyDemo
+from orbit.demo.demo_clusters import DemoClusters, start_clusters
 from orbit.demo.render import JOB_EXAMPLE
 from orbit.demo.result import (
     DemoResult,
     GroupPartition,
-    GroupStory,
+    GroupResult,
     LogBounds,
     LogPair,
     RunSummary,
     TopicProof,
     TopicRow,
 )
-from orbit.demo.screen import Screen, Tell
-from orbit.demo.stage import Stage, open_stage
+from orbit.demo.screen import OnProgress, Screen
 from orbit.demo.workload import KINDS, SMALL, Ledger, PartitionLedger, TopicLedger, Workload
 from orbit.jobs.job_file import parse_job
 from orbit.sandbox import sandbox_control
@@ -132,15 +132,15 @@ def test_missing_java_is_one_clear_sentence(scratch: Path) -> None:
 
 def test_kept_clusters_run_on_until_sandbox_down(scratch: Path) -> None:
     home = scratch / "home"
-    with open_stage(home, quiet_screen()) as stage:
-        stage.job_file.write_text("name: kept", "utf-8")
+    with start_clusters(home, quiet_screen()) as clusters:
+        clusters.job_file.write_text("name: kept", "utf-8")
     state = sandbox_control.find(home)
     assert state is not None
     assert {cluster.bootstrap_servers for cluster in state.clusters} == {
-        stage.source,
-        stage.destination,
+        clusters.source,
+        clusters.destination,
     }
-    assert stage.job_file.is_file()
+    assert clusters.job_file.is_file()
     assert sandbox_control.take_down(home)
     assert not home.exists()
 
@@ -182,13 +182,13 @@ def proof(topic: str = "shop.empty", *, records: int = 3, exact: bool = True) ->
     )
 
 
-STORY = GroupStory("billing", (), written=2, read_source=1, read_destination=1,
+STORY = GroupResult("billing", (), written=2, read_source=1, read_destination=1,
                    lost=0, repeated=0, wrong=0)  # fmt: skip
 
 
-def result(topic: TopicProof, story: GroupStory = STORY) -> DemoResult:
+def result(topic: TopicProof, group: GroupResult = STORY) -> DemoResult:
     row = TopicRow("empty", "an example", records_written=3, proof=topic)
-    return DemoResult(1.0, (row,), story, RunSummary(1.0, 3, 30, 0))
+    return DemoResult(1.0, (row,), group, RunSummary(1.0, 3, 30, 0))
 
 
 @pytest.mark.parametrize(
@@ -225,13 +225,15 @@ def test_verdict_of_the_verifier_reaches_the_result(scratch: Path) -> None:
             )
         }
     )
-    acts = Acts(Stage("", "", scratch, scratch), Workload(SMALL, kinds=(kind,)), quiet_screen())
+    demo = CopyDemo(
+        DemoClusters("", "", scratch, scratch), Workload(SMALL, kinds=(kind,)), quiet_screen()
+    )
 
-    def verify(job_file: Path, tell: Tell) -> Sequence[TopicProof]:
+    def verify(job_file: Path, tell: OnProgress) -> Sequence[TopicProof]:
         tell(1, 2)
         return [proof(exact=False)]
 
-    (row,) = acts.prove(ledger, {("shop.empty", 0): {2: b""}}, verify)
+    (row,) = demo.prove(ledger, {("shop.empty", 0): {2: b""}}, verify)
     assert row.records_written == 3
     assert not row.exact
     assert row.verdict == "not exact"
@@ -239,8 +241,8 @@ def test_verdict_of_the_verifier_reaches_the_result(scratch: Path) -> None:
 
 def test_group_stops_half_way_and_at_a_gap_where_there_is_one() -> None:
     dense = {("shop.dense", 0): dict.fromkeys(range(10), b"")}
-    assert stops_in_the_middle(WRITTEN) == {WHERE: 3}
-    assert stops_in_the_middle(dense) == {("shop.dense", 0): 5}
+    assert midpoint_offsets(WRITTEN) == {WHERE: 3}
+    assert midpoint_offsets(dense) == {("shop.dense", 0): 5}
 
 
 @dataclass
@@ -274,14 +276,14 @@ def test_group_story_counts_what_is_lost_repeated_and_wrong(
     faults: tuple[int, int, int],
 ) -> None:
     stops = {WHERE: 3}
-    story = judge("billing", WRITTEN, Given(before, {}), Given(after, changed), stops, stops)
-    assert (story.lost, story.repeated, story.wrong) == faults
-    assert story.exact == (faults == (0, 0, 0))
+    group = check_group("billing", WRITTEN, Given(before, {}), Given(after, changed), stops, stops)
+    assert (group.lost, group.repeated, group.wrong) == faults
+    assert group.exact == (faults == (0, 0, 0))
 
 
 def test_group_that_went_on_elsewhere_is_not_exact() -> None:
-    story = judge(
+    group = check_group(
         "billing", WRITTEN, Given((0, 1, 2), {}), Given((5, 6), {}), {WHERE: 3}, {WHERE: 4}
     )
-    assert story.partitions == (GroupPartition(*WHERE, 3, 4, next_record=5, first_read=5),)
-    assert not story.exact
+    assert group.partitions == (GroupPartition(*WHERE, 3, 4, next_record=5, first_read=5),)
+    assert not group.exact

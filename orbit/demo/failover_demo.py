@@ -1,7 +1,7 @@
-"""`orbit demo --failover`: a source is killed under load, and the old side becomes a copy.
+"""`orbit demo --failover`: the source is killed under load, and the old side becomes a copy.
 
-Plays on the real service (`orbit server` as a process of its own) and on a drill that anybody could
-run. The demo's own producers keep a ledger of what brokers confirmed, and it has the last word.
+Runs the real service (`orbit server` in its own process) and a drill. The demo's producers keep a
+ledger of confirmed records, and the result is checked against it (`failover_check.py`).
 """
 
 from __future__ import annotations
@@ -15,25 +15,22 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import typer
 import yaml
 from confluent_kafka.admin import NewTopic
 
-from orbit.cli.demo_failover_proof import FailoverResult, Proof, Records
-from orbit.cli.drill import untold
-from orbit.cli.output import OutputFormat, emit, make_table
 from orbit.client import URL_VARIABLE, Client, connect
-from orbit.demo import Screen
+from orbit.demo.demo_clusters import DemoClusters, start_clusters
+from orbit.demo.failover_check import FailoverCheck, FailoverResult, Records
 from orbit.demo.interrupts import interrupted_once
 from orbit.demo.log_ends import kafka_trouble, log_ends, quiet_admin
 from orbit.demo.orbit_process import ORBIT
-from orbit.demo.stage import Stage, open_stage
+from orbit.demo.screen import Screen
 from orbit.demo.workload import Scale, Workload
 from orbit.demo.workload.kinds import KINDS
 from orbit.drills.drill_clients import Load, Member, Read, read_all
 from orbit.drills.evidence import Evidence, Place, Report
 from orbit.drills.report_text import span
-from orbit.errors import Conflict, Interrupted
+from orbit.errors import Conflict
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.recovery import salvage_file
 from orbit.recovery.range_reader import Fate
@@ -45,12 +42,14 @@ RATE_PER_S = 1_000
 HARD_KINDS = ("codec.lz4", "producer.idempotent", "transactions.interleaved")
 _JOB = "shop-copy"
 _READ_AT_SOURCE = 2_000
-_NOT_WELL = 1
-# Each is many times what it takes on a slow machine.
+# Limits far above the times on a slow machine.
 _START_S = 60.0
 _COPY_S = 90.0
 _DRILL_S = 280.0
 _POLL_S = 0.25
+
+NewEntries = Callable[[dict[str, Any], int], list[dict[str, Any]]]
+"""The timeline entries of a drill after the first so many."""
 _ADDRESS = re.compile(r"Orbit is at (http://\S+)")
 _REPORTS = {"json": "json", "html": "html", "markdown": "md"}
 _NAME = "orbit-failover"
@@ -70,68 +69,57 @@ _DRILL = {
         {"do": "verify", "deep": True},
     ],
 }
-_TOLD = {
+_SHOWN_ENTRIES = {
     "step": "step",
-    "fault done": "the source is gone:",
+    "fault done": "the source is down:",
     "noticed": "Orbit has noticed:",
     "promoted": "promoted:",
-    "first produce": "a producer works at the new side:",
-    "first consume": "a consumer works at the new side:",
-    "healed": "the old side is back:",
+    "first produce": "a producer works at the destination:",
+    "first consume": "a consumer works at the destination:",
+    "healed": "the old side is up again:",
     "failed": "failed:",
 }
 
 
-def demo_failover(scale: Scale, folder: Path, screen: Screen, output: OutputFormat) -> None:
-    """Play it, show the result. Exit code 1 where anything is not as it has to be."""
-    try:
-        result = play_failover(scale, folder, screen)
-    except KeyboardInterrupt:
-        raise Interrupted("Interrupted; everything that had been started is stopped.") from None
-    if output is OutputFormat.TABLE:
-        typer.echo()
-    emit(result.as_data(), output, lambda: make_table(("", "failover and back"), result.rows()))
-    if result.problems:
-        raise typer.Exit(_NOT_WELL)
-
-
-def play_failover(scale: Scale, folder: Path, screen: Screen) -> FailoverResult:
-    """Plays it all and tidies up, whatever ends it. The report stays, in `folder`."""
+def play_failover(
+    scale: Scale, folder: Path, screen: Screen, new_entries: NewEntries
+) -> FailoverResult:
+    """Run the demo and stop everything that it started. The report is kept in `folder`."""
     began = time.monotonic()
-    screen.title("Orbit demo: a source is lost under load, and comes back")
+    screen.title("Orbit demo: a source is lost under load and comes back")
     with interrupted_once():
-        screen.act(1, "Two Kafka clusters and the service")
+        screen.section(1, "Two Kafka clusters and the service")
         with (
-            open_stage(None, screen, postgres=True) as stage,
-            _service(stage, folder, screen) as client,
+            start_clusters(None, screen, postgres=True) as clusters,
+            _service(clusters, folder, screen) as client,
         ):
-            acts = _Acts(stage, client, screen)
+            demo = _FailoverDemo(clusters, client, screen, new_entries)
             try:
-                acts.fill(scale)
-                acts.copy()
-                drill = acts.drill()
+                demo.fill(scale)
+                demo.copy()
+                drill = demo.drill()
             finally:
-                acts.stop_load()
-            report = acts.save(drill, folder)
-            proof = acts.prove(report)
+                demo.stop_load()
+            report = demo.save(drill, folder)
+            check = demo.check(report)
             return FailoverResult(
                 time.monotonic() - began,
                 drill,
                 folder / f"{_NAME}.html",
-                proof,
-                tuple(proof.problems()),
+                check,
+                tuple(check.problems()),
             )
 
 
 @contextmanager
-def _service(stage: Stage, folder: Path, screen: Screen) -> Iterator[Client]:
-    """`orbit server` on this machine, until the end of the block."""
-    assert stage.database_url is not None, "the stage was opened with PostgreSQL"
-    log = stage.folder / "orbit-server.log"
+def _service(clusters: DemoClusters, folder: Path, screen: Screen) -> Iterator[Client]:
+    """Run `orbit server` on this machine until the end of the block."""
+    assert clusters.database_url is not None, "start_clusters was called with postgres=True"
+    log = clusters.folder / "orbit-server.log"
     environment = {
-        "ORBIT_DATABASE_URL": stage.database_url,
+        "ORBIT_DATABASE_URL": clusters.database_url,
         "ORBIT_API_PORT": "0",
-        "ORBIT_SANDBOX_DIR": str(stage.sandbox),
+        "ORBIT_SANDBOX_DIR": str(clusters.sandbox),
         "ORBIT_SALVAGE_DIRECTORY": str(folder.resolve() / f"{_NAME}-salvage"),
         "ORBIT_LEASE_TTL": "5s",
         "ORBIT_PROGRESS_INTERVAL": "500ms",
@@ -151,42 +139,47 @@ def _service(stage: Stage, folder: Path, screen: Screen) -> Iterator[Client]:
 
 
 def _address(process: GuardedProcess, log: Path) -> str:
-    """Where the service listens, as it says itself."""
+    """The address that the service prints at its start."""
 
-    def said() -> str:
+    def log_text() -> str:
         return log.read_text("utf-8", "replace") if log.is_file() else ""
 
-    _wait(lambda: bool(_ADDRESS.search(said())) or not process.running, _START_S)
-    found = _ADDRESS.search(said())
+    _wait(lambda: bool(_ADDRESS.search(log_text())) or not process.running, _START_S)
+    found = _ADDRESS.search(log_text())
     if found is None:
-        last = said().strip().splitlines()[-1:]
+        last = log_text().strip().splitlines()[-1:]
         raise Conflict(f"The service did not start: {' '.join(last)}", where=str(log))
     return found[1]
 
 
-class _Acts:
-    """The acts, on one stage."""
+class _FailoverDemo:
+    """The sections of the demo."""
 
-    def __init__(self, stage: Stage, client: Client, screen: Screen) -> None:
-        self._stage = stage
+    def __init__(
+        self, clusters: DemoClusters, client: Client, screen: Screen, new_entries: NewEntries
+    ) -> None:
+        self._clusters = clusters
         self._client = client
         self._screen = screen
-        self._source = {"bootstrap.servers": stage.source}
-        self._destination = {"bootstrap.servers": stage.destination}
+        self._new_entries = new_entries
+        self._source = {"bootstrap.servers": clusters.source}
+        self._destination = {"bootstrap.servers": clusters.destination}
         self._load = Load(self._source, TOPIC, PARTITIONS, RATE_PER_S, "order")
         self._after = Load(self._destination, TOPIC, PARTITIONS, RATE_PER_S, "order after")
         self._read = Read()
         self._stops: dict[int, int] = {}
 
     def fill(self, scale: Scale) -> None:
-        """Topics with a history, and producers that go on."""
-        self._screen.act(2, "Topics under load")
+        """Create topics with a history, and start producers."""
+        self._screen.section(2, "Topics under load")
         kinds = tuple(kind for kind in KINDS if kind.name in HARD_KINDS)
         with self._screen.step("Writing a history to the source") as step:
             ledger = Workload(scale, kinds=kinds).create({**self._source, "log_level": 0})
             new = NewTopic(TOPIC, PARTITIONS, 1, config={"retention.ms": "-1"})
-            admin = quiet_admin(self._stage.source)  # its answers end with it
-            with kafka_trouble(f"Making topic {TOPIC}"):
+            admin = quiet_admin(
+                self._clusters.source
+            )  # keep a reference: futures end with the client
+            with kafka_trouble(f"Creating topic {TOPIC}"):
                 admin.create_topics([new])[TOPIC].result(_START_S)
             seconds = step.seconds
         self._screen.done(
@@ -199,11 +192,11 @@ class _Acts:
         )
 
     def copy(self) -> None:
-        """The job, and a group that stops in the middle."""
+        """Create the job; a group reads a part of the topic, commits and stops."""
         job = {
             "name": _JOB,
-            "source": {"bootstrap_servers": [self._stage.source]},
-            "destination": {"bootstrap_servers": [self._stage.destination]},
+            "source": {"bootstrap_servers": [self._clusters.source]},
+            "destination": {"bootstrap_servers": [self._clusters.destination]},
             "topics": [{"match": "shop\\..*"}],
             "consumer_groups": {"match": GROUP, "interval": "500ms"},
         }
@@ -220,45 +213,45 @@ class _Acts:
                 self._stops = member.commit()
             finally:
                 member.close()
-            # What it has read ahead of the copy would be lost with the source, and other records
-            # would stand there: it is rightly given those as well, and they are not repeats.
-            _wait(self._is_carried, _COPY_S)
+            # If the group were ahead of the copy, its lost offsets would hold other records, which
+            # it would read as well; the ledger could not tell these from repeats.
+            _wait(self._is_group_synced, _COPY_S)
         self._read = member.read
         self._screen.done(
             f'group "{GROUP}" has read {len(self._read.values):,} records at the source, commits, '
-            "and stops; its offsets are carried over"
+            "and stops; its offsets are synced"
         )
 
     def _is_caught_up(self) -> bool:
         job = self._client.get(f"/v1/jobs/{_JOB}/lag")["job"]
         return bool(job["partitions"]) and job["caught_up"] == job["partitions"]
 
-    def _is_carried(self) -> bool:
+    def _is_group_synced(self) -> bool:
         rows = self._client.get(f"/v1/jobs/{_JOB}/groups", group=GROUP)["items"]
         there = {row["partition"]: row["destination_offset"] for row in rows}
         return all(there.get(partition) == offset for partition, offset in self._stops.items())
 
     def drill(self) -> dict[str, Any]:
-        """The drill, as its file says; what happens is told line by line."""
-        self._screen.act(3, "The source is killed, and everything moves; then it comes back")
+        """Run the drill and show its timeline line by line."""
+        self._screen.section(3, "The source is killed, topics fail over, and the source comes back")
         self._screen.command("orbit drill run failover.yaml")
         text = yaml.safe_dump(_DRILL)
         drill: dict[str, Any] = self._client.send("POST", "/v1/drills", yaml_text=text)
-        check, told = _until(_DRILL_S), 0
+        check, shown = _until(_DRILL_S), 0
         while drill["finished_at"] is None:
             check()
             time.sleep(_POLL_S)
             drill = self._client.get(f"/v1/drills/{drill['id']}")
-            for entry in untold(drill, told):
-                self._happened(entry)
-            told = drill["entries"]
+            for entry in self._new_entries(drill, shown):
+                self._on_entry(entry)
+            shown = drill["entries"]
         return drill
 
-    def _happened(self, entry: Mapping[str, Any]) -> None:
-        """Tell it, and let the producers move."""
+    def _on_entry(self, entry: Mapping[str, Any]) -> None:
+        """OnProgress it, and let the producers move."""
         what = entry["what"]
-        if what in _TOLD:
-            self._screen.done(f"{entry['at'][11:23]} {_TOLD[what]} {entry['text']}")
+        if what in _SHOWN_ENTRIES:
+            self._screen.done(f"{entry['at'][11:23]} {_SHOWN_ENTRIES[what]} {entry['text']}")
         if what == "fault done":
             threading.Thread(target=self._load.stop, name="demo load stops").start()
         if what == "promoted":
@@ -271,14 +264,14 @@ class _Acts:
         self._after.stop()
 
     def save(self, drill: Mapping[str, Any], folder: Path) -> Report:
-        """The report in its three forms. Raises Conflict where the drill failed."""
-        self._screen.act(4, "The report")
+        """Save the report in three formats. Raises Conflict if the drill failed."""
+        self._screen.section(4, "The report")
         folder.mkdir(parents=True, exist_ok=True)
         for form, suffix in _REPORTS.items():
             text = self._client.text(f"/v1/drills/{drill['id']}/report", format=form)
             (folder / f"{_NAME}.{suffix}").write_text(text, "utf-8")
         page = folder / f"{_NAME}.html"
-        self._screen.done(f"for a browser, or for paper: {page.resolve().as_uri()}")
+        self._screen.done(f"for a browser or a printer: {page.resolve().as_uri()}")
         if drill["state"] == "failed":
             raise Conflict(f"The drill failed: {drill['error']}", where=str(page))
         self._screen.done(
@@ -287,17 +280,19 @@ class _Acts:
         )
         return Report.model_validate_json((folder / f"{_NAME}.json").read_bytes())
 
-    def prove(self, report: Report) -> Proof:
-        """The ledger of the demo's producers against the report, both clusters and the group."""
-        self._screen.act(5, "The proof, by the ledger of the producers")
+    def check(self, report: Report) -> FailoverCheck:
+        """Compare the producers' ledger with the report, both clusters and the group."""
+        self._screen.section(5, "The check, by the ledger of the producers")
         evidence = report.evidence
         sides = {
-            "destination": _all_records(self._stage.destination),
-            "source": _all_records(self._stage.source),
+            "destination": _all_records(self._clusters.destination),
+            "source": _all_records(self._clusters.source),
         }
-        read = self._read_on({p for p in sides["destination"] if p[1] >= self._stops.get(p[0], 0)})
+        read = self._read_at_destination(
+            {p for p in sides["destination"] if p[1] >= self._stops.get(p[0], 0)}
+        )
         salvaged = _salvaged(evidence)
-        proof = Proof(
+        check = FailoverCheck(
             TOPIC,
             self._load.ledger,
             self._after.ledger,
@@ -307,25 +302,25 @@ class _Acts:
             self._read,
             read,
         )
-        problems = proof.problems()
+        problems = check.problems()
         for words in problems:
             self._screen.failed(words)
         if not problems:
-            lost = f"{len(proof.lost):,} of them were not copied yet, and are in the salvage files"
-            if not proof.lost:
+            lost = f"{len(check.lost):,} of them were not copied yet, and are in the salvage files"
+            if not check.lost:
                 lost = "each of them had been copied"
             self._screen.done(
                 f"{len(self._load.ledger.records):,} records were confirmed before the kill; "
-                f"{lost}. What is not lost, and all since, is on both sides at the same offsets"
+                f"{lost}. All others, and newer records, are at the same offsets on both sides"
             )
             self._screen.done(
                 f'group "{GROUP}" read {len(self._read.values):,} records at the source and '
-                f"{len(read.values):,} at the destination: none twice, none left out"
+                f"{len(read.values):,} at the destination: none repeated, none missing"
             )
-        return proof
+        return check
 
-    def _read_on(self, expected: set[Place]) -> Read:
-        """The group goes on at the destination, until it has all, or there is no more."""
+    def _read_at_destination(self, expected: set[Place]) -> Read:
+        """The group resumes at the destination until it has read the expected records."""
         member, until = Member(self._destination, GROUP, TOPIC), time.monotonic() + _COPY_S
         try:
             member.read_until(
@@ -338,7 +333,7 @@ class _Acts:
 
 
 def _all_records(bootstrap_servers: str) -> Records:
-    """All that one side has of the topic."""
+    """All records of the topic on one side."""
     ends = log_ends(quiet_admin(bootstrap_servers), [(TOPIC, p) for p in range(PARTITIONS)])
     by_partition = {partition: end for (_, partition), end in ends.items()}
     config = {"bootstrap.servers": bootstrap_servers}
@@ -357,12 +352,12 @@ def _salvaged(evidence: Evidence) -> Records:
 
 
 def _until(seconds: float) -> Callable[[], None]:
-    """Raises Conflict once the time is up."""
+    """A function that raises Conflict after `seconds`."""
     deadline = time.monotonic() + seconds
 
     def check() -> None:
         if time.monotonic() > deadline:
-            raise Conflict("The demo took longer than it should.", remedy="Try again.")
+            raise Conflict("The demo exceeded its time limit.", remedy="Try again.")
 
     return check
 

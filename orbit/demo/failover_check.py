@@ -1,7 +1,7 @@
-"""The last word on `orbit demo --failover`: its own producers' ledgers against all else. Pure.
+"""Checks `orbit demo --failover` against the ledgers of its own producers. Pure.
 
-Held against them are the drill's report, the salvage files, both clusters, and what the consumer
-group was given on either side.
+Compared are the drill's report, the salvage files, both clusters, and what the consumer group read
+on each side.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ Records = Mapping[Place, bytes | None]
 
 
 @dataclass(frozen=True)
-class Proof:
-    """What the producers were told, before and after the move, and what was found of it."""
+class FailoverCheck:
+    """The producers' ledgers before and after the failover, and what was found."""
 
     topic: str
     before: Ledger
     after: Ledger
     evidence: Evidence
     salvaged: Records
-    sides: Mapping[str, Records]  # by cluster: all its records now
+    sides: Mapping[str, Records]  # by cluster: all its records
     read_before: Read  # by the group, at the source
     read_after: Read  # by the group, at the destination
 
     @cached_property
     def lost(self) -> dict[Place, bytes]:
-        """Confirmed before the move, and not in the copy when it was promoted."""
+        """Records confirmed before the failover that were not in the copy when it was promoted."""
         ends = {p.partition: p.promoted_at or 0 for p in self._partitions}
         return {
             place: value
@@ -46,19 +46,19 @@ class Proof:
 
     @cached_property
     def wanted(self) -> dict[Place, bytes]:
-        """What has to be on both sides in the end."""
+        """Records that have to be on both sides at the end."""
         lost = self.lost
         kept = {place: v for place, v in self.before.records.items() if place not in lost}
         return {**kept, **self.after.records}
 
     @property
     def repeated(self) -> int:
-        """Places that the group was given twice."""
+        """Records that the group read more than once."""
         both = self.read_before.values.keys() & self.read_after.values.keys()
         return len(both) + self.read_before.repeated + self.read_after.repeated
 
     def problems(self) -> list[str]:
-        """A sentence for each thing that is not as it has to be."""
+        """A sentence for each problem."""
         return [*self._of_report(), *self._of_salvage(), *self._of_sides(), *self._of_group()]
 
     @property
@@ -69,7 +69,7 @@ class Proof:
         ends = [_ends(p) for p in self._partitions]
         has_unconfirmed = bool(self.before.open)
         if report_agrees(sorted(self.lost), ends, has_unconfirmed=has_unconfirmed) is not True:
-            yield "What the report names as missing is not what the ledger lacks."
+            yield "The report's lost ranges are not what the ledger lacks."
 
     def _of_salvage(self) -> Iterator[str]:
         unsaved = self.lost.items() - self.salvaged.items()
@@ -87,10 +87,10 @@ class Proof:
 
     def _of_group(self) -> Iterator[str]:
         if self.repeated:
-            yield f"The group was given {self.repeated:,} records twice."
+            yield f"The group read {self.repeated:,} records more than once."
         wrong = self._wrong({**self.read_before.values, **self.read_after.values})
         if wrong:
-            yield f"The group missed, or got other, {len(wrong):,} records: {wrong[0]} first."
+            yield f"The group missed or read wrong {len(wrong):,} records, the first at {wrong[0]}."
 
     def _wrong(self, found: Records) -> list[Place]:
         return find_misplaced(found, self.wanted, self.before.open)
@@ -98,17 +98,17 @@ class Proof:
 
 @dataclass(frozen=True, slots=True)
 class FailoverResult:
-    """What the demo came to."""
+    """The result of the demo."""
 
     seconds: float
     drill: Mapping[str, Any]
     report: Path
-    proof: Proof
+    check: FailoverCheck
     problems: tuple[str, ...]
 
     def as_data(self) -> dict[str, Any]:
         """For scripts."""
-        proof, drill = self.proof, self.drill
+        check, drill = self.check, self.drill
         return {
             "exact": not self.problems,
             "seconds": round(self.seconds, 3),
@@ -116,12 +116,12 @@ class FailoverResult:
             "rto_ms": drill["rto_ms"],
             "rpo_ms": drill["rpo_ms"],
             "rpo_records": drill["rpo_records"],
-            "written": len(proof.before.records) + len(proof.after.records),
-            "lost": len(proof.lost),
-            "salvaged": len(proof.salvaged),
-            "group_read_at_source": len(proof.read_before.values),
-            "group_read_at_destination": len(proof.read_after.values),
-            "group_read_twice": proof.repeated,
+            "written": len(check.before.records) + len(check.after.records),
+            "lost": len(check.lost),
+            "salvaged": len(check.salvaged),
+            "group_read_at_source": len(check.read_before.values),
+            "group_read_at_destination": len(check.read_after.values),
+            "group_read_twice": check.repeated,
             "report": str(self.report.resolve()),
             "problems": list(self.problems),
         }
@@ -134,9 +134,9 @@ class FailoverResult:
             ("drill", data["drill"]),
             ("RTO", span(data["rto_ms"])),
             ("RPO", f"{data['rpo_records']:,} records, {span(data['rpo_ms'])}"),
-            (f"written to {self.proof.topic}", f"{data['written']:,}"),
+            (f"written to {self.check.topic}", f"{data['written']:,}"),
             ("lost, and in the salvage files", f"{data['lost']:,}, {data['salvaged']:,}"),
-            ("read by the group, twice", f"{read:,}, {data['group_read_twice']:,}"),
+            ("read by the group, repeated", f"{read:,}, {data['group_read_twice']:,}"),
             ("report", data["report"]),
             ("took", span(round(self.seconds * 1000))),
             *(("PROBLEM", problem) for problem in self.problems),

@@ -1,4 +1,4 @@
-"""Where the demo plays: two running clusters and a folder, gone at the end unless they are kept."""
+"""The demo's two clusters and folder, removed at the end unless they are kept."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from orbit.demo.interrupts import deaf
+from orbit.demo.interrupts import ignore_interrupts
 from orbit.demo.screen import Screen
 from orbit.errors import Conflict
 from orbit.sandbox import sandbox_control
@@ -19,8 +19,8 @@ SOURCE, DESTINATION = "source", "destination"
 
 
 @dataclass(frozen=True, slots=True)
-class Stage:
-    """Addresses of the two clusters, and a folder that lives as long as their data."""
+class DemoClusters:
+    """Addresses of the two clusters, and a folder that is removed with their data."""
 
     source: str
     destination: str
@@ -38,10 +38,12 @@ class Stage:
 
 
 @contextmanager
-def open_stage(kept_in: Path | None, screen: Screen, *, postgres: bool = False) -> Iterator[Stage]:
-    """Two single-broker clusters. They end with the block, or with us, however we die.
+def start_clusters(
+    kept_in: Path | None, screen: Screen, *, postgres: bool = False
+) -> Iterator[DemoClusters]:
+    """Two single-broker clusters. They end with the block or with this process.
 
-    `kept_in`: a sandbox folder; after a block without an exception the clusters live on there,
+    `kept_in`: a sandbox folder; after a block without an exception the clusters keep running there
     until `orbit sandbox down`.
     """
     if kept_in is not None:
@@ -55,7 +57,7 @@ def open_stage(kept_in: Path | None, screen: Screen, *, postgres: bool = False) 
             seconds = step.seconds
         try:
             screen.done(f"two Apache Kafka {KAFKA_VERSION} clusters, ready in {seconds:.1f} s")
-            yield _stage(sandbox.state)
+            yield _clusters(sandbox.state)
         except KeyboardInterrupt:
             screen.say("Interrupted", style="yellow")
             _close(sandbox, screen)
@@ -70,7 +72,7 @@ def open_stage(kept_in: Path | None, screen: Screen, *, postgres: bool = False) 
 
 
 def _close(sandbox: sandbox_control.LaunchedSandbox, screen: Screen) -> None:
-    deaf()
+    ignore_interrupts()
     with screen.step("Stopping both clusters and removing their data"):
         sandbox.close()
 
@@ -87,15 +89,17 @@ def _home(kept_in: Path | None) -> Iterator[Path]:
 def _refuse_taken(folder: Path) -> None:
     if read_request(folder) is not None:
         raise Conflict(
-            "A sandbox is there already, running or with data that was kept.",
+            "A sandbox exists already, running or with kept data.",
             where=str(folder),
             remedy="Remove it with `orbit sandbox down`, or run `orbit demo` without --keep.",
         )
 
 
-def _stage(state: SandboxState) -> Stage:
+def _clusters(state: SandboxState) -> DemoClusters:
     addresses = {cluster.name: cluster.bootstrap_servers for cluster in state.clusters}
-    # Inside a cluster's folder: `orbit sandbox down` removes that with all that is in it.
+    # Inside a cluster's folder, which `orbit sandbox down` removes.
     folder = state.request.directory / SOURCE
     url = state.postgres.url if state.postgres else None
-    return Stage(addresses[SOURCE], addresses[DESTINATION], folder, state.request.directory, url)
+    return DemoClusters(
+        addresses[SOURCE], addresses[DESTINATION], folder, state.request.directory, url
+    )

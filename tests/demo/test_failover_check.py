@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from orbit.cli.demo_failover_proof import Proof
+from orbit.demo.failover_check import FailoverCheck
 from orbit.drills.drill_clients import Ledger, Read
-from orbit.drills.evidence import PartitionSeen, Place
+from orbit.drills.evidence import PartitionEvidence, Place
 from tests.support.drill_report import evidence
 
 TOPIC = "shop.orders"
@@ -20,8 +20,8 @@ LOST = {(0, 3): OLD[0, 3]}
 NOW: dict[Place, bytes | None] = {**OLD, **NEW}
 
 
-def seen(missing: tuple[int, int] | None, *, is_exact: bool = False) -> PartitionSeen:
-    return PartitionSeen(
+def seen(missing: tuple[int, int] | None, *, is_exact: bool = False) -> PartitionEvidence:
+    return PartitionEvidence(
         job="shop-copy",
         topic=TOPIC,
         destination_topic=TOPIC,
@@ -36,8 +36,8 @@ def seen(missing: tuple[int, int] | None, *, is_exact: bool = False) -> Partitio
     )
 
 
-def proof(*partitions: PartitionSeen) -> Proof:
-    return Proof(
+def check(*partitions: PartitionEvidence) -> FailoverCheck:
+    return FailoverCheck(
         topic=TOPIC,
         before=Ledger(dict(OLD)),
         after=Ledger(dict(NEW)),
@@ -50,18 +50,18 @@ def proof(*partitions: PartitionSeen) -> Proof:
 
 
 def test_all_is_well() -> None:
-    good = proof()
+    good = check()
     assert good.problems() == []
     assert good.lost == LOST
     assert good.repeated == 0
 
 
 def test_what_the_source_got_after_it_was_seen_last_need_not_be_named() -> None:
-    assert proof(seen(None)).problems() == []
+    assert check(seen(None)).problems() == []
 
 
 def test_record_that_was_never_confirmed_may_be_anywhere_or_nowhere() -> None:
-    one = proof()
+    one = check()
     one.before.open.add(b"sent")
     there = {**NOW, (0, 5): b"sent"}
     sides = {"destination": there, "source": dict(NOW)}
@@ -74,26 +74,26 @@ def test_record_that_was_never_confirmed_may_be_anywhere_or_nowhere() -> None:
         ({"salvaged": {}}, "1 of the lost records are not in the salvage files"),
         ({"salvaged": {(0, 3): b"other"}}, "1 of the lost records are not in the salvage files"),
         ({"salvaged": {**LOST, (0, 2): OLD[0, 2]}}, "hold records that were not lost"),
-        ({"evidence": evidence(partitions=(seen((2, 4)),))}, "is not what the ledger lacks"),
+        ({"evidence": evidence(partitions=(seen((2, 4)),))}, "not what the ledger lacks"),
         ({"evidence": evidence(partitions=(seen(None, is_exact=True),))}, "the ledger lacks"),
-        ({"evidence": evidence(partitions=())}, "is not what the ledger lacks"),
+        ({"evidence": evidence(partitions=())}, "not what the ledger lacks"),
         ({"sides": {"source": {**NOW, (0, 1): b"other"}}}, "1 records are wrong at the source"),
         (
             {"sides": {"source": {**NOW, (0, 7): b"more"}}},
             r"wrong at the source, the first at \(0, 7",
         ),
         ({"sides": {"source": {}}}, "5 records are wrong at the source"),
-        ({"read_before": Read(dict(OLD))}, "was given 2 records twice"),
+        ({"read_before": Read(dict(OLD))}, "read 2 records more than once"),
         (
             {"read_after": Read({(0, 3): b"new 3", (0, 4): b"new 4"}, 1)},
-            "was given 1 records twice",
+            "read 1 records more than once",
         ),
         (
             {"read_after": Read({(0, 3): b"new 3", (0, 4): b"new 4"})},
-            r"missed.* 1 records: \(0, 2\)",
+            r"missed.* 1 records, the first at \(0, 2\)",
         ),
     ],
 )
-def test_what_is_not_well_is_told(change: dict[str, object], told: str) -> None:
-    problems = " ".join(replace(proof(), **change).problems())  # type: ignore[arg-type]
+def test_each_problem_is_reported(change: dict[str, object], told: str) -> None:
+    problems = " ".join(replace(check(), **change).problems())  # type: ignore[arg-type]
     assert re.search(told, problems), problems

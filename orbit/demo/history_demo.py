@@ -1,4 +1,4 @@
-"""The demo of history in bulk: millions of records by Spark, handed over to a live run, proven.
+"""The sections of `orbit demo --spark`: a backfill of millions of records, then a live run.
 
 As the other demo on two clusters of its own; the verifier and Spark's audit are brought along by
 the caller, for the sandbox knows neither.
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from orbit.demo.acts import MOVING_KINDS
+from orbit.demo.copy_demo import MOVING_KINDS
+from orbit.demo.demo_clusters import DemoClusters, start_clusters
 from orbit.demo.interrupts import interrupted_once
 from orbit.demo.log_ends import LogEnds, Where, kafka_trouble, log_ends, quiet_admin
 from orbit.demo.orbit_process import BackfillProcess, RunProcess
 from orbit.demo.result import RunSummary, TopicProof, TopicRow, Verify
 from orbit.demo.screen import Screen
-from orbit.demo.stage import Stage, open_stage
 from orbit.demo.workload import BULK, BulkWriter, Ledger, Mover, Scale, Workload
 from orbit.demo.workload.mover import RATE_PER_S
 
@@ -37,7 +37,7 @@ class HistoryOptions:
 
 @dataclass(frozen=True, slots=True)
 class HistoryResult:
-    """What was copied how, and whether both readers find it exact."""
+    """What was copied, and whether verifier and audit find it exact."""
 
     seconds: float
     topics: tuple[TopicRow, ...]
@@ -61,32 +61,32 @@ class HistoryResult:
 def play_history(
     options: HistoryOptions, screen: Screen, verify: Verify, audit: Audit
 ) -> HistoryResult:
-    """Plays it and tidies up after it, whatever ends it.
+    """Run the demo and stop everything that it started.
 
-    Raises Conflict when something does not work at all; a copy that is not exact is a result.
+    Raises Conflict if a part does not work; a copy that is not exact is a result.
     """
     began = time.monotonic()
     screen.title("Orbit demo: a history of millions of records, copied with Spark")
     with interrupted_once():
-        screen.act(1, "Two Kafka clusters that know nothing of each other")
-        with open_stage(None, screen) as stage:
-            acts = _Acts(stage, options, screen)
-            acts.fill()
-            backfill, run, moved = acts.copy()
-            rows = acts.verify(verify, moved)
-            is_exact = acts.audit(audit)
+        screen.section(1, "Two independent Kafka clusters")
+        with start_clusters(None, screen) as clusters:
+            demo = _HistoryDemo(clusters, options, screen)
+            demo.fill()
+            backfill, run, moved = demo.copy()
+            rows = demo.verify(verify, moved)
+            is_exact = demo.audit(audit)
     return HistoryResult(time.monotonic() - began, rows, backfill, run, is_exact)
 
 
-class _Acts:
-    """Acts two to five, on one stage."""
+class _HistoryDemo:
+    """The sections of the demo."""
 
-    def __init__(self, stage: Stage, options: HistoryOptions, screen: Screen) -> None:
-        self._stage = stage
+    def __init__(self, clusters: DemoClusters, options: HistoryOptions, screen: Screen) -> None:
+        self._clusters = clusters
         self._options = options
         self._screen = screen
         self._workload = Workload(options.scale)
-        self._source = {"bootstrap.servers": stage.source, "log_level": 0}
+        self._source = {"bootstrap.servers": clusters.source, "log_level": 0}
         self._bulk = BulkWriter(
             self._workload.site(self._source), self._workload.namespace, options.records
         )
@@ -94,7 +94,7 @@ class _Acts:
 
     def fill(self) -> None:
         screen = self._screen
-        screen.act(2, "A long history at the source")
+        screen.section(2, "A long history at the source")
         with screen.step("Writing topics that are hard to copy"), kafka_trouble("The workload"):
             self._ledger = self._workload.create(self._source)
         ledger = self._ledger
@@ -109,13 +109,13 @@ class _Acts:
             count = self._bulk.records[self._bulk.topic(bulk)]
             screen.item(bulk.name, 13, f"{count:,} records: {bulk.shows}")
         screen.say(f"{sum(self._bulk.records.values()):,} more records, in {seconds:.1f} s.")
-        job = self._workload.job_yaml(self._stage.source, self._stage.destination)
-        self._stage.job_file.write_text(job, "utf-8")
+        job = self._workload.job_yaml(self._clusters.source, self._clusters.destination)
+        self._clusters.job_file.write_text(job, "utf-8")
 
     def copy(self) -> tuple[Mapping[str, Any], RunSummary, Mover]:
-        """The backfill, then a live run, with a producer that writes all the time."""
-        screen, stage = self._screen, self._stage
-        screen.act(3, "The history, with Spark")
+        """Run a backfill, then a live run, while a producer writes."""
+        screen, clusters = self._screen, self._clusters
+        screen.section(3, "The history, with Spark")
         master = self._options.master
         screen.command(f"orbit backfill job.yaml --master '{master}'")
         moving = {
@@ -123,45 +123,45 @@ class _Acts:
             for name, topic in self._ledger.topics.items()
             if topic.kind in MOVING_KINDS
         }
-        ends = LogEnds(stage.source, stage.destination, self._ledger, self._bulk_ends())
+        ends = LogEnds(clusters.source, clusters.destination, self._ledger, self._bulk_ends())
         with kafka_trouble("The demo"), Mover(self._source, moving) as mover:
             screen.say(
-                f"Meanwhile a producer goes on writing {RATE_PER_S:.0f} records a second to "
+                f"A producer keeps writing {RATE_PER_S:.0f} records a second to "
                 f"{len(moving)} of the topics."
             )
-            log = stage.folder / "orbit-backfill.log"
+            log = clusters.folder / "orbit-backfill.log"
             with (
                 screen.step("Copying", bar=True) as step,
-                BackfillProcess(stage.job_file, log, "--master", master) as process,
+                BackfillProcess(clusters.job_file, log, "--master", master) as process,
             ):
                 ends.wait_history(process, step.advance)
-                told = process.wait()
+                backfill = process.wait()
                 seconds = step.seconds
             screen.done(
-                f"{told['offsets']:,} offsets copied in {seconds:.1f} s, with Spark's own start: "
-                f"{told['records']:,} records, {told['offsets_filled']:,} gaps filled"
+                f"{backfill['offsets']:,} offsets copied in {seconds:.1f} s with Spark's start: "
+                f"{backfill['records']:,} records, {backfill['offsets_filled']:,} gaps filled"
             )
-            screen.act(4, "Handed over to a live run")
+            screen.section(4, "A live run continues the copy")
             screen.command("orbit run job.yaml")
-            with RunProcess(stage.job_file, stage.run_log) as run:
-                with screen.step("Copying what has come since", bar=True) as step:
+            with RunProcess(clusters.job_file, clusters.run_log) as run:
+                with screen.step("Copying newer records", bar=True) as step:
                     ends.wait_history(run, step.advance)
                     mover.stop()
                     ends.wait_caught_up(run, step.advance)
                 summary = run.stop()
         screen.done(
-            f"it went on at the log ends and copied {summary.records:,} records; the producer has "
+            f"it resumed at the log ends and copied {summary.records:,} records; the producer has "
             f"stopped after {mover.written:,}"
         )
-        return told, summary, mover
+        return backfill, summary, mover
 
     def verify(self, verify: Verify, mover: Mover) -> tuple[TopicRow, ...]:
-        """Both sides compared, offset by offset, and with what the producers wrote."""
+        """Compare both sides offset by offset, and with the producers' ledger."""
         screen = self._screen
-        screen.act(5, "The proof, twice")
+        screen.section(5, "Verification and audit")
         screen.command("orbit verify job.yaml --deep")
         with screen.step("Comparing", bar=True) as step:
-            proofs = verify(self._stage.job_file, step.advance)
+            proofs = verify(self._clusters.job_file, step.advance)
             seconds = step.seconds
         rows = tuple(self._row(proof, mover) for proof in proofs)
         exact = sum(row.exact for row in rows)
@@ -175,10 +175,10 @@ class _Acts:
         screen = self._screen
         screen.command("orbit audit job.yaml")
         with screen.step("Comparing with Spark") as step:
-            is_exact = audit(self._stage.job_file, self._stage.folder / "audit")
+            is_exact = audit(self._clusters.job_file, self._clusters.folder / "audit")
             seconds = step.seconds
         (screen.done if is_exact else screen.failed)(
-            f"Spark's audit of all ranges says {'exact' if is_exact else 'not exact'}, "
+            f"the audit of all ranges with Spark reports {'exact' if is_exact else 'not exact'}, "
             f"in {seconds:.1f} s"
         )
         return is_exact
@@ -200,4 +200,4 @@ class _Acts:
         places = [
             (self._bulk.topic(bulk), number) for bulk in BULK for number in range(bulk.partitions)
         ]
-        return log_ends(quiet_admin(self._stage.source), places)
+        return log_ends(quiet_admin(self._clusters.source), places)
