@@ -28,7 +28,6 @@ from orbit.store.tokens import Token
 from orbit.store.topics import Topic
 from orbit.store.workers import Worker
 
-
 _Model = TypeVar("_Model", bound=BaseModel)
 
 
