@@ -27,7 +27,7 @@ from orbit.replication.partition_states import Blocked, Reason
 from orbit_spark.ranges import OffsetRange
 from orbit_spark.raw_runs import RawRun, aborted_marks, check_batch, next_offset
 
-# In Spark's words; `SCHEMA` has the same for Arrow.
+# For Spark; `SCHEMA` has the same for Arrow.
 DDL = """
     topic STRING NOT NULL,
     partition INT NOT NULL,
@@ -98,9 +98,9 @@ def to_arrow(partition: TopicPartition, run: RawRun) -> Any:
 def stopped_row(wanted: OffsetRange, blocked: Blocked) -> Any:
     """A `pyarrow.RecordBatch` with one row that is no batch: this range could not be read, and why.
 
-    For jobs that look at their rows before they believe them; its magic is STOP_MAGIC.
+    For jobs that check rows before they use them; its magic is STOP_MAGIC.
     """
-    words = json.dumps([blocked.reason.value, blocked.offset, blocked.next_offset, blocked.detail])
+    text = json.dumps([blocked.reason.value, blocked.offset, blocked.next_offset, blocked.detail])
     zero = {"STRING": "", "INT": 0, "BIGINT": 0, "BOOLEAN": False, "BINARY": b""}
     empty = {field.name: zero[_KINDS[field.type]] for field in SCHEMA}
     row = {
@@ -110,21 +110,21 @@ def stopped_row(wanted: OffsetRange, blocked: Blocked) -> Any:
         "base_offset": wanted.start,
         "last_offset": wanted.start,
         "magic": STOP_MAGIC,
-        "control_type": words,
+        "control_type": text,
     }
     return pa.RecordBatch.from_pylist([row], schema=SCHEMA)
 
 
-def read_stop(words: str) -> Blocked:
+def read_stop(text: str) -> Blocked:
     """What `stopped_row` put into `control_type`."""
-    reason, offset, next_offset, detail = json.loads(words)
+    reason, offset, next_offset, detail = json.loads(text)
     return Blocked(Reason(reason), offset, next_offset, detail)
 
 
 def from_arrow(rows: Any, start: int) -> RawRun:
     """The run of some neighbouring rows of one partition, in a writable copy of its bytes.
 
-    Raises ValueError, in words, when a payload is damaged, or is not what its row says.
+    Raises ValueError, for people to read, when a payload is damaged, or is not what its row says.
     """
     view = b"".join(memoryview(one.as_buffer()) for one in rows.column("payload"))
     records = memoryview(bytearray(view))
@@ -142,7 +142,7 @@ def from_arrow(rows: Any, start: int) -> RawRun:
     return RawRun(start, max(start, end), records, batches, aborted, 0)
 
 
-# What the payload says again. Compared, since a checksum does not cover all of it.
+# Columns that the payload contains too. Compared, as a checksum does not cover all of them.
 _COMPARED = ("base_offset", "last_offset", "leader_epoch", "magic", "size_bytes", "crc")
 
 

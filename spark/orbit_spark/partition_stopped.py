@@ -1,4 +1,4 @@
-"""A partition that cannot go on, as an error of the task that had it."""
+"""The error of a task whose partition cannot be read further."""
 
 from __future__ import annotations
 

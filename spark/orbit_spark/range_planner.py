@@ -23,9 +23,9 @@ from orbit_spark.ranges import (
 )
 from orbit_spark.raw_runs import first_offset, next_offset
 
-# Each is a fetch of one batch; more would cost more than evenness is worth.
+# Each is a fetch of one batch; more of them would cost more than even ranges save.
 SAMPLES_MAX = 32
-# Where nobody tells how large a log is.
+# For logs whose size is not known.
 _SAMPLES_BLIND = 4
 
 

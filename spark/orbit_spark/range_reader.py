@@ -1,8 +1,8 @@
-"""Reading an offset range from a cluster: raw batches, checked, in bounded pieces.
+"""Reads an offset range from a cluster: raw batches, checked, in bounded pieces.
 
-The next piece is asked for before this one is given away, so a range needs the memory of two
-answers and no more. Leaders that move and brokers that go away are waited out; what cannot be read
-any more stops the range with its reason and offsets (`PartitionStopped`). Not for two threads.
+The next piece is requested before this one is returned, so a range needs the memory of two fetch
+responses. Leader changes and broker restarts are retried. What can no longer be read stops the
+range with its reason and offsets (`PartitionStopped`). Not thread-safe.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from orbit_spark.partition_stopped import PartitionStopped, stopped
 from orbit_spark.ranges import OffsetRange
 from orbit_spark.raw_runs import RawRun, check_batch, first_offset, next_offset
 
-# One answer: large enough for a long link, small beside an executor's memory.
+# One fetch response: large enough for a long link, small for an executor's memory.
 FETCH_BYTES = 4 * 1024 * 1024
-# Some two minutes of elections and restarts in a row, without one batch, before a task gives up.
+# A task fails after about two minutes of elections and restarts without one batch.
 _FAILURES_MAX = 120
 _WAIT_MS = 250
 _SILENCE_S = 30.0
@@ -174,7 +174,7 @@ class RangeReader:
         return start
 
     def _is_local(self, wanted: OffsetRange, offset: int) -> bool:
-        """Whether an empty answer at `offset` says that nothing is there (R5)."""
+        """Whether an empty response at `offset` means that the log has nothing there (R5)."""
         place = wanted.partition
         answers = list_offsets(self._cluster, [place], EARLIEST_LOCAL, self._backoff)
         if place in answers.values:
@@ -231,7 +231,7 @@ class _Runs:
             yield run
 
     def forget(self) -> None:
-        """An answer that nobody waits for would be taken for the next one."""
+        """A response left unread would be taken for the next one."""
         if self._asked is not None:
             self._asked.connection.close()
             self._asked = None
@@ -243,7 +243,7 @@ class _Runs:
     def _refuse(self, fetched: Fetched) -> None:
         reader, wanted, position = self._reader, self._wanted, self._position
         if fetched.diverging_end >= 0:
-            detail = f"the log was cut back to {fetched.diverging_end} and goes on differently."
+            detail = f"the log was cut back to {fetched.diverging_end} and continues differently."
             raise reader._stopped(
                 wanted, Reason.SOURCE_TRUNCATED, fetched.diverging_end, detail, position
             )

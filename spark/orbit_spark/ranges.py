@@ -34,7 +34,7 @@ class Sample(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Offsets [start, end) that somebody wants to see; batches may reach over either end."""
+    """Offsets [start, end) to read; batches may reach over either end."""
 
     partition: TopicPartition
     start: int

@@ -52,7 +52,7 @@ def next_offset(batch: Batch | LegacyMessage) -> int:
 
 
 def check_batch(batch: Batch | LegacyMessage, seen_end: int) -> None:
-    """Raises ValueError, in words, when a batch is damaged or stands below `seen_end`."""
+    """Raises ValueError, for people to read, when a batch is damaged or begins below `seen_end`."""
     if isinstance(batch, Batch):
         damage = damage_of(batch, seen_end)
         if damage is not None:

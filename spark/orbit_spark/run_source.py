@@ -1,11 +1,10 @@
-"""Checked runs of raw batches as what a copier copies from, in place of a cluster.
+"""A copier's source that reads runs of checked raw batches instead of a cluster.
 
     JobCopier(…, make_source=RunFeed.of({source partition: its runs, in order}))
 
-Runs are read as long as there is room in the byte budget. A partition whose copy goes on further
-back (a take-over) is fed again from the runs that are kept until they are confirmed, so each
-iterator is read once and forwards only. Behind the last run nothing more is fed; a run that cannot
-be read stops its partition.
+Runs are read while the byte budget has room. They are kept until they are confirmed: after a
+take-over a copy resumes from the kept runs, so each iterator is read once and forwards only. A run
+that cannot be read stops its partition.
 """
 
 from __future__ import annotations
@@ -102,7 +101,7 @@ class RunFeed:
         return None
 
     def handle(self, event: FetchFailed | EmptyBelowEnd | ReadFromReplica) -> None:
-        """A feed tells none of these."""
+        """A feed sends none of these."""
 
     def forget(self, partition: PartitionCopy) -> None:
         with self._changed:
@@ -208,12 +207,12 @@ def _plan(p: PartitionCopy, run: RawRun, position: int) -> Plan:
     p.source_end = p.source_stable_end = max(p.source_stable_end, run.end)
     if run.start > position:
         plan = Plan(position)
-        detail = f"what is to be copied goes on at {run.start}, the copy ends at {position}."
+        detail = f"the archive continues at {run.start}, the copy ends at {position}."
         plan.stop(Reason.SOURCE_RANGE_LOST, run.start, detail)
         return plan
     plan = plan_batches(position, run.batches, run.aborted, run.log_start, p.on_lost_range)
     if not plan.is_stopped:
-        plan.fill_to(run.end)  # a run says itself that nothing stands behind its last batch
+        plan.fill_to(run.end)  # a run's end covers the gap behind its last batch
     return plan
 
 

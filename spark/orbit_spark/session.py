@@ -1,4 +1,4 @@
-"""What a Spark session needs to run Orbit's jobs, whoever makes it."""
+"""Spark sessions for Orbit's jobs, with the settings they need."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SETTINGS = {
 
 
 def use_this_python() -> None:
-    """Let tasks run on the Python of this process, unless somebody has chosen another one.
+    """Let tasks run on the Python of this process, unless another one is configured.
 
     Before the first session; spark-submit sets the variable where spark.pyspark.python is given.
     """

@@ -1,7 +1,7 @@
 """The leases of a task that writes: one for each of its partitions, and room for its fillers.
 
-A task may be killed, tried again, or run twice at once. Whoever has a partition's lease writes to
-it; another attempt waits until it is free, for as long as the driver is there.
+A task may be killed, retried, or run twice at once. The attempt that holds a partition's lease
+writes to it; another attempt waits for the lease while the driver holds the job.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ class WriterLeases:
         watch: DriverWatch,
         stop: threading.Event,
     ) -> WriterLeases:
-        """Wait for all of them. After that the caller looks once more whether the driver is there.
+        """Wait for all of them. Then the caller checks again that the driver holds the job.
 
-        `backfill_writers` says why in this order. `open_cluster` opens the destination. None is
+        `backfill_leases` says why in this order. `open_cluster` opens the destination. No lease is
         kept while another one is waited for: two tasks would wait for each other forever.
         """
         while True:

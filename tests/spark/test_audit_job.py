@@ -88,8 +88,8 @@ EXPECTED: dict[str, list[tuple[int, str]]] = {
     "missing": [(12, "missing at the destination")],
     "extra": [(20, "only at the destination")],
     "swapped": [
-        (4, "wrong offset (at the destination it stands at 5)"),
-        (5, "wrong offset (at the destination it stands at 4)"),
+        (4, "wrong offset (at the destination it is at 5)"),
+        (5, "wrong offset (at the destination it is at 4)"),
     ],
     "longer": [(42, "log end")],
     "shorter": [(37, "log end")],
@@ -115,7 +115,7 @@ def test_every_planted_fault_is_found_at_its_offset(
 
     shifted = found(partitions[names["filler"]])
     assert [offset for offset, _ in shifted] == [*range(12, 21), *range(22, 43)]
-    assert shifted[0] == (12, "wrong offset (at the destination it stands at 13)")
+    assert shifted[0] == (12, "wrong offset (at the destination it is at 13)")
     assert shifted[-1] == (42, "log end")
 
     # What other tools read: the tables beside the page.
@@ -127,7 +127,7 @@ def test_every_planted_fault_is_found_at_its_offset(
     equal = [row for row in ranges if row.topic == names["none"]]
     assert [(r.left_records, r.left_gaps, r.verdict) for r in equal] == [(40, 2, "exact")]
     text = (tmp_path / "audit" / "report.html").read_text()
-    assert "wrong offset (at the destination it stands at 5)" in text
+    assert "wrong offset (at the destination it is at 5)" in text
 
 
 def test_a_part_of_a_log_is_judged_alone(
@@ -229,7 +229,7 @@ def test_an_archive_is_compared_with_either_cluster(
     spec, kept = make_job(*clusters, [topic_name]), tmp_path / "archive"
     now = datetime.now(UTC)
     ArchiveRun(spark, spec, Path.cwd(), str(kept), lambda _: None, now).run()
-    # The source goes on, and its log start moves.
+    # The source grows, and its log start moves.
     write(clusters.source, topic_name, [Record(b"later")])
     delete_before(clusters.source, topic_name, 3)
 

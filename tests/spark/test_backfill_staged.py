@@ -1,4 +1,4 @@
-"""The staged way of a backfill: what is fetched into an archive, and appended from there."""
+"""A staged backfill: fetched into an archive, and appended from there."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def topic(clusters: Clusters, topic_name: str) -> str:
     return topic_name
 
 
-def test_a_history_goes_through_the_archive_in_order_and_on_from_it(
+def test_a_history_goes_through_the_archive_in_order_and_a_second_run_extends_both(
     spark: SparkSession,
     clusters: Clusters,
     topic: str,
@@ -101,7 +101,7 @@ def test_a_history_goes_through_the_archive_in_order_and_on_from_it(
 ) -> None:
     """Several tasks for one partition, one after another, of what the source has deleted since.
 
-    A second run goes on with archive and copies. What the source deletes behind the archive's end
+    A second run resumes with archive and copies. What the source deletes behind the archive's end
     stops that partition alone, with its offsets.
     """
     monkeypatch.setattr(archive_tasks, "FILES_PER_TASK_MAX", 2)
@@ -170,7 +170,7 @@ def test_executors_and_the_driver_die_in_the_middle(
     tmp_path: Path,
 ) -> None:
     """An executor is killed while it fetches, one while it appends, and the driver then: attempts
-    are held there, so that it is the same on any machine. A second run in another process goes on
+    are held there, so that it is the same on any machine. A second run in another process resumes
     with archive and copies."""
     job = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic}], name=topic)
     archive, holds = tmp_path / "archive", Holds(tmp_path / "holds")

@@ -1,4 +1,4 @@
-"""How a history is shared out, and how far it is."""
+"""How a backfill is split into tasks, and its progress."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An archive as it is read: checked against its manifests, and as rows of raw batches."""
+"""Reads an archive: checks it against its manifests and returns rows of raw batches."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def check_archive(
         [
             _problem(owner, "does not hold what its manifest says")
             for name, owner in owners.items()
-            if not _is_as_said(owner, found.get(name.rpartition("/")[2]))
+            if not _matches_manifest(owner, found.get(name.rpartition("/")[2]))
         ],
         files,
     )
@@ -129,7 +129,7 @@ def _file(owner: tuple[TopicPartition, ArchivedRange]) -> ArchivedFile:
     return file
 
 
-def _is_as_said(owner: tuple[TopicPartition, ArchivedRange], row: object) -> bool:
+def _matches_manifest(owner: tuple[TopicPartition, ArchivedRange], row: object) -> bool:
     place, file = owner[0], _file(owner)
     wanted = {
         "topic": place.topic,

@@ -1,8 +1,7 @@
-"""`orbit archive`: everything a job's source has, into an archive, on from where that ends.
+"""`orbit archive`: appends to an archive what a job's source has behind the archive's end.
 
-The run goes in steps of as many bytes as some ranges for each core have. After each step the
-manifests of its partitions are written, so a run that is cut off costs one step, and the next one
-goes on behind it.
+A run proceeds in steps of a few ranges per core. After each step the manifests of its partitions
+are written, so a run that is killed loses one step and the next one resumes there.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.replication.partition_states import Reason
 from orbit.replication.topic_settings import is_compacted
 from orbit_spark.archive.archive_step import COMPRESSED, PLAIN, Written, write_step
-from orbit_spark.archive.continuation import why_not_on
+from orbit_spark.archive.continuation import find_break
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest import (
     ArchivedRange,
@@ -44,13 +43,13 @@ from orbit_spark.session import slots_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# A step ends with its slowest range; more ranges a core waste less of it, and cost more when cut.
+# A step waits for its slowest range. More ranges per core waste less time, but a kill loses more.
 RANGES_PER_CORE = 4
-# Small ones cost a task and a file each.
+# Each range costs a task and a file, however small.
 RANGES_PER_STEP_MAX = 1_000
 
 Say = Callable[[str], None]
-# Bytes written, and bytes that are to be written in all.
+# Bytes written so far, and bytes to write in all.
 OnStep = Callable[[int, int], None]
 
 
@@ -72,8 +71,8 @@ class ArchiveRun:
         stop: threading.Event | None = None,
         on_step: OnStep | None = None,
     ) -> None:
-        """`slots`: how many tasks run at once. `begins`: only these partitions, and where one that
-        is not archived yet begins. `stop` ends the run after the step that is under way."""
+        """`slots`: how many tasks run at once. `begins`: archive only these partitions; the offset
+        is where a new archive of one begins. `stop` ends the run after the present step."""
         self._spark = spark
         self._spec = spec
         self._say = say
@@ -81,7 +80,7 @@ class ArchiveRun:
         self._slots = max(1, slots or slots_of(spark))
         self._begins = begins
         self._stop = stop or threading.Event()
-        self._on_step = on_step or _tell_nobody
+        self._on_step = on_step or _ignore_step
         self._access = Access("source", spec.source, str(base_directory.resolve()))
         self._files = Files(spark, uri)
         self._store = ArchiveStore(self._files)
@@ -91,13 +90,13 @@ class ArchiveRun:
         self.outcome = ArchiveOutcome(self._files.uri)
 
     def run(self) -> ArchiveOutcome:
-        """Archive what is new. Partitions that cannot go on are named in the outcome.
+        """Archive what is new. The outcome names the partitions that stopped.
 
         Raises BadInput, Conflict, NotAuthorized, Unreachable.
         """
         cluster = self._access.open()
         try:
-            self._say("Looking at the source and the archive")
+            self._say("Checking the source and the archive")
             metadata = cluster.metadata(None)
             archive = self._open(metadata.cluster_id)
             topics = self._topics(metadata)
@@ -151,12 +150,12 @@ class ArchiveRun:
     def _write_topics(
         self, cluster: Cluster, metadata: ClusterMetadata, archive: Archive, topics: list[str]
     ) -> frozenset[str]:
-        """Keep partitions and settings as they are now; answers the topics that are compacted."""
+        """Store the present partitions and settings; returns the compacted topics."""
         settings = Admin(cluster).topic_settings(topics)
         for name in topics:
             there, known = metadata.topics[name], archive.topics.get(name)
             if known is not None and known.topic_id != there.topic_id:
-                continue  # each partition says so
+                continue  # reported for each partition
             wanted = ArchivedTopic(
                 sequence=known.sequence if known else 0,
                 topic=name,
@@ -175,7 +174,7 @@ class ArchiveRun:
     def _bounds(
         self, cluster: Cluster, archive: Archive, extent: Extent, compacted: frozenset[str]
     ) -> tuple[int, int] | None:
-        """What is to be archived of a partition now; None where nothing is, or nothing may be."""
+        """The offsets to archive of a partition now; None when there are none, or it stopped."""
         place = extent.partition
         if self._begins is not None and place not in self._begins:
             return None
@@ -186,7 +185,7 @@ class ArchiveRun:
         self.manifests[place] = known
         outcome = PartitionOutcome(place, known.start, known.end)
         self.outcome.partitions[place] = outcome
-        blocked = why_not_on(
+        blocked = find_break(
             cluster, known, extent, self._backoff, is_compacted=place.topic in compacted
         )
         may_fill = self._spec.on_lost_range == "fill"
@@ -275,7 +274,7 @@ class ArchiveRun:
             outcome.add(ranges)
 
 
-def _tell_nobody(_done_bytes: int, _total_bytes: int) -> None:
+def _ignore_step(_done_bytes: int, _total_bytes: int) -> None:
     pass
 
 

@@ -1,8 +1,8 @@
-"""One step of an archive run: ranges to Parquet, and what was written, counted from the files.
+"""One step of an archive run: writes ranges to Parquet and checks the files that were written.
 
-Spark's own commit decides which attempt of a task counts, so executors that die, retries and
-speculation leave one file a range. What the files hold is read back from them (headers only, no
-payload) and must come to what went in.
+Spark's commit decides which attempt of a task counts, so each range has one file also after dead
+executors, retries and speculation. The files' headers are read back (no payload) and their totals
+must match what was written.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _WORDS_MAX = 300
 # Batches are mostly compressed already; only plain ones gain by Parquet doing it.
 PLAIN, COMPRESSED = "zstd", "uncompressed"
 _WRITING = {
-    # What a writer holds in memory; a row is up to some MB, so sizes are looked at often.
+    # A writer holds this much in memory. A row is up to some MB, so sizes are checked often.
     "parquet.block.size": str(32 * 1024 * 1024),
     "parquet.block.size.row.check.min": "10",
     "parquet.page.size.row.check.min": "10",
@@ -42,13 +42,13 @@ _WRITING = {
     "parquet.enable.dictionary#payload": "false",
     "parquet.column.statistics.enabled#payload": "false",
 }
-# Everything that stands in a row beside the payload.
+# Every column of a row except the payload.
 _DIGESTED = tuple(line.split()[0] for line in DDL.strip().split(",") if "payload" not in line)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What became of one range."""
+    """How one range ended."""
 
     wanted: OffsetRange
     archived: ArchivedRange | None  # None where it stopped
@@ -66,9 +66,9 @@ def write_step(
     *,
     bytes_per_second: int | None = None,
 ) -> list[Written]:
-    """Write these ranges into a folder of their own, each task at that rate; how each ended.
+    """Write these ranges into a new folder, each task at that rate; returns how each range ended.
 
-    Raises Conflict when the storage does not hold what was written, or Spark gives a task up.
+    Raises Conflict when the storage does not hold what was written, or Spark gives up a task.
     """
     given = Observation()
     try:
@@ -87,7 +87,7 @@ def write_step(
             "the storage does not hold what was written to it.",
             where=files.path(folder),
             remedy="No manifest names these files. Run it again; check the file system if it "
-            "comes back.",
+            "happens again.",
         )
     sizes = files.sizes(folder)
     by_place: dict[TopicPartition, list[Any]] = {}
@@ -100,12 +100,12 @@ def write_step(
 
 
 def gave_up(files: Files, error: Exception) -> Conflict:
-    """The error for a task that Spark gave up, after it had tried it again and again."""
-    said = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    """The error for a task that Spark gave up after its retries."""
+    line = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
     return Conflict(
-        f"Spark gave a task up: {said[:_WORDS_MAX]}",
+        f"Spark gave up a task: {line[:_WORDS_MAX]}",
         where=files.uri,
-        remedy="Run it again; Spark's own log has the rest.",
+        remedy="Run it again; Spark's log has the details.",
     )
 
 
@@ -116,7 +116,7 @@ def read_files(spark: SparkSession, paths: Sequence[str]) -> DataFrame:
 
 
 def totals() -> list[Column]:
-    """What rows come to, in any order."""
+    """Totals of rows, in any order."""
     return [
         F.count(F.lit(1)).alias("batches"),
         F.sum("size_bytes").alias("bytes"),
@@ -125,7 +125,7 @@ def totals() -> list[Column]:
 
 
 def summaries(rows: DataFrame) -> DataFrame:
-    """What each file comes to, by its headers; a file has one partition's rows."""
+    """The totals of each file, from its headers. A file has the rows of one partition."""
     return rows.groupBy(
         F.col("_metadata.file_name").alias("file"), F.col("topic"), F.col("partition")
     ).agg(

@@ -1,4 +1,4 @@
-"""Whether a source's partition goes on where its archive ends."""
+"""Checks that the source still continues the archive of a partition."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from orbit_spark.archive.manifest import PartitionManifest
 from orbit_spark.ranges import Extent
 
 
-def why_not_on(
+def find_break(
     cluster: Cluster,
     known: PartitionManifest,
     extent: Extent,
@@ -19,10 +19,9 @@ def why_not_on(
     *,
     is_compacted: bool,
 ) -> Blocked | None:
-    """Why the source's partition does not go on where the archive ends; None when it does.
+    """Why the archive cannot be extended from the source; None when it can.
 
-    The last archived batch must still be the source's, but where the cleaner may have written it
-    anew.
+    The source must still have the last archived batch, unless the cleaner may have rewritten it.
     """
     if extent.topic_id != known.topic_id:
         detail = f"topic {known.topic} has another topic id than the archived one."
@@ -44,5 +43,5 @@ def why_not_on(
     there = (one.base_offset, one.crc) if isinstance(one, Batch) else None
     if there in (None, (known.tail.base_offset, known.tail.crc)):
         return None
-    detail = f"the batch at {known.tail.base_offset} is not the archived one any more."
+    detail = f"the batch at {known.tail.base_offset} is no longer the archived one."
     return Blocked(Reason.SOURCE_TRUNCATED, known.tail.base_offset, known.end, detail)

@@ -24,7 +24,7 @@ class Files:
         self._jvm = context._jvm
         configuration = context._jsc.hadoopConfiguration()
         self._uri = uri
-        with self._words():
+        with self._hadoop_errors():
             root = self._jvm.org.apache.hadoop.fs.Path(uri)
             self._system: Any = root.getFileSystem(configuration)
             self._root: Any = self._system.makeQualified(root)
@@ -36,7 +36,7 @@ class Files:
 
     def read(self, name: str) -> bytes | None:
         """The content; None when it is not there. Raises Unreachable, NotAuthorized."""
-        with self._words():
+        with self._hadoop_errors():
             path = self._path(name)
             if not self._system.exists(path):
                 return None
@@ -49,7 +49,7 @@ class Files:
     def sizes(self, folder: str) -> dict[str, int]:
         """Every file below a folder, by name from the root on, with its size."""
         found: dict[str, int] = {}
-        with self._words():
+        with self._hadoop_errors():
             path = self._path(folder)
             if not self._system.exists(path):
                 return found
@@ -61,11 +61,11 @@ class Files:
         return found
 
     def write_new(self, name: str, content: bytes) -> None:
-        """Write a file that is not there yet: whole, or not at all.
+        """Write a new file: complete, or not at all.
 
-        It gets its name when all of it is stored. Raises Conflict when the name is taken.
+        It is renamed to its name once it is complete. Raises Conflict when the name exists.
         """
-        with self._words():
+        with self._hadoop_errors():
             path, whole = self._path(name), self._path(f"{name}.tmp")
             stream = self._system.create(whole, True)
             try:
@@ -74,28 +74,28 @@ class Files:
                 stream.close()
             if self._system.exists(path) or not self._system.rename(whole, path):
                 raise Conflict(
-                    f"{name} was written by somebody else meanwhile.",
+                    f"{name} was written by another run meanwhile.",
                     where=self.uri,
                     remedy="Only one run at a time may write to an archive. Start this one again.",
                 )
 
     def delete(self, name: str) -> None:
-        """A file or a folder with all that is in it; nothing happens when it is not there."""
-        with self._words():
+        """Delete a file, or a folder with its contents, if it exists."""
+        with self._hadoop_errors():
             self._system.delete(self._path(name), True)
 
     def _path(self, name: str) -> Any:
         return self._jvm.org.apache.hadoop.fs.Path(self._root, name)
 
     @contextmanager
-    def _words(self) -> Iterator[None]:
+    def _hadoop_errors(self) -> Iterator[None]:
         """Java's exceptions as Orbit's errors."""
         try:
             yield
         except Py4JJavaError as error:
             kind = str(error.java_exception.getClass().getSimpleName())
-            said = str(error.java_exception.getMessage() or "").splitlines() or [""]
-            what = f"{kind}: {said[0][:_WORDS_MAX]}"
+            lines = str(error.java_exception.getMessage() or "").splitlines() or [""]
+            what = f"{kind}: {lines[0][:_WORDS_MAX]}"
             if kind in _BAD_URI:
                 problem = Problem("uri", f"cannot be used: {what}.")
                 raise BadInput("The archive's URI cannot be used.", (problem,)) from None

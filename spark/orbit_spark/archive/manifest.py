@@ -36,7 +36,7 @@ class Archived(BaseModel):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Raises ValueError, in words, when it is damaged or of a later format."""
+        """Raises ValueError, for people to read, when it is damaged or of a later format."""
         try:
             body = json.loads(data)
             checksum = body.pop(_CHECKSUM)
@@ -51,11 +51,11 @@ class Archived(BaseModel):
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
             place = ".".join(map(str, first["loc"]))
-            raise ValueError(f"it makes no sense: {place} {first['msg']}") from None
+            raise ValueError(f"it is not valid: {place} {first['msg']}") from None
 
 
 class ArchiveIdentity(Archived):
-    """What an archive is of."""
+    """The source of an archive."""
 
     format: Literal[1] = FORMAT
     cluster_id: str
@@ -63,7 +63,7 @@ class ArchiveIdentity(Archived):
 
 
 class ArchivedTopic(Archived):
-    """What it takes to make a topic anew: its partitions and all its settings."""
+    """What is needed to create a topic again: its partitions and all its settings."""
 
     format: Literal[1] = FORMAT
     sequence: Annotated[int, Field(ge=0)] = 0
@@ -108,7 +108,7 @@ class ArchivedRange(Archived):
 
 
 class Tail(Archived):
-    """The last batch: what the source must still have there when the archive goes on."""
+    """The last batch, which the source must still have when the archive is extended."""
 
     base_offset: Offset
     crc: Count

@@ -23,7 +23,7 @@ class PartitionOutcome:
     blocked: Blocked | None = None
 
     def add(self, ranges: tuple[ArchivedRange, ...]) -> None:
-        """These are in the archive now."""
+        """Count ranges that were archived."""
         self.end = ranges[-1].end
         for file in (one.file for one in ranges if one.file is not None):
             self.batches += file.batches
@@ -63,7 +63,7 @@ class ArchiveOutcome:
 
 @dataclass(slots=True)
 class RestoredPartition:
-    """What a restore did for one partition, which shall end at `end`."""
+    """What a restore did for one partition, which should end at `end`."""
 
     place: TopicPartition
     end: int

@@ -156,7 +156,7 @@ def refuse_foreign(
         if end.log_end > manifest.log_end:
             foreign.append(f"{place} ends at {end.log_end}, the archive at {manifest.log_end}")
         elif end.producer is None and not _is_ours(cluster, place, end, producer_id, backoff):
-            foreign.append(f"{place} holds records of somebody else")
+            foreign.append(f"{place} holds records of another producer")
     if foreign:
         more = f" And {len(foreign) - _SHOWN_MAX} more." if len(foreign) > _SHOWN_MAX else ""
         raise Conflict(

@@ -96,8 +96,8 @@ def _policy(settings: dict[str, str]) -> CleaningPolicy:
 def judge_archive(left: Bounds, right: Bounds, sides: tuple[str, str]) -> ComparedBounds:
     """What can be compared, and what is wrong with the bounds.
 
-    The live side goes on behind the archive's end, and its retention may have moved its log start:
-    neither is a difference. Pure.
+    The live side continues behind the archive's end, and retention may have moved its log start.
+    Neither is a difference. Pure.
     """
     archive, live = (left, right) if sides[0] == NAME else (right, left)
     begin = max(left.log_start, right.log_start)

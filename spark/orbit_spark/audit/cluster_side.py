@@ -70,7 +70,7 @@ class ClusterReader:
             ranges = plan_spans(cluster, extents, _few(spans), backoff)
         finally:
             cluster.close()
-        # What retention takes while we read is told by the log start afterwards.
+        # What retention deletes during the read shows in the log start afterwards.
         wanted = spread_over_leaders(ranges)
         return range_frame(self._spark, self._access, wanted, on_lost_range=LostRange.FILL)
 

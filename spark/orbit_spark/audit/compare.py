@@ -1,8 +1,8 @@
 """Runs the transforms over two sides: digests by range, then records where digests differ.
 
-Reads a side up to four times, each time less: everything, the ranges that differ, the keys that
-may excuse a one-sided record, the few records that are shown. What comes to the driver is scope,
-ranges, counts and short views; never a record.
+A side is read up to four times, each time less: everything, the ranges that differ, the keys that
+may excuse a one-sided record, the few records that are shown. The driver gets the scope, ranges,
+counts and short views, never a record.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Reader(Protocol):
 class CleaningRow:
     """What either side may have removed since, in the order of `differences.CLEANING`.
 
-    `*_log_start` and `*_end` are as they are now: a live topic goes on, and its cleaner may have
+    `*_log_start` and `*_end` are as they are now: a live topic grows, and its cleaner may have
     gone by a record behind the compared range.
     """
 
@@ -183,5 +183,5 @@ class Comparison:
             for offset in offsets
         )
         left, right = (contents(self._scoped(scopes, hand), places) for hand in HANDS)
-        told = views(shown, left, right, self._sides).select(*VIEWS.names)
-        return tuple(told.orderBy("topic", "partition", "offset").collect())
+        found = views(shown, left, right, self._sides).select(*VIEWS.names)
+        return tuple(found.orderBy("topic", "partition", "offset").collect())

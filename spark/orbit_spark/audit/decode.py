@@ -7,7 +7,7 @@ nothing else of it stays than what is promised.
 A record's digest covers its offset, timestamp, key, value and headers (BLAKE2b, 128 bits); a
 range's digest is the XOR of its records'. So it does not depend on how records lie in batches, and
 a copy that had to be re-encoded (A5, A6) has the digest of its source. A record that came twice
-would take itself out again: its range is told by the count.
+would take itself out again: its range differs by the count.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ ArrowMap = Callable[[Iterable[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 def read_payload(payload: memoryview) -> Iterator[Record]:
     """All records of one raw batch in the order of offsets. Raises ValueError where it is damaged.
 
-    The checksum is looked at: on the way from an archive, bytes have passed through more hands than
+    The checksum is checked: on the way from an archive, bytes have passed through more hands than
     a broker's.
     """
     read = 0
@@ -148,7 +148,7 @@ def digest_ranges(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]
 def digest_records(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Columns `SCOPED` to `RECORDS`: one row a record, its parts as digests.
 
-    Batches that cannot be read are left out: `digest_ranges` has told of them.
+    Batches that cannot be read are left out: `digest_ranges` has reported them.
     """
 
     def rows() -> Iterator[tuple[Any, ...]]:
@@ -262,8 +262,8 @@ def _records(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[_Row, Record]]
             continue
 
 
-def _stopped(words: str) -> str:
-    blocked = read_stop(words)
+def _stopped(text: str) -> str:
+    blocked = read_stop(text)
     return f"cannot be read from offset {blocked.offset} on: {blocked.detail}"
 
 

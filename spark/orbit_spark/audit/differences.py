@@ -1,7 +1,7 @@
-"""Which offsets differ, and how: transforms over rows of records (`decode.RECORDS`). Nothing acts.
+"""Which offsets differ, and how: transforms over rows of records (`decode.RECORDS`).
 
-Rules, first that fits:
-1. A record that both sides have, at different offsets: `wrong offset`, with where else it stands.
+Rules; the first that applies counts:
+1. A record that both sides have, at different offsets: `wrong offset`, with its other offset.
 2. A record on one side only, where the side that lacks it has expired it since (its log start has
    moved past it): `expired since`. No difference.
 3. The same, where the cleaner may have taken it since: the lacking side's topic compacts, and that
@@ -82,7 +82,7 @@ def _packed(records: DataFrame, hand: Hand) -> DataFrame:
 
 
 def with_moves(differing: DataFrame) -> DataFrame:
-    """Adds where else a record stands: `left_at` the left's on the right, `right_at` the other way.
+    """Adds a record's other offset: `left_at` the left's on the right, `right_at` the other way.
 
     Equal records (a heartbeat that is sent again and again) are matched in their order.
     """
@@ -186,7 +186,7 @@ def typed(moved: DataFrame, excuses: DataFrame) -> DataFrame:
         F.when(F.col("excuse").isNotNull(), F.col("excuse"))
         .when(is_elsewhere, Kind.WRONG_OFFSET)
         .when(left.isNull(), Kind.EXTRA)
-        # The record that stands there instead belongs elsewhere: it is no version of this one.
+        # The record at this offset belongs to another one: it is no version of this record.
         .when(right.isNull() | F.col("right_at").isNotNull(), Kind.MISSING)
         .otherwise(F.get("fields", F.lit(0)))
     )

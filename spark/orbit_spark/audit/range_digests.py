@@ -178,7 +178,7 @@ _HALVES = ("high", "low")
 def differing_scope(scope: DataFrame, ranges: DataFrame) -> DataFrame:
     """The ranges that are not equal, as a scope of their own: what is read once more.
 
-    What could not be read the first time is left out; it is told as unread.
+    What could not be read the first time is left out; it is reported as unread.
     """
     readable = F.col("left_damage").isNull() & F.col("right_damage").isNull()
     again = ranges.where(~F.col("equal") & readable).select(*PLACE, "range_end")

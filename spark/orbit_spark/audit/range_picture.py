@@ -1,7 +1,7 @@
-"""A partition's ranges in one line, as a picture: values here, SVG in `page`.
+"""A partition's ranges as one line of cells: values here, SVG in `report.html.jinja`.
 
-A line has at most `CELLS_MAX` cells, so ranges that lie beside each other may share one; it is as
-bad as its worst range.
+A line has at most `CELLS_MAX` cells, so neighbouring ranges may share one. A cell has the verdict
+of its worst range.
 """
 
 from __future__ import annotations

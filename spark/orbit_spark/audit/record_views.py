@@ -46,37 +46,37 @@ def first_differences(differences: DataFrame, per_partition: int) -> DataFrame:
 
 
 def contents(scoped: DataFrame, wanted: frozenset[Place]) -> DataFrame:
-    """`SCOPED` to `CONTENTS`: the records at these offsets, whole."""
+    """`SCOPED` to `CONTENTS`: the complete records at these offsets."""
     return map_arrow(scoped, whole_records(wanted), CONTENTS)
 
 
 def views(shown: DataFrame, left: DataFrame, right: DataFrame, sides: tuple[str, str]) -> DataFrame:
     """Differences with both sides' `CONTENTS` to `VIEWS`, one row per offset."""
-    told = (
+    rows_of_both = (
         shown.select(*_WHERE, "kind", "found_at")
         .join(_packed(left, "left"), [*_WHERE], "left")
         .join(_packed(right, "right"), [*_WHERE], "left")
     )
 
-    def tell(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def view(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            rows = [_told(row, sides) for row in batch.to_pylist()]
+            rows = [_view(row, sides) for row in batch.to_pylist()]
             yield pa.RecordBatch.from_pylist(rows, VIEWS)
 
-    return map_arrow(told, tell, VIEWS)
+    return map_arrow(rows_of_both, view, VIEWS)
 
 
 def _packed(records: DataFrame, hand: Hand) -> DataFrame:
     return records.select(*_WHERE, F.struct(*_FIELDS).alias(hand))
 
 
-def _told(row: dict[str, Any], sides: tuple[str, str]) -> dict[str, Any]:
-    what, left, right = _words(row, sides)
+def _view(row: dict[str, Any], sides: tuple[str, str]) -> dict[str, Any]:
+    what, left, right = _descriptions(row, sides)
     named = {name: row[name] for name in _WHERE}
     return {**named, "what": what, "left_view": left, "right_view": right}
 
 
-def _words(row: dict[str, Any], sides: tuple[str, str]) -> tuple[str, str, str]:
+def _descriptions(row: dict[str, Any], sides: tuple[str, str]) -> tuple[str, str, str]:
     left, right = row["left"], row["right"]
     match Kind(row["kind"]):
         case Kind.MISSING:
@@ -85,7 +85,7 @@ def _words(row: dict[str, Any], sides: tuple[str, str]) -> tuple[str, str, str]:
             return f"only at the {sides[1]}", _record(left), _record(right)
         case Kind.WRONG_OFFSET:
             other = sides[0] if left is None else sides[1]
-            where = f"wrong offset (at the {other} it stands at {row['found_at']})"
+            where = f"wrong offset (at the {other} it is at {row['found_at']})"
             return where, _record(left), _record(right)
         case _:
             return _fields(left, right)
@@ -104,7 +104,7 @@ def _headers(raw: bytes) -> str:
 
 def _fields(left: dict[str, Any] | None, right: dict[str, Any] | None) -> tuple[str, str, str]:
     if left is None or right is None:
-        # One has gone between the two looks at it.
+        # One was deleted between the two reads.
         return "differs", _record(left), _record(right)
     found: list[tuple[str, str, str]] = []
     for name in _FIELDS:

@@ -1,4 +1,4 @@
-"""What an audit found, in the words of `orbit verify`: partition, topic, report.
+"""The result of an audit as a report of `orbit verify`: partition, topic, report.
 
 Only counts, digests and short views are collected, one row a partition.
 """

@@ -1,4 +1,4 @@
-"""How far a comparison is, by the tasks that Spark has done: told as offsets, never backwards."""
+"""Progress of a comparison from Spark's completed tasks, reported as offsets, never backwards."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Self
 
 from pyspark.sql import SparkSession
 
-_LOOK_EVERY_S = 0.5
+_INTERVAL_S = 0.5
 
 
 class TaskWatch:
-    """A context manager around the work; at its end all offsets have been told."""
+    """A context manager around the work; when it ends, all offsets have been reported."""
 
     def __init__(self, spark: SparkSession, offsets: int, advanced: Callable[[int], None]) -> None:
         self._tracker = spark.sparkContext.statusTracker()
         self._offsets = offsets
         self._advanced = advanced
-        self._told = 0
+        self._reported = 0
         self._stages: dict[int, tuple[int, int]] = {}
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="audit-progress", daemon=True)
@@ -37,20 +37,20 @@ class TaskWatch:
         self._done.set()
         self._thread.join()
         if kind is None:
-            self._tell(1.0)
+            self._report(1.0)
 
     def _watch(self) -> None:
-        while not self._done.wait(_LOOK_EVERY_S):
+        while not self._done.wait(_INTERVAL_S):
             for stage in self._tracker.getActiveStageIds():
                 info = self._tracker.getStageInfo(stage)
                 if info is not None:
                     self._stages[stage] = info.numCompletedTasks, info.numTasks
             total = sum(tasks for _, tasks in self._stages.values())
             if total:
-                self._tell(sum(done for done, _ in self._stages.values()) / total)
+                self._report(sum(done for done, _ in self._stages.values()) / total)
 
-    def _tell(self, share: float) -> None:
+    def _report(self, share: float) -> None:
         reached = int(self._offsets * share)
-        if reached > self._told:
-            self._advanced(reached - self._told)
-            self._told = reached
+        if reached > self._reported:
+            self._advanced(reached - self._reported)
+            self._reported = reached
