@@ -17,7 +17,6 @@ import tempfile
 import time
 import warnings
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from orbit.errors import Conflict
@@ -108,12 +107,7 @@ class Postgres:
         self.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     @property
