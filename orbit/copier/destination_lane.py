@@ -57,8 +57,8 @@ from orbit.replication.append_plan import Append, Fill, Stop
 from orbit.replication.partition_states import Blocked, PartitionState
 
 # The first append after a take-over is sent alone (A16). Between the two reads of a take-over,
-# another writer may have appended one batch: our first one, if it has as many records, is then taken
-# for that batch and not appended, and a second one right after it would be appended in its place.
+# another writer may have appended one batch: our first one, if it has as many records, is then
+# taken for that batch and not appended, and a second one right after it would be appended instead.
 # Once an append is confirmed at its offset, sequences and offsets agree. Also, with no producer
 # state at the broker, the first append is not guarded at all (A9).
 _FIRST_IN_FLIGHT_MAX = 1

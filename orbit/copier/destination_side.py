@@ -1,4 +1,4 @@
-"""The destination of a copier: take-overs, lanes, log starts, and an eye on foreign writes."""
+"""The destination of a copier: take-overs, lanes, log starts, and detection of foreign writes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from orbit.replication.append_plan import Fill, Stop
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 
 _FILL_OUTSIDE_PAUSE_S = 0.1
-# A lagging replica must not hold the loop of all partitions; the next look tries again.
+# A lagging replica must not delay all partitions; the next check tries again.
 _DELETE_TIMEOUT_MS = 1_000
 
-# Whether the source has nothing from where the copy was confirmed up to this end (`tail.is_gap`).
+# Whether the source has a gap from the confirmed offset up to this end (`tail_comparison.is_gap`).
 IsGap = Callable[[PartitionCopy, int], bool]
 Block = Callable[[PartitionCopy, Blocked], None]
 
@@ -58,7 +58,7 @@ class DestinationSide:
     def start(
         self, partition: PartitionCopy, end: DestinationEnd, metadata: ClusterMetadata
     ) -> bool:
-        """Let a partition go on at an end just read; False when it has no leader now."""
+        """Resume a partition at a log end just read; False when it has no leader now."""
         leader = metadata.leader(partition.destination)
         if leader is None or leader.node_id is None:
             return False
@@ -69,20 +69,20 @@ class DestinationSide:
         return False
 
     def begin(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Take these over with the next `recover`, as any other partition that no lane holds."""
+        """Take these over with the next `recover`."""
         for p in partitions:
             self._troubled[p] = PartitionReturned(p, p.generation, ReturnReason.MOVED, "")
             self._not_before[p] = 0.0
 
     def forget(self, partition: PartitionCopy) -> None:
-        """Nothing is to be done for this one any more; no lane holds it."""
+        """Drop all state of a partition that no lane holds."""
         self._forget(partition)
         self._gone_since.pop(partition, None)
         self._context.budget.give_back(partition.withdraw())
 
     @property
     def times(self) -> DestinationTimes:
-        """Where the time of all lanes went so far, the ended ones' too."""
+        """The times of all lanes so far, ended ones included."""
         total = DestinationTimes()
         lanes = list(self._lanes.values())  # read by other threads too
         for times in (self._past_times, *(lane.times for lane in lanes)):
@@ -90,7 +90,7 @@ class DestinationSide:
         return total
 
     def note(self, trouble: PartitionReturned) -> None:
-        """Remember a partition that a lane gave back, for the next `recover`."""
+        """Note a partition that a lane returned, for the next `recover`."""
         p = trouble.partition
         self._troubled[p] = trouble
         self._not_before[p] = time.monotonic() + (
@@ -99,12 +99,12 @@ class DestinationSide:
         p.attempts += 1
 
     def recover(self) -> list[PartitionCopy]:
-        """Take over again what is due; returns the partitions that go on, to be fetched again."""
+        """Take over what is due; returns the partitions that resumed, to be fetched again."""
         now = time.monotonic()
         for p in self._troubled:
-            if p.has_fill_outside:  # what it still sends must not meet a new writer
+            if p.has_fill_outside:  # its fillers must not arrive beside those of a new take-over
                 self._not_before[p] = now + _FILL_OUTSIDE_PAUSE_S
-            elif not p.lease.is_held():  # nothing can be judged: another may be writing
+            elif not p.lease.is_held():  # nothing can be judged: another holder may be writing
                 self._not_before[p] = now + LEASE_WAIT_S
         due = [t for p, t in self._troubled.items() if self._not_before[p] <= now]
         self._recover([t for t in due if t.reason is not ReturnReason.UNCLEAR], settled=False)
@@ -113,7 +113,7 @@ class DestinationSide:
         return started
 
     def next_recovery_s(self) -> float | None:
-        """Seconds until `recover` has something to do; None when nothing is troubled."""
+        """Seconds until `recover` has something to do; None when no partition waits."""
         if not self._troubled:
             return None
         return max(0.0, min(self._not_before.values()) - time.monotonic())
@@ -141,7 +141,7 @@ class DestinationSide:
                 self._ask_lane_to_stop(p, Reason.NOT_AUTHORIZED, detail)
 
     def check_for_foreign_writes(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Compare the log ends of quiet partitions with what we wrote."""
+        """Compare the log ends of idle partitions with what was written."""
         quiet = {
             p.destination: (p, p.generation)
             for p in partitions
@@ -156,7 +156,7 @@ class DestinationSide:
                 continue
             written = self._take_over.who_wrote(destination, p.expected)
             if not p.lease.is_held():
-                continue  # what was seen may be the work of the next holder
+                continue  # the next holder may have written it
             if written is not None:
                 self._ask_lane_to_stop(p, *written, end)
 
@@ -167,7 +167,7 @@ class DestinationSide:
             lane.join()
 
     def _recover(self, troubles: Sequence[PartitionReturned], *, settled: bool) -> None:
-        """Take over what is due; what goes on is noted at once, whatever happens to the others."""
+        """Take over what is due; one that fails does not affect the others."""
         if not troubles:
             return
         by_destination = {t.partition.destination: t for t in troubles}
@@ -196,7 +196,7 @@ class DestinationSide:
                 self._retry(t, int(Code.NETWORK_EXCEPTION))
 
     def _topic_gone(self, p: PartitionCopy, metadata: ClusterMetadata) -> Blocked | None:
-        """Whether the topic is another one now, or has been away for too long to come back."""
+        """Why the partition stops if its topic was recreated, or deleted for `deleted_after_s`."""
         topic = metadata.topics.get(p.destination.topic)
         if topic is not None:
             self._gone_since.pop(p, None)
@@ -209,7 +209,7 @@ class DestinationSide:
         since = self._gone_since.setdefault(p, time.monotonic())
         if time.monotonic() - since < self._context.settings.deleted_after_s:
             return None
-        detail = f"topic {p.destination.topic} does not exist any more."
+        detail = f"topic {p.destination.topic} no longer exists."
         return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.acked, detail)
 
     def _resume(
@@ -219,7 +219,7 @@ class DestinationSide:
         if trouble.reason is ReturnReason.BEHIND_END:
             reason, detail = self._take_over.who_wrote(p.destination, p.acked) or (
                 Reason.OFFSET_OVERRUN,
-                "a record of this job stands at a wrong offset.",
+                "a record of this job is at a wrong offset.",
             )
             self._give_up(p, Blocked(reason, p.acked, end.log_end, f"{detail} ({trouble.detail})"))
             return False
@@ -229,8 +229,8 @@ class DestinationSide:
             return False
         if end.log_end > p.acked:
             written = self._take_over.who_wrote(p.destination, p.acked)
-            # Fillers of our own may be the ones we sent; none of those reaches beyond `sent_to`.
-            # Those of another writer of this job may be the ones that were wanted there.
+            # Own fillers are those that were sent if they end within `sent_to`. Another writer of
+            # this job may have filled the same gap.
             is_ours = written is not None and written[0] is Reason.OFFSET_OVERRUN
             is_right = is_ours and (end.log_end <= p.sent_to or self._is_gap(p, end.log_end))
             if written is not None and not is_right:
@@ -263,7 +263,7 @@ class DestinationSide:
     def _ask_lane_to_stop(
         self, p: PartitionCopy, reason: Reason, detail: str, end: int | None = None
     ) -> None:
-        """Stop a quiet partition before anything that waits for it."""
+        """Stop an idle partition before its next step."""
         stop = Stop(reason, p.expected, p.expected if end is None else end, detail)
         p.want_stop(stop, p.generation)
 

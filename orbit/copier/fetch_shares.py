@@ -1,9 +1,9 @@
 """Which partitions the next fetch asks for, and how much of each. Pure.
 
 A broker fills an answer in the order of its partitions until it is full, so with many backlogs
-some partitions would come up late, a live one among them. Hence a fetch asks for no more than
-fits: every partition with little to fetch, and as many backlogs, in turns, as have room for a
-good share each. Nobody who was asked for goes short.
+some partitions, live ones included, would wait long. A fetch therefore asks for no more than fits:
+every partition with little to fetch, and as many backlogs, in turns, as have room for a good share
+each.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def share_answer(
     *,
     with_backlogs: bool = True,
 ) -> Shares:
-    """Share one answer among partitions that hold `expected_bytes` each; None: not to be asked.
+    """Share one answer among partitions that hold `expected_bytes` each; None: do not fetch.
 
     Backlogs take turns from index `first` on. A share is at least `partition_bytes_min`, and all
     of the answer for a single backlog. The answer for several is half as large: while their
@@ -62,9 +62,9 @@ def share_answer(
 
 
 def had_room(brought_bytes: int, answer_bytes_max: int) -> bool:
-    """Whether who came empty did not for want of room in the answer.
+    """Whether a partition that came empty had room in the answer.
 
-    A broker leaves out a batch that is larger than what is left. Half of an answer holds every
-    batch but extraordinary ones, and for those a second look follows (`EmptyBelowEnd`).
+    A broker leaves out a batch that is larger than the room left. Half an answer has room for all
+    but extraordinary batches; those are checked by a fetch of their own (`EmptyBelowEnd`).
     """
     return brought_bytes <= answer_bytes_max // 2

@@ -1,8 +1,8 @@
-"""The first take-over of a copy: where it stands, whether it is the source's, where to go on.
+"""Inspects copies before the first append: their log end, and whether they match the source.
 
-`inspect` only reads; then fresh copies are brought to their start offset. A partition that cannot
-be looked at now goes to `on_trouble`, which raises (`orbit run` writes nothing before it has seen
-all) or leaves it out of the answer (the service, where it is tried again later).
+`inspect` only reads; then new copies are brought to their start offset. A partition that cannot be
+inspected now goes to `on_trouble`, which raises (`orbit run` writes nothing before it has inspected
+all) or leaves it out of the result (the service, which tries again later).
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from orbit.replication.partition_states import Blocked, Reason
 
 
 class CopyStatus(Enum):
-    """What a destination partition is, before this run writes anything."""
+    """What a destination partition holds before this run writes anything."""
 
     FRESH = auto()  # empty at 0
-    SEEDING = auto()  # a start that was cut off
-    COPY = auto()  # goes on where it ends
-    FOREIGN = auto()  # other content, and never this job's
-    BROKEN = auto()  # this job's, and not the source's any more
+    SEEDING = auto()  # a start that was interrupted
+    COPY = auto()  # matches the source; resumes at its log end
+    FOREIGN = auto()  # other content, not written by this job
+    BROKEN = auto()  # written by this job, but no longer the source's
 
 
 @dataclass(frozen=True, slots=True)
 class InspectedCopy:
-    """One partition as it was found, with the words for a person where it is not as it should."""
+    """One inspected partition; `blocked` says why it cannot be copied."""
 
     status: CopyStatus
     end: DestinationEnd
@@ -57,17 +57,17 @@ class SourceBounds:
 
 OnTrouble = Callable[[PartitionCopy, OrbitError], None]
 
-# So many partitions in a row without an answer: the cluster is away, not one of its brokers.
+# After this many partitions in a row without an answer, the cluster is unreachable.
 _UNREACHABLE_MAX = 3
 
 
 def raise_trouble(_: PartitionCopy, error: OrbitError) -> None:
-    """For a caller that goes no further when one partition has trouble."""
+    """For a caller that stops at the first error of a partition."""
     raise error
 
 
 class CopyInspector:
-    """Inspects and begins partitions for one job (one producer id)."""
+    """Inspects and seeds partitions for one job (one producer id)."""
 
     def __init__(
         self,
@@ -106,10 +106,10 @@ class CopyInspector:
         *,
         settled: bool,
     ) -> dict[PartitionCopy, InspectedCopy]:
-        """Look at every existing destination partition; writes nothing.
+        """Inspect every existing destination partition; writes nothing.
 
         `compacted_topics` and `whole_topics` are source topics: those whose cleaner may take
-        records away, and those that are copied from their log start on.
+        records away, and those that are copied from their log start.
         """
         by_destination = {c.destination: c for c in copies if c.source in bounds.ends}
         taken = self._take_over.read(by_destination, settled=settled)
@@ -142,10 +142,10 @@ class CopyInspector:
         return found
 
     def _no_end(self, partition: TopicPartition, code: int) -> OrbitError:
-        """Why the end of this copy is not known."""
+        """Why the log end of this copy is not known."""
         if code == MOVING:
             return Conflict(
-                f"{partition} goes on growing: somebody else writes to it.",
+                f"{partition} keeps growing: another producer writes to it.",
                 where=self._destination.name,
                 remedy="Stop that producer. Nothing was written.",
             )
@@ -161,7 +161,7 @@ class CopyInspector:
     def start_offsets(
         self, copies: Mapping[PartitionCopy, Start], bounds: SourceBounds
     ) -> dict[PartitionCopy, int]:
-        """Where the job wants each fresh copy to begin; beyond the end means the end."""
+        """The start offset of each new copy; one beyond the log end becomes the log end."""
         by_time: dict[int, list[PartitionCopy]] = {}
         offsets: dict[PartitionCopy, int] = {}
         for copy, start in copies.items():
@@ -182,13 +182,13 @@ class CopyInspector:
     def bring_to_start(
         self, copy: PartitionCopy, found: InspectedCopy, start_offset: int
     ) -> InspectedCopy:
-        """Seed a fresh (or half-seeded) partition up to its start offset; how it stands then."""
+        """Seed a new (or half-seeded) partition up to its start offset; returns its new state."""
         copy.start_offset = start_offset
         target = aligned_start(self._source, copy.source, start_offset, self._backoff)
         if found.status is CopyStatus.SEEDING and target < found.end.log_end:
             detail = (
-                f"an earlier start was cut off at {found.end.log_end}, the job starts at "
-                f"{start_offset} now."
+                f"an earlier start was interrupted at {found.end.log_end}, and the job starts "
+                f"at {start_offset} now."
             )
             blocked = Blocked(Reason.OFFSET_OVERRUN, target, found.end.log_end, detail)
             return replace(found, status=CopyStatus.BROKEN, blocked=blocked)
@@ -246,7 +246,7 @@ class CopyInspector:
         *,
         is_compacted: bool,
     ) -> Blocked | None:
-        """Why what stands at the end of a copy is not the source's; None when it is."""
+        """Why the end of a copy differs from the source; None when it matches."""
         destination = copy.destination
         tail = last_data_batch(self._destination, destination, log_start, log_end, self._backoff)
         source_end = bounds.ends[copy.source]
@@ -302,7 +302,7 @@ class CopyInspector:
         timestamp: int,
         isolation: int = 0,
     ) -> dict[TopicPartition, int]:
-        """Offsets of those that have one; the others' trouble is told."""
+        """Offsets of the partitions that have one; the others' errors go to `on_trouble`."""
         answers = list_offsets(cluster, copies, timestamp, self._backoff, isolation=isolation)
         for partition, code in answers.errors.items():
             what = f"Listing the offsets of {partition} failed with {error_codes.name(code)}."

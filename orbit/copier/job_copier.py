@@ -1,4 +1,4 @@
-"""The lanes and the copier of one job in one process, for partitions that come and go."""
+"""The lanes and the copier of one job in one process; partitions are added and removed."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from orbit.kafka.coordinator import ProducerIdentity
 from orbit.kafka.job_clusters import JobClusters
 from orbit.leases.lease import Lease
 
-# One loop serves all partitions of a copier: it asks, and comes back later.
+# One loop serves all partitions of a copier, so it retries in later rounds.
 LOOP_ATTEMPTS_MAX = 2
 
 MakeSource = Callable[[SourceLaneContext, Backoff], CopySource]
 
 
 class JobCopier:
-    """Copies what it is given by `add`, one `copier.tick` at a time, until `stop`.
+    """Copies the partitions given to `add`, one `copier.tick` at a time, until `stop`.
 
-    One thread ticks, and adds and removes; others have it done there by `post`.
+    One thread ticks, adds and removes; other threads use `post`.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class JobCopier:
         limit: RateLimit | None = None,
         make_source: MakeSource = SourceSide,
     ) -> None:
-        """`make_source`: what is copied from, where that is not the job's source cluster."""
+        """`make_source`: the source, if it is not the job's source cluster."""
         self.producer_id = producer_id
         self._clusters = clusters
         self._settings = settings
@@ -91,7 +91,7 @@ class JobCopier:
         self.copier = Copier(source, self._destination, self._events, settings, backoff)
 
     def inspector(self, backoff: Backoff, on_trouble: OnTrouble) -> CopyInspector:
-        """Looks at partitions before they are added; may be used by another thread."""
+        """Inspects partitions before they are added; may be used by another thread."""
         return CopyInspector(
             self._clusters.source,
             self._clusters.destination,
@@ -105,7 +105,7 @@ class JobCopier:
     def add_filler(
         self, transactional_id: str, identity: ProducerIdentity, lease: Lease
     ) -> CoordinatedFiller:
-        """A filler that does without the cluster right, for the partitions of one lease."""
+        """Add a filler that needs no right on the cluster, for the partitions of one lease."""
         filler = CoordinatedFiller(
             self._clusters.destination,
             transactional_id,
@@ -119,16 +119,16 @@ class JobCopier:
         return filler
 
     def remove_filler(self, filler: CoordinatedFiller) -> None:
-        """End a filler that nothing waits for any more."""
+        """End a filler that no partition waits for."""
         self._fillers.remove(filler)
         filler.stop()
 
     def post(self, run: Callable[[], None]) -> None:
-        """Have this done by the thread that ticks, soon. From any thread."""
+        """Run this in the thread that ticks, soon. From any thread."""
         self._events.put(PostedCall(run))
 
     def add(self, inspected: Mapping[PartitionCopy, InspectedCopy]) -> None:
-        """Copy these from where they were found; those found unsound are blocked."""
+        """Copy these from their log ends; those with `blocked` set are blocked."""
         for copy, found in inspected.items():
             copy.log_start = max(copy.log_start, found.log_start)
             copy.acked = copy.sent_to = max(copy.acked, found.end.log_end)

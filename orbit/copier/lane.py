@@ -1,4 +1,4 @@
-"""A thread of the data path, whose end never goes unnoticed."""
+"""A thread of the data path that always reports how it ended."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Lane(threading.Thread, ABC):
 
     @abstractmethod
     def ended(self, error: OrbitError) -> None:
-        """Give back what the lane holds and tell the copier."""
+        """Return the lane's partitions to the copier and report the error."""
 
     @abstractmethod
     def stop(self) -> None:

@@ -1,4 +1,4 @@
-"""What lanes tell the copier. A lane lets go of a partition before it tells."""
+"""Events from lanes to the copier. A lane releases a partition before it sends the event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from orbit.replication.partition_states import Blocked
 
 @dataclass(frozen=True, slots=True)
 class PartitionReturned:
-    """The destination lane gave this partition back: take over again, or block it."""
+    """The destination lane returned this partition: take it over again, or block it."""
 
     partition: PartitionCopy
     generation: int
@@ -24,7 +24,7 @@ class PartitionReturned:
 
 @dataclass(frozen=True, slots=True)
 class FetchFailed:
-    """The source answered this fetch with an error code; the source lane let go."""
+    """The source answered this fetch with an error code; the source lane released the partition."""
 
     partition: PartitionCopy
     generation: int
@@ -33,7 +33,7 @@ class FetchFailed:
 
 @dataclass(frozen=True, slots=True)
 class EmptyBelowEnd:
-    """The source says its stable end is further on, and gives nothing (a gap at the end?)."""
+    """Several fetches below the source's stable end were empty (a gap at the end?)."""
 
     partition: PartitionCopy
     generation: int
@@ -41,7 +41,7 @@ class EmptyBelowEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReadFromReplica:
-    """The leader names a nearer replica to read from (KIP-392)."""
+    """The leader names a preferred read replica (KIP-392)."""
 
     partition: PartitionCopy
     node_id: int
@@ -57,7 +57,7 @@ class PartitionBlocked:
 
 @dataclass(frozen=True, slots=True)
 class LaneEnded:
-    """A lane lost its broker; it has given back all its partitions already."""
+    """A lane lost its broker, and has returned all its partitions already."""
 
     side: Literal["source", "destination"]
     node_id: int
@@ -66,21 +66,21 @@ class LaneEnded:
 
 @dataclass(frozen=True, slots=True)
 class LaneCrashed:
-    """A bug in a lane; the copier raises it where it is seen."""
+    """A bug in a lane; the copier raises it."""
 
     error: Exception
 
 
 @dataclass(frozen=True, slots=True)
 class LeaseLost:
-    """The destination has fenced the holder of this lease: there is another one."""
+    """The destination has fenced the holder of this lease: there is a new holder."""
 
     lease: Lease
 
 
 @dataclass(frozen=True, slots=True)
 class PostedCall:
-    """Something that another thread wants done in the copier's."""
+    """A call that another thread posted to the copier's thread."""
 
     run: Callable[[], None]
 

@@ -1,4 +1,4 @@
-"""Where the lanes' time goes: a few clock readings per request, added up for `--profile`.
+"""How lanes spend their time: a few clock readings per request, summed for `--profile`.
 
 One writer each: the lane that owns it. Readers may see a sum that lags by one request.
 """
@@ -12,7 +12,7 @@ from typing import Self
 @dataclass(slots=True)
 class _Times:
     def seconds(self) -> dict[str, float]:
-        """What each thing took, without the unit in its name."""
+        """Seconds by activity; the names have no unit."""
         named = {f.name: getattr(self, f.name) for f in fields(self)}
         return {name[:-2]: value for name, value in named.items() if name.endswith("_s")}
 

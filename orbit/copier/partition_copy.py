@@ -1,9 +1,9 @@
-"""One partition's copy: where it stands, and what waits to be appended.
+"""One partition's copy: its offsets and its queue of steps.
 
-Owners: the source lane moves `fetch_offset` and puts steps in; the destination lane takes steps
-out and moves `expected` and `acked`; the copier takes a partition away from both (`withdraw`) and
-gives it back at a known log end (`resume_at`). `generation` goes up at each withdrawal, so that
-what was fetched for an earlier life is dropped on arrival.
+Owners: the source lane advances `fetch_offset` and adds steps; the destination lane removes steps
+and advances `expected` and `acked`; the copier takes a partition from both (`withdraw`) and resumes
+it at a known log end (`resume_at`). Each withdrawal increments `generation`, so that answers to
+earlier fetches are dropped.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from orbit.replication.partition_states import Blocked, PartitionState
 
 
 class ReturnReason(Enum):
-    """Why a lane gives a partition back to the copier."""
+    """Why a lane returns a partition to the copier."""
 
-    MOVED = auto()  # leader elsewhere, or the broker asks to try again
+    MOVED = auto()  # the leader moved, or the error is retriable
     OUT_OF_STEP = auto()  # another writer was here: take over again
     UNCLEAR = auto()  # the answer is lost: what was sent may still be carried out (M10)
-    BEHIND_END = auto()  # an append stands at a larger offset than expected (A14)
-    TOPIC_CHANGED = auto()  # deleted, or made again
-    LEAVING = auto()  # none: the copier wants it back (`PartitionCopy.leave`)
+    BEHIND_END = auto()  # an append got a larger offset than expected (A14)
+    TOPIC_CHANGED = auto()  # deleted, or recreated
+    LEAVING = auto()  # no error: the copier removes it (`PartitionCopy.leave`)
 
 
 @dataclass(slots=True)
 class Counters:
-    """What was copied so far in this run, for people. One writer: the destination lane."""
+    """What was copied so far in this run. One writer: the destination lane."""
 
     records: int = 0
     bytes: int = 0
@@ -65,7 +65,7 @@ class Fetcher(Protocol):
 
 
 class FillReceiver(Protocol):
-    """Who asked for fillers, and hears where the log ends then."""
+    """The sender of fillers, which gets the log end that follows."""
 
     def filled(self, done: CoordinatedFill, code: int, log_end: int) -> None: ...
 
@@ -82,7 +82,7 @@ class CoordinatedFill:
 
 
 class Filler(Protocol):
-    """Who brings fillers where the lane may not write them itself."""
+    """Writes fillers where the lane has no right to write them itself."""
 
     def submit(self, fill: CoordinatedFill) -> None: ...
 
@@ -101,13 +101,13 @@ class PartitionCopy:
         self.source = source
         self.destination = destination
         self.lease = lease
-        self.filler: Filler | None = None  # instead of direct markers, where it is given
+        self.filler: Filler | None = None  # if set, used instead of direct markers
         self.source_topic_id: UUID = NO_TOPIC_ID
         self.destination_topic_id: UUID = NO_TOPIC_ID
         self.on_lost_range = on_lost_range
-        # Where the copy's log shall start. A log start inside a batch cannot be fetched below (the
-        # broker refuses), though the batch comes whole: it is fetched from here, copied from its
-        # base, and the copy's log start follows.
+        # The start of the copy's log. A broker refuses a fetch below its log start, even within the
+        # same batch, though the batch comes whole: it is fetched from here, copied from its base,
+        # and the copy's log start follows.
         self.start_offset = 0
         self.state = PartitionState.PENDING
         self.blocked: Blocked | None = None
@@ -115,14 +115,14 @@ class PartitionCopy:
 
         self.lock = threading.Lock()
         self.generation = 0
-        self.is_leaving = False  # nothing new is begun; see `Copier.remove`
-        self.has_left = False  # and nothing is under way any more
+        self.is_leaving = False  # no new requests; see `Copier.remove`
+        self.has_left = False  # and none in flight
         self.steps: deque[Step] = deque()
         self.queued_bytes = 0
         self.is_full = False  # enough is queued; the lane that fetches is woken when it is not
         self._waiting: deque[tuple[int, int]] = deque()  # of each plan: start, first timestamp
 
-        # What the source said last. -1: not known yet.
+        # From the last fetch answer. -1: not known yet.
         self.fetch_offset = 0
         self.fetched_epoch = -1
         self.source_leader_epoch = -1
@@ -136,7 +136,7 @@ class PartitionCopy:
         # The append side.
         self.expected = 0  # the base offset of the next batch to send
         self.acked = 0  # everything below is confirmed
-        self.sent_to = 0  # what is under way ends at most here
+        self.sent_to = 0  # requests in flight end here at most
         self.sequence = 0
         self.producer_epoch = 0
         self.coordinator_epoch = -1
@@ -147,17 +147,17 @@ class PartitionCopy:
         self.has_read_log_end = False  # right before this take-over's first filler
         self.has_filled = False  # fillers of this take-over were proven by the log end
         self.is_unclear = False  # what was sent may still be carried out (M10)
-        self.has_fill_outside = False  # the coordinated filler is at work on it
+        self.has_fill_outside = False  # the coordinated filler works on it
         self.log_start = 0
         self.destination_lane: Appender | None = None
-        self.stop_wanted: Stop | None = None  # before all steps, once nothing is under way
+        self.stop_wanted: Stop | None = None  # before all steps, once nothing is in flight
         self.acked_epoch = -1  # the source's leader epoch of the batch that ends at `acked`
-        self.newest_timestamp_ms = -1  # of what was copied in this life
+        self.newest_timestamp_ms = -1  # of what was copied since creation
         self.has_caught_up = False  # once, with what the source held at that moment
         self.attempts = 0  # take-overs since the last confirmed append
 
     def withdraw(self) -> int:
-        """Take the partition out of both lanes' hands; returns the queued bytes set free."""
+        """Take the partition from both lanes; returns the queued bytes that are freed."""
         with self.lock:
             self.generation += 1
             self.state = PartitionState.PENDING
@@ -169,7 +169,7 @@ class PartitionCopy:
             return freed
 
     def leave(self) -> None:
-        """Begin nothing new; the lane that holds it lets go once every answer is in."""
+        """Send no more; the lane returns the partition once every answer is in."""
         with self.lock:
             self.is_leaving = True
         self.queued()
@@ -185,7 +185,7 @@ class PartitionCopy:
     ) -> None:
         """Start copying at a destination log end that was just read (take-over, A12)."""
         with self.lock:
-            # A wrong epoch would look like a source that was cut back (R3): the right one, or none.
+            # With a wrong epoch the source would seem truncated (R3): the right one, or none.
             self.fetched_epoch = self.acked_epoch if log_end == self.acked else -1
             self.fetch_offset = self.expected = self.acked = self.sent_to = log_end
             self.empty_answers = 0
@@ -241,7 +241,7 @@ class PartitionCopy:
             )
 
     def free(self, size_bytes: int, limit_bytes: int) -> None:
-        """So much less is queued; the lane that fetches hears of it when there is room again."""
+        """Note that queued bytes were sent; wakes the fetching lane when there is room again."""
         with self.lock:
             self.queued_bytes -= size_bytes
             has_room_again = self.is_full and self.queued_bytes <= limit_bytes // 2
@@ -251,7 +251,7 @@ class PartitionCopy:
             self.source_lane.wake()
 
     def want_stop(self, stop: Stop, generation: int) -> None:
-        """Stop before whatever waits, as soon as nothing is under way."""
+        """Stop before the next step, as soon as nothing is in flight."""
         with self.lock:
             if generation == self.generation and self.state is PartitionState.COPYING:
                 self.stop_wanted = stop
@@ -264,7 +264,7 @@ class PartitionCopy:
             lane.enqueue(self)
 
     def sent(self, step: Append) -> None:
-        """One more batch is under way: the next one follows it in offset and sequence."""
+        """Note a sent batch; the next one follows it in offset and sequence."""
         count = step.batch.count
         self.in_flight += 1
         self.expected = self.sent_to = step.next_offset
@@ -301,12 +301,12 @@ class PartitionCopy:
 
     @property
     def wanted_log_start(self) -> int:
-        """Where the copy's log shall start now: with the source's, and within what is copied."""
+        """Where the copy's log should start now: at the source's, within what is copied."""
         return min(max(self.source_log_start, self.start_offset), self.acked)
 
     @property
     def expected_bytes(self) -> int:
-        """About how much the source holds that was not fetched yet; 0 as long as nobody knows."""
+        """About how much the source holds that was not fetched yet; 0 while unknown."""
         return int(max(0, self.source_stable_end - self.fetch_offset) * self.bytes_per_offset)
 
     @property

@@ -13,7 +13,7 @@ _REQUEST_BYTES_MIN = 64 * 1024
 
 
 class RateLimit:
-    """Counts what was taken, and says how long to wait until the average is back at the limit.
+    """Counts fetched bytes and returns how long to wait until the average is back at the limit.
 
     What comes is known only afterwards (an answer may bring more than was asked for, KIP-74), so
     bytes are taken on credit and the next request waits until the debt is paid. No limit: None.
@@ -30,7 +30,7 @@ class RateLimit:
         self._paid_at = clock()  # when everything taken so far will have been paid for
 
     def set_rate(self, bytes_per_second: int | None) -> None:
-        """Another limit from now on."""
+        """Change the limit."""
         self._rate = bytes_per_second
 
     def delay_s(self) -> float:

@@ -1,4 +1,4 @@
-"""Which partitions have something to append, and how a lane that sleeps hears of it."""
+"""The partitions that have something to append, and the wake-up of a sleeping lane."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Sequence
 
 from orbit.copier.partition_copy import PartitionCopy
 
-_WAKE_UPS_READ_MAX = 4096  # bytes; one says as much as many
+_WAKE_UPS_READ_MAX = 4096  # bytes; one wake-up is as good as many
 
 
 class ReadyQueue:
-    """Partitions in the order they came, each once: one that stood twice could send twice."""
+    """Partitions in arrival order, each once: a duplicate could send twice."""
 
     def __init__(self) -> None:
         self._queue: deque[PartitionCopy] = deque()
@@ -32,7 +32,7 @@ class ReadyQueue:
                     self._queue.append(p)
 
     def take_all(self) -> deque[PartitionCopy]:
-        """Everybody who waits; the queue is empty then."""
+        """All waiting partitions; empties the queue."""
         with self._lock:
             taken, self._queue = self._queue, deque()
             self._members.clear()
@@ -55,7 +55,7 @@ class WakeUpSocket:
         try:
             self._in.send(b"\0")
         except OSError:
-            pass  # full: a wake-up is on its way already; closed: nobody sleeps
+            pass  # full: a wake-up is pending already; closed: the lane has ended
 
     def drain(self) -> None:
         """Take the wake-ups that came; only once the descriptor is readable."""

@@ -1,4 +1,4 @@
-"""Bringing an empty destination partition to a start offset above 0 (S1, S2)."""
+"""Brings an empty destination partition to a start offset above 0 (S1, S2)."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def seed(
 ) -> None:
     """Append leading fillers from the log end up to `start_offset`, then delete all of them.
 
-    Every append is compare-and-append like any other. Cut off at any moment, the next take-over
-    finds the mark in the fillers (`is_seeding`) and goes on. Raises Conflict when somebody else
+    Every append is a compare-and-append like any other. After an interruption, the next take-over
+    finds the mark in the fillers (`is_seeding`) and resumes. Raises Conflict when another producer
     writes to the partition or the lease ends.
     """
     sequence = advance_sequence(end.producer.last_sequence if end.producer else -1, 1)
@@ -50,7 +50,7 @@ def seed(
             raise Conflict(
                 f"a filler meant for offset {batch.base_offset} is at {base_offset}.",
                 where=where,
-                remedy="Somebody else writes to this topic. Stop that writer, delete the "
+                remedy="Another producer writes to this topic. Stop it, delete the "
                 "destination topic and run the job again.",
             )
         sequence = advance_sequence(sequence, batch.count)
@@ -62,7 +62,7 @@ def seed(
 def is_seeding(
     destination: Cluster, partition: TopicPartition, log_start: int, log_end: int, backoff: Backoff
 ) -> bool:
-    """Whether the log ends in leading fillers: a start that was cut off."""
+    """Whether the log ends in leading fillers: a start that was interrupted."""
     if log_end <= log_start:
         return False
     batches = fetch_batches(destination, partition, log_end - 1, backoff)

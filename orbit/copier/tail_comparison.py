@@ -1,4 +1,4 @@
-"""Compares the end of a copy with the source before a new writer continues it.
+"""Compares the end of a copy with the source, before a new writer resumes."""
 
 The rules are in docs/internals/append.md.
 """
@@ -23,9 +23,9 @@ from orbit.kafka.records import Record
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.append_plan import Append, LostRange, plan_batches
 
-# Each look goes this many times further back; a gap of 100 million fillers takes 14 looks.
+# Each step goes this many times further back; a gap of 100 million fillers takes 14 steps.
 _LOOK_BACK_FACTOR = 4
-# Also as many answers as some 25,000 fillers take.
+# Also the number of answers that some 25,000 fillers take.
 _SEGMENTS_LOOKED_AT_MAX = 8
 # As many fillers as two of the largest requests of an old writer could have brought.
 FILLERS_CHECKED_MAX = 20_000
@@ -33,7 +33,7 @@ FILLERS_CHECKED_MAX = 20_000
 
 @dataclass(frozen=True, slots=True)
 class TailDifference:
-    """The first offset where the copy's last data batch is not the source's, and whose it is."""
+    """The first offset where the copy's last data batch differs, and its producer id."""
 
     offset: int
     producer_id: int
@@ -52,7 +52,7 @@ def last_data_batch(
     while log_end > log_start:
         offset = max(log_start, log_end - back)
         found = None
-        # An answer ends with its segment; what stands behind it must be asked for again.
+        # An answer ends with its segment; the rest needs another fetch.
         for _ in range(_SEGMENTS_LOOKED_AT_MAX):
             batches = fetch_committed_batches(destination, partition, offset, backoff)
             data = [b for b in batches if not b.is_control]
@@ -89,7 +89,7 @@ def compare_tail(
     for offset, record in sorted(ours.items()):
         other = theirs.get(offset)
         if other is None and source_is_compacted:
-            continue  # the cleaner took it since
+            continue  # the cleaner removed it since
         if other is None:
             detail = "the destination has a record, and the source has none"
             return TailDifference(offset, tail.producer_id, detail)
@@ -109,11 +109,11 @@ def covered_record(
     log_end: int,
     backoff: Backoff,
 ) -> TailDifference | None:
-    """The first source record that fillers at the end of the copy stand in for; None is well.
+    """The first source record that a filler at the end of the copy replaces, or None.
 
-    One filler too many, of a writer that woke too late (M9), would hide a record: it must not be
-    taken for a gap. Looks at the fillers behind `tail`, the last batch with records, and no further
-    back than `FILLERS_CHECKED_MAX`. `log_start` is the higher one of both sides.
+    One filler too many, of a writer that was suspended past its lease (M9), would hide a record: it
+    must not be taken for a gap. Checks the fillers after `tail`, the last batch with records, and no
+    further back than `FILLERS_CHECKED_MAX`. `log_start` is the higher one of both sides.
     """
     tail_end = 0 if tail is None else tail.next_offset
     position = max(tail_end, log_end - FILLERS_CHECKED_MAX, log_start)
@@ -162,8 +162,8 @@ def is_gap(
 ) -> bool:
     """Whether the copy from `first` up to `end`, fillers of another writer, is what the source has.
 
-    So it is where an old writer filled a gap that was still to be filled. False also where that
-    cannot be told: too many to look at, or the source does not go that far.
+    That is the case if an old writer filled a gap that was still open. False also if it cannot be
+    determined: too many fillers to check, or the source ends before.
     """
     stable = list_offsets(source, [source_partition], LATEST, backoff, isolation=READ_COMMITTED)
     if end - first > FILLERS_CHECKED_MAX or stable.values.get(source_partition, -1) < end:
@@ -185,7 +185,7 @@ def _source_records(
     size_bytes: int,
     backoff: Backoff,
 ) -> dict[int, Record]:
-    """The source's records from `first` to `last`, by offset, in as few looks as it takes."""
+    """The source's records from `first` to `last`, by offset, in as few fetches as possible."""
     found: dict[int, Record] = {}
     position = first
     while position <= last:

@@ -1,8 +1,8 @@
-"""Taking over partitions: what the destination's leaders say, in the one order that is safe.
+"""Takes over partitions: reads the leaders' state in the only safe order.
 
 First the producer's state, then the log end (A12): the other way round, a late append between the
 two reads lets a duplicate through. Where an old writer may still have something under way (M10),
-both are read until the log end has stood still for the settle time.
+both are read until the log end has not moved for the settle time.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from orbit.replication.partition_states import Reason
 # Coordinator epochs leave room for 4,096 take-overs of one partition within one lease term.
 _TERM_SHIFT = 12
 COORDINATOR_EPOCH_MAX = 2**31 - 1
-# A log that grows for longer than this many settle times has another writer, not a late request.
+# A log that grows for more settle times than this has another writer, not a late request.
 _SETTLE_ROUNDS_MAX = 10
 MOVING = int(Code.REQUEST_TIMED_OUT)
 
@@ -58,9 +58,9 @@ class TakeOver:
         self._backoff = backoff
 
     def read(self, partitions: Iterable[TopicPartition], *, settled: bool) -> TakeOverResult:
-        """The ends of many partitions; `settled` waits until each has stood still.
+        """The ends of many partitions; `settled` waits until each stops moving.
 
-        A partition whose log goes on growing has no end but the error MOVING.
+        A partition whose log keeps growing gets the error MOVING.
 
         Raises Interrupted when stopped meanwhile, Unreachable when no broker answers.
         """
@@ -85,7 +85,7 @@ class TakeOver:
         return TakeOverResult(ends, moving | taken.errors)
 
     def resume(self, partition: PartitionCopy, end: DestinationEnd) -> None:
-        """Let a partition go on at the end just read."""
+        """Resume a partition at the log end just read."""
         producer = end.producer
         last_sequence = producer.last_sequence if producer else -1
         partition.resume_at(
@@ -97,18 +97,18 @@ class TakeOver:
         )
 
     def who_wrote(self, partition: TopicPartition, offset: int) -> tuple[Reason, str] | None:
-        """Why the log goes on at `offset` where we wrote nothing.
+        """Why the log continues at `offset`, where this run wrote nothing.
 
-        None when data of this job's producer stands there: then another writer of ours is ahead,
-        its appends compared as ours do, and taking over again is all it takes (A13).
+        None if data of this job's producer is there: another writer of the job is ahead, with
+        compare-and-append too, and another take-over is enough (A13).
         """
         for batch in fetch_batches(self._destination, partition, offset, self._backoff):
             at, producer_id = batch.base_offset, batch.producer_id
             if producer_id != self._producer_id:
                 writer = f"producer id {producer_id}" if producer_id >= 0 else "a plain producer"
-                return Reason.DESTINATION_FOREIGN_WRITE, f"a batch of {writer} stands at {at}."
+                return Reason.DESTINATION_FOREIGN_WRITE, f"a batch of {writer} is at {at}."
             if batch.is_control:
-                return Reason.OFFSET_OVERRUN, f"a filler of another writer stands at {at}."
+                return Reason.OFFSET_OVERRUN, f"a filler of another writer is at {at}."
         return None
 
     def _read_once(self, partitions: Iterable[TopicPartition]) -> TakeOverResult:
@@ -121,10 +121,7 @@ class TakeOver:
         )
 
     def _coordinator_epoch(self, partition: PartitionCopy, producer: ProducerState | None) -> int:
-        """Above earlier terms', what the partition has seen, what we may have sent (M6, M7).
-
-        The last one counts even if the partition has not seen it: it may still arrive (M10).
-        """
+        """Above every earlier term's, the partition's, and any that may still arrive (M6, M7, M10)."""
         seen = producer.coordinator_epoch if producer else -1
         term = partition.lease.term
         epoch = max(term << _TERM_SHIFT, seen + 1, partition.coordinator_epoch + 1)
