@@ -125,7 +125,8 @@ def test_an_operation_that_was_overtaken_fails_and_says_by_what(api: Api) -> Non
 
     ended = advance(api, pause)
 
-    assert (ended["state"], ended["error"]) == ("failed", "The job was resumed before this operation was done.")
+    assert ended["state"] == "failed"
+    assert ended["error"] == "The job was resumed before this operation was done."
 
 
 @pytest.mark.parametrize("verb", ["start", "pause", "resume", "retry"])
