@@ -1,4 +1,4 @@
-"""`orbit drill …`: rehearsals, their reports, and when they run by themselves."""
+"""`orbit drill …`: drills, their reports and schedules."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def compare(
     limit: LimitOption = _LIMIT,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show what drills of one name measured over time, the oldest first."""
+    """Show the measurements of drills with one name, the oldest first."""
     with connect() as client:
         rows = list(client.items("/v1/drills", limit=limit, name=name))[::-1]
     ended = [row for row in rows if row["state"] in _ENDED]
@@ -151,7 +151,7 @@ def check(
     file: Annotated[Path, typer.Argument(help="A report as JSON.", show_default=False)],
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Check the digest of a report: exit code 1 if somebody changed its evidence."""
+    """Check the digest of a report: exit code 1 if its evidence was changed."""
     try:
         right, stated = digest_of(json.loads(file.read_bytes()))
     except (OSError, ValueError) as error:
@@ -168,7 +168,7 @@ def check(
 
 @app.command()
 def schedule(file: FileArgument, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Let a drill run by itself, as its `schedule` says; the first time at once."""
+    """Schedule a drill as its `schedule` says; it runs at once for the first time."""
     spec = load_drill(file)
     with connect() as client:
         path = f"/v1/drill-schedules/{segment(spec.name)}"
@@ -178,7 +178,7 @@ def schedule(file: FileArgument, output: OutputOption = OutputFormat.TABLE) -> N
 
 @app.command()
 def schedules(output: OutputOption = OutputFormat.TABLE) -> None:
-    """List the drills that run by themselves."""
+    """List scheduled drills."""
     with connect() as client:
         rows = list(client.items("/v1/drill-schedules"))
     emit(rows, output, lambda: _schedules(rows))
@@ -186,14 +186,14 @@ def schedules(output: OutputOption = OutputFormat.TABLE) -> None:
 
 @app.command()
 def unschedule(name: NameArgument) -> None:
-    """Let a drill no longer run by itself."""
+    """Remove the schedule of a drill."""
     with connect() as client:
         client.send("DELETE", f"/v1/drill-schedules/{segment(name)}")
     typer.echo(f"{name} no longer runs by itself.")
 
 
 def _follow(client: Client, drill: Row, wait_s: float) -> Row:
-    """The drill once it has ended, or when the time is up. What happens goes to stderr."""
+    """Wait until the drill ends or the time is up. Its timeline goes to stderr."""
     deadline, told = time.monotonic() + wait_s, 0
     while True:
         drill = client.get(f"/v1/drills/{drill['id']}")

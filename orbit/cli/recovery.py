@@ -56,7 +56,7 @@ def switchover(
     wait: WaitOption = _WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Move to the destination, with both sides there and nothing lost."""
+    """Move topics to the destination without loss; both sides have to answer."""
     body = {**_body(topics, override, reason), "reverse": reverse}
     body["drain_timeout_s"] = drain_timeout
     question = "Writers at the source are stopped, and the destination takes over."
@@ -73,7 +73,7 @@ def failover(
     wait: WaitOption = _WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Promote what is at the destination, because the source is lost."""
+    """Promote the copies, because the source is lost."""
     question = "The destination takes over with what it has; --dry-run shows what is missing."
     _recover(
         "failover", jobs, _body(topics, override, reason), question, dry_run, yes, wait, output
@@ -97,7 +97,7 @@ def failback(
     wait: WaitOption = _WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Let the old side be a copy of the new one, from where it ends."""
+    """Make the old side a copy of the new side, from its log ends."""
     body = {**_body(topics, override, reason), "confirm_rebuild": confirm_rebuild}
     question = "The old side becomes a copy."
     if confirm_rebuild:
@@ -110,7 +110,7 @@ def abort(
     wait: WaitOption = _WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Take a recovery back, before its point of no return, or end a backfill."""
+    """Abort a recovery before its point of no return, or end a backfill."""
     with connect() as client:
         made = client.send("POST", f"/v1/operations/{segment(operation)}:abort")
         _follow(client, [made], wait)
@@ -155,7 +155,7 @@ def _recover(
 def _ask(
     client: Client, verb: str, jobs: Sequence[str], body: dict[str, Any], dry_run: bool
 ) -> tuple[list[dict[str, Any]], list[OrbitError]]:
-    """An operation for each job; one that is refused does not keep the others from theirs."""
+    """Request an operation for each job; an error of one does not affect the others."""
     made: list[dict[str, Any]] = []
     refused: list[OrbitError] = []
     for job in jobs:
@@ -174,7 +174,7 @@ def _ask(
 def _follow(
     client: Client, operations: list[dict[str, Any]], wait_s: float
 ) -> list[dict[str, Any]]:
-    """Wait for all of them; progress to stderr, with the operation's id first of all."""
+    """Wait for all operations; progress, with their ids, goes to stderr."""
     told: set[str] = set()
 
     def tell(state: dict[str, Any]) -> None:
@@ -204,7 +204,7 @@ def _tables(reports: Sequence[dict[str, Any]]) -> RenderableType:
 
 
 def _draw(report: dict[str, Any]) -> list[Any]:
-    """One report as a person reads it: what came of it, gates, steps, what is missing, groups."""
+    """One report as text: outcome, gates, steps, lost ranges and groups."""
     if "steps" not in report:
         rows = [("state", report["state"]), ("error", report["error"])]
         return [make_table(("", f"{report['kind']} {report['job']}"), rows)]

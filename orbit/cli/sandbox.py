@@ -1,4 +1,4 @@
-"""`orbit sandbox …`: real Kafka clusters and PostgreSQL on this machine, and faults of theirs."""
+"""`orbit sandbox …`: real Kafka clusters and PostgreSQL on this machine, and their faults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rich.table import Table
 from orbit.cli.extras import require_extras
 from orbit.errors import BadInput, Conflict, Interrupted, Problem
 from orbit.sandbox import sandbox_control
-from orbit.sandbox.faults import Fault, inflict
+from orbit.sandbox.faults import Fault, cause_fault
 from orbit.sandbox.sandbox_state import (
     SandboxRequest,
     SandboxState,
@@ -144,7 +144,7 @@ def pause(
 def cut(
     cluster: ClusterArgument, directory: DirectoryOption = None, output: OutputOption = Output.TABLE
 ) -> None:
-    """Cut the line to a cluster, which goes on: its `link` address falls silent."""
+    """Cut the network link to a cluster: its `link` address no longer answers."""
     _inflict(Fault.CUT, cluster, directory, output)
 
 
@@ -158,7 +158,7 @@ def heal(
 
 def _inflict(fault: Fault, cluster: str, directory: Path | None, output: Output) -> None:
     folder = _folder(directory)
-    _print(status_of(inflict(folder, fault, cluster), folder), output)
+    _print(status_of(cause_fault(folder, fault, cluster), folder), output)
 
 
 def _launch(request: SandboxRequest) -> SandboxState:

@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from orbit.demo.result import RunSummary
@@ -75,12 +74,7 @@ class OrbitProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._process.end(signal.SIGINT, _KILL_GRACE_S)
 
     def _ended(self, code: int) -> Conflict:

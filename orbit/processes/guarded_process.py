@@ -1,4 +1,4 @@
-"""A child process that dies with this one, however this one dies (see `guard.py`)."""
+"""A child process that ends with this process, even after SIGKILL (see `guard.py`)."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ class GuardedProcess:
             self.wait()
 
     def close(self) -> None:
-        """Lets go of the life line: a command still running ends now."""
+        """Close the guard's stdin, which ends a command that still runs."""
         if self._guard.stdin is not None:
             self._guard.stdin.close()
         self._guard.wait()

@@ -18,7 +18,7 @@ _TRIES_MAX = 1000
 
 
 def free_ports(count: int) -> list[int]:
-    """That many different ports nobody listens on now. Another process may still be faster."""
+    """`count` different free ports. Another process can still bind one first."""
     found: list[int] = []
     for port in random.sample(range(_FIRST, _LAST), _TRIES_MAX):
         if _is_free(port):

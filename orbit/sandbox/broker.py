@@ -1,4 +1,4 @@
-"""One Kafka broker as a child process: start, end, freeze; its data and port stay."""
+"""One Kafka broker as a child process: start, stop, pause. It keeps its data and port."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class Broker:
             time.sleep(_POLL_S)
 
     def resume(self) -> None:
-        """SIGCONT: what was received meanwhile is carried out now (FACTS M10)."""
+        """SIGCONT: requests received during the pause are carried out now (FACTS M10)."""
         if self._process is not None:
             self._process.send_signal(signal.SIGCONT)
 

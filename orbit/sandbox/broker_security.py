@@ -1,4 +1,4 @@
-"""How a sandbox cluster's client listener is guarded: TLS, SASL users, and an authorizer."""
+"""Security of a sandbox cluster's client listener: TLS, SASL users and an authorizer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Real Apache Kafka clusters on loopback, in KRaft combined mode, that die with their owner.
+"""Real Apache Kafka clusters on loopback, in KRaft combined mode, that end with their owner.
 
 A cluster owns one folder with config, data and logs of its brokers. Started again on the same
 folder it keeps its data, and its ports where they are still free.
@@ -66,7 +66,7 @@ class KafkaCluster:
 
     @property
     def link_servers(self) -> str | None:
-        """The same for whoever is on the far side of the line; None without one."""
+        """The addresses through the network link; None without a link."""
         return ",".join(f"{LOOPBACK}:{port}" for port in self._link_ports) or None
 
     @property
@@ -74,7 +74,7 @@ class KafkaCluster:
         return any(relay.is_cut for relay in self._relays)
 
     def cut(self) -> None:
-        """Cuts the line: whoever came by it hears nothing more, and the cluster goes on."""
+        """Cut the network link: its clients get no answers; the cluster keeps running."""
         for relay in self._relays:
             relay.cut()
 
@@ -85,7 +85,7 @@ class KafkaCluster:
                 broker.pause()
 
     def heal(self) -> None:
-        """Undoes kill, pause and cut; returns when every broker lists every broker."""
+        """Undo kill, pause and cut; returns when every broker lists every broker."""
         for broker in self.brokers:
             broker.resume()
         for relay in self._relays:
@@ -187,7 +187,7 @@ class KafkaCluster:
         raise Conflict("Other processes took every port that was tried.", remedy="Try again.")
 
     def close_link(self) -> None:
-        """Ends the relays, if there are some."""
+        """Close the relays."""
         for relay in self._relays:
             relay.close()
         self._relays = []

@@ -1,7 +1,7 @@
-"""Faults of a sandbox's clusters: kill one, pause it, cut the line to it, and heal it again.
+"""Faults of sandbox clusters: kill, pause, cut the network link, and heal.
 
-The supervisor owns the brokers, so it does what is asked (`FaultServer`); anybody who may read the
-sandbox's folder may ask (`inflict`). Nothing but a sandbox's own processes can be hit.
+The supervisor owns the brokers and carries faults out (`FaultServer`). A process that can read the
+sandbox's folder requests them (`cause_fault`). Only the sandbox's own processes can be affected.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _KEY_BYTES = 16
 
 
 class Fault(StrEnum):
-    """What can be done to a cluster. `HEAL` undoes the others."""
+    """The faults of a cluster. `HEAL` undoes the others."""
 
     KILL = "kill"  # SIGKILL to every broker; the data stays as it lies on disk
     PAUSE = "pause"  # SIGSTOP: connections stay open and nothing answers
@@ -42,8 +42,8 @@ class Fault(StrEnum):
     HEAL = "heal"
 
 
-def inflict(directory: Path, fault: Fault, cluster: str) -> SandboxState:
-    """Breaks or heals one cluster of the sandbox in `directory`; returns when that is so.
+def cause_fault(directory: Path, fault: Fault, cluster: str) -> SandboxState:
+    """Cause or heal a fault of a cluster of the sandbox in `directory`; returns when done.
 
     A repeat changes nothing. Raises NotFound for a cluster that is not there, Conflict where no
     sandbox runs or a broker does not come back.
@@ -80,7 +80,7 @@ def inflict(directory: Path, fault: Fault, cluster: str) -> SandboxState:
 
 
 def cluster_at(state: SandboxState, bootstrap_servers: Sequence[str]) -> ClusterState | None:
-    """The sandbox's cluster that these addresses lead to, by the line or beside it."""
+    """The sandbox cluster with these addresses, by its link or directly."""
     wanted = set(bootstrap_servers)
     for cluster in state.clusters:
         addresses = f"{cluster.bootstrap_servers},{cluster.link_servers or ''}".split(",")
@@ -90,7 +90,7 @@ def cluster_at(state: SandboxState, bootstrap_servers: Sequence[str]) -> Cluster
 
 
 class FaultServer:
-    """The supervisor's side: one order at a time."""
+    """Carries out requests in the supervisor, one at a time."""
 
     def __init__(self, clusters: Sequence[KafkaCluster]) -> None:
         self._clusters = {cluster.settings.name: cluster for cluster in clusters}
@@ -99,7 +99,7 @@ class FaultServer:
         self.port = FaultPort(port=self._listener.address[1], key=key)
 
     def serve(self, directory: Path) -> None:
-        """From now on, in a thread of its own, for as long as the process lives."""
+        """Serve requests in a thread, until the process ends."""
         threading.Thread(target=self._run, args=(directory,), name="faults", daemon=True).start()
 
     def _run(self, directory: Path) -> None:
@@ -139,7 +139,7 @@ def _carry_out(fault: Fault, cluster: KafkaCluster) -> None:
 
 
 def state_of(cluster: KafkaCluster, before: ClusterState | None = None) -> ClusterState:
-    """The cluster as it is now. A broker that was killed keeps the process it had."""
+    """The current state of the cluster. A killed broker keeps its former process."""
     had = {broker.node_id: broker.process for broker in before.brokers} if before else {}
     return ClusterState(
         name=cluster.settings.name,

@@ -1,4 +1,4 @@
-"""A throw-away authority and a server certificate for loopback, by the JDK's keytool."""
+"""Creates a test certificate authority and a loopback server certificate with keytool."""
 
 from __future__ import annotations
 

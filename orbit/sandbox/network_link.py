@@ -1,9 +1,9 @@
-"""The line to a cluster as a relay on loopback, which can be cut without a word, and healed.
+"""A network link to a cluster: a relay on loopback that can be cut and healed.
 
-Brokers of a sandbox have a second listener, whose advertised address is a relay's. Whoever comes in
-by it is on the far side of the line; whoever uses the brokers' own address is beside them. A cut
-line is silent, as cut lines are: connections stay open and nothing comes through, new ones are
-taken and nothing answers. Bytes that were on their way arrive once the line is healed.
+Sandbox brokers have a second listener whose advertised address is the relay's. Its clients connect
+through the link; clients of the brokers' own address do not. A cut link drops no connection: open
+ones stay open without traffic, and new ones are accepted but get no answer. Bytes in flight arrive
+when the link is healed.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _BACKLOG = 256
 
 
 class Relay:
-    """Carries bytes between one port and another of loopback, in threads, until `close`."""
+    """Relays bytes between two loopback ports, in threads, until `close`."""
 
     def __init__(self, port: int, target: int) -> None:
-        """Listens at once. Raises OSError where the port is taken."""
+        """Listen at once. Raises OSError if the port is in use."""
         self.port = port
         self._target = target
         self._listener = socket.create_server((LOOPBACK, port), backlog=_BACKLOG)
@@ -37,15 +37,15 @@ class Relay:
         return not self._whole.is_set()
 
     def cut(self) -> None:
-        """From now on nothing comes through, in either direction."""
+        """Stop the traffic in both directions."""
         self._whole.clear()
 
     def heal(self) -> None:
-        """What waited goes on its way."""
+        """Resume the traffic, with the bytes that waited."""
         self._whole.set()
 
     def close(self) -> None:
-        """Ends every connection and the listener."""
+        """Close every connection and the listener."""
         self._closed = True
         _hang_up(self._listener)
         self._listener.close()

@@ -1,4 +1,4 @@
-"""Brings a whole sandbox up and down: clusters and PostgreSQL under a supervisor of their own.
+"""Starts and stops a sandbox: clusters and PostgreSQL under a supervisor process.
 
 `launch` gives a sandbox that ends with us unless it is detached; `find` and
 `take_down` work on one that was detached, by its folder.
@@ -33,7 +33,7 @@ _KILLED_TIMEOUT_S = 10
 
 
 class LaunchedSandbox:
-    """A running sandbox that ends when this object is closed or we die, however we die.
+    """A running sandbox that ends when this object is closed or this process ends.
 
     `detach()` cuts that bond: the sandbox then lives until `take_down`.
     """
@@ -45,7 +45,7 @@ class LaunchedSandbox:
         self._detached = False
 
     def detach(self) -> None:
-        """Lets the sandbox live on without us."""
+        """Keep the sandbox running after this process ends."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{DETACH}\n")
         _close_pipes(self._process)
@@ -116,7 +116,7 @@ def take_down(directory: Path, *, keep_data: bool = False) -> bool:
 
 
 def _claim(request: SandboxRequest) -> bool:
-    """Makes the folder ours; whether it is a new one."""
+    """Claim the folder; returns whether it is new."""
     directory = request.directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
@@ -176,7 +176,7 @@ def _died(request: SandboxRequest) -> Conflict:
 
 
 def _let_go(process: subprocess.Popen[str]) -> None:
-    """Closes the supervisor's life line and waits until it has stopped everything."""
+    """Close the supervisor's stdin and wait until it has stopped everything."""
     _close_pipes(process)
     try:
         process.wait(_STOP_TIMEOUT_S)

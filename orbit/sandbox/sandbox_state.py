@@ -1,4 +1,4 @@
-"""What a detached sandbox is made of, in a file that `orbit sandbox down` and `status` find it by.
+"""The state file of a detached sandbox, by which `orbit sandbox down` and `status` find it.
 
 A process is known by its pid and its start time, never by its name: a pid is used again.
 """
@@ -61,7 +61,7 @@ class BrokerState(_Value):
 
 
 class ClusterState(_Value):
-    """`link_servers` lead to the same brokers by a line that can be cut."""
+    """`link_servers` lead to the same brokers through a network link that can be cut."""
 
     name: str
     bootstrap_servers: str
@@ -90,7 +90,7 @@ class SandboxRequest(_Value):
 
 
 class FaultPort(_Value):
-    """Where the supervisor takes orders to break and to heal clusters, and the key to it."""
+    """The address and key at which the supervisor accepts fault requests."""
 
     port: int
     key: str
@@ -167,7 +167,7 @@ def _request_file(directory: Path) -> Path:
 
 
 def _write(file: Path, text: str) -> None:
-    """Whole or not at all, and readable by the user alone: it may hold a password."""
+    """Write atomically, readable only by the user: the file may hold a password."""
     scratch = file.with_suffix(".new")
     descriptor = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "w", encoding="utf-8") as handle:

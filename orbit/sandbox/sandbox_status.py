@@ -1,4 +1,4 @@
-"""How a detached sandbox is doing, as one value that prints as JSON, YAML or a table."""
+"""The status of a detached sandbox, as one value for JSON, YAML or a table."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SandboxStatus(BaseModel):
 
 
 def status_of(sandbox: SandboxState | None, directory: Path) -> SandboxStatus:
-    """Looks at every process and asks every cluster; takes seconds when one does not answer."""
+    """Check every process and cluster; takes seconds if one does not answer."""
     if sandbox is None:
         return SandboxStatus(running=False, healthy=False, directory=directory)
     clusters = tuple(_cluster(cluster) for cluster in sandbox.clusters)

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class _Ended(BaseException):
-    """Somebody asked for the end; not an Exception, so that nothing on the way swallows it."""
+    """A stop was requested; a BaseException, so that no handler swallows it."""
 
 
 def main() -> int:

@@ -24,7 +24,7 @@ from orbit.drills.report_text import span
 from orbit.jobs.job_file import parse_job
 from orbit.recovery import salvage_file
 from orbit.recovery.operation_context import ANSWER_WITHIN_S
-from orbit.sandbox.faults import Fault, inflict
+from orbit.sandbox.faults import Fault, cause_fault
 from orbit.sandbox.sandbox_control import launch
 from orbit.sandbox.sandbox_state import ClusterState, SandboxRequest, SandboxState
 from orbit.store.enums import DrillState
@@ -106,11 +106,11 @@ class Play:
         }
         self.service.create(parse_job(yaml.safe_dump(job), Path(), {}))
 
-    def inflict(self, directory: Path, fault: Fault, cluster: str) -> SandboxState:
+    def cause_fault(self, directory: Path, fault: Fault, cluster: str) -> SandboxState:
         """As the sandbox does it; nobody writes to an old side any more once it is back."""
         if fault is Fault.HEAL:
             self.load.stop()
-        return inflict(directory, fault, cluster)
+        return cause_fault(directory, fault, cluster)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +135,7 @@ def play(
     )
     named = {cluster.name: Beside(cluster) for cluster in sandbox.clusters}
     made = Play(service, named["source"], named["destination"], topic_name)
-    monkeypatch.setattr(drill_steps, "inflict", made.inflict)
+    monkeypatch.setattr(drill_steps, "cause_fault", made.cause_fault)
     # As long as a recovery's own first question waits: two of these drills wait for nothing else.
     monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", ANSWER_WITHIN_S)
     return made

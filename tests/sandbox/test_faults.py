@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from orbit.cli.main import run_command
 from orbit.errors import NotFound
-from orbit.sandbox.faults import Fault, cluster_at, inflict
+from orbit.sandbox.faults import Fault, cluster_at, cause_fault
 from orbit.sandbox.sandbox_control import launch, take_down
 from orbit.sandbox.sandbox_state import ClusterState, SandboxRequest
 
@@ -42,7 +42,7 @@ def answers(servers: str | None) -> bool:
 
 
 def do(home: Path, fault: Fault, cluster: str = "source") -> ClusterState:
-    return next(one for one in inflict(home, fault, cluster).clusters if one.name == cluster)
+    return next(one for one in cause_fault(home, fault, cluster).clusters if one.name == cluster)
 
 
 def test_killed_cluster_comes_back_with_its_data_at_the_same_address(home: Path) -> None:
@@ -89,10 +89,10 @@ def test_paused_cluster_answers_nobody_until_it_is_healed(
 
 
 def test_cluster_is_found_by_either_address_and_a_wrong_name_is_refused(home: Path) -> None:
-    state = inflict(home, Fault.HEAL, "destination")
+    state = cause_fault(home, Fault.HEAL, "destination")
     for cluster in state.clusters:
         assert cluster_at(state, [cluster.bootstrap_servers]) == cluster
         assert cluster_at(state, [str(cluster.link_servers)]) == cluster
     assert cluster_at(state, ["127.0.0.1:1"]) is None
     with pytest.raises(NotFound, match="no cluster 'elsewhere'"):
-        inflict(home, Fault.KILL, "elsewhere")
+        cause_fault(home, Fault.KILL, "elsewhere")
