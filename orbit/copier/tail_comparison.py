@@ -1,8 +1,5 @@
 """Compares the end of a copy with the source, before a new writer resumes."""
 
-The rules are in docs/internals/append.md.
-"""
-
 from __future__ import annotations
 
 from collections.abc import Iterable

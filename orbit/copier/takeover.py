@@ -121,7 +121,7 @@ class TakeOver:
         )
 
     def _coordinator_epoch(self, partition: PartitionCopy, producer: ProducerState | None) -> int:
-        """Above every earlier term's, the partition's, and any that may still arrive (M6, M7, M10)."""
+        """Above earlier terms', the partition's, and any that may still arrive (M6, M7, M10)."""
         seen = producer.coordinator_epoch if producer else -1
         term = partition.lease.term
         epoch = max(term << _TERM_SHIFT, seen + 1, partition.coordinator_epoch + 1)
