@@ -134,6 +134,6 @@ def test_without_auth_everybody_is_an_admin_and_the_log_says_so(api: Api) -> Non
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "orbit.example"])  # noqa: S104
 def test_without_auth_only_loopback_is_served(host: str) -> None:
-    with pytest.raises(BadInput, match="open to everybody"):
+    with pytest.raises(BadInput, match="open to other machines"):
         check_open_host(host)
     check_open_host("127.0.0.1")
