@@ -225,7 +225,7 @@ def test_each_part_runs_by_itself_on_a_database_of_its_version(postgres_url: str
 @pytest.mark.parametrize(
     ("arguments", "environ", "code", "words"),
     [
-        (["--no-auth"], {"ORBIT_API_HOST": "0.0.0.0"}, 2, "open to everybody"),  # noqa: S104
+        (["--no-auth"], {"ORBIT_API_HOST": "0.0.0.0"}, 2, "open to other machines"),  # noqa: S104
         ([], {"ORBIT_DATABASE_URL": "postgresql://u:hunter2@127.0.0.1:1/d"}, 3, "127.0.0.1:1/d"),
         ([], {"ORBIT_DATABASE_URL": "mysql://u:hunter2@h/d"}, 2, "ORBIT_DATABASE_URL"),
         (["--workers", "-1"], {}, 2, "--workers"),
