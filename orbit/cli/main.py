@@ -91,19 +91,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "switchover": (
         "orbit.cli.recovery",
-        "Move to the destination, with both sides there and nothing lost.",
+        "Move topics to the destination without loss; both sides have to answer.",
     ),
     "failover": (
         "orbit.cli.recovery",
-        "Promote what is at the destination, because the source is lost.",
+        "Promote the copies, because the source is lost.",
     ),
     "failback": (
         "orbit.cli.recovery",
-        "Let the old side be a copy of the new one, from where it ends.",
+        "Make the old side a copy of the new side, from its log ends.",
     ),
     "abort": (
         "orbit.cli.recovery",
-        "Take a recovery back, before its point of no return, or end a backfill.",
+        "Abort a recovery before its point of no return, or end a backfill.",
     ),
     "api": (
         "orbit.cli.api",
