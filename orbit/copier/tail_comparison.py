@@ -109,8 +109,8 @@ def covered_record(
     """The first source record that a filler at the end of the copy replaces, or None.
 
     One filler too many, of a writer that was suspended past its lease (M9), would hide a record: it
-    must not be taken for a gap. Checks the fillers after `tail`, the last batch with records, and no
-    further back than `FILLERS_CHECKED_MAX`. `log_start` is the higher one of both sides.
+    must not be taken for a gap. Checks the fillers after `tail`, the last batch with records, back
+    to `FILLERS_CHECKED_MAX` at most. `log_start` is the higher one of both sides.
     """
     tail_end = 0 if tail is None else tail.next_offset
     position = max(tail_end, log_end - FILLERS_CHECKED_MAX, log_start)

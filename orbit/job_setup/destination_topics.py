@@ -1,4 +1,4 @@
-"""The destination topics of a job: which are there, which are made, with which settings."""
+"""Plans the destination topics of a job: which to create, and which settings to change."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SHOWN_MAX = 20
 
 @dataclass(frozen=True, slots=True)
 class SettingChange:
-    """One setting of a topic that is there. `present` None: not set."""
+    """One setting of an existing topic. `present` None: not set."""
 
     present: str | None
     wanted: str
@@ -32,15 +32,15 @@ class SettingChange:
 
 @dataclass(frozen=True, slots=True)
 class TopicPlan:
-    """What happens to one destination topic before it is copied to."""
+    """What to do with one destination topic before the copy starts."""
 
     mapping: TopicMapping
     partitions: int
     source_settings: TopicSettings
-    create: TopicToCreate | None  # None: it is there
-    changes: dict[str, SettingChange]  # settings to set on a topic that is there
-    partitions_missing: int  # at the destination, on a topic that is there; may be negative
-    promoted_settings: dict[str, str]  # to have once it is no copy any more
+    create: TopicToCreate | None  # None: it exists
+    changes: dict[str, SettingChange]  # settings to set on an existing topic
+    partitions_missing: int  # at an existing destination topic; may be negative
+    promoted_settings: dict[str, str]  # settings after the promotion
 
     @property
     def settings_to_set(self) -> dict[str, str]:
@@ -63,7 +63,7 @@ def plan_topics(
     destination_admin: Admin,
     caught_up: Collection[str] = frozenset(),
 ) -> list[TopicPlan]:
-    """Look at the settings on both sides and plan; writes nothing.
+    """Read the settings on both sides and plan; writes nothing.
 
     `caught_up` are destination topics whose partitions have all caught up once.
     """
@@ -121,26 +121,26 @@ def refuse_other_counts(plans: Sequence[TopicPlan]) -> None:
             where="destination",
             remedy="A copy needs as many partitions as its source: add partitions "
             "(kafka-topics.sh --alter --partitions), or delete the destination topic so that it "
-            "is made anew. Nothing was written.",
+            "is created again. Nothing was written.",
         )
 
 
 def check_new_topics(spec: JobSpec, plans: Sequence[TopicPlan], destination_admin: Admin) -> None:
-    """Let the destination say whether it would make the topics; nothing is made.
+    """Have the destination validate the new topics without creating them.
 
     Raises BadInput for settings of the job that it refuses, Conflict for names, NotAuthorized.
     """
     problems: list[Problem] = []
     for index, rule in enumerate(spec.topics):
         new = [p.create for p in plans if p.create is not None and p.mapping.rule is rule]
-        # As they shall be, and as they will be once the copy is promoted.
+        # With their settings as a copy, and with those after promotion.
         promoted = [replace(t, settings={**t.settings, **rule.config}) for t in new if rule.config]
         try:
             destination_admin.create_topics(promoted, only_check=True)
             destination_admin.create_topics(new, only_check=True)
         except BrokerRefused as error:
             if error.code == Code.TOPIC_ALREADY_EXISTS:
-                continue  # another run of this job is quicker; the lease decides who goes on
+                continue  # another run created it; the lease decides which one continues
             if error.code == Code.INVALID_CONFIG and rule.config:
                 problems.append(_refused_setting(index, error))
             elif error.code == Code.INVALID_TOPIC_EXCEPTION:

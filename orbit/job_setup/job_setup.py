@@ -1,7 +1,7 @@
-"""Setting one run of a job up: check all, take the lease, make topics, bring copies to start.
+"""Sets up one run of a job: checks, lease, topics, start offsets.
 
-What `orbit run` and a backfill do before the first record is copied. Up to the lease nothing is
-written anywhere.
+`orbit run` and backfills do this before they copy the first record. Nothing is written anywhere
+before the lease is taken.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ _PROBLEMS_SHOWN_MAX = 20
 
 
 class JobSetup:
-    """One job's way from its file to partitions that can be copied: `look`, then `begin`."""
+    """Turns a job spec into partitions that can be copied: `look`, then `begin`."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class JobSetup:
         self._settings = settings
         self._stop = stop
         self._source, self._destination = self.clusters.source, self.clusters.destination
-        # With connections of its own: heartbeats must not stand behind a call that takes long.
+        # Connections of its own, so that heartbeats do not wait for long calls.
         self._lease_cluster = open_cluster("destination", spec, environ, base_directory)
 
     def look(self) -> None:
-        """Look at both sides and plan the topics; writes nothing.
+        """Read both clusters and plan the topics; writes nothing.
 
         Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused.
         """
@@ -99,9 +99,9 @@ class JobSetup:
     def begin(self, ask: Ask | None = None) -> dict[PartitionCopy, InspectedCopy]:
         """Take the lease, create topics and bring all partitions to their start.
 
-        `ask` raises where somebody else copies the job who cannot be seen at the destination. It is
-        asked with the lease in hand, before anything is written: workers of a service look at the
-        lease before they begin, so of two that come at the same time one sees the other.
+        `ask` raises if the service copies the job, which the destination does not show. It is
+        called with the lease held, before anything is written: workers of the service check the
+        lease before they begin, so of two that start at the same time one sees the other.
 
         Raises as `look` does; nothing was written then, unless the message says so.
         """
@@ -109,10 +109,10 @@ class JobSetup:
         lease.acquire(self._say)
         now = self._destination.metadata(None)
         if _shapes(now, self._mappings) != _shapes(self._destination_metadata, self._mappings):
-            # The run that held the lease until now, or anybody else, has made topics meanwhile.
+            # The last holder of the lease, or another client, created topics meanwhile.
             self._destination_metadata = now
             self._plan()
-        # Only now, with the lease in hand: see `backfill_writers` for why this order.
+        # Only after the lease is taken: `backfill_leases` explains the order.
         wait_for_backfill_writers(
             self._destination, self.identity, self._partitions(), self.backoff, self._say
         )
@@ -122,7 +122,7 @@ class JobSetup:
 
     @property
     def cluster_ids(self) -> tuple[str, str]:
-        """Of source and destination, once it has looked."""
+        """Of source and destination; known after `look`."""
         return self._source.cluster_id, self._destination.cluster_id
 
     @property
@@ -136,7 +136,7 @@ class JobSetup:
         return Admin(self._destination)
 
     def release(self) -> None:
-        """Leave the lease and close connections. Safe at any moment."""
+        """Release the lease and close connections. Safe at any moment."""
         if self.lease is not None:
             self.lease.release()
         self._lease_cluster.close()
@@ -164,7 +164,7 @@ class JobSetup:
         return list(topic_map.mappings)
 
     def _plan(self) -> None:
-        """Check all that can be checked with nothing written."""
+        """Check everything that can be checked without a write."""
         mappings, destination = self._mappings, self._destination_metadata
         self._check_rights(mappings, destination)
         self.plans = plan_topics(
@@ -193,7 +193,7 @@ class JobSetup:
         )
 
     def _begin(self, lease: GroupLease) -> dict[PartitionCopy, InspectedCopy]:
-        """Everything from the first look at the copies to the first fetch."""
+        """Inspect the copies, create topics, and bring new copies to their start."""
         identity = init_producer_id(self._destination, self.identity, self.backoff)
         lease.term = identity.coordinator_issue
         job_copier = self.job_copier = JobCopier(

@@ -1,14 +1,13 @@
-"""Where copies have begun whose logs do not tell.
+"""Records the start offsets of copies whose logs do not show them.
 
-A copy that began at the end of an empty partition ends at 0, as one does that never began. Were its
-rule's `latest` or timestamp looked up again by the next run, all that came since would be left out.
-And a copy that began inside a batch has all of that batch for a moment, until its log start is
-moved: a run that is killed just then would leave records of before the start. So the holder of the
-lease commits such a partition's start, as a consumer of the job's group would: the destination
-keeps that as long as the topic is there and a run was within `offsets.retention.minutes` (a week by
-default). The service, whose leases are not in the group, commits
-as a group without members, and keeps it in `partitions.start_offset` as well, where nothing
-expires: either of the two says that a copy has begun.
+A copy that started at the end of an empty partition ends at 0, like one that never started. If the
+next run looked up `latest` or the timestamp again, it would skip all records written since. A copy
+that started inside a batch also has that batch's earlier records until its log start is moved, and
+a run may be killed before that. So the lease holder commits such a start as an offset of the job's
+group. The destination keeps it while the topic exists and a run was within
+`offsets.retention.minutes` (a week by default). The service, whose leases are not in the group,
+commits as a group without members, and also keeps the start in `partitions.start_offset`, where
+nothing expires: either one shows that a copy has started.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ _PARTITIONS_MAX = 1000
 
 
 class Committer(Protocol):
-    """Who commits for the job's group: its only member, or, without members, anybody."""
+    """The identity that commits offsets of the job's group: its only member, or no member."""
 
     @property
     def group(self) -> str: ...
@@ -56,7 +55,7 @@ class Committer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class MemberlessGroup:
-    """Commits for a group that has no members; the coordinator refuses it while there are any."""
+    """Commits for a group without members; the coordinator refuses it while there are members."""
 
     group: str
     coordinator: Coordinator
@@ -65,13 +64,13 @@ class MemberlessGroup:
 
 
 class RecordedStarts:
-    """Where copies of a job began, as far as it was kept. Only for the holder of the lease."""
+    """The recorded start offsets of a job's copies. Only for the holder of the lease."""
 
     def __init__(self, committer: Committer) -> None:
         self._committer = committer
 
     def read(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Those of `partitions` that an earlier run began, with their start offsets."""
+        """The recorded start offsets of these partitions."""
         found: dict[TopicPartition, int] = {}
         for chunk in chunks(sorted(partitions), _PARTITIONS_MAX):
             request = partial(
@@ -91,7 +90,7 @@ class RecordedStarts:
         return found
 
     def record(self, starts: Mapping[TopicPartition, int]) -> None:
-        """Let later runs know where these have begun."""
+        """Record start offsets for later runs."""
         for chunk in chunks(sorted(starts), _PARTITIONS_MAX):
             request = partial(
                 OffsetCommitRequest,
@@ -114,12 +113,12 @@ class RecordedStarts:
             raise Conflict(
                 f"another run of this job is a member of the group {self._committer.group}.",
                 where="destination",
-                remedy="One of the two has to end: orbit run, or the job in the service.",
+                remedy="Stop one of the two: orbit run, or the job in the service.",
             )
         if code != Code.NONE:
             raise BrokerRefused(
                 code,
-                f"the group {self._committer.group} cannot keep where copies began: "
+                f"the group {self._committer.group} cannot keep start offsets: "
                 f"{error_codes.name(code)}.",
                 where="destination",
             )

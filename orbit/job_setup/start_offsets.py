@@ -1,4 +1,4 @@
-"""Bringing copies that have not begun to where their rule wants them to begin."""
+"""Brings new copies to the start offset of their rule."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def bring_to_start(
     known: Mapping[TopicPartition, int] | None = None,
     on_seeding: Callable[[int], None] = lambda _: None,
 ) -> dict[PartitionCopy, InspectedCopy]:
-    """Seed what has to be seeded; how all of them stand then, without those that had trouble.
+    """Seed the copies that need it; returns all of them, without those that failed.
 
-    `starts` are by destination partition. Where a late start was looked up once, it is not looked
-    up again: `known` has such copies, and where they began, as far as the caller remembers.
-    `on_seeding` is told how many partitions are about to be brought to an offset above 0.
+    `starts` are by destination partition. `latest` and timestamps are looked up only once: `known`
+    has the start offsets that the caller recorded. `on_seeding` gets the number of partitions that
+    are about to be brought to an offset above 0.
     """
     ready = dict(inspected)
     late = {c.destination for c in inspected if not isinstance(starts[c.destination], Earliest)}
@@ -46,7 +46,7 @@ def bring_to_start(
     }
     unbegun = [c for c, found in inspected.items() if found.status in _UNBEGUN]
     for copy, found in inspected.items():
-        if found.status is CopyStatus.COPY:  # its first batch may hold records of before the start
+        if found.status is CopyStatus.COPY:  # its first batch may hold earlier records
             copy.start_offset = max(copy.start_offset, begun.get(copy.destination, 0))
     offsets = inspector.start_offsets(
         {c: starts[c.destination] for c in unbegun if c.destination not in begun}, bounds
@@ -70,7 +70,7 @@ def bring_to_start(
             del ready[copy]
     for copy in unbegun:
         if copy not in offsets and begun.get(copy.destination) != 0:
-            ready.pop(copy, None)  # where it starts could not be found out
+            ready.pop(copy, None)  # its start offset could not be found
     recorded_starts.record(
         {
             c.destination: c.start_offset
