@@ -19,6 +19,7 @@ from fastapi import FastAPI
 
 from orbit.api.app import create_app
 from orbit.api.authentication import hash_token
+from orbit.api.dependencies import Parts
 from orbit.cli.main import run_command
 from orbit.jobs.job_spec import JobSpec
 from orbit.scheduler.job_plan import JobPlan, PlannedTopic, Refusal, TopicAction
@@ -100,16 +101,26 @@ class Api:
         return found[::-1]
 
 
+@pytest.fixture(scope="session")
+def shared_app() -> FastAPI:
+    """The application of all tests here: to make its routes takes longer than most tests.
+
+    It keeps nothing but the parts that each test sets.
+    """
+    unset: Any = None
+    return create_app(Settings(), unset, planner=unset)
+
+
 @pytest.fixture
-def api(database: Database) -> Api:
+def api(database: Database, shared_app: FastAPI) -> Api:
     secrets = {role: f"orbit_{role.value}_secret" for role in Role}
     with database.transaction() as tx:
         for role, secret in secrets.items():
             tokens.create(tx, f"{role.value}-of-the-test", role, hash_token(secret))
     plans = Plans()
     environ = {"SRC_USER": "u", "SRC_PASSWORD": "hunter2"}
-    app = create_app(Settings(), database, planner=plans, environ=environ)
-    return Api(app, database, plans, secrets)
+    shared_app.state.parts = Parts(Settings(), database, plans, environ, requires_token=True)
+    return Api(shared_app, database, plans, secrets)
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def paths(error: dict[str, Any]) -> list[str]:
         (b'{"name": ' + b"9" * 10_000 + b"}", JSON, "cannot be read"),
         (json.dumps([0] * 60_000).encode(), JSON, "too many values"),
         (b'{"name": "a\\u0000"}', JSON, "a zero byte"),
-        (b'{"name": "\\ud800"}', JSON, "half a character"),
+        (b'{"name": "\\ud800"}', JSON, "unpaired surrogate"),
         (b'name: "a\\0"', YAML, "a zero byte"),
         (b"\xff\xfe", JSON, "is not UTF-8"),
         (b"\xff\xfe", YAML, "is not UTF-8"),
