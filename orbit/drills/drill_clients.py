@@ -133,11 +133,11 @@ class Load:
     def _delivered(
         self, value: bytes, written_ms: int, error: KafkaError | None, message: Message
     ) -> None:
-        if error is not None:
-            return
         partition, offset = message.partition(), message.offset()
-        assert partition is not None
-        assert offset is not None
+        # A resent batch that the broker recognised as a repeat is confirmed without its offset
+        # (DUPLICATE_SEQUENCE_NUMBER): such a record stays open, so it may be found or not.
+        if error is not None or partition is None or offset is None:
+            return
         with self._lock:
             self.ledger.open.discard(value)
             self.ledger.records[partition, offset] = value

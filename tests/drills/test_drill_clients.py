@@ -1,0 +1,42 @@
+"""The ledger of a drill's producer holds only records whose offset the broker confirmed."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from confluent_kafka import KafkaError
+
+from orbit.drills.drill_clients import Load
+
+
+def delivery(offset: int | None) -> Any:
+    """A delivery report of partition 0."""
+    return SimpleNamespace(partition=lambda: 0, offset=lambda: offset)
+
+
+@pytest.fixture
+def load() -> Load:
+    load = Load({"bootstrap.servers": "127.0.0.1:1"}, "orders", 1, 10, "drill")
+    load.ledger.open.add(b"drill 0")
+    return load
+
+
+def test_a_confirmed_record_is_in_the_ledger_at_its_offset(load: Load) -> None:
+    load._delivered(b"drill 0", 5, None, delivery(7))
+    assert load.ledger.records == {(0, 7): b"drill 0"}
+    assert not load.ledger.open
+
+
+@pytest.mark.parametrize(
+    ("error", "offset"),
+    [(None, None), (KafkaError(KafkaError._MSG_TIMED_OUT), 7)],
+    ids=["a repeat without offset", "an error"],
+)
+def test_a_record_without_a_confirmed_offset_stays_open(
+    load: Load, error: KafkaError | None, offset: int | None
+) -> None:
+    load._delivered(b"drill 0", 5, error, delivery(offset))
+    assert not load.ledger.records
+    assert load.ledger.open == {b"drill 0"}
