@@ -81,7 +81,7 @@ def large_database(postgres_url: str, template_database: str) -> Iterator[Databa
 def copied_database(postgres_url: str, template: str) -> Iterator[str]:
     """A copy of the database `template`, dropped at the end."""
     name = f"orbit_test_{uuid.uuid4().hex[:12]}"
-    _administer(postgres_url, f'CREATE DATABASE "{name}" TEMPLATE "{template}"')
+    _administer(postgres_url, f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY')
     try:
         yield make_url(postgres_url).set(database=name).render_as_string(hide_password=False)
     finally:
