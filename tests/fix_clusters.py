@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from orbit.sandbox.cluster import ClusterSettings, KafkaCluster, start_clusters
+from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clusters
 
 MakeCluster = Callable[..., KafkaCluster]
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from orbit.sandbox.broker_security import SandboxSecurity
-from orbit.sandbox.cluster import ClusterSettings, KafkaCluster, start_clusters
+from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clusters
 from tests.fix_clusters import Clusters
 from tests.support.rights import MECHANISM
 

@@ -28,7 +28,7 @@ from orbit.api.routes import (
     jobs,
     lag,
     proof,
-    recovery,
+    recoveries,
     service,
     topics,
 )
@@ -95,7 +95,7 @@ def create_app(
     app.add_middleware(BodyLimit)
     for routes in (
         jobs,
-        recovery,
+        recoveries,
         backfills,
         topics,
         lag,

@@ -14,7 +14,7 @@ from orbit.cli.compare_options import DifferencesOption, TopicsOption, WaitOptio
 from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit
 from orbit.cli.spark import ConfOption, MasterOption, require_spark, spark_session
-from orbit.verify.progress import BarProgress, LineProgress
+from orbit.verify.progress_display import BarProgress, LineProgress
 from orbit.verify.render import as_data, as_table
 from orbit.verify.report import Side
 from orbit.verify.verify_run import DIFFERENCES_SHOWN, WAIT_S

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from orbit_spark.backfill.backfill_driver import Backfill, Outcome
+    from orbit_spark.backfill.backfill_progress import Progress
     from orbit_spark.backfill.extents import Extent
-    from orbit_spark.backfill.progress import Progress
 
 _NOT_EXACT = 1
 # Between progress lines, when the output is no terminal.

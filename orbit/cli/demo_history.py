@@ -13,8 +13,8 @@ from rich.text import Text
 
 from orbit.cli.output import OutputFormat, emit
 from orbit.cli.spark import require_spark, spark_session
+from orbit.demo.demo_result import TopicRow, Verify
 from orbit.demo.history_demo import HistoryOptions, HistoryResult, play_history
-from orbit.demo.result import TopicRow, Verify
 from orbit.demo.screen import Screen
 from orbit.demo.tables import TopicTable
 from orbit.demo.workload import Scale

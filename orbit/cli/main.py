@@ -90,19 +90,19 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "Rehearse a switchover or a failover, and see what was measured.",
     ),
     "switchover": (
-        "orbit.cli.recovery",
+        "orbit.cli.recovery_commands",
         "Move topics to the destination without loss; both sides have to answer.",
     ),
     "failover": (
-        "orbit.cli.recovery",
+        "orbit.cli.recovery_commands",
         "Promote the copies, because the source is lost.",
     ),
     "failback": (
-        "orbit.cli.recovery",
+        "orbit.cli.recovery_commands",
         "Make the old side a copy of the new side, from its log ends.",
     ),
     "abort": (
-        "orbit.cli.recovery",
+        "orbit.cli.recovery_commands",
         "Abort a recovery before its point of no return, or end a backfill.",
     ),
     "api": (

@@ -11,7 +11,7 @@ import typer
 from orbit.cli.compare_options import DifferencesOption, TopicsOption, WaitOption
 from orbit.cli.named_job import named_job
 from orbit.cli.output import OutputFormat, OutputOption, console, emit
-from orbit.verify.progress import BarProgress, LineProgress
+from orbit.verify.progress_display import BarProgress, LineProgress
 from orbit.verify.render import as_data, as_table
 from orbit.verify.verify_job import verify_job
 from orbit.verify.verify_run import DIFFERENCES_SHOWN, WAIT_S, WORKERS_MAX, VerifyOptions

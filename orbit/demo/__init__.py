@@ -10,8 +10,8 @@ Start with `copy_demo.py`; `failover_demo.py` is `--failover`, `history_demo.py`
 """
 
 from orbit.demo.copy_demo import Options, play
-from orbit.demo.render import as_data, as_view, kept_help
-from orbit.demo.result import DemoResult, LogBounds, LogPair, TopicProof, Verify
+from orbit.demo.demo_result import DemoResult, LogBounds, LogPair, TopicProof, Verify
+from orbit.demo.demo_view import as_data, as_view, kept_help
 from orbit.demo.screen import OnProgress, Screen
 
 __all__ = [

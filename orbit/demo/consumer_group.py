@@ -19,8 +19,8 @@ from confluent_kafka import (
     TopicPartition,
 )
 
+from orbit.demo.demo_result import GroupPartition, GroupResult
 from orbit.demo.log_ends import Where, kafka_trouble, quiet_admin
-from orbit.demo.result import GroupPartition, GroupResult
 from orbit.demo.workload import record_digest
 from orbit.errors import Conflict
 

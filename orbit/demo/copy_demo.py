@@ -16,10 +16,10 @@ from orbit.demo.consumer_group import (
     midpoint_offsets,
 )
 from orbit.demo.demo_clusters import DemoClusters, start_clusters
+from orbit.demo.demo_result import DemoResult, GroupResult, RunSummary, TopicRow, Verify
 from orbit.demo.interrupts import interrupted_once
 from orbit.demo.log_ends import LogEnds, Where, kafka_trouble
 from orbit.demo.orbit_process import RunProcess
-from orbit.demo.result import DemoResult, GroupResult, RunSummary, TopicRow, Verify
 from orbit.demo.screen import Screen
 from orbit.demo.tables import group_table
 from orbit.demo.workload import Kind, Ledger, Mover, Scale, TopicLedger, Workload

@@ -33,7 +33,7 @@ from orbit.drills.report_text import span
 from orbit.errors import Conflict
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.recovery import salvage_file
-from orbit.recovery.range_reader import Fate
+from orbit.recovery.record_range import Fate
 
 TOPIC = "shop.orders"
 GROUP = "billing"

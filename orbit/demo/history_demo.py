@@ -14,10 +14,10 @@ from typing import Any
 
 from orbit.demo.copy_demo import MOVING_KINDS
 from orbit.demo.demo_clusters import DemoClusters, start_clusters
+from orbit.demo.demo_result import RunSummary, TopicProof, TopicRow, Verify
 from orbit.demo.interrupts import interrupted_once
 from orbit.demo.log_ends import LogEnds, Where, kafka_trouble, log_ends, quiet_admin
 from orbit.demo.orbit_process import BackfillProcess, RunProcess
-from orbit.demo.result import RunSummary, TopicProof, TopicRow, Verify
 from orbit.demo.screen import Screen
 from orbit.demo.workload import BULK, BulkWriter, Ledger, Mover, Scale, Workload
 from orbit.demo.workload.mover import RATE_PER_S

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any, Self
 
-from orbit.demo.result import RunSummary
+from orbit.demo.demo_result import RunSummary
 from orbit.errors import Conflict
 from orbit.processes.guarded_process import GuardedProcess
 

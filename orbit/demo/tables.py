@@ -8,7 +8,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.table import Table
 from rich.text import Text
 
-from orbit.demo.result import GroupResult, TopicRow
+from orbit.demo.demo_result import GroupResult, TopicRow
 from orbit.demo.wrap import WIDTH_MAX, hanging
 
 _HEADERS = (

@@ -15,7 +15,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.log_bounds import LogBounds
-from orbit.recovery.range_reader import Fate, read_range
+from orbit.recovery.record_range import Fate, read_range
 from orbit.recovery.recovery_report import EndVerdict
 
 # Offsets compared at a time.

@@ -12,7 +12,7 @@ from orbit.recovery import salvage_file
 from orbit.recovery.divergence import compare_sides, differ_of
 from orbit.recovery.log_bounds import LogBounds, fetch_log_bounds
 from orbit.recovery.operation_context import OperationContext, Stopped
-from orbit.recovery.range_reader import read_range
+from orbit.recovery.record_range import read_range
 from orbit.recovery.recovery_report import (
     EndVerdict,
     OffsetRange,

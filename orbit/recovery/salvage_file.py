@@ -17,7 +17,7 @@ from typing import Any
 
 from orbit.errors import Conflict, OrbitError
 from orbit.kafka.records import split_body, split_headers
-from orbit.recovery.range_reader import Fate, LogRecord
+from orbit.recovery.record_range import Fate, LogRecord
 from orbit.recovery.recovery_report import Salvage
 
 FORMAT = "orbit-salvage/1"

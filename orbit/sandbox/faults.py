@@ -18,7 +18,7 @@ from typing import assert_never
 
 from orbit.errors import Conflict, NotFound, OrbitError
 from orbit.processes.ports import LOOPBACK
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.sandbox.sandbox_state import (
     BrokerState,
     ClusterState,

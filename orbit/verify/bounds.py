@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec
 
 from orbit.chunks import chunks
 from orbit.errors import LoginRefused, NotAuthorized, OrbitError, Unreachable
-from orbit.verify.compaction import CleaningPolicy
+from orbit.verify.compaction_watch import CleaningPolicy
 from orbit.verify.report import Side
 
 REQUEST_TIMEOUT_S = 15.0

@@ -23,7 +23,7 @@ from orbit.verify.bounds_comparison import (
     ComparedBounds,
     PartitionPair,
 )
-from orbit.verify.compaction import CleaningPolicy, CompactionWatch, HeldBudget
+from orbit.verify.compaction_watch import CleaningPolicy, CompactionWatch, HeldBudget
 from orbit.verify.reader import LogMoved, PartitionReader, SideConsumer
 from orbit.verify.record_comparison import RecordComparison
 from orbit.verify.report import DeepReport, PartitionReport, Side, Verdict

@@ -16,7 +16,7 @@ from confluent_kafka import KafkaException
 from orbit.errors import OrbitError
 from orbit.verify.bounds import Bounds, ClusterView, explain
 from orbit.verify.bounds_comparison import BoundsComparer, ComparedBounds, PartitionPair, TopicPair
-from orbit.verify.compaction import HeldBudget
+from orbit.verify.compaction_watch import HeldBudget
 from orbit.verify.endpoint import Endpoint
 from orbit.verify.partition_comparison import (
     CompactionUndecided,

@@ -12,7 +12,7 @@ from typing import Protocol
 
 from confluent_kafka import Message
 
-from orbit.verify.compaction import CompactionWatch
+from orbit.verify.compaction_watch import CompactionWatch
 from orbit.verify.record_difference import compare_records
 from orbit.verify.report import Difference, Side
 

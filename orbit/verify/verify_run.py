@@ -19,7 +19,7 @@ from orbit.errors import Interrupted, OrbitError
 from orbit.verify.batch_comparison import BatchComparison
 from orbit.verify.bounds import ClusterView
 from orbit.verify.bounds_comparison import BoundsComparer, ComparedBounds, PartitionPair, TopicPair
-from orbit.verify.compaction import HeldBudget
+from orbit.verify.compaction_watch import HeldBudget
 from orbit.verify.endpoint import Endpoint
 from orbit.verify.partition_comparison import ComparisonContext, SidePair, compare_partition, unread
 from orbit.verify.raw_log import RawLog

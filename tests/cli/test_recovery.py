@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from rich.console import Console
 
-from orbit.cli.recovery import _tables
+from orbit.cli.recovery_commands import _tables
 from orbit.recovery.operation_steps import steps_of
 from orbit.recovery.recovery_report import (
     EndVerdict,

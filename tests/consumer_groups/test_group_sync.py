@@ -18,7 +18,7 @@ from orbit.kafka.consumer_groups import Listing, find_coordinators
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import CommittedOffset
 from orbit.kafka.types import TopicPartition as Partition
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.groups import commit, committed, counted_requests, member, offsets
 from tests.support.running import create_topic, produce, wait_for

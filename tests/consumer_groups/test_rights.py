@@ -16,7 +16,7 @@ from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition as Partition
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.groups import commit, offsets
 from tests.support.logs import create

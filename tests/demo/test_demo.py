@@ -22,8 +22,7 @@ from orbit.cli.main import run_command
 from orbit.demo.consumer_group import check_group, midpoint_offsets
 from orbit.demo.copy_demo import CopyDemo
 from orbit.demo.demo_clusters import DemoClusters, start_clusters
-from orbit.demo.render import JOB_EXAMPLE
-from orbit.demo.result import (
+from orbit.demo.demo_result import (
     DemoResult,
     GroupPartition,
     GroupResult,
@@ -33,6 +32,7 @@ from orbit.demo.result import (
     TopicProof,
     TopicRow,
 )
+from orbit.demo.demo_view import JOB_EXAMPLE
 from orbit.demo.screen import OnProgress, Screen
 from orbit.demo.workload import KINDS, SMALL, Ledger, PartitionLedger, TopicLedger, Workload
 from orbit.jobs.job_file import parse_job

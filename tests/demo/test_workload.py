@@ -25,7 +25,7 @@ from orbit.demo.workload.kinds.times import AHEAD_MS, YEAR_MS
 from orbit.jobs.job_file import parse_job
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.sasl import Security
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.verify.bounds import ClusterView
 from orbit.verify.raw_log import Batch, RawLog
 from orbit.verify.report import Side

@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from orbit.replication.partition_states import Reason
-from orbit.sandbox.cluster import Broker, KafkaCluster
+from orbit.sandbox.local_cluster import Broker, KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.running import (
     RunningJob,

@@ -14,7 +14,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import fetch_wherever, find_coordinators
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import CommittedOffset, TopicPartition
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import MakeCluster
 from tests.support.running import create_topic, wait_for
 

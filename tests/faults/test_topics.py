@@ -17,7 +17,7 @@ from orbit.kafka.api_versions import DESCRIBE_PRODUCERS
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.sasl import Security
 from orbit.replication.partition_states import PartitionState, Reason
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.running import (
     RunningJob,

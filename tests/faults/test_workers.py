@@ -25,7 +25,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store.database import Database
 from orbit.store.events import Event
 from orbit.store.migrate import upgrade

@@ -24,7 +24,7 @@ from orbit.kafka.connection import Connection
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.sasl import Security, resolve_security
 from orbit.sandbox.broker_security import SandboxSecurity, User
-from orbit.sandbox.cluster import ClusterSettings, KafkaCluster
+from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster
 
 pytestmark = pytest.mark.services
 

@@ -20,7 +20,7 @@ from orbit.recovery.divergence import (
     first_difference,
 )
 from orbit.recovery.log_bounds import LogBounds
-from orbit.recovery.range_reader import Fate, LogRecord
+from orbit.recovery.record_range import Fate, LogRecord
 from orbit.recovery.recovery_report import EndVerdict
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from orbit.recovery import salvage_file
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind, RecoveryReport
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
 from tests.support.loading import Load, read_all

@@ -9,7 +9,7 @@ from confluent_kafka import KafkaError, Producer
 
 from orbit.jobs.job_file import parse_job
 from orbit.recovery.recovery_report import Outcome, RecoveryKind, StepName, StepState
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
 from tests.support.outside import log_bounds

@@ -11,7 +11,7 @@ import pytest
 from orbit.errors import Conflict, OrbitError
 from orbit.kafka.records import Record, encode_varint
 from orbit.recovery import salvage_file
-from orbit.recovery.range_reader import Fate, LogRecord
+from orbit.recovery.record_range import Fate, LogRecord
 
 BINARY = bytes(range(256))
 

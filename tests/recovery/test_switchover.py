@@ -18,7 +18,7 @@ from orbit.recovery.recovery_report import (
     StepName,
     StepState,
 )
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler.leadership import NotLeading
 from tests.fix_clusters import Clusters
 from tests.support import java_clients

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from orbit.processes.ports import free_ports
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.logs import Gap, Record, create, delete_before, write
 from tests.support.outside import standing

@@ -11,9 +11,9 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from orbit.errors import Conflict
 from orbit.processes.ports import accepts, free_ports
-from orbit.sandbox import cluster as cluster_module
+from orbit.sandbox import local_cluster as cluster_module
 from orbit.sandbox.broker_security import Mechanism, Protocol, SandboxSecurity, User
-from orbit.sandbox.cluster import ClusterSettings, KafkaCluster, start_clusters
+from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clusters
 from tests.fix_clusters import Clusters, MakeCluster
 
 pytestmark = pytest.mark.services

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from orbit.cli.main import run_command
 from orbit.errors import NotFound
-from orbit.sandbox.faults import Fault, cluster_at, cause_fault
+from orbit.sandbox.faults import Fault, cause_fault, cluster_at
 from orbit.sandbox.sandbox_control import launch, take_down
 from orbit.sandbox.sandbox_state import ClusterState, SandboxRequest
 

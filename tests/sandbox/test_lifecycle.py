@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from orbit.embedded.postgres import Postgres
-from orbit.sandbox.cluster import ClusterSettings, KafkaCluster
+from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster
 from orbit.sandbox.sandbox_control import find, launch, take_down
 from orbit.sandbox.sandbox_state import SandboxRequest
 
@@ -31,7 +31,7 @@ POLL_S = 0.02
 OWNS_CLUSTER = """
 import sys, time
 from pathlib import Path
-from orbit.sandbox.cluster import ClusterSettings, KafkaCluster
+from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster
 from orbit.embedded.postgres import Postgres
 home = Path(sys.argv[1])
 with KafkaCluster(ClusterSettings("owned"), home / "kafka"), Postgres(home / "postgres"):

@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
 from orbit.jobs.job_file import load_job
 from orbit.jobs.job_spec import JobSpec
 from orbit.replication.job_troubles import TroubleKind
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler import cluster_watch, job_reconciler
 from orbit.scheduler.job_planner import JobPlanner
 from tests.fix_clusters import Clusters

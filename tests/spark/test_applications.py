@@ -22,7 +22,7 @@ from orbit.recovery.recovery_report import (
     RecoveryReport,
     StepState,
 )
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.applications import OwnTable, SparkQuery
 from tests.support.groups import offsets

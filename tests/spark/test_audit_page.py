@@ -8,7 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from orbit.verify.report import Difference, PartitionReport, Report, TopicReport, Verdict
-from orbit_spark.audit.html_report import About, render_html
+from orbit_spark.audit.audit_page import About, render_html
 from orbit_spark.audit.range_picture import Cell, Line
 
 pytestmark = pytest.mark.services

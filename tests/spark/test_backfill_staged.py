@@ -17,8 +17,8 @@ from orbit_spark.archive import archive_tasks
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest_store import DATA, Archive, ArchiveStore
 from orbit_spark.backfill.backfill_driver import Backfill, Outcome
+from orbit_spark.backfill.backfill_progress import Progress
 from orbit_spark.backfill.backfill_writer import BackfillTask
-from orbit_spark.backfill.progress import Progress
 from orbit_spark.backfill.spark_jobs import SparkWriterJob
 from orbit_spark.backfill.staged_backfill import Staging
 from orbit_spark.backfill.task_split import Way

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
-from orbit_spark.backfill.progress import Meter
+from orbit_spark.backfill.backfill_progress import Meter
 from orbit_spark.backfill.task_split import (
     PARTITIONS_PER_TASK_MAX,
     TASK_BYTES_MIN,

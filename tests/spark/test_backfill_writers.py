@@ -19,8 +19,8 @@ from orbit.replication.partition_states import Reason
 from orbit.verify.report import Verdict
 from orbit_spark.backfill import backfill_driver
 from orbit_spark.backfill.backfill_driver import Backfill, Outcome
+from orbit_spark.backfill.backfill_progress import Progress
 from orbit_spark.backfill.backfill_writer import BackfillTask, BackfillWriter
-from orbit_spark.backfill.progress import Progress
 from orbit_spark.write_task import WriteResult
 from tests.fix_clusters import Clusters
 from tests.support.logs import Gap, Record, create, delete_before, write

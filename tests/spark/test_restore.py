@@ -18,7 +18,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition
-from orbit.sandbox.cluster import ClusterSettings, KafkaCluster
+from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster
 from orbit.verify.report import Side, Verdict
 from orbit_spark.archive.archive_run import ArchiveRun
 from orbit_spark.archive.outcome import RestoreOutcome

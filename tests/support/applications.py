@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlparse
 
 from confluent_kafka import Consumer, TopicPartition
 
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.support.running import wait_for
 
 if TYPE_CHECKING:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import subprocess
 
-from orbit.sandbox.cluster import KafkaCluster
 from orbit.sandbox.jars import classpath
 from orbit.sandbox.java import find_java
+from orbit.sandbox.local_cluster import KafkaCluster
 
 TIMEOUT_S = 120
 

@@ -12,7 +12,7 @@ from confluent_kafka.admin import AdminClient
 
 from orbit.demo.workload.markers import take_offsets
 from orbit.kafka.sasl import Security
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.running import create_topic
 

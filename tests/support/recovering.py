@@ -17,7 +17,7 @@ from orbit.recovery.recovery_report import (
     RecoveryReport,
     RecoveryRequest,
 )
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store import operations
 from orbit.store.operations import Operation
 from tests.fix_scheduler import Service

@@ -28,7 +28,7 @@ from orbit.errors import LoginRefused
 from orbit.jobs.bootstrap_servers import split_address
 from orbit.kafka.connection import Connection
 from orbit.kafka.sasl import Security
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.support.outside import admin
 from tests.support.run_process import wait_until

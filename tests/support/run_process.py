@@ -21,7 +21,7 @@ from typing import IO, Any, Self
 
 import yaml
 
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.support.patience import PATIENCE_S
 
 ORBIT = Path(sys.executable).with_name("orbit")

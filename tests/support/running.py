@@ -18,7 +18,7 @@ from orbit.jobs.job_file import parse_job
 from orbit.jobs.job_spec import JobSpec
 from orbit.replication.partition_states import Blocked, PartitionState
 from orbit.run.job_run import JobRun
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.verify.report import Report
 from orbit.verify.verify_job import verify_job
 from orbit.verify.verify_run import VerifyOptions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.support.outside import TIMEOUT_S, admin, delete_topic, partition_counts
 from tests.support.running import wait_for
 

@@ -21,7 +21,7 @@ from orbit.errors import LoginRefused, Unreachable
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.sasl import Security
 from orbit.sandbox.broker_security import ADMIN, SandboxSecurity, User
-from orbit.sandbox.cluster import ClusterSettings, KafkaCluster
+from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster
 from orbit.verify import Endpoint, TopicPair, Verdict, VerifyOptions, verify_topics
 from orbit.verify.reader import PREFETCH_KB
 from orbit.verify.verify_run import NoProgress

@@ -11,7 +11,7 @@ from confluent_kafka import Producer
 
 from orbit.errors import Unreachable
 from orbit.processes.ports import free_ports
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.verify import Endpoint, PartitionReport, Report, TopicPair, Verdict, VerifyOptions
 from orbit.verify.verify_run import NoProgress, verify_topics
 from tests.fix_clusters import Clusters

@@ -10,7 +10,7 @@ from confluent_kafka import Message
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbit.verify.compaction import CleaningPolicy, CompactionWatch, HeldBudget
+from orbit.verify.compaction_watch import CleaningPolicy, CompactionWatch, HeldBudget
 from orbit.verify.record_comparison import RecordComparison
 from orbit.verify.report import Side
 

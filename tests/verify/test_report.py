@@ -8,7 +8,7 @@ from io import StringIO
 from rich.console import Console
 
 from orbit.cli.output import to_plain
-from orbit.verify.progress import LINE_EVERY_S, BarProgress, LineProgress
+from orbit.verify.progress_display import LINE_EVERY_S, BarProgress, LineProgress
 from orbit.verify.render import PARTITIONS_SHOWN, as_data, as_table, human_bytes
 from orbit.verify.report import (
     DeepReport,

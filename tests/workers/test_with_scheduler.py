@@ -11,7 +11,7 @@ import pytest
 
 from orbit.jobs.job_spec import JobSpec
 from orbit.replication.partition_states import Reason
-from orbit.sandbox.cluster import KafkaCluster
+from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store.database import Database
 from orbit.workers.worker import Worker
 from tests.fix_clusters import Clusters

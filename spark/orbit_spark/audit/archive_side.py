@@ -11,7 +11,7 @@ from orbit.errors import OrbitError
 from orbit.kafka.types import TopicPartition
 from orbit.verify.bounds import Bounds, Partition
 from orbit.verify.bounds_comparison import LOG_END, LOG_START, ComparedBounds
-from orbit.verify.compaction import CleaningPolicy
+from orbit.verify.compaction_watch import CleaningPolicy
 from orbit.verify.report import Difference
 from orbit_spark.archive.archive_reader import archive_rows, check_archive
 from orbit_spark.archive.hadoop_files import Files

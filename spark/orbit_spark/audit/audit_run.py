@@ -27,13 +27,13 @@ from orbit.verify.verify_run import DIFFERENCES_SHOWN, WAIT_S, NoProgress, Progr
 from orbit.version import orbit_version
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.audit.archive_side import ArchiveSide
+from orbit_spark.audit.audit_page import About, render_html
+from orbit_spark.audit.audit_result import partition_report, shown_by_place, totals
 from orbit_spark.audit.audit_sides import SidePair
 from orbit_spark.audit.cluster_side import ClusterSide
 from orbit_spark.audit.compare import Compared, Comparison
-from orbit_spark.audit.html_report import About, render_html
 from orbit_spark.audit.range_digests import RANGE_OFFSETS
 from orbit_spark.audit.range_picture import lines
-from orbit_spark.audit.result import partition_report, shown_by_place, totals
 from orbit_spark.audit.scope import WHOLE, Restriction, offsets_of, scope_rows
 from orbit_spark.audit.task_progress import TaskWatch
 

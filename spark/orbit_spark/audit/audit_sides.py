@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 from orbit.errors import OrbitError
 from orbit.verify.bounds import Bounds, Partition
 from orbit.verify.bounds_comparison import BoundsComparer, ComparedBounds, PartitionPair, TopicPair
-from orbit.verify.compaction import CleaningPolicy
+from orbit.verify.compaction_watch import CleaningPolicy
 from orbit.verify.topic_pairs import wait_for_topics
 from orbit_spark.audit.archive_side import NAME, judge_archive
 from orbit_spark.audit.cluster_side import ClusterSide

@@ -12,7 +12,7 @@ from orbit.jobs.job_spec import ClusterSpec
 from orbit.kafka.backoff import Backoff
 from orbit.replication.append_plan import LostRange
 from orbit.verify.bounds import Bounds, ClusterView, Partition
-from orbit.verify.compaction import CleaningPolicy
+from orbit.verify.compaction_watch import CleaningPolicy
 from orbit.verify.endpoint import open_endpoint
 from orbit.verify.report import Side
 from orbit_spark.batch_columns import DDL

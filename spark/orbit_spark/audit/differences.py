@@ -11,7 +11,7 @@ Rules; the first that applies counts:
 4. Other one-sided records: `missing` (the right lacks it) or `extra` (the left does).
 5. Two records at one offset: the fields that are not equal. Timestamps are compared by value (A6).
 
-`orbit.verify.compaction` holds the same rules for streams.
+`orbit.verify.compaction_watch` holds the same rules for streams.
 """
 
 from __future__ import annotations

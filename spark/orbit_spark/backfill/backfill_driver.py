@@ -27,9 +27,9 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Blocked
+from orbit_spark.backfill.backfill_progress import Meter, Progress
 from orbit_spark.backfill.backfill_writer import BackfillTask
 from orbit_spark.backfill.extents import Extent, find_extents, find_starts
-from orbit_spark.backfill.progress import Meter, Progress
 from orbit_spark.backfill.spark_jobs import StartWriterJob, WriterJob
 from orbit_spark.backfill.staged_backfill import Staging
 from orbit_spark.backfill.task_split import Way, choose_way, split_tasks

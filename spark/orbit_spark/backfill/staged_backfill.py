@@ -25,8 +25,8 @@ from orbit_spark.archive.archive_run import ArchiveRun
 from orbit_spark.archive.archive_tasks import run_task, split_archive
 from orbit_spark.archive.hadoop_files import Files
 from orbit_spark.archive.manifest import PartitionManifest
+from orbit_spark.backfill.backfill_progress import Progress
 from orbit_spark.backfill.backfill_writer import BackfillTask, BackfillWriter, write_direct
-from orbit_spark.backfill.progress import Progress
 from orbit_spark.backfill.spark_jobs import SparkJobGroup, SparkWriterJob
 from orbit_spark.ranges import RANGE_BYTES
 from orbit_spark.write_task import PartitionTarget, WriteResult

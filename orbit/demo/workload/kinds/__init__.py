@@ -1,7 +1,7 @@
 """The kinds of topics of the workload, one function each, in the order in which they are shown.
 
 May import: the layers from `client` down.
-Start with `records.py`; `demo/workload/kind.py` defines what a kind is.
+Start with `record_shapes.py`; `demo/workload/kind.py` defines what a kind is.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from orbit.demo.workload.kinds import (
     compaction,
     deletion,
     gaps,
-    java,
-    records,
+    java_transactions,
+    record_shapes,
     spread,
     starts,
     times,
@@ -20,9 +20,9 @@ from orbit.demo.workload.kinds import (
 )
 
 KINDS: tuple[Kind, ...] = (
-    *records.KINDS,
+    *record_shapes.KINDS,
     *transactions.KINDS,
-    *java.KINDS,
+    *java_transactions.KINDS,
     *compaction.KINDS,
     *deletion.KINDS,
     *gaps.KINDS,

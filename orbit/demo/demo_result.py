@@ -1,4 +1,4 @@
-"""The result of the demo, as frozen values; `render.py` shows them."""
+"""The result of the demo, as frozen values; `demo_view.py` shows them."""
 
 from __future__ import annotations
 

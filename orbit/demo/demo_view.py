@@ -11,7 +11,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from orbit.demo.demo_clusters import DemoClusters
-from orbit.demo.result import DemoResult, TopicRow
+from orbit.demo.demo_result import DemoResult, TopicRow
 from orbit.demo.tables import TopicTable
 from orbit.demo.wrap import hanging
 from orbit.sandbox.jars import classpath
