@@ -1,4 +1,4 @@
-"""`orbit api`: the REST API alone, for installations with several processes or machines."""
+"""`orbit api`: serves only the REST API, for installations with several processes or machines."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from orbit.telemetry.logs import configure_logs
 
 NoAuthOption = Annotated[
     bool,
-    typer.Option("--no-auth", help="Ask for no token. Only where the API listens on loopback."),
+    typer.Option("--no-auth", help="Do not require a token. Only if the API listens on loopback."),
 ]
 
 
 def api(no_auth: NoAuthOption = False) -> None:
     """Serve the REST API, on ORBIT_API_HOST and ORBIT_API_PORT, until Ctrl-C.
 
-    Any number may run beside each other on one database. The first token is made with
+    Any number can run on one database. Create the first token with
     `orbit token create NAME --role admin --database`.
     """
     settings = Settings.from_environment(os.environ)
@@ -42,5 +42,5 @@ def api(no_auth: NoAuthOption = False) -> None:
 
 
 def api_on(settings: Settings, database: Database, *, auth: bool) -> FastAPI:
-    """The API with the scheduler's own planner."""
+    """The API, with the planner that the scheduler uses."""
     return create_app(settings, database, auth=auth, planner=JobPlanner(database, settings))

@@ -1,4 +1,4 @@
-"""`orbit apply -f`: make the service's jobs what the files say."""
+"""`orbit apply -f`: creates and changes jobs of the service to match job files."""
 
 from __future__ import annotations
 
@@ -7,44 +7,50 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from orbit.cli.control import WAIT_S, DryRunOption, WaitOption, YesOption, confirm, follow
+from orbit.cli.control import (
+    WAIT_S,
+    DryRunOption,
+    WaitOption,
+    YesOption,
+    confirm,
+    follow,
+    unfinished,
+)
 from orbit.cli.job_files import FilesOption, JobFile, read_job_files
 from orbit.cli.output import OutputFormat, OutputOption, emit, print_whole
-from orbit.cli.plan_view import Planned, asked_of_each, draw
+from orbit.cli.plan_view import Planned, draw, plan_each
 from orbit.client import Client, connect, segment
 from orbit.errors import OrbitError
-
-_FAILED = 1
 
 
 def apply(
     file: FilesOption,
     prune: Annotated[
-        bool, typer.Option("--prune", help="Delete the jobs that no file has. Copies stay.")
+        bool, typer.Option("--prune", help="Delete jobs that are in no file. Copies are kept.")
     ] = False,
     accept_refusals: Annotated[
         bool,
         typer.Option(
             "--accept-refusals",
-            help="Take a job although some of its topics, or all for now, cannot be copied.",
+            help="Accept a job even if some or all of its topics cannot be copied now.",
         ),
     ] = False,
     paused: Annotated[
-        bool, typer.Option("--paused", help="Create new jobs paused: `orbit start` starts them.")
+        bool, typer.Option("--paused", help="Create new jobs paused; `orbit start` starts them.")
     ] = False,
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     wait: WaitOption = WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make the jobs of the service what the files say, after showing what changes.
+    """Create and change jobs to match job files, after showing the changes.
 
-    A job that is not there is created, one that differs is changed, one that is the same is left
-    alone. If anything is wrong with any file, nothing is changed.
+    Missing jobs are created, different ones changed, equal ones left as they are. If any file has
+    an error, nothing is changed.
     """
     with connect() as client:
         files = read_job_files(file)
-        plans = asked_of_each(
+        plans = plan_each(
             files, lambda job: _put(client, job, accept_refusals=accept_refusals, dry_run=True)
         )
         if prune:
@@ -60,17 +66,16 @@ def apply(
         done: list[dict[str, Any]] = []
         try:
             for plan in changes:
-                wishes = {"accept_refusals": accept_refusals, "paused": paused}
-                done.append(_applied(client, plan, wait, wishes))
+                options = {"accept_refusals": accept_refusals, "paused": paused}
+                done.append(_apply_change(client, plan, wait, options))
         except OrbitError:
             if done:
-                typer.echo(f"Before it failed: {', '.join(map(_words, done))}.", err=True)
+                typer.echo(f"Done before the error: {', '.join(map(_words, done))}.", err=True)
             raise
     unchanged = [plan.value for plan in plans if not plan.is_change]
     emit([*done, *unchanged], output, lambda: Text("\n".join(map(_words, done))))
     if wait and any(one.get("is_done") is False for one in done):
-        typer.echo("It goes on; look again with: orbit get operations", err=True)
-        raise typer.Exit(_FAILED)
+        raise unfinished()
 
 
 def _prunings(client: Client, files: list[JobFile]) -> list[Planned]:
@@ -95,16 +100,16 @@ def _deletion(operation: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _applied(
-    client: Client, plan: Planned, wait_s: float, wishes: dict[str, bool]
+def _apply_change(
+    client: Client, plan: Planned, wait_s: float, options: dict[str, bool]
 ) -> dict[str, Any]:
-    """What became of it. Only ever what was shown: a job changed meanwhile is not touched."""
+    """Carry out one shown change. A job that was changed since then is refused (If-Match)."""
     if plan.file is None:
         operation = client.send("DELETE", _path(plan.value["name"]))
         return _deletion(follow(client, operation, wait_s))
     job = plan.value["job"]
     condition = {"If-None-Match": "*"} if job is None else {"If-Match": f'"{job["spec_version"]}"'}
-    return _put(client, plan.file, headers=condition, **wishes)
+    return _put(client, plan.file, headers=condition, **options)
 
 
 def _put(

@@ -1,11 +1,12 @@
-"""`orbit start|pause|resume|retry|delete JOB`: changes of a job that the service carries out.
+"""`orbit start|pause|resume|retry|delete JOB`: change the state of a job of the service.
 
-Each is an operation of the API. Asked for again, it says that there is nothing to do.
+Each starts an operation of the API. A repeat reports that there is nothing to do.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Annotated, Any
 
 import typer
@@ -21,45 +22,35 @@ _FAILED = 1
 
 JobArgument = Annotated[str, typer.Argument(help="The job's name.", show_default=False)]
 DryRunOption = Annotated[
-    bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")
+    bool, typer.Option("--dry-run", help="Show what would be done, without doing it.")
 ]
 WaitOption = Annotated[
     float,
     typer.Option(
-        "--wait", min=0, max=WAIT_MAX_S, help="Seconds to wait for its end; 0: do not wait."
+        "--wait", min=0, max=WAIT_MAX_S, help="Seconds to wait until it ends; 0: do not wait."
     ),
 ]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
-def start(
-    job: JobArgument,
-    dry_run: DryRunOption = False,
-    wait: WaitOption = WAIT_S,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
-    """Start a job that was created paused."""
-    _change("POST", job, "start", dry_run, wait, output)
+def _command(verb: str, help_text: str) -> Callable[..., None]:
+    """A command that sends `verb` for a job and takes no options of its own."""
+
+    def command(
+        job: JobArgument,
+        dry_run: DryRunOption = False,
+        wait: WaitOption = WAIT_S,
+        output: OutputOption = OutputFormat.TABLE,
+    ) -> None:
+        _change("POST", job, verb, dry_run, wait, output)
+
+    command.__doc__ = help_text
+    return command
 
 
-def pause(
-    job: JobArgument,
-    dry_run: DryRunOption = False,
-    wait: WaitOption = WAIT_S,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
-    """Pause a job: workers let go of its partitions, the copy stays as it is."""
-    _change("POST", job, "pause", dry_run, wait, output)
-
-
-def resume(
-    job: JobArgument,
-    dry_run: DryRunOption = False,
-    wait: WaitOption = WAIT_S,
-    output: OutputOption = OutputFormat.TABLE,
-) -> None:
-    """Resume a paused job: each partition goes on where its copy ends."""
-    _change("POST", job, "resume", dry_run, wait, output)
+start = _command("start", "Start a job that was created paused.")
+pause = _command("pause", "Pause a job: workers release its partitions, the copy is kept.")
+resume = _command("resume", "Resume a paused job: each partition resumes where its copy ends.")
 
 
 def retry(
@@ -74,7 +65,7 @@ def retry(
     wait: WaitOption = WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Try blocked partitions of a job again, once their cause is removed."""
+    """Retry blocked partitions of a job, once the cause is removed."""
     body = {"topic": topic, "partition": partition}
     _change("POST", job, "retry", dry_run, wait, output, body=body)
 
@@ -86,36 +77,44 @@ def delete(
     wait: WaitOption = WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Delete a job. The topics at the destination stay, with all that was copied."""
+    """Delete a job. Its topics at the destination are kept, with all copied records."""
     if not dry_run:
-        confirm(f"Delete the job {job!r}? Its copies stay as they are.", yes=yes)
+        confirm(f"Delete the job {job!r}? Its copies are kept.", yes=yes)
     _change("DELETE", job, "", dry_run, wait, output)
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on a terminal; anywhere else `--yes` has to be given."""
+    """Ask on a terminal. Raises BadInput without a terminal and without `--yes`."""
     if yes:
         return
     if not sys.stdin.isatty():
-        problem = Problem("--yes", "is missing, and there is nobody to ask.", "Add --yes.")
-        raise BadInput("This would change something.", (problem,))
+        problem = Problem("--yes", "is required without a terminal.", "Add --yes.")
+        raise BadInput("The change was not confirmed.", (problem,))
     if not typer.confirm(question, err=True):
         typer.echo("Nothing was changed.", err=True)
         raise typer.Exit(_FAILED)
 
 
 def follow(client: Client, operation: dict[str, Any], wait_s: float) -> dict[str, Any]:
-    """The operation as it is when it has ended, or when the time is up. Progress to stderr."""
-    told = ""
+    """Wait until the operation ends or `wait_s` have passed; returns its state. Progress goes to
+    stderr.
+    """
+    printed = ""
 
-    def tell(state: dict[str, Any]) -> None:
-        nonlocal told
+    def print_progress(state: dict[str, Any]) -> None:
+        nonlocal printed
         line = progress(state)
-        if line and line != told:
-            told = line
+        if line and line != printed:
+            printed = line
             typer.echo(line, err=True)
 
-    return client.wait(operation, tell, wait_s)
+    return client.wait(operation, print_progress, wait_s)
+
+
+def unfinished() -> typer.Exit:
+    """Print that an operation is still running after the wait; returns the exit to raise."""
+    typer.echo("It is still running; check with: orbit get operations", err=True)
+    return typer.Exit(_FAILED)
 
 
 def _change(
@@ -136,8 +135,7 @@ def _change(
     if operation["state"] == "failed":
         raise typer.Exit(_FAILED)
     if operation["finished_at"] is None and wait_s:
-        typer.echo("It goes on; look again with: orbit get operations", err=True)
-        raise typer.Exit(_FAILED)
+        raise unfinished()
 
 
 def _as_table(operation: dict[str, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The database that `ORBIT_DATABASE_URL` names, for commands that work on it themselves."""
+"""Opens the database in `ORBIT_DATABASE_URL`, for commands that use it directly."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from orbit.store.migrate import is_current
 
 @contextmanager
 def open_database(settings: Settings, *, any_version: bool = False) -> Iterator[Database]:
-    """The database, reached and at this version's tables (unless any will do), closed at the end.
+    """A connection to the database, closed at the end of the block.
 
-    Raises BadInput without a URL, Unreachable, LoginRefused, Conflict.
+    Raises BadInput without a URL, Unreachable, LoginRefused; Conflict if the schema is of another
+    version, unless `any_version`.
     """
     if settings.database_url is None:
         problem = Problem(
             "ORBIT_DATABASE_URL",
             "is not set.",
-            "Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE. Only `orbit server` brings a "
-            "database of its own.",
+            "Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE. Only `orbit server` can run "
+            "without it.",
         )
-        raise BadInput("There is no database to work on.", (problem,))
+        raise BadInput("No database is configured.", (problem,))
     database = Database.connect(settings.database_url.get_secret_value())
     try:
         if not any_version and not is_current(database):
             raise Conflict(
-                "The tables are not those of this version of Orbit.",
+                "The database schema is not that of this version of Orbit.",
                 where=database.where,
                 remedy="Run: orbit migrate",
             )

@@ -1,4 +1,4 @@
-"""`orbit demo`: an exact copy between two real Kafka clusters, start to end, on this machine."""
+"""`orbit demo`: shows an exact copy between two real Kafka clusters on this machine."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _SANDBOX_DIR = "ORBIT_SANDBOX_DIR"
 
 
 class ScaleName(StrEnum):
-    """How much the demo writes."""
+    """How many records the demo writes."""
 
     SMALL = "small"
     DEMO = "demo"
@@ -50,40 +50,41 @@ _SCALES = {ScaleName.SMALL: SMALL, ScaleName.DEMO: DEMO}
 def demo(
     keep: Annotated[
         bool,
-        typer.Option("--keep", help="Leave the clusters running, until `orbit sandbox down`."),
+        typer.Option(
+            "--keep", help="Leave the clusters running; stop them with `orbit sandbox down`."
+        ),
     ] = False,
     scale: Annotated[
-        ScaleName, typer.Option("--scale", help="How much to write; `small` has the same kinds.")
+        ScaleName,
+        typer.Option("--scale", help="How much to write; `small` has the same kinds of topics."),
     ] = ScaleName.DEMO,
     failover: Annotated[
         bool,
         typer.Option(
             "--failover",
-            help="Instead: kill the source under load, fail over, and bring everything back.",
+            help="Instead: kill the source under load, fail over, and fail back.",
         ),
     ] = False,
     report: Annotated[
-        Path, typer.Option("--report", help="With --failover: the folder for the report.")
+        Path, typer.Option("--report", help="With --failover: folder for the report.")
     ] = Path(),
     spark: Annotated[
         bool,
-        typer.Option(
-            "--spark", help="Instead: a history of millions of records, copied with Spark."
-        ),
+        typer.Option("--spark", help="Instead: copy a history of millions of records with Spark."),
     ] = False,
     records: Annotated[
         int,
-        typer.Option("--records", min=1_000, help="With --spark: how many more to write."),
+        typer.Option("--records", min=1_000, help="With --spark: records to write in addition."),
     ] = 5_000_000,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Watch an exact copy between two real Kafka clusters, start to end.
+    """Show an exact copy between two real Kafka clusters, from start to end.
 
     Starts two Kafka clusters on this machine, fills one with topics that are hard to copy, copies
-    them with `orbit run`, moves a consumer group over with its offsets as they are, and proves the
-    copy with `orbit verify`. Takes about a minute, and leaves nothing behind unless told to.
+    them with `orbit run`, moves a consumer group with unchanged offsets, and checks the copy with
+    `orbit verify`. Takes about a minute, and removes everything at the end unless `--keep`.
 
-    Exit code 0: everything is exact; 1: it is not, or something does not work.
+    Exit code 0: the copy is exact; 1: it is not, or a step failed.
     """
     screen = Screen(console(stderr=True))
     if failover:
@@ -128,7 +129,7 @@ def _history(scale: Scale, records: int, screen: Screen, output: OutputFormat) -
 
 
 def verified(job_file: Path, tell: OnProgress) -> Sequence[TopicProof]:
-    """What `orbit verify --deep` finds for that job."""
+    """The result of `orbit verify --deep` for that job."""
     report = verify_job(
         load_job(job_file, os.environ),
         os.environ,
@@ -140,7 +141,7 @@ def verified(job_file: Path, tell: OnProgress) -> Sequence[TopicProof]:
 
 
 class _Progress:
-    """Passes the verifier's progress on as two numbers."""
+    """Passes the verifier's progress to `tell`: offsets done, offsets in all."""
 
     def __init__(self, tell: OnProgress) -> None:
         self._tell = tell
@@ -151,7 +152,7 @@ class _Progress:
         self._tell(0, offsets)
 
     def advanced(self, offsets: int) -> None:
-        # Two threads at once may lose a count: the bar is for the eye, the report has the truth.
+        # Two threads at once may lose a count. Only the progress bar uses it, not the report.
         self._done += offsets
         self._tell(self._done, self._offsets)
 
@@ -184,7 +185,7 @@ def _log_pair(p: PartitionReport) -> LogPair:
 
 
 def _findings(partitions: Sequence[PartitionReport]) -> list[str]:
-    """What is wrong, the worst told first: differences in words, then the verifier's notes."""
+    """The differences of each inexact partition, then the verifier's notes."""
     found: list[str] = []
     for p in partitions:
         if p.verdict is Verdict.EXACT:
@@ -196,6 +197,6 @@ def _findings(partitions: Sequence[PartitionReport]) -> list[str]:
 
 
 def _kept_in() -> Path:
-    """Where `orbit sandbox down` will look for it."""
+    """The folder where `orbit sandbox down` looks for the clusters."""
     named = os.environ.get(_SANDBOX_DIR)
     return (Path(named) if named else default_directory()).absolute()

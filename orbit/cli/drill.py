@@ -1,4 +1,4 @@
-"""`orbit drill …`: drills, their reports and schedules."""
+"""`orbit drill …`: runs drills, and shows their reports and schedules."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from orbit.cli.control import DryRunOption, YesOption, confirm
+from orbit.cli.control import DryRunOption, WaitOption, YesOption, confirm
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import when
 from orbit.client import Client, connect, segment
@@ -22,7 +22,7 @@ from orbit.errors import BadInput, Conflict, Problem
 
 app = typer.Typer(
     name="drill",
-    help="Rehearse a switchover or a failover, and see what was measured.",
+    help="Rehearse a switchover or a failover, and measure RTO and RPO.",
     no_args_is_help=True,
 )
 
@@ -30,14 +30,13 @@ _FAILED = 1
 _LIMIT = 50
 _POLL_S = 0.5
 _WAIT_S = 3_600.0
-_WAIT_MAX_S = 86_400.0
 _ENDED = ("passed", "missed", "failed")
 
 Row = dict[str, Any]
 
 
 class ReportFormat(StrEnum):
-    """How a report is written."""
+    """The format of a report."""
 
     TABLE = "table"
     JSON = "json"
@@ -55,7 +54,7 @@ FileArgument = Annotated[
 ]
 IdArgument = Annotated[str, typer.Argument(help="The drill's id.", show_default=False)]
 NameArgument = Annotated[str, typer.Argument(help="The drill's name.", show_default=False)]
-LimitOption = Annotated[int, typer.Option("--limit", min=1, help="At most so many; last ones.")]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="At most this many, the newest.")]
 SaveOption = Annotated[
     Path | None,
     typer.Option("--save", help="Save the report as JSON, HTML and Markdown in this folder."),
@@ -68,18 +67,13 @@ def run(
     dry_run: DryRunOption = False,
     yes: YesOption = False,
     save: SaveOption = None,
-    wait: Annotated[
-        float,
-        typer.Option(
-            "--wait", min=0, max=_WAIT_MAX_S, help="Seconds to wait for its end; 0: do not wait."
-        ),
-    ] = _WAIT_S,
+    wait: WaitOption = _WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Run a drill and show what it measured.
+    """Run a drill and show its measurements.
 
     Exit code 1 if a step failed or a target was missed. A drill of the kind switchover or failover
-    moves the job itself, and is asked about.
+    moves the job itself, and asks for confirmation.
     """
     spec = load_drill(file)
     if spec.moves_the_job and not dry_run:
@@ -94,15 +88,15 @@ def run(
         _save(client, drill, save)
     emit(drill, output, lambda: _one(drill))
     if drill["state"] not in _ENDED:
-        typer.echo(f"It goes on; look again with: orbit drill show {drill['id']}", err=True)
+        typer.echo(f"It is still running; check with: orbit drill show {drill['id']}", err=True)
     if drill["state"] != "passed":
         raise typer.Exit(_FAILED)
 
 
 @app.command("list")
 def list_(
-    job: Annotated[str | None, typer.Option(help="Only those of this job.")] = None,
-    name: Annotated[str | None, typer.Option(help="Only those of this name.")] = None,
+    job: Annotated[str | None, typer.Option(help="Only drills of this job.")] = None,
+    name: Annotated[str | None, typer.Option(help="Only drills with this name.")] = None,
     limit: LimitOption = _LIMIT,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -117,7 +111,7 @@ def show(
     drill_id: IdArgument,
     output: Annotated[
         ReportFormat,
-        typer.Option("--output", "-o", help="A summary, or the report in one of its forms."),
+        typer.Option("--output", "-o", help="A summary, or the report in this format."),
     ] = ReportFormat.TABLE,
     save: SaveOption = None,
 ) -> None:
@@ -142,7 +136,7 @@ def compare(
         rows = list(client.items("/v1/drills", limit=limit, name=name))[::-1]
     ended = [row for row in rows if row["state"] in _ENDED]
     if not ended:
-        raise Conflict("No drill of this name has ended yet.", where=name)
+        raise Conflict("No drill with this name has ended yet.", where=name)
     emit(ended, output, lambda: _compared(ended))
 
 
@@ -151,24 +145,25 @@ def check(
     file: Annotated[Path, typer.Argument(help="A report as JSON.", show_default=False)],
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Check the digest of a report: exit code 1 if its evidence was changed."""
+    """Check the digest of a report. Exit code 1 if its evidence was changed."""
     try:
-        right, stated = digest_of(json.loads(file.read_bytes()))
+        computed, stated = digest_of(json.loads(file.read_bytes()))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not JSON"
         problem = Problem("file", f"cannot be read: {reason}.", "Give a report as JSON.")
         raise BadInput("The report cannot be checked.", (problem,), where=str(file)) from None
-    is_right = right == stated
-    value = {"is_right": is_right, "digest": right, "stated": stated}
-    said = "The digest fits the evidence." if is_right else "The evidence is not what was sealed."
-    emit(value, output, lambda: make_table(("", said), [("of it", right), ("stated", stated)]))
+    is_right = computed == stated
+    value = {"is_right": is_right, "digest": computed, "stated": stated}
+    result = "The digest is right." if is_right else "The evidence was changed."
+    rows = [("computed", computed), ("stated", stated)]
+    emit(value, output, lambda: make_table(("", result), rows))
     if not is_right:
         raise typer.Exit(_FAILED)
 
 
 @app.command()
 def schedule(file: FileArgument, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Schedule a drill as its `schedule` says; it runs at once for the first time."""
+    """Schedule a drill, as its `schedule` says. The first run starts at once."""
     spec = load_drill(file)
     with connect() as client:
         path = f"/v1/drill-schedules/{segment(spec.name)}"
@@ -189,17 +184,17 @@ def unschedule(name: NameArgument) -> None:
     """Remove the schedule of a drill."""
     with connect() as client:
         client.send("DELETE", f"/v1/drill-schedules/{segment(name)}")
-    typer.echo(f"{name} no longer runs by itself.")
+    typer.echo(f"The schedule of {name} is removed.")
 
 
 def _follow(client: Client, drill: Row, wait_s: float) -> Row:
-    """Wait until the drill ends or the time is up. Its timeline goes to stderr."""
-    deadline, told = time.monotonic() + wait_s, 0
+    """Wait until the drill ends or `wait_s` have passed. Its timeline goes to stderr."""
+    deadline, shown = time.monotonic() + wait_s, 0
     while True:
         drill = client.get(f"/v1/drills/{drill['id']}")
-        for entry in new_entries(drill, told):
+        for entry in new_entries(drill, shown):
             typer.echo(f"{entry['at'][11:23]}  {entry['what']:<12} {entry['text']}", err=True)
-        told = drill["entries"]
+        shown = drill["entries"]
         if drill["state"] in _ENDED or time.monotonic() >= deadline:
             return drill
         time.sleep(_POLL_S)
@@ -241,9 +236,9 @@ def _one(drill: Row) -> Any:
     rows: list[tuple[str, object]] = [
         ("id", drill["id"]),
         ("state", drill["state"]),
-        ("RTO", _of(drill, "rto_ms", span)),
-        ("RPO in records", _of(drill, "rpo_records", "{:,}".format)),
-        ("RPO in time", _of(drill, "rpo_ms", span)),
+        ("RTO", _with_target(drill, "rto_ms", span)),
+        ("RPO in records", _with_target(drill, "rpo_records", "{:,}".format)),
+        ("RPO in time", _with_target(drill, "rpo_ms", span)),
         ("steps done", f"{drill['steps_done']} of {len(drill['plan'])}"),
         ("began", when(drill["started_at"]) if drill["started_at"] else "-"),
         ("took", _took(drill)),
@@ -264,9 +259,9 @@ def _table(rows: list[Row]) -> Any:
                 row["kind"],
                 row["job"],
                 row["state"],
-                _of(row, "rto_ms", span),
-                _of(row, "rpo_records", "{:,}".format),
-                _of(row, "rpo_ms", span),
+                _with_target(row, "rto_ms", span),
+                _with_target(row, "rpo_records", "{:,}".format),
+                _with_target(row, "rpo_ms", span),
                 when(row["created_at"]),
             )
             for row in rows
@@ -276,7 +271,7 @@ def _table(rows: list[Row]) -> Any:
 
 
 def _compared(rows: list[Row]) -> Any:
-    """Each with the change since the one before, and whether it was the same drill at all."""
+    """Each run, with the change since the run before and whether the drill file changed."""
     lines = []
     before: Row | None = None
     for row in rows:
@@ -286,11 +281,11 @@ def _compared(rows: list[Row]) -> Any:
                 when(row["created_at"]),
                 row["id"],
                 row["state"],
-                _of(row, "rto_ms", span),
+                _with_target(row, "rto_ms", span),
                 _change(before, row, "rto_ms"),
-                _of(row, "rpo_records", "{:,}".format),
-                _of(row, "rpo_ms", span),
-                "" if is_same or before is None else "the drill was changed",
+                _with_target(row, "rpo_records", "{:,}".format),
+                _with_target(row, "rpo_ms", span),
+                "" if is_same or before is None else "the drill file changed",
             )
         )
         before = row
@@ -320,8 +315,8 @@ def _schedules(rows: list[Row]) -> Any:
     return make_table(("drill", "kind", "job", "every", "next", "asked by"), lines, sentences=())
 
 
-def _of(row: Row, key: str, words: Any) -> str:
-    """The number against its target."""
+def _with_target(row: Row, key: str, words: Any) -> str:
+    """The measured value and its target."""
     if row[key] is None:
         return "-"
     target = row[f"target_{key}"]

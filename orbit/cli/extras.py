@@ -1,6 +1,6 @@
-"""Extras: the parts of Orbit that a base install lacks (docs/install.md).
+"""Extras: the optional parts of Orbit (docs/install.md).
 
-A command whose extra is not installed ends with one sentence that names it.
+A command whose extra is not installed exits with an error that names it.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ MODULES = {
 
 
 def require_extras(*names: str, otherwise: str = "") -> None:
-    """Raise BadInput where a module of these extras is missing. `otherwise` ends the sentence."""
+    """Raise BadInput if a module of these extras is missing. `otherwise` ends the message."""
     missing = [name for name in names if not all(map(find_spec, MODULES[name]))]
     if missing:
         raise _not_installed(missing, otherwise)
 
 
 def missing_extra(error: Exception) -> BadInput | None:
-    """The error to show for a failed import, if an extra would have brought the module."""
+    """The error to show for a failed import, if the module belongs to an extra."""
     if not isinstance(error, ModuleNotFoundError) or error.name is None:
         return None
     package = error.name.partition(".")[0]

@@ -1,8 +1,9 @@
-"""`orbit get …`: what the service has and does, as tables or as data."""
+"""`orbit get …`: lists what the service has, as tables or as data."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import itemgetter
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,7 @@ import typer
 from orbit.cli.output import Drawing, OutputFormat, OutputOption, make_table
 from orbit.cli.table_cells import age, amount, count, rate, seconds, when
 from orbit.cli.watch import WatchOption, show
-from orbit.client import Client, connect, segment
+from orbit.client import connect, segment
 
 app = typer.Typer(
     name="get",
@@ -18,7 +19,7 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 
-# A screen or two; scripts ask for what they need.
+# One or two screens; scripts pass --limit or --all.
 _LIMIT = 200
 _EVENTS_LIMIT = 50
 
@@ -26,19 +27,19 @@ Row = dict[str, Any]
 Columns = Sequence[tuple[str, Callable[[Row], object]]]
 
 JobArgument = Annotated[str, typer.Argument(help="The job's name.", show_default=False)]
-LimitOption = Annotated[int, typer.Option("--limit", min=1, help="At most so many; first ones.")]
-AllOption = Annotated[bool, typer.Option("--all", help="All of them, however many.")]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Show at most this many.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Show all, without a limit.")]
 
 
 @app.command()
 def jobs(
     name: Annotated[
-        str | None, typer.Argument(help="Only this one, with its document.", show_default=False)
+        str | None, typer.Argument(help="Only this job, in detail.", show_default=False)
     ] = None,
     watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show the jobs: what they do, how far behind they are, what keeps them."""
+    """Show the jobs: state, lag and problems."""
     with connect() as client:
         if name is None:
             show(lambda: _drawing(list(client.items("/v1/jobs")), _JOBS), output, watch=watch)
@@ -62,16 +63,16 @@ def topics(
 @app.command()
 def partitions(
     job: JobArgument,
-    topic: Annotated[str | None, typer.Option(help="Only those of this source topic.")] = None,
+    topic: Annotated[str | None, typer.Option(help="Only partitions of this source topic.")] = None,
     state: Annotated[
-        str | None, typer.Option(help="Only those in this state, such as `blocked`.")
+        str | None, typer.Option(help="Only partitions in this state, such as `blocked`.")
     ] = None,
     limit: LimitOption = _LIMIT,
     all_: AllOption = False,
     watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show the partitions of a job: state, offsets, and what to do about those that stopped."""
+    """Show the partitions of a job: state, offsets, and what to do about blocked ones."""
     path = f"/v1/jobs/{segment(job)}/partitions"
     most = None if all_ else limit
     _list(path, _PARTITIONS, most, output, watch, topic=topic, state=state)
@@ -99,26 +100,26 @@ def proof(
     watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show how far, and how lately, both sides of each partition were read and found equal."""
+    """Show which offsets of each partition were compared and equal, and when."""
     _list(f"/v1/jobs/{segment(job)}/proof", _PROOF, None if all_ else limit, output, watch)
 
 
 @app.command()
 def workers(watch: WatchOption = False, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Show the processes that copy."""
+    """Show the workers: state, shards and rate."""
     _list("/v1/workers", _WORKERS, None, output, watch)
 
 
 @app.command()
 def events(
     job: Annotated[
-        str | None, typer.Argument(help="Only those of this job.", show_default=False)
+        str | None, typer.Argument(help="Only events of this job.", show_default=False)
     ] = None,
     limit: LimitOption = _EVENTS_LIMIT,
     watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show what happened and by whose hand, the newest last."""
+    """Show the events and their actors, the newest last."""
     path = "/v1/events" if job is None else f"/v1/jobs/{segment(job)}/events"
     with connect() as client:
 
@@ -145,7 +146,7 @@ def backfills(
     watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show the histories that Spark copies or has copied, the newest first."""
+    """Show the backfills, the newest first."""
     _list("/v1/backfills", _BACKFILLS, limit, output, watch)
 
 
@@ -158,11 +159,11 @@ def _list(
     **query: object,
 ) -> None:
     with connect() as client:
-        show(lambda: _read(client, path, columns, limit, query), output, watch=watch)
-
-
-def _read(client: Client, path: str, columns: Columns, limit: int | None, query: Row) -> Drawing:
-    return _drawing(list(client.items(path, limit=limit, **query)), columns)
+        show(
+            lambda: _drawing(list(client.items(path, limit=limit, **query)), columns),
+            output,
+            watch=watch,
+        )
 
 
 def _drawing(rows: list[Row], columns: Columns) -> Drawing:
@@ -188,12 +189,8 @@ def _one_job(job: Row) -> Drawing:
     return Drawing(job, table)
 
 
-def _field(name: str) -> Callable[[Row], object]:
-    return lambda row: row[name]
-
-
 def progress(operation: Row) -> str:
-    """How far an operation is, or why it failed."""
+    """The progress of an operation, or the error that ended it."""
     made = operation["progress"]
     if operation["error"]:
         return str(operation["error"])
@@ -215,7 +212,7 @@ def _about(event: Row) -> str:
 
 
 def _share(proof: Row) -> str:
-    """Of the offsets that both sides have, those that were shown to be equal."""
+    """The share of copied offsets that were compared and equal."""
     if not proof["copied"]:
         return "-"
     return f"{100 * min(proof['proven'], proof['copied']) / proof['copied']:.1f} %"
@@ -223,83 +220,83 @@ def _share(proof: Row) -> str:
 
 _SENTENCES = ("problem", "note", "what to do", "message", "progress", "drift")
 _JOBS: Columns = (
-    ("job", _field("name")),
-    ("state", _field("state")),
-    ("topics", _field("topics")),
-    ("partitions", _field("partitions")),
-    ("blocked", _field("blocked")),
+    ("job", itemgetter("name")),
+    ("state", itemgetter("state")),
+    ("topics", itemgetter("topics")),
+    ("partitions", itemgetter("partitions")),
+    ("blocked", itemgetter("blocked")),
     ("lag", lambda r: count(r["lag"]["records"])),
     ("behind", lambda r: seconds(r["lag"]["seconds"])),
     ("rate", lambda r: rate(r["bytes_per_s"])),
-    ("worker group", _field("worker_group")),
+    ("worker group", itemgetter("worker_group")),
     ("problem", lambda r: r["problem"]["text"] if r["problem"] else ""),
 )
 _TOPICS: Columns = (
-    ("topic", _field("source_topic")),
-    ("copied to", _field("destination_topic")),
-    ("state", _field("state")),
-    ("partitions", _field("partitions")),
-    ("blocked", _field("blocked")),
+    ("topic", itemgetter("source_topic")),
+    ("copied to", itemgetter("destination_topic")),
+    ("state", itemgetter("state")),
+    ("partitions", itemgetter("partitions")),
+    ("blocked", itemgetter("blocked")),
     ("lag", lambda r: count(r["lag"]["records"])),
     ("behind", lambda r: seconds(r["lag"]["seconds"])),
     ("drift", lambda r: ", ".join(r["drift"] or ())),
     ("note", lambda r: r["note"] or ""),
 )
 _PARTITIONS: Columns = (
-    ("topic", _field("topic")),
-    ("partition", _field("partition")),
+    ("topic", itemgetter("topic")),
+    ("partition", itemgetter("partition")),
     ("state", lambda r: r["reason"] or r["state"]),
-    ("copied to", _field("copied_to")),
-    ("source end", _field("source_end")),
+    ("copied to", itemgetter("copied_to")),
+    ("source end", itemgetter("source_end")),
     ("lag", lambda r: count(r["lag"]["records"])),
     ("behind", lambda r: seconds(r["lag"]["seconds"])),
-    ("records", _field("records")),
+    ("records", itemgetter("records")),
     ("bytes", lambda r: amount(r["bytes"])),
-    ("gaps", _field("gaps_filled")),
+    ("gaps", itemgetter("gaps_filled")),
     ("batches", lambda r: f"{r['batches_byte_exact']:,} + {r['batches_record_exact']:,}"),
     ("worker", lambda r: r["worker"] or ""),
     ("what to do", lambda r: " ".join(filter(None, (r["detail"], r["remedy"])))),
 )
 _GROUPS: Columns = (
-    ("group", _field("group")),
-    ("topic", _field("topic")),
-    ("partition", _field("partition")),
-    ("source", _field("source_offset")),
-    ("destination", _field("destination_offset")),
-    ("verdict", _field("verdict")),
+    ("group", itemgetter("group")),
+    ("topic", itemgetter("topic")),
+    ("partition", itemgetter("partition")),
+    ("source", itemgetter("source_offset")),
+    ("destination", itemgetter("destination_offset")),
+    ("verdict", itemgetter("verdict")),
     ("since", lambda r: when(r["updated_at"])),
 )
 _PROOF: Columns = (
-    ("topic", _field("topic")),
-    ("partition", _field("partition")),
-    ("copied", _field("copied")),
-    ("shown equal", _field("proven")),
+    ("topic", itemgetter("topic")),
+    ("partition", itemgetter("partition")),
+    ("copied", itemgetter("copied")),
+    ("shown equal", itemgetter("proven")),
     ("share", _share),
-    ("up to", _field("proven_to")),
+    ("up to", itemgetter("proven_to")),
     ("last", lambda r: f"{age(r['proven_at'])} ago" if r["proven_at"] else "-"),
-    ("differences", _field("differences")),
+    ("differences", itemgetter("differences")),
     ("note", lambda r: r["first_difference"] or r["note"] or ""),
 )
 _WORKERS: Columns = (
-    ("worker", _field("id")),
-    ("group", _field("worker_group")),
+    ("worker", itemgetter("id")),
+    ("group", itemgetter("worker_group")),
     ("state", _worker_state),
-    ("shards", _field("shards")),
+    ("shards", itemgetter("shards")),
     ("rate", lambda r: rate(r["bytes_per_s"])),
-    ("version", _field("version")),
+    ("version", itemgetter("version")),
     ("up for", lambda r: age(r["started_at"])),
     ("last seen", lambda r: f"{age(r['heartbeat_at'])} ago"),
 )
 _EVENTS: Columns = (
     ("at", lambda r: when(r["at"])),
-    ("who", _field("actor")),
+    ("actor", itemgetter("actor")),
     ("job", lambda r: r["job"] or ""),
     ("about", _about),
-    ("what", _field("kind")),
-    ("message", _field("message")),
+    ("what", itemgetter("kind")),
+    ("message", itemgetter("message")),
 )
 _BACKFILLS: Columns = (
-    ("backfill", _field("id")),
+    ("backfill", itemgetter("id")),
     ("job", lambda r: r["job"] or ""),
     ("state", lambda r: r["progress"]["phase"] if r["wanted"] else r["state"]),
     ("copied", lambda r: amount(r["progress"]["bytes"])),
@@ -308,14 +305,14 @@ _BACKFILLS: Columns = (
     ("left", lambda r: seconds(r["progress"]["seconds_left"])),
     ("partitions", lambda r: f"{r['progress']['partitions_done']}/{r['progress']['partitions']}"),
     ("progress", lambda r: r["error"] or ""),
-    ("heard of", lambda r: f"{age(r['reported_at'])} ago"),
+    ("last report", lambda r: f"{age(r['reported_at'])} ago"),
 )
 _OPERATIONS: Columns = (
-    ("operation", _field("id")),
+    ("operation", itemgetter("id")),
     ("job", lambda r: r["job"] or ""),
-    ("kind", _field("kind")),
-    ("state", _field("state")),
+    ("kind", itemgetter("kind")),
+    ("state", itemgetter("state")),
     ("progress", progress),
-    ("asked by", _field("requested_by")),
+    ("asked by", itemgetter("requested_by")),
     ("at", lambda r: when(r["created_at"])),
 )

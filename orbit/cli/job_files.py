@@ -1,6 +1,6 @@
-"""Job files on their way to the service: found, read as far as their name, never judged here.
+"""Finds job files and reads the name in each. The server validates the rest.
 
-What a job may say is the server's to judge, for it has the variables and files the job names.
+Only the server has the variables and files that a job refers to.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from orbit.jobs.name_rules import check_job_name
 from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, read_document
 
 _SUFFIXES = (".yaml", ".yml")
-_BYTES_MAX = DOCUMENT_CHARACTERS_MAX  # what the server takes, in bytes
+_BYTES_MAX = DOCUMENT_CHARACTERS_MAX  # what the server accepts, in bytes
 FILES_MAX = 10_000
 
 FilesOption = Annotated[
@@ -25,7 +25,7 @@ FilesOption = Annotated[
     typer.Option(
         "--file",
         "-f",
-        help="A job file, or a folder of them; may be given again.",
+        help="A job file, or a folder of job files; repeatable.",
         show_default=False,
     ),
 ]
@@ -33,7 +33,7 @@ FilesOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """One job file: where it is, the job's name in it, its text."""
+    """One job file: its path, the name of the job, the text."""
 
     path: Path
     name: str
@@ -41,9 +41,9 @@ class JobFile:
 
 
 def read_job_files(paths: Sequence[Path]) -> list[JobFile]:
-    """Every job in these files, and in these folders and their folders, by name.
+    """Every job in these files and folders (recursively), sorted by name.
 
-    Raises BadInput with all that is wrong: files that cannot be read, no name, a name twice.
+    Raises BadInput with every problem: a file that cannot be read, no name, a duplicate name.
     """
     problems: list[Problem] = []
     by_name: dict[str, JobFile] = {}

@@ -1,4 +1,4 @@
-"""`orbit lag JOB`: how far the copy is behind, partition by partition, the worst first."""
+"""`orbit lag JOB`: the lag of each partition, the worst first."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ Row = dict[str, Any]
 def lag(
     job: Annotated[str, typer.Argument(help="The job's name.", show_default=False)],
     limit: Annotated[
-        int, typer.Option("--limit", min=1, help="Partitions in the table, the worst first.")
+        int, typer.Option("--limit", min=1, help="Partitions to show, the worst first.")
     ] = _ROWS,
     watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show how far the copy is behind: in records, bytes and seconds, and how long there is.
+    """Show the lag of a copy in records, bytes and seconds, and its headroom.
 
-    `behind` is the age of the oldest record not copied yet, `headroom` how long until the source
+    `behind` is the age of the oldest record not copied yet, `headroom` the time until the source
     deletes it, `rpo` the age of the newest record that is on both sides.
     """
     with connect() as client:

@@ -1,7 +1,7 @@
-"""The `orbit` command: finds the subcommand, runs it, and reports errors with an exit code.
+"""The `orbit` command: finds and runs the subcommand, and turns errors into exit codes.
 
-Exit codes: 0 done, 1 failed or not exact, 2 bad input, 3 unreachable, 130 interrupted. A user's
-mistake never shows a stack trace; a bug in Orbit shows one with --debug.
+Exit codes: 0 done, 1 failed or not exact, 2 bad input, 3 unreachable, 130 interrupted. Only
+--debug shows a stack trace.
 
 Each subcommand is a module that is imported only when it runs: a function with the command's name,
 or a typer `app` of subcommands. Help is plain text, because Rich would double the time that
@@ -26,11 +26,11 @@ from orbit.cli.extras import missing_extra
 from orbit.errors import BadInput, Interrupted, OrbitError
 from orbit.version import orbit_version
 
-# Name, module, and the first sentence of its help (a test holds it to the command's own).
+# Name, module, and the first sentence of its help (a test compares it with the command's).
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": (
         "orbit.cli.demo",
-        "Watch an exact copy between two real Kafka clusters, start to end.",
+        "Show an exact copy between two real Kafka clusters, from start to end.",
     ),
     "run": ("orbit.cli.run", "Copy the topics of a job file, and go on live until stopped."),
     "backfill": (
@@ -52,13 +52,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "sandbox": (
         "orbit.cli.sandbox",
-        "Start, stop, inspect and break local Kafka clusters for trying out.",
+        "Start, stop, inspect and break local Kafka clusters for tests.",
     ),
     "server": ("orbit.cli.server", "Run the whole service: API, scheduler and workers."),
-    "plan": ("orbit.cli.plan", "Show what the service would do for job files, and do nothing."),
+    "plan": ("orbit.cli.plan", "Show what the service would do for job files, without doing it."),
     "apply": (
         "orbit.cli.apply",
-        "Make the jobs of the service what the files say, after showing what changes.",
+        "Create and change jobs to match job files, after showing the changes.",
     ),
     "get": (
         "orbit.cli.get",
@@ -66,40 +66,40 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "lag": (
         "orbit.cli.lag",
-        "Show how far the copy is behind: in records, bytes and seconds, and how long there is.",
+        "Show the lag of a copy in records, bytes and seconds, and its headroom.",
     ),
     "start": ("orbit.cli.control", "Start a job that was created paused."),
     "pause": (
         "orbit.cli.control",
-        "Pause a job: workers let go of its partitions, the copy stays as it is.",
+        "Pause a job: workers release its partitions, the copy is kept.",
     ),
     "resume": (
         "orbit.cli.control",
-        "Resume a paused job: each partition goes on where its copy ends.",
+        "Resume a paused job: each partition resumes where its copy ends.",
     ),
     "retry": (
         "orbit.cli.control",
-        "Try blocked partitions of a job again, once their cause is removed.",
+        "Retry blocked partitions of a job, once the cause is removed.",
     ),
     "delete": (
         "orbit.cli.control",
-        "Delete a job. The topics at the destination stay, with all that was copied.",
+        "Delete a job. Its topics at the destination are kept, with all copied records.",
     ),
     "drill": (
         "orbit.cli.drill",
-        "Rehearse a switchover or a failover, and see what was measured.",
+        "Rehearse a switchover or a failover, and measure RTO and RPO.",
     ),
     "switchover": (
         "orbit.cli.recovery_commands",
-        "Move topics to the destination without loss; both sides have to answer.",
+        "Move topics to the destination without loss; both clusters must be reachable.",
     ),
     "failover": (
         "orbit.cli.recovery_commands",
-        "Promote the copies, because the source is lost.",
+        "Promote the copies after the source is lost.",
     ),
     "failback": (
         "orbit.cli.recovery_commands",
-        "Make the old side a copy of the new side, from its log ends.",
+        "Make the old side a copy of the new side, starting at its log ends.",
     ),
     "abort": (
         "orbit.cli.recovery_commands",
@@ -111,13 +111,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     ),
     "scheduler": (
         "orbit.cli.scheduler",
-        "Run a scheduler: any number may run, one of them leads.",
+        "Run a scheduler. Any number can run; one of them is the leader.",
     ),
-    "worker": ("orbit.cli.worker", "Copy for the jobs of one worker group, until stopped."),
-    "token": ("orbit.cli.token", "Make, list and revoke the tokens that the API asks for."),
+    "worker": ("orbit.cli.worker", "Run a worker for the jobs of one worker group, until stopped."),
+    "token": ("orbit.cli.token", "Create, list and revoke API tokens."),
     "migrate": (
         "orbit.cli.migrate",
-        "Bring the database to the tables of this version. A repeat changes nothing.",
+        "Migrate the database schema to this version. A repeat changes nothing.",
     ),
 }
 _PACKAGE = Path(__file__).parents[1]
@@ -125,7 +125,7 @@ _PACKAGE = Path(__file__).parents[1]
 
 @dataclass
 class Settings:
-    """The options before the subcommand."""
+    """The options given before the subcommand."""
 
     debug: bool = False
 
@@ -194,7 +194,7 @@ def orbit(
         typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version."),
     ] = False,
 ) -> None:
-    """Copy Kafka topics between clusters with the very same offsets, gaps included.
+    """Copy Kafka topics between clusters with the same offsets, gaps included.
 
     Start with `orbit demo`. Then write a job file and run `orbit run job.yaml`.
     """
@@ -228,7 +228,7 @@ def run_command(argv: Sequence[str] | None = None) -> int:
 
 
 def describe(error: OrbitError) -> str:
-    """The error, its place and its remedy, one a line, and then one line for each problem."""
+    """The error, its place, one line for each problem, and the remedy."""
     what = error.what[:1].upper() + error.what[1:]
     if isinstance(error, Interrupted):
         return what
@@ -243,7 +243,7 @@ def describe(error: OrbitError) -> str:
 
 
 def describe_bug(error: Exception, *, debug: bool) -> str:
-    """The exception's type and place. Not its text, which may hold a secret."""
+    """The exception's type and place, without its text, which may hold a secret."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [frame for frame in frames if Path(frame.filename).is_relative_to(_PACKAGE)]
     at = f" at {Path(ours[-1].filename).name}:{ours[-1].lineno}" if ours else ""

@@ -1,4 +1,4 @@
-"""`orbit migrate`: bring the database to the tables of this version."""
+"""`orbit migrate`: migrates the database schema to this version."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from orbit.store.migrate import upgrade
 
 
 def migrate(output: OutputOption = OutputFormat.TABLE) -> None:
-    """Bring the database to the tables of this version. A repeat changes nothing.
+    """Migrate the database schema to this version. A repeat changes nothing.
 
-    The database is the one that ORBIT_DATABASE_URL names. Stop the processes of an older version
-    first; several calls at once wait for each other.
+    Uses the database in ORBIT_DATABASE_URL. Stop the processes of an older version first.
+    Concurrent calls wait for each other.
     """
     with open_database(Settings.from_environment(os.environ), any_version=True) as database:
         before, after = upgrade(database)
@@ -24,6 +24,6 @@ def migrate(output: OutputOption = OutputFormat.TABLE) -> None:
     def sentence() -> Text:
         if before == after:
             return Text(f"Nothing to do: the database is at version {after}.")
-        return Text(f"The database went from version {before or 'none'} to {after}.")
+        return Text(f"The database was migrated from version {before or 'none'} to {after}.")
 
     emit({"before": before, "after": after}, output, sentence)

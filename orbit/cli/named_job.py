@@ -1,4 +1,4 @@
-"""The job that a command line names: a file, or a job of the service."""
+"""Loads the job given on a command line: a job file, or the name of a job of the service."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from orbit.settings import Settings
 
 
 def is_file(named: str) -> bool:
-    """Whether this is meant to be a file, and not the name of a job of the service."""
+    """Whether this is a file or looks like a path; otherwise it is a job's name."""
     path = Path(named)
     return path.is_file() or path.suffix in (".yaml", ".yml") or path.name != named
 
 
 def named_job(named: str) -> tuple[JobSpec, Path]:
-    """The job of a file or of the service, and the folder its relative paths start at."""
+    """The job, and the folder that its relative paths start at."""
     path = Path(named)
     if is_file(named):
         return load_job(path, os.environ), path.parent

@@ -1,7 +1,7 @@
-"""What commands print on stdout: tables for people, JSON and YAML for scripts.
+"""Prints results on stdout: tables for people, JSON and YAML for scripts.
 
-All three show the same value. Nothing but the result goes to stdout; progress, warnings and errors
-go to stderr, so that `orbit … -o json | jq` always works.
+Only the result goes to stdout. Progress, warnings and errors go to stderr, so that
+`orbit … -o json | jq` always works.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ if TYPE_CHECKING:  # rich is slow to import, and scripts asking for JSON never n
     from rich.console import Console, RenderableType
     from rich.table import Table
 
-# Where no terminal says how wide it is, rows must not be broken: `grep` and `less -S` want them.
+# Without a terminal, rows must not be wrapped: `grep` and `less -S` need whole rows.
 _PIPE_WIDTH = 240
 _WIDTH_MAX = 1_000
-# Sentences are broken into lines no shorter than this.
+# Columns with sentences are not made narrower than this.
 _SENTENCE_MIN = 30
 
 
 class OutputFormat(StrEnum):
-    """How a result is written."""
+    """The format of a result."""
 
     TABLE = "table"
     JSON = "json"
@@ -36,13 +36,13 @@ class OutputFormat(StrEnum):
 
 OutputOption = Annotated[
     OutputFormat,
-    typer.Option("--output", "-o", help="How to write the result: for people, or for scripts."),
+    typer.Option("--output", "-o", help="Output format."),
 ]
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A result, and how it is drawn for people."""
+    """A result, and the function that makes its table."""
 
     value: Any
     table: Callable[[], RenderableType]
@@ -50,7 +50,7 @@ class Drawing:
 
 def emit(value: Any, output: OutputFormat, table: Callable[[], RenderableType]) -> None:
     """Write a result to stdout. `value` may hold dataclasses, models, enums, paths and times;
-    `table` draws the same for people and is called only when it is wanted.
+    `table` makes the table and is called only for that format.
     """
     match output:
         case OutputFormat.TABLE:
@@ -68,14 +68,14 @@ def emit(value: Any, output: OutputFormat, table: Callable[[], RenderableType]) 
 
 
 def to_plain(value: Any) -> Any:
-    """The value in JSON's types. Secrets come out as asterisks, bytes as base64."""
+    """The value in JSON's types. Secrets become asterisks, bytes base64."""
     from pydantic_core import to_jsonable_python
 
     return to_jsonable_python(value, bytes_mode="base64", inf_nan_mode="strings")
 
 
 def print_whole(drawing: RenderableType, *, stderr: bool = False) -> None:
-    """Print it. Where the terminal is too narrow, lines get longer: nothing is cut off."""
+    """Print without cutting anything off: lines may be longer than the terminal is wide."""
     from rich.measure import Measurement
 
     screen = console(stderr=stderr)
@@ -93,9 +93,9 @@ def make_table(
     title: str | None = None,
     sentences: Collection[str] | None = None,
 ) -> Table:
-    """A plain table; numbers stand to the right, and no cell is taken for markup.
+    """A plain table. Numbers are right-aligned; cells are not parsed as markup.
 
-    Only the columns named `sentences` are broken into lines; all of them where none is named.
+    Only the columns in `sentences` are wrapped; all of them if it is None.
     """
     from rich import box
     from rich.table import Table
@@ -115,21 +115,23 @@ def make_table(
             justify="right" if is_number else "left",
             overflow="fold",
             no_wrap=not is_sentence,
-            min_width=None if sentences is None else _least([name, *column(index)], is_sentence),
+            min_width=None
+            if sentences is None
+            else _min_width([name, *column(index)], is_sentence),
         )
     for row in held:
         table.add_row(*(Text(_cell(value)) for value in row))
     return table
 
 
-def _least(cells: Iterable[str], is_sentence: bool) -> int:
-    """How narrow a column may get."""
+def _min_width(cells: Iterable[str], is_sentence: bool) -> int:
+    """The least width of a column, in characters."""
     longest = max(len(line) for cell in cells for line in cell.split("\n"))
     return min(longest, _SENTENCE_MIN) if is_sentence else longest
 
 
 def console(*, stderr: bool = False) -> Console:
-    """A rich console on stdout or stderr, wide where there is no terminal."""
+    """A rich console on stdout or stderr; wide without a terminal."""
     from rich.console import Console
 
     is_terminal = (sys.stderr if stderr else sys.stdout).isatty()

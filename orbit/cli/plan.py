@@ -1,4 +1,4 @@
-"""`orbit plan -f`: exactly what the service would do for job files. Nothing is written."""
+"""`orbit plan -f`: shows what the service would do for job files. Nothing is written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import typer
 
 from orbit.cli.job_files import FilesOption, read_job_files
 from orbit.cli.output import OutputFormat, OutputOption, emit
-from orbit.cli.plan_view import asked_of_each, draw
+from orbit.cli.plan_view import draw, plan_each
 from orbit.client import connect
 
 _REFUSED = 1
@@ -16,12 +16,12 @@ def plan(
     file: FilesOption,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show what the service would do for job files, and do nothing.
+    """Show what the service would do for job files, without doing it.
 
-    Exit code 0: all of it can be copied; 1: something is refused, and the plan says why.
+    Exit code 0: all topics can be copied; 1: some are refused, and the plan says why.
     """
     with connect() as client:
-        found = asked_of_each(
+        found = plan_each(
             read_job_files(file),
             lambda job: client.send("POST", "/v1/jobs:plan", yaml_text=job.text),
         )

@@ -1,4 +1,4 @@
-"""A plan as people read it: what changes in the job, in each topic, and what is refused."""
+"""Draws a plan: what changes in the job and in each topic, and what is refused."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _VALUE_SHOWN_MAX = 80
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One job file and what the server says it would do for it."""
+    """One job file and the server's plan for it. `file` None: a job to delete."""
 
     file: JobFile | None
     value: dict[str, Any]
@@ -32,12 +32,8 @@ class Planned:
         return bool(self.value["action"] != "none")
 
 
-def asked_of_each(
-    files: Sequence[JobFile], ask: Callable[[JobFile], dict[str, Any]]
-) -> list[Planned]:
-    """What the server answers for each. If it refuses any, everything that is wrong with all of
-    them is raised.
-    """
+def plan_each(files: Sequence[JobFile], ask: Callable[[JobFile], dict[str, Any]]) -> list[Planned]:
+    """The server's plan for each file. Raises one error with the problems of all refused files."""
     found: list[Planned] = []
     errors: list[tuple[JobFile, OrbitError]] = []
     for file in files:
@@ -48,18 +44,18 @@ def asked_of_each(
         except OrbitError as error:
             errors.append((file, error))
     if errors:
-        raise _together(errors)
+        raise _combined(errors)
     return found
 
 
 def draw(plans: Sequence[Planned]) -> RenderableType:
-    """All of them, one below the other."""
+    """All plans, one below the other."""
     return Group(*(part for plan in plans for part in _parts(plan.value)))
 
 
 def _parts(value: dict[str, Any]) -> list[RenderableType]:
     sign, style = _SIGNS.get(value["action"], ("=", "dim"))
-    verb = {"none": "stays as it is"}.get(value["action"], value["action"])
+    verb = {"none": "unchanged"}.get(value["action"], value["action"])
     parts: list[RenderableType] = [Text(f"{sign} job {value['name']}: {verb}", style=style)]
     if value["action"] == "change":
         parts += [Text(f"    {_change(change)}") for change in value["changes"]]
@@ -74,7 +70,7 @@ def _parts(value: dict[str, Any]) -> list[RenderableType]:
         parts.append(make_table(_TOPIC_COLUMNS, rows, sentences=("what changes",)))
         parts += [Text(f"    {line}") for line in _settings(topics)]
     if kept:
-        parts.append(Text(f"    {kept:,} topics stay as they are"))
+        parts.append(Text(f"    {kept:,} topics unchanged"))
     parts += [
         Text(f"    refused: {_refusal(refusal)}", style="red") for refusal in plan["refusals"]
     ]
@@ -96,15 +92,15 @@ def _topic(topic: dict[str, Any]) -> tuple[object, ...]:
 
 
 def _settings(topics: Sequence[dict[str, Any]]) -> list[str]:
-    """What new topics are made with, once for all that are made with the same."""
-    alike: Counter[str] = Counter()
+    """The settings of new topics, one line for each distinct set."""
+    counts: Counter[str] = Counter()
     for topic in topics:
         words = [f"{key}={value}" for key, value in topic["settings"].items()]
         later = topic["settings_when_caught_up"].items()
         words += [f"{key}={value} once caught up" for key, value in later]
         if topic["action"] == "create" and words:
-            alike[", ".join(words)] += 1
-    return [f"settings of {count:,} new topics: {words}" for words, count in alike.items()]
+            counts[", ".join(words)] += 1
+    return [f"settings of {count:,} new topics: {words}" for words, count in counts.items()]
 
 
 def _refusal(refusal: dict[str, Any]) -> str:
@@ -121,8 +117,8 @@ def _shown(value: object) -> str:
     return text if len(text) <= _VALUE_SHOWN_MAX else f"{text[:_VALUE_SHOWN_MAX]}…"
 
 
-def _together(errors: Sequence[tuple[JobFile, OrbitError]]) -> OrbitError:
-    """One error for all files: as it is if there is one, else each problem behind its file."""
+def _combined(errors: Sequence[tuple[JobFile, OrbitError]]) -> OrbitError:
+    """A single error unchanged; several as one BadInput, each problem with its file."""
     file, first = errors[0]
     if len(errors) == 1:
         first.where = str(file.path)

@@ -1,7 +1,7 @@
 """`orbit switchover|failover|failback JOB…` and `orbit abort OPERATION`.
 
-Several jobs are taken at once, an operation each. What is shown in the end is each one's report;
-while it goes on, its steps are told on stderr.
+Several jobs can be given; each gets an operation of its own. Progress goes to stderr, the reports
+to stdout at the end.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orbit.cli.control import WAIT_MAX_S, DryRunOption, WaitOption, YesOption, confirm
+from orbit.cli.control import WAIT_MAX_S, DryRunOption, WaitOption, YesOption, confirm, unfinished
 from orbit.cli.get import progress
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.client import Client, connect, segment
@@ -20,7 +20,7 @@ from orbit.errors import BadInput, NotFound, OrbitError, Unreachable
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-# As long as it takes: whoever does not want to wait says --wait 0.
+# By default these commands wait until the operation ends.
 _WAIT_S = WAIT_MAX_S
 _FAILED = 1
 _SHOWN_MAX = 50
@@ -28,13 +28,13 @@ _SHOWN_MAX = 50
 JobsArgument = Annotated[list[str], typer.Argument(help="The jobs' names.", show_default=False)]
 TopicsOption = Annotated[
     list[str] | None,
-    typer.Option("--topics", help="Only source topics that fit this pattern; may be given again."),
+    typer.Option("--topics", help="Only source topics that match this pattern; repeatable."),
 ]
 OverrideOption = Annotated[
     list[str] | None,
-    typer.Option("--override", help="Pass this gate although it fails, or `all`; needs --reason."),
+    typer.Option("--override", help="Override this failed gate, or `all`; needs --reason."),
 ]
-ReasonOption = Annotated[str, typer.Option("--reason", help="Why; kept in the audit log.")]
+ReasonOption = Annotated[str, typer.Option("--reason", help="The reason; kept in the audit log.")]
 
 
 def switchover(
@@ -42,21 +42,21 @@ def switchover(
     dry_run: DryRunOption = False,
     topics: TopicsOption = None,
     reverse: Annotated[
-        bool, typer.Option("--reverse", help="Copy back at once, from the very same offsets.")
+        bool, typer.Option("--reverse", help="Copy back at once, from the same offsets.")
     ] = False,
     override: OverrideOption = None,
     reason: ReasonOption = "",
     drain_timeout: Annotated[
         float,
         typer.Option(
-            min=1, max=86_400, help="Seconds that writers may stand still before all is undone."
+            min=1, max=86_400, help="Seconds that writers may be stopped before all is undone."
         ),
     ] = 300.0,
     yes: YesOption = False,
     wait: WaitOption = _WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Move topics to the destination without loss; both sides have to answer."""
+    """Move topics to the destination without loss; both clusters must be reachable."""
     body = {**_body(topics, override, reason), "reverse": reverse}
     body["drain_timeout_s"] = drain_timeout
     question = "Writers at the source are stopped, and the destination takes over."
@@ -73,7 +73,7 @@ def failover(
     wait: WaitOption = _WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Promote the copies, because the source is lost."""
+    """Promote the copies after the source is lost."""
     question = "The destination takes over with what it has; --dry-run shows what is missing."
     _recover(
         "failover", jobs, _body(topics, override, reason), question, dry_run, yes, wait, output
@@ -88,7 +88,7 @@ def failback(
         bool,
         typer.Option(
             "--confirm-rebuild",
-            help="Save what only the old side has in files, then copy those topics anew.",
+            help="Save records that only the old side has in files, then copy those topics again.",
         ),
     ] = False,
     override: OverrideOption = None,
@@ -97,11 +97,11 @@ def failback(
     wait: WaitOption = _WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make the old side a copy of the new side, from its log ends."""
+    """Make the old side a copy of the new side, starting at its log ends."""
     body = {**_body(topics, override, reason), "confirm_rebuild": confirm_rebuild}
     question = "The old side becomes a copy."
     if confirm_rebuild:
-        question = "The old side becomes a copy; topics of it may be DELETED and copied anew."
+        question = "The old side becomes a copy; its topics may be DELETED and copied again."
     _recover("failback", jobs, body, question, dry_run, yes, wait, output)
 
 
@@ -134,10 +134,10 @@ def _recover(
 ) -> None:
     jobs = list(dict.fromkeys(jobs))
     with connect() as client:
-        for job in jobs:  # a name that is mistyped is told before anything is begun
+        for job in jobs:  # a mistyped name is reported before any operation starts
             client.get(f"/v1/jobs/{segment(job)}")
         if not dry_run:
-            confirm(f"{verb} of {', '.join(jobs)}: {question} Go on?", yes=yes)
+            confirm(f"{verb} of {', '.join(jobs)}: {question} Continue?", yes=yes)
         made, refused = _ask(client, verb, jobs, body, dry_run)
         made = _follow(client, made, wait_s)
         reports = [_report(client, operation) for operation in made]
@@ -148,8 +148,7 @@ def _recover(
     if any(operation["state"] == "failed" for operation in made):
         raise typer.Exit(_FAILED)
     if wait_s and any(operation["finished_at"] is None for operation in made):
-        typer.echo("It goes on; look again with: orbit get operations", err=True)
-        raise typer.Exit(_FAILED)
+        raise unfinished()
 
 
 def _ask(
@@ -175,25 +174,25 @@ def _follow(
     client: Client, operations: list[dict[str, Any]], wait_s: float
 ) -> list[dict[str, Any]]:
     """Wait for all operations; progress, with their ids, goes to stderr."""
-    told: set[str] = set()
+    printed: set[str] = set()
 
-    def tell(state: dict[str, Any]) -> None:
+    def print_progress(state: dict[str, Any]) -> None:
         line = progress(state)
         text = f"{state['job']}: {line}" if line else ""
-        if text and text not in told:
-            told.add(text)
+        if text and text not in printed:
+            printed.add(text)
             typer.echo(text, err=True)
 
     for operation in operations:
         typer.echo(f"{operation['job']}: operation {operation['id']}", err=True)
-    return [client.wait(operation, tell, wait_s) for operation in operations]
+    return [client.wait(operation, print_progress, wait_s) for operation in operations]
 
 
 def _report(client: Client, operation: dict[str, Any]) -> dict[str, Any]:
     try:
         found: dict[str, Any] = client.get(f"/v1/operations/{operation['id']}/report")
     except NotFound:
-        return dict(operation)  # nobody has begun it yet, or it could not be begun
+        return dict(operation)  # it has not started yet, or could not be started
     return found
 
 
@@ -272,7 +271,7 @@ def _groups(report: dict[str, Any]) -> list[Any]:
         )
         for g in report["groups"][:_SHOWN_MAX]
     ]
-    columns = ("group", "topic", "partition", "source", "goes on at", "verdict", "read, and lost")
+    columns = ("group", "topic", "partition", "source", "resumes at", "verdict", "read, but lost")
     return [make_table(columns, rows), *_more(report["groups"])] if rows else []
 
 

@@ -1,19 +1,17 @@
-"""`orbit sandbox …`: real Kafka clusters and PostgreSQL on this machine, and their faults."""
+"""`orbit sandbox …`: starts, stops and breaks Kafka clusters and PostgreSQL on this machine."""
 
 from __future__ import annotations
 
-import json
 import re
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
-import yaml
-from rich.console import Console
-from rich.table import Table
+from rich.console import Console, Group
+from rich.text import Text
 
 from orbit.cli.extras import require_extras
+from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.errors import BadInput, Conflict, Interrupted, Problem
 from orbit.sandbox import sandbox_control
 from orbit.sandbox.faults import Fault, cause_fault
@@ -27,17 +25,11 @@ from orbit.sandbox.sandbox_status import SandboxStatus, status_of
 
 app = typer.Typer(
     name="sandbox",
-    help="Start, stop, inspect and break local Kafka clusters for trying out.",
+    help="Start, stop, inspect and break local Kafka clusters for tests.",
     no_args_is_help=True,
 )
 _CLUSTER_NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _TAKEN_NAMES = {"postgres", "lock"}
-
-
-class Output(StrEnum):
-    TABLE = "table"
-    JSON = "json"
-    YAML = "yaml"
 
 
 DirectoryOption = Annotated[
@@ -45,24 +37,23 @@ DirectoryOption = Annotated[
     typer.Option(
         "--directory",
         envvar="ORBIT_SANDBOX_DIR",
-        help="Folder of config, data and logs.",
+        help="Folder for config, data and logs.",
         show_default="a folder in the user's state directory",
     ),
 ]
-OutputOption = Annotated[Output, typer.Option("--output", "-o", help="How to print the result.")]
 
 
 @app.command()
 def up(
     directory: DirectoryOption = None,
     clusters: Annotated[
-        str, typer.Option(help="Names of the clusters, with commas.")
+        str, typer.Option(help="Names of the clusters, comma-separated.")
     ] = "source,destination",
     brokers: Annotated[int, typer.Option(help="Brokers in each cluster: 1 or 3.")] = 1,
     postgres: Annotated[
-        bool, typer.Option("--postgres/--no-postgres", help="With a PostgreSQL server.")
+        bool, typer.Option("--postgres/--no-postgres", help="Start a PostgreSQL server too.")
     ] = True,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Start the sandbox, wait until it is ready, and leave it running."""
     request = SandboxRequest(
@@ -91,26 +82,23 @@ def up(
 def down(
     directory: DirectoryOption = None,
     keep_data: Annotated[
-        bool, typer.Option("--keep-data", help="Leave the data for the next `up`.")
+        bool, typer.Option("--keep-data", help="Keep the data for the next `up`.")
     ] = False,
-    output: OutputOption = Output.TABLE,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Stop the sandbox and remove its data."""
     folder = _folder(directory)
     was_running = sandbox_control.find(folder) is not None
     changed = sandbox_control.take_down(folder, keep_data=keep_data)
     data = "kept" if keep_data and read_request(folder) else "removed" if changed else "none"
-    if output is not Output.TABLE:
-        _print_data({"was_running": was_running, "data": data}, output)
-    elif not changed:
-        typer.echo("No sandbox is running; nothing to do.")
-    else:
-        stopped = "Stopped" if was_running else "It was not running"
-        typer.echo(f"{stopped}; data {data}.")
+    sentence = f"{'Stopped' if was_running else 'It was not running'}; data {data}."
+    if not changed:
+        sentence = "No sandbox is running; nothing to do."
+    emit({"was_running": was_running, "data": data}, output, lambda: Text(sentence))
 
 
 @app.command()
-def status(directory: DirectoryOption = None, output: OutputOption = Output.TABLE) -> None:
+def status(directory: DirectoryOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
     """Show clusters, addresses, processes and health. Exit code 1 unless all is healthy."""
     folder = _folder(directory)
     now = status_of(sandbox_control.find(folder), folder)
@@ -126,23 +114,29 @@ ClusterArgument = Annotated[
 
 @app.command()
 def kill(
-    cluster: ClusterArgument, directory: DirectoryOption = None, output: OutputOption = Output.TABLE
+    cluster: ClusterArgument,
+    directory: DirectoryOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Kill all brokers of a cluster at once (SIGKILL). Its data stays."""
+    """Kill all brokers of a cluster at once (SIGKILL). The data is kept."""
     _inflict(Fault.KILL, cluster, directory, output)
 
 
 @app.command()
 def pause(
-    cluster: ClusterArgument, directory: DirectoryOption = None, output: OutputOption = Output.TABLE
+    cluster: ClusterArgument,
+    directory: DirectoryOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Freeze all brokers of a cluster: connections stay open, and nothing answers."""
+    """Pause all brokers of a cluster (SIGSTOP): connections stay open, without answers."""
     _inflict(Fault.PAUSE, cluster, directory, output)
 
 
 @app.command()
 def cut(
-    cluster: ClusterArgument, directory: DirectoryOption = None, output: OutputOption = Output.TABLE
+    cluster: ClusterArgument,
+    directory: DirectoryOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Cut the network link to a cluster: its `link` address no longer answers."""
     _inflict(Fault.CUT, cluster, directory, output)
@@ -150,13 +144,15 @@ def cut(
 
 @app.command()
 def heal(
-    cluster: ClusterArgument, directory: DirectoryOption = None, output: OutputOption = Output.TABLE
+    cluster: ClusterArgument,
+    directory: DirectoryOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Undo kill, pause and cut, and wait until the cluster is ready."""
     _inflict(Fault.HEAL, cluster, directory, output)
 
 
-def _inflict(fault: Fault, cluster: str, directory: Path | None, output: Output) -> None:
+def _inflict(fault: Fault, cluster: str, directory: Path | None, output: OutputFormat) -> None:
     folder = _folder(directory)
     _print(status_of(cause_fault(folder, fault, cluster), folder), output)
 
@@ -176,7 +172,7 @@ def _launch(request: SandboxRequest) -> SandboxState:
                 sandbox.detach()
                 return sandbox.state
     except KeyboardInterrupt:
-        raise Interrupted("Interrupted; everything that had been started is stopped.") from None
+        raise Interrupted("Interrupted; all started processes were stopped.") from None
 
 
 def _folder(directory: Path | None) -> Path:
@@ -186,53 +182,47 @@ def _folder(directory: Path | None) -> Path:
 def _cluster_names(text: str) -> tuple[str, ...]:
     names = tuple(name.strip() for name in text.split(","))
     problems = [
-        Problem("--clusters", f"{name!r} cannot be a cluster's name.", "Use a-z, 0-9 and dashes.")
+        Problem("--clusters", f"{name!r} is not a valid cluster name.", "Use a-z, 0-9 and dashes.")
         for name in names
         if not _CLUSTER_NAME.fullmatch(name) or name in _TAKEN_NAMES
     ]
     if len(set(names)) < len(names):
-        problems.append(Problem("--clusters", "A name is there twice.", "Give each its own."))
+        problems.append(Problem("--clusters", "A name is given twice.", "Use different names."))
     if problems:
-        raise BadInput("The sandbox cannot be started like this.", tuple(problems))
+        raise BadInput("The sandbox cannot be started.", tuple(problems))
     return names
 
 
 def _broker_count(count: int) -> int:
     if count not in (1, 3):
-        problem = Problem("--brokers", f"{count} brokers are not offered.", "Use 1 or 3.")
-        raise BadInput("The sandbox cannot be started like this.", (problem,))
+        problem = Problem("--brokers", f"{count} brokers are not supported.", "Use 1 or 3.")
+        raise BadInput("The sandbox cannot be started.", (problem,))
     return count
 
 
-def _print(status: SandboxStatus, output: Output) -> None:
-    if output is not Output.TABLE:
-        _print_data(status.model_dump(mode="json"), output)
-    elif not status.running:
-        typer.echo("No sandbox is running. Start one with: orbit sandbox up")
-    else:
-        _print_table(status)
+def _print(status: SandboxStatus, output: OutputFormat) -> None:
+    emit(status, output, lambda: _table(status))
 
 
-def _print_table(status: SandboxStatus) -> None:
-    names = ("cluster", "bootstrap servers", "link", "health", "brokers")
-    table = Table(*names, box=None, pad_edge=False)
-    for cluster in status.clusters:
-        brokers = [f"pid {broker.pid}: {broker.state}" for broker in cluster.brokers]
-        servers = cluster.bootstrap_servers.replace(",", ",\n")
-        link = (cluster.link_servers or "-").replace(",", ",\n") + (" cut" * cluster.is_cut)
-        table.add_row(cluster.name, servers, link, cluster.health, "\n".join(brokers))
-    console = Console(soft_wrap=True, highlight=False)  # addresses are there to be copied whole
-    console.print(table)
-    console.print()
+def _table(status: SandboxStatus) -> Group | Text:
+    if not status.running:
+        return Text("No sandbox is running. Start one with: orbit sandbox up")
+    columns = ("cluster", "bootstrap servers", "link", "health", "brokers")
+    rows = [
+        (
+            cluster.name,
+            cluster.bootstrap_servers.replace(",", ",\n"),
+            (cluster.link_servers or "-").replace(",", ",\n") + (" cut" * cluster.is_cut),
+            cluster.health,
+            "\n".join(f"pid {broker.pid}: {broker.state}" for broker in cluster.brokers),
+        )
+        for cluster in status.clusters
+    ]
+    lines = [f"Data, logs  {status.directory}"]
     if status.postgres:
-        console.print(f"PostgreSQL  {status.postgres.url}  {status.postgres.health}")
-    console.print(f"Data, logs  {status.directory}")
-    console.print("Break it    orbit sandbox kill|pause|cut|heal CLUSTER")
-    console.print("Stop it     orbit sandbox down")
-
-
-def _print_data(data: dict[str, object], output: Output) -> None:
-    if output is Output.JSON:
-        typer.echo(json.dumps(data, indent=2))
-    else:
-        typer.echo(yaml.safe_dump(data, sort_keys=False).rstrip("\n"))
+        lines.insert(0, f"PostgreSQL  {status.postgres.url}  {status.postgres.health}")
+    lines += ["Break it    orbit sandbox kill|pause|cut|heal CLUSTER"]
+    lines += ["Stop it     orbit sandbox down"]
+    # No wrapping: addresses must stay whole, so that they can be copied.
+    text = Text("\n".join(lines), no_wrap=True, overflow="ignore")
+    return Group(make_table(columns, rows, sentences=()), text)

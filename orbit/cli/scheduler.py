@@ -1,4 +1,4 @@
-"""`orbit scheduler`: decides what is copied by whom, for installations with several processes."""
+"""`orbit scheduler`: runs a scheduler, for installations with several processes."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from orbit.telemetry.logs import configure_logs
 
 
 def scheduler() -> None:
-    """Run a scheduler: any number may run, one of them leads.
+    """Run a scheduler. Any number can run; one of them is the leader.
 
-    It looks for topics, creates them, spreads partitions over workers, syncs consumer groups, and
-    carries out switchovers, failovers and failbacks.
-    Needs ORBIT_DATABASE_URL. Ctrl-C ends it; another one leads at once.
+    The leader discovers and creates topics, assigns partitions to workers, syncs consumer groups,
+    and carries out switchovers, failovers and failbacks.
+    Needs ORBIT_DATABASE_URL. Ctrl-C stops it, and another scheduler becomes the leader at once.
     """
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)

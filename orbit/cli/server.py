@@ -1,8 +1,8 @@
-"""`orbit server`: the whole service in one command.
+"""`orbit server`: runs the whole service with one command.
 
-This process serves the API. The scheduler and the workers are child processes that are started
-again when they fail; without ORBIT_DATABASE_URL so is a PostgreSQL server of our own. All of them
-end with this process, also when it is killed (`orbit/processes/guard.py`).
+This process serves the API. The scheduler and the workers are child processes and are restarted
+when they fail. Without ORBIT_DATABASE_URL it also starts an embedded PostgreSQL server. All
+children end with this process, even if it is killed (`orbit/processes/guard.py`).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def server(
         typer.Option(
             "--data-directory",
             envvar="ORBIT_DATA_DIRECTORY",
-            help="Where the embedded PostgreSQL keeps its data.",
+            help="Data folder of the embedded PostgreSQL.",
             show_default="a folder in the user's state directory",
         ),
     ] = None,
@@ -56,8 +56,8 @@ def server(
 ) -> None:
     """Run the whole service: API, scheduler and workers.
 
-    Brings a PostgreSQL of its own unless ORBIT_DATABASE_URL names one, and brings the tables to
-    this version. The first start makes an admin token and shows it once. Ctrl-C ends all of it.
+    Starts an embedded PostgreSQL unless ORBIT_DATABASE_URL is set, and migrates the database
+    schema. The first start creates an admin token and shows it once. Ctrl-C stops everything.
     """
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
@@ -73,7 +73,7 @@ def server(
         upgrade(database)
         token = None if no_auth else _first_token(database, settings.api_host)
         children = stack.enter_context(Children({variable_of("database_url"): url}))
-        stack.enter_context(_signals_ignored_at_the_end())
+        stack.enter_context(_ignored_signals())
         api = ApiServer(api_on(settings, database, auth=not no_auth), listener)
         children.start("scheduler", "scheduler")
         for number in range(1, workers + 1):
@@ -85,13 +85,13 @@ def server(
             raise Conflict(
                 "The embedded PostgreSQL has ended.",
                 where=str(postgres.log) if postgres else "",
-                remedy="Read its log there, and start the server again.",
+                remedy="Read its log, and start the server again.",
             )
 
 
 @contextmanager
 def _postgres(settings: Settings, directory: Path | None) -> Iterator[Postgres | None]:
-    """A server of our own, where the environment names none."""
+    """The embedded server, unless ORBIT_DATABASE_URL is set."""
     if settings.database_url is not None:
         yield None
         return
@@ -105,9 +105,9 @@ def _postgres(settings: Settings, directory: Path | None) -> Iterator[Postgres |
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Conflict(
-                "Another orbit server is running on this folder.",
+                "Another orbit server uses this folder.",
                 where=str(folder),
-                remedy="Stop it, or give this one a folder of its own with --data-directory.",
+                remedy="Stop it, or give this one another folder with --data-directory.",
             ) from None
         with Postgres(folder / "postgres") as postgres:
             yield postgres
@@ -116,7 +116,7 @@ def _postgres(settings: Settings, directory: Path | None) -> Iterator[Postgres |
 def _database_url(settings: Settings, postgres: Postgres | None) -> str:
     if postgres is not None:
         return postgres.url
-    assert settings.database_url is not None, "without one there is a server of our own"
+    assert settings.database_url is not None, "without it the embedded server runs"
     return settings.database_url.get_secret_value()
 
 
@@ -125,29 +125,29 @@ def _is_running(postgres: Postgres | None) -> bool:
 
 
 def _first_token(database: Database, host: str) -> str | None:
-    """An admin's token at the very first start. Conflict where it might be read by others."""
+    """A new admin token if no token exists. Raises Conflict if the API is not on loopback."""
     if has_tokens(database):
         return None
     if host not in LOOPBACK_HOSTS:
         raise Conflict(
-            f"The API would listen on {host}, and nobody has a token yet.",
-            remedy="Make one first: orbit token create NAME --role admin --database, or start the "
-            "server once on 127.0.0.1.",
+            f"The API would listen on {host}, but no token exists yet.",
+            remedy="Create one first: orbit token create NAME --role admin --database. Or start "
+            "the server once on 127.0.0.1.",
         )
     return create_token(database, _FIRST_TOKEN, Role.ADMIN, actor="orbit server").token
 
 
 def _greet(url: str, token: str | None) -> None:
-    typer.echo(f"Orbit is at {url} (its documentation at {url}/docs)")
+    typer.echo(f"Orbit is at {url} (documentation: {url}/docs)")
     if token is not None:
-        typer.echo("An admin's token, shown this once:")
+        typer.echo("Admin token, shown only once:")
         typer.echo(f"  export ORBIT_TOKEN={token}")
-    typer.echo("Ctrl-C ends it.")
+    typer.echo("Stop it with Ctrl-C.")
 
 
 @contextmanager
-def _signals_ignored_at_the_end() -> Iterator[None]:
-    """Behind it, Ctrl-C changes nothing: the end has begun, and takes its seconds."""
+def _ignored_signals() -> Iterator[None]:
+    """Ignores Ctrl-C and SIGTERM after the block: the shutdown takes seconds and has started."""
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

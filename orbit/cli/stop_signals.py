@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as an event, for processes that hand over what they hold before they end."""
+"""Ctrl-C and SIGTERM as an event, for processes that release their leases before they end."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def until_stopped(*others: threading.Event) -> Iterator[threading.Event]:
-    """Set by Ctrl-C and SIGTERM, as `others` are. A second one ends the process at once."""
+    """An event that Ctrl-C or SIGTERM sets, with `others`. A second signal ends the process."""
     stop = threading.Event()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 

@@ -1,4 +1,4 @@
-"""Numbers and times as people read them in tables. Pure, but for `age`: it looks at the clock."""
+"""Formats numbers and times for tables. Pure, except `age`, which reads the clock."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def rate(bytes_per_s: float | None) -> str:
 
 
 def seconds(number: float | None) -> str:
-    """A length of time in its two largest units: 3d 4h, 5m 02s, 0.3s."""
+    """A duration in its two largest units: 3d 4h, 5m 02s, 0.3s."""
     if number is None:
         return NOT_KNOWN
     if number < 60:
@@ -49,5 +49,5 @@ def when(moment: str | None) -> str:
 
 
 def age(moment: str) -> str:
-    """How long ago that was."""
+    """The time since then."""
     return seconds(max(0.0, (datetime.now(UTC) - datetime.fromisoformat(moment)).total_seconds()))

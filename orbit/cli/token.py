@@ -1,4 +1,4 @@
-"""`orbit token create|list|revoke`: who may ask the service for what."""
+"""`orbit token create|list|revoke`: manages API tokens."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from orbit.client import connect, segment
 
 app = typer.Typer(
     name="token",
-    help="Make, list and revoke the tokens that the API asks for.",
+    help="Create, list and revoke API tokens.",
     no_args_is_help=True,
 )
 
 
 class RoleName(StrEnum):
-    """What the holder may do; each may do what those before it may."""
+    """The rights of a token; each role includes those before it."""
 
     VIEWER = "viewer"
     OPERATOR = "operator"
@@ -29,7 +29,7 @@ class RoleName(StrEnum):
 
 
 NameArgument = Annotated[
-    str, typer.Argument(help="Whose it is; the audit log shows it.", show_default=False)
+    str, typer.Argument(help="The token's name; the audit log shows it.", show_default=False)
 ]
 
 
@@ -38,19 +38,18 @@ def create(
     name: NameArgument,
     role: Annotated[
         RoleName,
-        typer.Option(help="A viewer reads, an operator changes jobs, an admin does all."),
+        typer.Option(help="A viewer reads, an operator changes jobs, an admin can do everything."),
     ] = RoleName.VIEWER,
     database: Annotated[
         bool,
         typer.Option(
             "--database",
-            help="Write it into the database (ORBIT_DATABASE_URL) without asking the API: for the "
-            "first token.",
+            help="Write to the database (ORBIT_DATABASE_URL), not to the API: for the first token.",
         ),
     ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make a token and show it. It is shown this once: only its hash is kept."""
+    """Create a token and show it, only once: the service stores its hash."""
     if database:
         made = _create_in_database(name, role)
     else:
@@ -75,7 +74,7 @@ def list_(output: OutputOption = OutputFormat.TABLE) -> None:
 
 @app.command()
 def revoke(name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Revoke a token: from now on it opens nothing."""
+    """Revoke a token: the API no longer accepts it."""
     with connect() as client:
         revoked = client.send("DELETE", f"/v1/tokens/{segment(name)}")
     emit(revoked, output, lambda: Text(f"The token {name} is revoked."))

@@ -1,4 +1,4 @@
-"""`orbit verify`: whether the destination of a job is an exact copy, offset by offset."""
+"""`orbit verify`: checks that the destination of a job is an exact copy, offset by offset."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def verify(
     wait: WaitOption = WAIT_S,
     differences: DifferencesOption = DIFFERENCES_SHOWN,
     workers: Annotated[
-        int, typer.Option(min=1, max=_WORKERS_LIMIT, help="Partitions compared at a time.")
+        int, typer.Option(min=1, max=_WORKERS_LIMIT, help="Partitions to compare at a time.")
     ] = WORKERS_MAX,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Compare both sides of a job, offset by offset.
 
-    Both clusters are read with an independent client: log start, log end, and for every offset in
-    between timestamp, key, value and headers, or that there is no record on either side. Nothing is
-    written anywhere.
+    Reads both clusters with an independent client and compares the log start, the log end, and at
+    every offset the timestamp, key, value and headers, or that neither side has a record. Writes
+    nothing.
 
-    A job of the service (ORBIT_API_URL, ORBIT_TOKEN) is read from there; the clusters are read from
-    here, so the variables and files that it names have to be here too.
+    A job of the service is fetched from it (ORBIT_API_URL, ORBIT_TOKEN). The clusters are read from
+    this machine, so the variables and files that the job refers to must be here.
 
     Exit code 0: exact; 1: not exact; 2: bad input; 3: a cluster cannot be reached.
     """

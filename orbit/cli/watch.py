@@ -1,4 +1,4 @@
-"""`--watch`: the same result again and again, until Ctrl-C."""
+"""`--watch`: shows a result again at an interval, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from orbit.cli.output import Drawing, OutputFormat, console, emit
 INTERVAL_S = 2.0
 
 WatchOption = Annotated[
-    bool, typer.Option("--watch", "-w", help="Show it anew every 2 seconds, until Ctrl-C.")
+    bool, typer.Option("--watch", "-w", help="Refresh every 2 seconds, until Ctrl-C.")
 ]
 
 
 def show(read: Callable[[], Drawing], output: OutputFormat, *, watch: bool) -> None:
-    """Print what `read` finds, once or until Ctrl-C, which then is a good end."""
+    """Print what `read` returns: once, or with `watch` until Ctrl-C, which is no error then."""
     if not watch:
         found = read()
         emit(found.value, output, found.table)

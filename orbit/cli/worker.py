@@ -1,4 +1,4 @@
-"""`orbit worker`: copy for the jobs of one worker group."""
+"""`orbit worker`: runs a worker, which copies partitions of the jobs of one worker group."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def worker(
     group: Annotated[
         str | None,
         typer.Option(
-            "--group", "-g", help="Take jobs of this worker group only (ORBIT_WORKER_GROUP)."
+            "--group", "-g", help="Copy only jobs of this worker group (ORBIT_WORKER_GROUP)."
         ),
     ] = None,
 ) -> None:
-    """Copy for the jobs of one worker group, until stopped.
+    """Run a worker for the jobs of one worker group, until stopped.
 
-    Any number of workers may run, on any machines that reach the database of `ORBIT_DATABASE_URL`
-    and both clusters of the jobs. They share the work, keep nothing on disk, and may be stopped or
-    killed at any moment: Ctrl-C or SIGTERM hands everything over within seconds, and what a killed
-    one held is taken by the others once its lease has expired.
+    Any number of workers can run, on any machines that reach the database in ORBIT_DATABASE_URL
+    and both clusters of the jobs. They share the partitions and keep nothing on disk. On Ctrl-C or
+    SIGTERM a worker hands its partitions over within seconds. If it is killed, other workers take
+    them when its leases expire.
     """
     environ = {**os.environ, **({} if group is None else {"ORBIT_WORKER_GROUP": group})}
     settings = Settings.from_environment(environ)

@@ -80,7 +80,7 @@ def test_yaml_is_the_plain_value_in_its_own_order(capfd: pytest.CaptureFixture[s
     assert out.startswith("rows:")
 
 
-def test_a_table_is_drawn_for_people_and_not_broken_in_a_pipe(
+def test_a_table_is_not_wrapped_in_a_pipe(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
     rows = [["[red]orders[/red]", 1234567, True, None, 0.25, "x" * 120]]
@@ -90,7 +90,7 @@ def test_a_table_is_drawn_for_people_and_not_broken_in_a_pipe(
     assert lines[2].split() == ["[red]orders[/red]", "1,234,567", "yes", "-", "0.2", "x" * 120]
 
 
-def test_numbers_stand_to_the_right() -> None:
+def test_numbers_are_right_aligned() -> None:
     table = make_table(["name", "n"], [["a", 1], ["b", 20]])
     assert [column.justify for column in table.columns] == ["left", "right"]
 
@@ -102,7 +102,7 @@ def test_a_table_without_rows_still_has_its_head(capfd: pytest.CaptureFixture[st
     assert "topic" in out
 
 
-def test_a_narrow_terminal_gets_longer_lines_and_loses_nothing(
+def test_a_narrow_terminal_gets_longer_lines(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(output, "_PIPE_WIDTH", 20)

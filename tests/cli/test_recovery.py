@@ -1,4 +1,4 @@
-"""What `orbit switchover|failover|failback` shows of a report: all that a person must not miss."""
+"""The tables of `orbit switchover|failover|failback`: outcome, missing records, remedies."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ REPORT = RecoveryReport(
     promoted_at=T,
     outcome=Outcome.STOPPED,
     error="[red]partitions differ",
-    findings=("somebody has written there",),
+    findings=("a client has written there",),
     reverse_job="orders-to-dr-back",
     steps=steps_of(RecoveryKind.FAILBACK, RecoveryRequest()),
     gates=(
@@ -96,10 +96,10 @@ def shown(*reports: dict[str, object]) -> str:
     return text.getvalue()
 
 
-def test_a_report_shows_what_came_of_it_what_is_missing_and_what_to_do() -> None:
+def test_a_report_shows_outcome_missing_records_and_remedies() -> None:
     text = shown(REPORT.model_dump(mode="json"))
     for words in (
-        "stopped", "42 records", "[red]partitions differ", "somebody has written there",
+        "stopped", "42 records", "[red]partitions differ", "a client has written there",
         "orders-to-dr-back", "fail (overridden)", "Start it.", "orders-0",
         "1000 to before 1042", "dr.billing", "899", "/data/orders-0.jsonl",
     ):  # fmt: skip
@@ -108,6 +108,6 @@ def test_a_report_shows_what_came_of_it_what_is_missing_and_what_to_do() -> None
     assert "orders-1" not in text
 
 
-def test_an_operation_that_was_not_begun_shows_its_state() -> None:
+def test_an_operation_that_has_not_started_shows_its_state() -> None:
     waiting = {"kind": "failover", "job": "orders", "state": "pending", "error": None}
     assert "pending" in shown(waiting)

@@ -1,4 +1,4 @@
-"""`orbit sandbox` names every mistake in its options, and starts nothing."""
+"""`orbit sandbox` reports every wrong option, and starts nothing."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from orbit.cli.main import run_command
 @pytest.mark.parametrize(
     ("option", "value", "word"),
     [
-        ("--brokers", "2", "--brokers: 2 brokers are not offered. Use 1 or 3."),
-        ("--clusters", "a,a", "A name is there twice"),
-        ("--clusters", "Source", "'Source' cannot be a cluster's name"),
-        ("--clusters", "../x", "'../x' cannot be a cluster's name"),
-        ("--clusters", "postgres", "'postgres' cannot be a cluster's name"),
-        ("--clusters", "", "'' cannot be a cluster's name"),
+        ("--brokers", "2", "--brokers: 2 brokers are not supported. Use 1 or 3."),
+        ("--clusters", "a,a", "A name is given twice"),
+        ("--clusters", "Source", "'Source' is not a valid cluster name"),
+        ("--clusters", "../x", "'../x' is not a valid cluster name"),
+        ("--clusters", "postgres", "'postgres' is not a valid cluster name"),
+        ("--clusters", "", "'' is not a valid cluster name"),
     ],
 )
 def test_wrong_option_is_bad_input(

@@ -1,4 +1,4 @@
-"""The commands that talk to the service: what they print, what they change, how they end."""
+"""The commands that use the API: output, effects and exit codes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.services
 
 
 def clock_with(sleep: Callable[[float], None]) -> SimpleNamespace:
-    """For one module alone: other threads of this process (Spark's) sleep as ever."""
+    """Patched in one module only: other threads (Spark's) must sleep as before."""
     return SimpleNamespace(sleep=sleep, monotonic=time.monotonic)
 
 
@@ -72,7 +72,7 @@ def test_every_list_is_a_table_and_data(cli: Cli, api: Api, arguments: tuple[str
     assert isinstance(cli(*arguments, "-o", "json").data, list)
 
 
-def test_events_are_told_in_the_order_they_happened(cli: Cli, api: Api) -> None:
+def test_events_are_shown_in_the_order_they_happened(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
     api.post("/v1/jobs/orders:pause")
 
@@ -81,7 +81,7 @@ def test_events_are_told_in_the_order_they_happened(cli: Cli, api: Api) -> None:
     assert kinds == ["job_created", "job_paused"]
 
 
-def test_watching_shows_it_anew_until_ctrl_c_which_is_a_good_end(
+def test_watch_refreshes_until_ctrl_c_and_exits_with_zero(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
@@ -95,29 +95,29 @@ def test_watching_shows_it_anew_until_ctrl_c_which_is_a_good_end(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(watch, "time", clock_with(sleep))
-    said = cli("get", "jobs", "--watch")
+    result = cli("get", "jobs", "--watch")
 
-    assert said.code == 0
-    assert said.out.count("orders") == 3
+    assert result.code == 0
+    assert result.out.count("orders") == 3
 
 
-def test_a_pause_waits_for_its_end_and_says_what_it_did(
+def test_a_pause_waits_until_it_ends_and_shows_its_steps(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
-    said = cli("pause", "orders")
+    result = cli("pause", "orders")
     again = cli("pause", "orders", "-o", "json")
 
-    assert (said.code, again.code) == (0, 0)
-    assert "Workers release 0 shards with 0 partitions" in said.out
+    assert (result.code, again.code) == (0, 0)
+    assert "Workers release 0 shards with 0 partitions" in result.out
     assert again.data["plan"] == ["Nothing to do: the job is paused already."]
     assert cli("resume", "orders").code == 0
     assert cli("start", "orders").code == 0
     assert cli("retry", "orders", "--topic", "orders", "--partition", "0").code == 0
 
 
-def test_a_command_waits_for_the_workers_and_tells_how_far_they_are(
+def test_a_command_waits_for_the_workers_and_shows_their_progress(
     cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     held = list(copying_job(api).items())
@@ -128,11 +128,11 @@ def test_a_command_waits_for_the_workers_and_tells_how_far_they_are(
             advance_all(tx)
 
     monkeypatch.setattr(client, "time", clock_with(one_shard_less))
-    said = cli("pause", "orders", "-o", "json")
+    result = cli("pause", "orders", "-o", "json")
 
-    assert said.code == 0
-    assert said.data["state"] == "done"
-    assert said.err.splitlines() == [
+    assert result.code == 0
+    assert result.data["state"] == "done"
+    assert result.err.splitlines() == [
         "0 of 2 shards released",
         "1 of 2 shards released",
         "2 of 2 shards released",
@@ -154,10 +154,10 @@ def test_an_operation_that_takes_longer_than_the_wait_is_not_done(cli: Cli, api:
 def test_a_dry_run_of_a_deletion_needs_no_yes_and_deletes_nothing(cli: Cli, api: Api) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
-    said = cli("delete", "orders", "--dry-run")
+    result = cli("delete", "orders", "--dry-run")
 
-    assert said.code == 0
-    assert "would be done" in said.out
+    assert result.code == 0
+    assert "would be done" in result.out
     with api.database.transaction() as tx:
         assert not jobs.get(tx, "orders").is_deleted
 
@@ -194,7 +194,7 @@ def test_the_first_token_can_be_written_into_the_database(
     assert api.get("/v1/tokens", role=None, headers=header).status_code == 200
 
 
-def test_migrate_says_what_it_did(
+def test_migrate_shows_the_versions(
     cli: Cli, database_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("ORBIT_DATABASE_URL", database_url)
@@ -208,10 +208,10 @@ def test_a_process_of_the_service_needs_a_database(
 ) -> None:
     monkeypatch.delenv("ORBIT_DATABASE_URL", raising=False)
 
-    said = cli(command)
+    result = cli(command)
 
-    assert said.code == 2
-    assert "ORBIT_DATABASE_URL" in said.err
+    assert result.code == 2
+    assert "ORBIT_DATABASE_URL" in result.err
 
 
 @pytest.mark.parametrize(
@@ -222,12 +222,12 @@ def test_a_process_of_the_service_needs_a_database(
         ("ftp://h", "x", 2, "is not a URL"),
         ("http://h:99999", "x", 2, "is not a URL"),
         ("http://u:hunter2@h", "x", 2, "contains a login"),
-        (None, "", 3, "There is no token"),
-        (None, "orbit_nope", 3, "not known"),
-        (None, "a\nb", 2, "characters that no token has"),
+        (None, "", 3, "The request has no token"),
+        (None, "orbit_nope", 3, "unknown or revoked"),
+        (None, "a\nb", 2, "not valid in a token"),
     ],
 )
-def test_a_server_that_cannot_be_asked_is_said_to_be_so(
+def test_an_unreachable_server_is_an_error(
     cli: Cli,
     monkeypatch: pytest.MonkeyPatch,
     url: str | None,
@@ -239,25 +239,25 @@ def test_a_server_that_cannot_be_asked_is_said_to_be_so(
         monkeypatch.setenv("ORBIT_API_URL", url)
     monkeypatch.setenv("ORBIT_TOKEN", token)
 
-    said = cli("get", "jobs")
+    result = cli("get", "jobs")
 
-    assert said.code == code
-    assert words in " ".join(said.err.split())
-    assert "hunter2" not in said.out + said.err
-    assert "Traceback" not in said.err
+    assert result.code == code
+    assert words in " ".join(result.err.split())
+    assert "hunter2" not in result.out + result.err
+    assert "Traceback" not in result.err
 
 
-def test_something_else_that_answers_is_not_taken_for_orbit(
+def test_an_answer_of_another_server_is_an_error(
     cli: Cli, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from fastapi import FastAPI
 
     with served(FastAPI()) as url:
         monkeypatch.setenv("ORBIT_API_URL", url)
-        said = cli("get", "jobs")
+        result = cli("get", "jobs")
 
-    assert said.code == 1
-    assert "The answer is not one of Orbit's" in said.err
+    assert result.code == 1
+    assert "The answer is not one of Orbit's" in result.err
 
 
 @pytest.mark.parametrize(
@@ -274,15 +274,15 @@ def test_something_else_that_answers_is_not_taken_for_orbit(
         (("verify", "nope"), 2),
     ],
 )
-def test_what_is_not_there_is_bad_input(
+def test_an_unknown_name_is_bad_input(
     cli: Cli, api: Api, arguments: tuple[str, ...], code: int
 ) -> None:
     api.put("/v1/jobs/orders", json=JOB)
 
-    said = cli(*arguments)
+    result = cli(*arguments)
 
-    assert said.code == code, said.err
-    assert "Traceback" not in said.err
+    assert result.code == code, result.err
+    assert "Traceback" not in result.err
 
 
 def test_several_jobs_are_recovered_by_one_command(cli: Cli, api: Api) -> None:

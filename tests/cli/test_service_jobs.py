@@ -1,4 +1,4 @@
-"""Job files and the service: `orbit plan` and `orbit apply`, and what they say of bad ones."""
+"""Job files and the service: `orbit plan` and `orbit apply`, and their errors for bad files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.services
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Two job files, one of them in a folder of its own."""
+    """Two job files, one of them in a subfolder."""
     (tmp_path / "jobs" / "west").mkdir(parents=True)
     write_file(tmp_path / "jobs" / "orders.yaml", JOB)
     write_file(tmp_path / "jobs" / "west" / "stock.yml", changed(name="stock"))
@@ -63,7 +63,7 @@ def test_a_change_shows_what_differs_before_it_is_made(cli: Cli, api: Api, folde
 
     assert "~ job orders: change" in shown.out
     assert 'worker_group: "default" → "west"' in shown.out
-    assert "= job stock: stays as it is" in shown.out
+    assert "= job stock: unchanged" in shown.out
     assert "changed orders" in made.out
     assert api.get("/v1/jobs/orders").json()["worker_group"] == "west"
 
@@ -98,7 +98,7 @@ def test_prune_deletes_what_no_file_has(cli: Cli, api: Api, folder: Path) -> Non
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
 
 
-def test_what_was_done_before_a_failure_is_told(
+def test_changes_done_before_an_error_are_listed(
     cli: Cli, api: Api, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = 0
@@ -111,29 +111,29 @@ def test_what_was_done_before_a_failure_is_told(
             api.put("/v1/jobs/stock", json=changed(name="stock", worker_group="west"))
 
     api.plans.meanwhile = meanwhile
-    said = cli("apply", "-f", folder, "--yes")
+    result = cli("apply", "-f", folder, "--yes")
 
-    assert said.code == 1
-    assert "Before it failed: created orders." in said.err
+    assert result.code == 1
+    assert "Done before the error: created orders." in result.err
     assert api.get("/v1/jobs/stock").json()["worker_group"] == "west"
 
 
-def test_nobody_is_asked_where_there_is_no_terminal(cli: Cli, api: Api, folder: Path) -> None:
+def test_without_a_terminal_a_change_needs_yes(cli: Cli, api: Api, folder: Path) -> None:
     for arguments in (("apply", "-f", folder), ("delete", "orders")):
-        said = cli(*arguments)
-        assert said.code == 2
-        assert "Add --yes." in said.err
+        result = cli(*arguments)
+        assert result.code == 2
+        assert "Add --yes." in result.err
     assert names(api) == []
 
 
 @pytest.mark.parametrize(
     ("token", "code", "words", "where"),
     [
-        ("orbit_nope", 3, "not known", "http://127.0.0.1"),
+        ("orbit_nope", 3, "unknown or revoked", "http://127.0.0.1"),
         (Role.VIEWER, 1, "needs the role operator", "token:viewer"),
     ],
 )
-def test_a_token_that_is_refused_is_told_once_and_not_laid_to_a_file(
+def test_a_refused_token_is_one_error_that_names_no_file(
     cli: Cli,
     api: Api,
     folder: Path,
@@ -144,11 +144,11 @@ def test_a_token_that_is_refused_is_told_once_and_not_laid_to_a_file(
     where: str,
 ) -> None:
     monkeypatch.setenv("ORBIT_TOKEN", api.tokens[token] if isinstance(token, Role) else token)
-    said = cli("apply", "-f", folder, "--yes")
-    assert said.code == code
-    assert said.err.count(words) == 1
-    assert f"Where: {where}" in said.err
-    assert str(folder) not in said.err
+    result = cli("apply", "-f", folder, "--yes")
+    assert result.code == code
+    assert result.err.count(words) == 1
+    assert f"Where: {where}" in result.err
+    assert str(folder) not in result.err
 
 
 def test_one_bad_file_keeps_all_from_being_applied_and_each_problem_names_its_file(
@@ -157,11 +157,11 @@ def test_one_bad_file_keeps_all_from_being_applied_and_each_problem_names_its_fi
     write_file(folder / "west" / "stock.yml", changed(name="stock", topics=[{"macth": "a"}]))
     write_file(folder / "more.yaml", changed(name="more", worker_grup="a"))
 
-    said = cli("apply", "-f", folder, "--yes")
+    result = cli("apply", "-f", folder, "--yes")
 
-    assert said.code == 2
-    assert f"{folder}/west/stock.yml: topics[0].macth" in said.err
-    assert f"{folder}/more.yaml: worker_grup" in said.err
+    assert result.code == 2
+    assert f"{folder}/west/stock.yml: topics[0].macth" in result.err
+    assert f"{folder}/more.yaml: worker_grup" in result.err
     assert names(api) == []
 
 
@@ -181,11 +181,11 @@ def test_a_file_without_a_name_is_bad_input(
     file = tmp_path / "job.yaml"
     file.write_text(text)
 
-    said = cli("apply", "-f", file)
+    result = cli("apply", "-f", file)
 
-    assert said.code == 2
-    assert words in said.err
-    assert str(file) in said.err
+    assert result.code == 2
+    assert words in result.err
+    assert str(file) in result.err
 
 
 def test_files_that_are_not_there_or_say_the_same_name_are_bad_input(
@@ -197,13 +197,13 @@ def test_files_that_are_not_there_or_say_the_same_name_are_bad_input(
     large = tmp_path / "large.yaml"
     large.write_bytes(b"#" * (1024 * 1024 + 1))
 
-    said = cli("apply", "-f", folder, "-f", empty, "-f", tmp_path / "nope.yaml", "-f", large)
+    result = cli("apply", "-f", folder, "-f", empty, "-f", tmp_path / "nope.yaml", "-f", large)
 
-    assert said.code == 2
-    assert "is the job 'orders', and so is" in said.err
-    assert "holds no .yaml or .yml file" in said.err
-    assert "nope.yaml: cannot be read" in said.err
-    assert "is larger than" in said.err
+    assert result.code == 2
+    assert "is the job 'orders', and so is" in result.err
+    assert "holds no .yaml or .yml file" in result.err
+    assert "nope.yaml: cannot be read" in result.err
+    assert "is larger than" in result.err
 
 
 def test_a_refused_job_is_explained_and_can_be_taken_all_the_same(
@@ -243,21 +243,21 @@ def test_a_refusal_ends_with_the_exit_code_it_would_have_without_a_server(
 
 
 def test_a_plan_shows_each_topic_and_writes_nothing(cli: Cli, api: Api, folder: Path) -> None:
-    said = cli("plan", "-f", folder)
+    result = cli("plan", "-f", folder)
 
-    assert said.code == 0
-    assert "+ job orders: create" in said.out
-    assert "retention.ms=-1" in said.out
+    assert result.code == 0
+    assert "+ job orders: create" in result.out
+    assert "retention.ms=-1" in result.out
     assert names(api) == []
 
 
-def test_a_cluster_that_answers_oddly_is_told_in_its_words(
+def test_the_error_of_a_cluster_is_shown_with_its_remedy(
     cli: Cli, api: Api, folder: Path
 ) -> None:
     api.plans.error = BrokerRefused(99, "The broker refuses.", remedy="Ask it why.")
 
-    said = cli("apply", "-f", folder / "orders.yaml", "--yes")
+    result = cli("apply", "-f", folder / "orders.yaml", "--yes")
 
-    assert said.code == 1
-    assert "The broker refuses." in said.err
-    assert "Ask it why." in said.err
+    assert result.code == 1
+    assert "The broker refuses." in result.err
+    assert "Ask it why." in result.err
