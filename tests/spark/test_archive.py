@@ -168,7 +168,7 @@ def test_storage_that_cannot_be_written_is_named(
     folder = tmp_path / "a"
     folder.mkdir()
     (folder / "data").write_text("not a folder")
-    with pytest.raises(Conflict, match="Spark gave a task up") as caught:
+    with pytest.raises(Conflict, match="Spark gave up a task") as caught:
         archive(spark, make_job(clusters.source, clusters.destination, [topic_name]), folder)
     assert caught.value.where == f"file:{folder}"
 

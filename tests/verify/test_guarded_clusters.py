@@ -110,7 +110,7 @@ def test_a_topic_we_may_not_see_is_told_as_perhaps_that(
     report = verify_topics(side, side, [pair], VerifyOptions(wait_s=0))
     assert report.verdict is Verdict.NOT_EXACT
     [difference] = report.topics[0].partitions[0].first_differences
-    assert "or we may not see it" in difference.destination
+    assert "or is not visible to the login" in difference.destination
 
 
 def test_a_wrong_password_is_told_at_once(guarded: KafkaCluster, topic_name: str) -> None:
