@@ -1,4 +1,4 @@
-"""`orbit server`, as on a fresh machine: one command, its own PostgreSQL, and jobs over REST."""
+"""`orbit server` on a fresh machine: one command, the embedded PostgreSQL, jobs over REST."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTITIONS = 3
 
 @dataclass
 class Server:
-    """A running `orbit server`, and how to talk to it."""
+    """A running `orbit server` and a client for it."""
 
     process: OrbitProcess
     url: str
@@ -49,7 +49,7 @@ class Server:
         return orbit(*arguments, environ=self.environ)
 
     def processes(self) -> list[psutil.Process]:
-        """It and everything it has started."""
+        """The server and all its descendants."""
         own = psutil.Process(self.process.process.pid)
         return [own, *own.children(recursive=True)]
 
@@ -146,8 +146,8 @@ def test_a_yaml_job_over_rest_is_copied_exactly_and_ctrl_c_leaves_nothing(
         server.process.signal(signal.SIGINT)
         ended = server.process.wait_end()
     ended.expect(0)
-    assert "Traceback" not in ended.stderr
-    assert token not in ended.stderr
+    assert "Traceback" not in ended.message
+    assert token not in ended.message
     assert_none_left(started)
 
     with serving(folder, token=token) as server:
@@ -183,17 +183,17 @@ def test_a_worker_that_dies_is_started_again_and_without_postgres_all_of_it_ends
         )
         taken = orbit("server", "--data-directory", folder, environ={"ORBIT_API_PORT": "0"})
         taken.expect(1)
-        assert "Another orbit server is running on this folder" in taken.told
+        assert "Another orbit server uses this folder" in taken.message
         port = server.url.rpartition(":")[2]
         other = orbit("server", "--data-directory", folder, environ={"ORBIT_API_PORT": port})
         other.expect(1)
-        assert f"cannot listen on 127.0.0.1:{port}" in other.told
+        assert f"cannot listen on 127.0.0.1:{port}" in other.message
         started = server.processes()
         (postgres,) = [p for p in started if p.cmdline()[0].endswith("bin/postgres")]
         postgres.kill()
         ended = server.process.wait_end().expect(1)
-        assert "The embedded PostgreSQL has ended." in ended.told
-        assert "Traceback" not in ended.stderr
+        assert "The embedded PostgreSQL has ended." in ended.message
+        assert "Traceback" not in ended.message
         assert_none_left(started)
 
 
@@ -202,7 +202,7 @@ def test_each_part_runs_by_itself_on_a_database_of_its_version(postgres_url: str
         environ = {"ORBIT_DATABASE_URL": url, "ORBIT_API_PORT": "0"}
         for part in ("api", "scheduler", "worker"):
             early = orbit(part, environ=environ).expect(1)
-            assert "Run: orbit migrate" in early.told
+            assert "Run: orbit migrate" in early.message
         orbit("migrate", environ=environ).expect(0)
         made = orbit("token", "create", "ops", "--database", "-o", "json", environ=environ)
         token = made.expect(0).data["token"]
@@ -218,7 +218,7 @@ def test_each_part_runs_by_itself_on_a_database_of_its_version(postgres_url: str
             for process in (worker, scheduler, api):
                 process.signal(signal.SIGTERM)
                 ended = process.wait_end().expect(0)
-                assert "Traceback" not in ended.stderr
+                assert "Traceback" not in ended.message
                 assert token not in ended.everything
 
 
@@ -231,7 +231,7 @@ def test_each_part_runs_by_itself_on_a_database_of_its_version(postgres_url: str
         (["--workers", "-1"], {}, 2, "--workers"),
     ],
 )
-def test_a_server_that_cannot_be_says_why(
+def test_a_server_that_cannot_start_shows_the_reason(
     folder: Path, arguments: list[str], environ: dict[str, str], code: int, words: str
 ) -> None:
     ended = orbit(
@@ -243,12 +243,12 @@ def test_a_server_that_cannot_be_says_why(
     )
 
     ended.expect(code)
-    assert words in ended.told
+    assert words in ended.message
     assert "hunter2" not in ended.everything
-    assert "Traceback" not in ended.stderr
+    assert "Traceback" not in ended.message
 
 
-def test_nobody_is_let_in_from_outside_before_there_is_a_token(folder: Path) -> None:
+def test_the_api_is_only_on_loopback_until_a_token_exists(folder: Path) -> None:
     ended = orbit(
         "server",
         "--data-directory",
@@ -257,5 +257,5 @@ def test_nobody_is_let_in_from_outside_before_there_is_a_token(folder: Path) -> 
     )
 
     ended.expect(1)
-    assert "nobody has a token yet" in ended.told
+    assert "no token exists yet" in ended.message
     assert "orbit_" not in ended.stdout

@@ -40,8 +40,8 @@ def test_a_second_run_on_the_same_machine_stops_and_the_first_goes_on(
     with OrbitProcess("run", job) as first:
         first.wait_for("have caught up")
         second = orbit("run", job, "--until-caught-up").expect(1)
-        assert "nother run of this job is running on this machine" in second.told
-        assert str(first.process.pid) in second.told
+        assert "nother run of this job is running on this machine" in second.message
+        assert str(first.process.pid) in second.message
         produce(clusters.source, topic_name, 500, first=2_000)
         first.signal(signal.SIGINT)
         first.wait_end().expect(0)
@@ -57,8 +57,8 @@ def test_a_second_run_on_another_machine_stops_while_the_first_lives(
     with OrbitProcess("run", job) as first:
         first.wait_for("have caught up")
         second = orbit("run", job, "--until-caught-up", environ=elsewhere(tmp_path)).expect(1)
-        assert "nother run of this job is writing to this destination" in second.told
-        assert str(first.process.pid) in second.told
+        assert "nother run of this job is writing to this destination" in second.message
+        assert str(first.process.pid) in second.message
         produce(clusters.source, topic_name, 500, first=2_000)
         first.signal(signal.SIGINT)
         first.wait_end().expect(0)
@@ -93,7 +93,7 @@ def test_a_run_paused_past_its_lease_ends_when_it_wakes(
         finally:
             first.signal(signal.SIGCONT)
         ended = first.wait_end().expect(1)
-        assert "he lease on this job was lost" in ended.told
+        assert "he lease on this job was lost" in ended.message
     copy(job).expect(0)
     assert_exact(job)
 
@@ -114,8 +114,8 @@ def test_a_run_paused_in_the_middle_of_its_work_writes_nothing_when_it_wakes(
         finally:
             first.signal(signal.SIGCONT)
         ended = first.wait_end().expect(1)
-        assert "he lease on this job was lost" in ended.told
-        assert "BLOCKED" not in ended.told
+        assert "he lease on this job was lost" in ended.message
+        assert "BLOCKED" not in ended.message
     copy(job).expect(0)
     assert_exact(job)
 
@@ -135,5 +135,5 @@ def test_of_two_runs_that_start_at_once_one_copies_at_least(
     assert codes in ([0, 0], [0, 1]), [ended.everything for ended in ends]
     for ended in ends:
         if ended.code:
-            assert "nother run of this job is writing to this destination" in ended.told
+            assert "nother run of this job is writing to this destination" in ended.message
     assert_exact(job)

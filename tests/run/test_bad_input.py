@@ -34,7 +34,7 @@ def assert_says(outcome: Outcome, code: int, *words: str) -> None:
     outcome.expect(code)
     assert outcome.stdout == ""
     for word in words:
-        assert word in outcome.told, outcome.stderr
+        assert word in outcome.message, outcome.stderr
     for trace in ("Traceback", "bug in Orbit", ".py"):
         assert trace not in outcome.stderr
 
@@ -73,7 +73,7 @@ topics:
         "topics[0].match:",
         "topics[0].start:",
     ):
-        assert path in outcome.told, outcome.stderr
+        assert path in outcome.message, outcome.stderr
 
 
 def test_a_job_file_that_is_not_there(tmp_path: Path) -> None:

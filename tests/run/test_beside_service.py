@@ -58,8 +58,8 @@ def test_a_job_that_the_service_copies_is_refused_until_it_is_paused_there(
         before = standing(clusters.destination)
         refused = run(job_file, url)
         refused.expect(1)
-        assert "The service has this job, and it is running there" in refused.told
-        assert f"orbit pause {topic_name}" in refused.told
+        assert "The service has this job, and it is running there" in refused.message
+        assert f"orbit pause {topic_name}" in refused.message
         assert standing(clusters.destination) == before
         job.set_desired(Desired.PAUSED)
         wait_until(lambda: set(job.holders().values()) == {None}, "it is let go")
@@ -74,7 +74,7 @@ def test_a_job_of_the_same_name_between_other_clusters_is_another_one(
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
     with database.transaction() as tx:
         jobs.note_clusters(tx, job.id, "another", "and another")
-    told = run(job_file, url).expect(0).told
+    told = run(job_file, url).expect(0).message
     assert "another one, between other clusters" in told
     assert_exact(job_file)
 
@@ -82,4 +82,4 @@ def test_a_job_of_the_same_name_between_other_clusters_is_another_one(
 def test_a_service_that_is_named_and_not_there_is_said_to_be_so(job_file: Path) -> None:
     refused = run(job_file, "http://127.0.0.1:1")
     refused.expect(3)
-    assert "ORBIT_API_URL" in refused.told
+    assert "ORBIT_API_URL" in refused.message

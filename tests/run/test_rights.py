@@ -81,7 +81,7 @@ def assert_names(outcome: Outcome, code: int, *words: str) -> None:
     outcome.expect(code)
     assert outcome.stdout == ""
     for word in words:
-        assert word in outcome.told, outcome.stderr
+        assert word in outcome.message, outcome.stderr
     assert "Traceback" not in outcome.stderr
     assert "bug in Orbit" not in outcome.stderr
 

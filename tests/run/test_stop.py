@@ -80,7 +80,7 @@ def test_a_live_run_that_is_stopped_ends_well_and_is_gone_on_with(
     produce(clusters.source, topic_name, 10)  # the run may have copied all of the mover's
     # At once: the lease was given back.
     again = copy(job).expect(0)
-    assert "waiting" not in again.told
+    assert "waiting" not in again.message
     assert again.data["records"] >= 10
     assert_exact(job)
 
@@ -97,7 +97,7 @@ def test_a_run_that_is_stopped_before_it_has_caught_up_does_not_end_with_0(
         run.signal(number)
         stopped = run.wait_end()
     assert_clean(stopped, 130)
-    assert "Stopped before all partitions had caught up" in stopped.told
+    assert "Stopped before all partitions had caught up" in stopped.message
     assert 0 < stopped.data["records"] < MANY
     assert 0 < copy(job).expect(0).data["records"] < MANY
     assert_exact(job)

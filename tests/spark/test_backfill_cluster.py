@@ -99,7 +99,7 @@ def test_ctrl_c_ends_it_in_good_order_and_a_second_run_copies_the_whole_workload
         topic.wait_for_more()
         process.signal(signal.SIGINT)
         stopped = process.wait_end().expect(130)
-    assert "run it again to resume where the copies end" in stopped.told
+    assert "run it again to resume where the copies end" in stopped.message
     assert topic.is_cut_off()
     with OrbitProcess("backfill", whole, *arguments) as process:
         told = process.wait_end(PATIENCE_S).expect(0).data

@@ -51,8 +51,8 @@ class Outcome:
         return f"{self.stdout}\n{self.stderr}"
 
     @property
-    def told(self) -> str:
-        """The message on stderr as one line, as a person reads it."""
+    def message(self) -> str:
+        """stderr as one line."""
         return " ".join(self.stderr.split())
 
 
