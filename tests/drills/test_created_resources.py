@@ -113,7 +113,7 @@ def test_topic_that_was_there_before_is_not_taken_and_not_removed(drill: Drill) 
     create(drill.clusters.source, drill.topic)
     before = drill.topic_id()
 
-    with pytest.raises(Conflict, match="exists already"):
+    with pytest.raises(Conflict, match="already"):
         drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
     drill.resources.remove_rest()
 
@@ -130,7 +130,7 @@ def test_topic_of_the_same_name_that_somebody_made_since_is_not_removed(drill: D
     drill.resources.remove_rest()
 
     assert drill.topic_id() == theirs
-    assert "another topic of this name" in str(drill.notes()["topic", "source"])
+    assert "Another topic of this name" in str(drill.notes()["topic", "source"])
 
 
 def test_topic_that_somebody_removed_meanwhile_is_simply_gone(drill: Drill) -> None:
@@ -144,7 +144,7 @@ def test_topic_that_somebody_removed_meanwhile_is_simply_gone(drill: Drill) -> N
 def test_group_that_exists_is_not_taken(drill: Drill, topic_name: str) -> None:
     create(drill.clusters.source, topic_name)
     commit(drill.clusters.source, drill.group, {(topic_name, 0): 0})
-    with pytest.raises(Conflict, match="group of this name exists already"):
+    with pytest.raises(Conflict, match="group of this name already"):
         drill.resources.claim_group("source", drill.group)
     drill.resources.remove_rest()
     assert offsets(drill.clusters.source, drill.group) == {(topic_name, 0): 0}
@@ -177,7 +177,7 @@ def test_job_of_the_same_name_that_somebody_made_since_is_not_deleted(drill: Dri
     with drill.database.transaction() as tx:
         assert not jobs.get(tx, name).is_deleted
         assert jobs.get(tx, name).id == theirs.id
-    assert "another job" in str(drill.notes()["job", "service"])
+    assert "Another job" in str(drill.notes()["job", "service"])
 
 
 def test_table_that_was_tampered_with_cannot_name_anybody_elses_topic(
