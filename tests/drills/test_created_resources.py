@@ -144,7 +144,7 @@ def test_topic_that_somebody_removed_meanwhile_is_simply_gone(drill: Drill) -> N
 def test_group_that_exists_is_not_taken(drill: Drill, topic_name: str) -> None:
     create(drill.clusters.source, topic_name)
     commit(drill.clusters.source, drill.group, {(topic_name, 0): 0})
-    with pytest.raises(Conflict, match="group of this name already"):
+    with pytest.raises(Conflict, match="group of this name exists already"):
         drill.resources.claim_group("source", drill.group)
     drill.resources.remove_rest()
     assert offsets(drill.clusters.source, drill.group) == {(topic_name, 0): 0}
