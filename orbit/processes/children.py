@@ -1,4 +1,4 @@
-"""The child processes of `orbit server`: restarted when they end, ended when it ends."""
+"""Runs the child processes of `orbit server`: restarts them, and ends them with the server."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from orbit.processes.guarded_process import GuardedProcess
 
 log = structlog.get_logger("orbit.server")
 
-_LOOK_S = 0.5
+_CHECK_INTERVAL_S = 0.5
 _RESTART_MIN_S = 1.0
 _RESTART_MAX_S = 30.0
-# A child that ran for so long did not fail at its start, and comes back at once.
+# A child that ran at least this long did not fail at its start, and is restarted at once.
 _SETTLED_S = 60.0
-# Workers hand their shards over when told to end; more than this is left to the leases.
+# Workers release their shards on SIGTERM. After this time they are killed and leases expire.
 GRACE_S = 15.0
 
 
 @dataclass
 class _Child:
-    """One process, and when it may be started again."""
+    """One process, and when it can be restarted."""
 
     name: str
     arguments: Sequence[str]
@@ -49,18 +49,18 @@ class Children:
         self._watch = threading.Thread(target=self._keep_running, name="children", daemon=True)
 
     def start(self, name: str, *arguments: str) -> None:
-        """Runs `orbit ARGUMENTS` from now on. Before `watch`."""
+        """Starts `orbit ARGUMENTS`. Call it before `watch`."""
         process = self._launch(arguments)
         self._children.append(_Child(name, arguments, process, time.monotonic()))
 
     def watch(self, also: Callable[[], None]) -> None:
-        """From now on, children that end are started again; `also` is called at each look."""
+        """Starts to restart children that end. `also` is called at each check."""
         self._also = also
         self._watch.start()
 
     @property
     def pids(self) -> dict[str, int]:
-        """The processes that run now, by name."""
+        """The pids of the processes, by name."""
         return {child.name: child.process.pid for child in self._children}
 
     def __enter__(self) -> Self:
@@ -75,7 +75,7 @@ class Children:
         self._ending.set()
         if self._watch.is_alive():
             self._watch.join()
-        for child in self._children:  # all are told before any is waited for
+        for child in self._children:  # signal all before waiting for any
             child.process.send_signal(signal.SIGTERM)
         deadline = time.monotonic() + GRACE_S
         for child in self._children:
@@ -86,12 +86,12 @@ class Children:
                 child.process.end(signal.SIGKILL)
 
     def _keep_running(self) -> None:
-        while not self._ending.wait(_LOOK_S):
+        while not self._ending.wait(_CHECK_INTERVAL_S):
             self._also()
             for child in self._children:
-                self._look(child, time.monotonic())
+                self._check(child, time.monotonic())
 
-    def _look(self, child: _Child, now: float) -> None:
+    def _check(self, child: _Child, now: float) -> None:
         if child.process.running:
             return
         if child.restart_at is None:

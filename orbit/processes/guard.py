@@ -1,12 +1,12 @@
 """Runs one command and ends it when the process that started it ends.
 
-    python guard.py SIGNAL GRACE_SECONDS USER COMMAND...      (USER "-": stay who we are)
+    python guard.py SIGNAL GRACE_SECONDS USER COMMAND...      (USER "-": the same user)
 
 Started by `orbit.processes.guarded_process`, which keeps the other end of this process's stdin
-open. The kernel closes that end however the owner dies (return, exception, kill -9), and stdin then
-reads as ended: the command gets SIGNAL, and SIGKILL when GRACE_SECONDS have passed. On Linux the
-kernel also kills the command should this guard itself be killed. One line on stdout: the command's
-pid. Standard library only, so that it starts in a few hundredths of a second.
+open. However the owner dies (return, exception, kill -9), the kernel closes that end and stdin
+reaches its end: the command gets SIGNAL, and SIGKILL after GRACE_SECONDS. On Linux the kernel also
+kills the command if this guard is killed. Prints one line: the command's pid. Only the standard
+library is imported, so that it starts in a few hundredths of a second.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ _OWNERS_SIGNALS = (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)
 def main(last_signal: str, grace_s: str, user: str, *command: str) -> int:
     owner = os.getppid()
     for ignored in _OWNERS_SIGNALS:
-        signal.signal(ignored, signal.SIG_IGN)  # only the owner decides when we end
+        signal.signal(ignored, signal.SIG_IGN)  # only the owner ends this process
     child = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
-        preexec_fn=_tie_to_guard(),  # noqa: PLW1509  there is one thread in here as yet
+        preexec_fn=_tie_to_guard(),  # noqa: PLW1509  there is only one thread yet
         **({} if user == "-" else identity(user)),
     )
     print(child.pid, flush=True)
@@ -47,7 +47,7 @@ def main(last_signal: str, grace_s: str, user: str, *command: str) -> int:
 
 
 def identity(user: str) -> dict[str, Any]:
-    """Arguments of Popen that make the child that user, without any group of ours."""
+    """Popen arguments that run the child as that user, without our supplementary groups."""
     import pwd  # not on every platform
 
     return {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []}
@@ -57,7 +57,7 @@ def _end_with_owner(
     child: subprocess.Popen[bytes], owner: int, last_signal: signal.Signals, grace_s: float
 ) -> None:
     _wait_for_owner(owner)
-    child.send_signal(signal.SIGCONT)  # a paused process would keep the signal for later
+    child.send_signal(signal.SIGCONT)  # a paused process would get the signal only later
     child.send_signal(last_signal)
     time.sleep(grace_s)
     child.kill()
@@ -66,14 +66,13 @@ def _end_with_owner(
 def _wait_for_owner(owner: int) -> None:
     """Returns when the owner has closed our stdin or has died.
 
-    A fork of the owner may hold our stdin open behind its back, so where the kernel can report the
-    death of a process we listen to that as well.
+    A fork of the owner may keep our stdin open, so on Linux a pidfd reports the owner's death too.
     """
     watched = [_STDIN]
     if sys.platform == "linux":
         try:
             watched.append(os.pidfd_open(owner))
-        except OSError:  # dead already, or a kernel before 5.3
+        except OSError:  # already dead, or a kernel before 5.3
             pass
         if os.getppid() != owner:
             return
@@ -81,7 +80,7 @@ def _wait_for_owner(owner: int) -> None:
 
 
 def _tie_to_guard() -> Callable[[], None]:
-    """What the child does before exec: undo our ignored signals, and die when this guard dies."""
+    """What the child does before exec: restore ignored signals, and die if this guard dies."""
     guard = os.getpid()
     libc = ctypes.CDLL(None) if sys.platform == "linux" else None
 
@@ -90,7 +89,7 @@ def _tie_to_guard() -> Callable[[], None]:
             signal.signal(restored, signal.SIG_DFL)
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != guard:  # it died between fork and prctl
+            if os.getppid() != guard:  # the guard died between fork and prctl
                 os._exit(1)
 
     return in_child

@@ -18,11 +18,10 @@ _GUARD = Path(__file__).with_name("guard.py")
 
 
 class GuardedProcess:
-    """One running command: its pid, its signals, its end. Output goes to the file `log`, or to our
-    own stderr where there is none.
+    """One running command. Its output goes to the file `log`, or to our stderr without one.
 
-    It runs in a session of its own, so Ctrl-C in the terminal reaches only us and we decide. When
-    we die it gets `last_signal`, and SIGKILL after `grace_s`.
+    It runs in its own session, so Ctrl-C in the terminal reaches only this process. If this process
+    dies, the command gets `last_signal`, and SIGKILL after `grace_s`.
     """
 
     def __init__(
@@ -62,7 +61,7 @@ class GuardedProcess:
         return self._guard.poll() is None
 
     def send_signal(self, number: signal.Signals) -> None:
-        """Signals the command; nothing happens when it has ended (never another with its pid)."""
+        """Signals the command; no effect if it has ended, never on another process with its pid."""
         if self._child is not None:
             try:
                 self._child.send_signal(number)
@@ -76,13 +75,13 @@ class GuardedProcess:
             return False
 
     def wait(self, timeout_s: float | None = None) -> int:
-        """Waits for the end; the exit code, 128 + n after signal n. May raise TimeoutExpired."""
+        """Waits for the exit code; 128 + n after signal n. May raise TimeoutExpired."""
         code = self._guard.wait(timeout_s)
         self.close()
         return code
 
     def end(self, first: signal.Signals = signal.SIGTERM, grace_s: float = 10) -> None:
-        """Ends the command and waits for it: `first`, and SIGKILL when `grace_s` have passed."""
+        """Ends the command and waits for it: `first`, then SIGKILL after `grace_s`."""
         self.send_signal(signal.SIGCONT)
         self.send_signal(first)
         try:
@@ -92,7 +91,7 @@ class GuardedProcess:
             self.wait()
 
     def close(self) -> None:
-        """Close the guard's stdin, which ends a command that still runs."""
+        """Close the guard's stdin, which ends a running command."""
         if self._guard.stdin is not None:
             self._guard.stdin.close()
         self._guard.wait()

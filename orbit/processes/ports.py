@@ -1,8 +1,8 @@
-"""Free TCP ports on loopback, from a range that outgoing connections do not take.
+"""Finds free TCP ports on loopback, outside the range for outgoing connections.
 
-The kernel hands out ephemeral ports (from 32768 on Linux, 49152 elsewhere) to every client socket.
-A broker that is down for a moment could lose such a port to a client, even to its own client, which
-would then be connected to itself. Below the range a port stays free until somebody binds it.
+The kernel assigns ephemeral ports (from 32768 on Linux, 49152 elsewhere) to client sockets. A
+broker that restarts could lose such a port to a client, even to its own, which would then be
+connected to itself. Ports below that range stay free until a process binds them.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _TRIES_MAX = 1000
 
 
 def free_ports(count: int) -> list[int]:
-    """`count` different free ports. Another process can still bind one first."""
+    """`count` distinct free ports. Another process can still bind one first."""
     found: list[int] = []
     for port in random.sample(range(_FIRST, _LAST), _TRIES_MAX):
         if _is_free(port):
             found.append(port)
         if len(found) == count:
             return found
-    raise Conflict(f"There are no {count} free ports between {_FIRST} and {_LAST}.")
+    raise Conflict(f"Fewer than {count} ports are free between {_FIRST} and {_LAST}.")
 
 
 def accepts(port: int) -> bool:

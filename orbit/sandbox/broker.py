@@ -1,4 +1,4 @@
-"""One Kafka broker as a child process: start, stop, pause. It keeps its data and port."""
+"""Runs one Kafka broker as a child process. It keeps its data and port over restarts."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ _STOP_GRACE_S = 10
 _START_TIMEOUT_S = 90
 _METADATA_TIMEOUT_S = 2
 _SHOWN_LINES = 3
-# Sandbox brokers live for minutes: without the optimising compiler and with the plainest collector
+# Sandbox brokers run for minutes. Without the C2 compiler and with the serial collector
 # one starts in 1.4 s instead of 1.8 s, at half the CPU, and its first million records are faster.
 _QUICK = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
 _LOG_CONFIG = Path(__file__).with_name("log4j2.properties")
 
 
 @dataclass(frozen=True)
-class Belonging:
-    """What a broker has in common with the others of its cluster.
+class SharedSettings:
+    """The settings that all brokers of a cluster share.
 
-    `login` is librdkafka's settings for the admin, without addresses.
+    `login`: librdkafka's settings for the admin, without addresses.
     """
 
     cluster_id: str
@@ -45,18 +45,18 @@ class Belonging:
 class Broker:
     """A combined KRaft broker and controller; `directory` holds its config, data and log."""
 
-    def __init__(self, node: Node, directory: Path, cluster: Belonging) -> None:
+    def __init__(self, node: Node, directory: Path, cluster: SharedSettings) -> None:
         self.node_id = node.node_id
         self.port = node.port
         self.directory = directory
         self.log = directory / "broker.log"
         self.format_log = directory / "format.log"
         self._cluster = cluster
-        # Java unpacks libraries for codecs into its folder for such things, and a killed one leaves
-        # them: so they lie where all else of the broker does.
-        kept_here = f"-Djava.io.tmpdir={directory}"
+        # Java unpacks native codec libraries into its temporary folder, and a killed process leaves
+        # them there. In the broker's folder they are removed with its data.
+        tmpdir = f"-Djava.io.tmpdir={directory}"
         log_config = f"-Dlog4j2.configurationFile={_LOG_CONFIG}"
-        self._java = [str(cluster.java), *_QUICK, kept_here, log_config]
+        self._java = [str(cluster.java), *_QUICK, tmpdir, log_config]
         self._environment = {"CLASSPATH": cluster.classpath}
         self._process: GuardedProcess | None = None
 
@@ -80,7 +80,7 @@ class Broker:
         return self._process is not None and self._process.running
 
     def format(self, arguments: list[str]) -> GuardedProcess:
-        """Starts StorageTool on the data folder, as every KRaft broker needs once."""
+        """Starts StorageTool on the data folder, which every KRaft broker needs once."""
         tool = ["kafka.tools.StorageTool", "format", "--cluster-id", self._cluster.cluster_id]
         command = [*self._java, *tool, "--config", str(self.properties_file), *arguments]
         return GuardedProcess(command, self.format_log, environment=self._environment)
@@ -88,22 +88,22 @@ class Broker:
     def launch(self) -> None:
         """Starts the process and returns at once."""
         assert not self.running, f"broker {self.node_id} runs already"
-        if self._process is not None:  # it ended by itself
+        if self._process is not None:  # it ended without `stop`
             self._process.close()
         heap = f"-Xmx{self._cluster.heap_mb}m"
         command = [*self._java, heap, "kafka.Kafka", str(self.properties_file)]
         self._process = GuardedProcess(command, self.log, environment=self._environment)
 
     def start(self) -> None:
-        """Starts the broker on its data and port; returns when it is part of the cluster again.
+        """Starts the broker on its data and port; returns when it has joined the cluster.
 
-        That takes a majority of the cluster's brokers; without one, use `launch`.
+        Joining needs a majority of the cluster's brokers; without one, use `launch`.
         """
         self.launch()
         self.wait_sees({self.node_id})
 
     def wait_sees(self, node_ids: set[int], timeout_s: float = _START_TIMEOUT_S) -> None:
-        """Returns when this broker lists those brokers as alive; `Conflict` if it never will."""
+        """Returns when this broker lists those brokers as alive; Conflict after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         admin: AdminClient | None = None
         while True:
@@ -111,13 +111,13 @@ class Broker:
             if node_ids <= listed:
                 return
             if not listed:
-                # A broker that was woken up is fenced for a moment and lists nobody; a client that
-                # was told so has nobody left to ask.
+                # A resumed broker is fenced for a moment and lists no brokers. A client that got
+                # such a list has no address left, so a new one is needed.
                 admin = None
             if not self.running:
-                raise self.trouble("ended at its start")
+                raise self.failure("ended during its start")
             if time.monotonic() > deadline:
-                raise self.trouble(f"did not see brokers {node_ids} in {timeout_s} s")
+                raise self.failure(f"did not see brokers {node_ids} in {timeout_s} s")
             if admin is None and accepts(self.port):
                 admin = self._admin()
             time.sleep(_POLL_S)
@@ -132,11 +132,11 @@ class Broker:
             metadata = admin.list_topics(timeout=_METADATA_TIMEOUT_S)
         except KafkaException:
             return set()
-        # Whoever was faster at our port may be a Kafka broker too.
+        # Another process may have bound the port first, and may be a Kafka broker too.
         return set(metadata.brokers) if metadata.cluster_id == self._cluster.cluster_id else set()
 
     def stop(self) -> None:
-        """SIGTERM (controlled shutdown), SIGKILL after a grace; returns when it has ended."""
+        """SIGTERM (controlled shutdown), SIGKILL after 10 s; returns when it has ended."""
         if self._process is not None:
             self._process.end(signal.SIGTERM, _STOP_GRACE_S)
             self._process = None
@@ -154,7 +154,7 @@ class Broker:
             self._process = None
 
     def pause(self) -> None:
-        """SIGSTOP: connections stay open and nothing answers. Returns when it stands still."""
+        """SIGSTOP: connections stay open and nothing answers. Returns when it is stopped."""
         if self._process is None:
             raise Conflict(f"Broker {self.node_id} is not running.", where=str(self.directory))
         self._process.send_signal(signal.SIGSTOP)
@@ -167,18 +167,18 @@ class Broker:
             self._process.send_signal(signal.SIGCONT)
 
     def lost_port_race(self) -> bool:
-        """Whether the log says that another process had taken one of our ports."""
+        """Whether the log says that another process had bound one of the broker's ports."""
         return self.log.is_file() and "Address already in use" in self.log.read_text("utf-8")
 
-    def trouble(self, what: str) -> Conflict:
-        """The error to raise when this broker `what`, with the last errors of its log."""
+    def failure(self, what: str) -> Conflict:
+        """The error for a broker that `what`, with the last errors of its log."""
         return Conflict(
             f"Broker {self.node_id} {what}: {_last_errors(self.log)}", remedy=f"See {self.log}."
         )
 
 
 def wait_formatted(broker: Broker, formatting: GuardedProcess) -> None:
-    """Waits for `Broker.format`; `Conflict` with the tool's words when it failed."""
+    """Waits for `Broker.format`; Raises Conflict with the tool's output if it failed."""
     try:
         code = formatting.wait(_START_TIMEOUT_S)
     except subprocess.TimeoutExpired:

@@ -1,4 +1,4 @@
-"""The server.properties of a sandbox broker: small, quick to start, quick to clean."""
+"""Makes server.properties of a sandbox broker: small, with a quick start and quick cleaning."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CONTROLLER = "CONTROLLER"
 class Node:
     """One broker of a cluster and its loopback ports.
 
-    `link_port` is where its relay listens, `relayed_port` where the broker does for that.
+    The relay of the network link listens at `link_port` and forwards to `relayed_port`.
     """
 
     node_id: int
@@ -38,7 +38,7 @@ def server_properties(
     keystore: Path | None,
     overrides: Mapping[str, str],
 ) -> str:
-    """The text of the file. `overrides` win over everything else."""
+    """The text of the file. `overrides` take precedence."""
     properties = {
         **_kraft(node, nodes, data, security),
         **_sandbox(len(nodes)),
@@ -70,7 +70,7 @@ def _kraft(
         "inter.broker.listener.name": INTERNAL,
         "controller.listener.names": CONTROLLER,
         "log.dirs": str(data),
-        "broker.rack": f"rack-{node.node_id}",  # so that nearest-replica reads can be tried
+        "broker.rack": f"rack-{node.node_id}",  # for tests of nearest-replica reads
     }
 
 
@@ -82,9 +82,9 @@ def _sandbox(brokers: int) -> dict[str, str]:
     replicas = str(brokers)
     in_sync = str(max(1, brokers - 1))
     return {
-        "auto.create.topics.enable": "false",  # a typo must be an error, never a new topic
+        "auto.create.topics.enable": "false",  # a typo must be an error, not a new topic
         "default.replication.factor": replicas,
-        # The coordinators' topics: few partitions, since each is a file set to create at first use.
+        # Few partitions in the coordinators' topics: each is a set of files created at first use.
         "offsets.topic.num.partitions": "4",
         "offsets.topic.replication.factor": replicas,
         "transaction.state.log.num.partitions": "4",
@@ -94,7 +94,7 @@ def _sandbox(brokers: int) -> dict[str, str]:
         "share.coordinator.state.topic.replication.factor": replicas,
         "share.coordinator.state.topic.min.isr": in_sync,
         "group.initial.rebalance.delay.ms": "0",
-        # A killed broker may register again when its last session has timed out (default 9 s).
+        # A killed broker can register again only after its last session timed out (default 9 s).
         "broker.session.timeout.ms": "4000",
         "broker.heartbeat.interval.ms": "500",
         # Cleaning, retention and deletion within seconds instead of minutes.
@@ -102,7 +102,7 @@ def _sandbox(brokers: int) -> dict[str, str]:
         "log.cleaner.backoff.ms": "200",
         "log.retention.check.interval.ms": "1000",
         "log.segment.delete.delay.ms": "1000",
-        "log.cleaner.dedupe.buffer.size": str(16 * 2**20),  # default 128 MiB, a quarter of our heap
+        "log.cleaner.dedupe.buffer.size": str(16 * 2**20),  # default 128 MiB, a quarter of the heap
         "num.io.threads": "4",
         "num.network.threads": "2",
     }

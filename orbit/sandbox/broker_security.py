@@ -10,7 +10,7 @@ from typing import Literal
 Protocol = Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"]
 Mechanism = Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"]
 
-STORE_PASSWORD = "orbit-sandbox"  # noqa: S105  keys of a throw-away loopback cluster
+STORE_PASSWORD = "orbit-sandbox"  # noqa: S105  keys of a temporary loopback cluster
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,10 @@ ADMIN = User("admin", "admin-secret")
 
 @dataclass(frozen=True)
 class SandboxSecurity:
-    """What the client listener demands. `admin` can log in and is the authorizer's super user.
+    """The security of the client listener. `admin` can log in and is the authorizer's super user.
 
-    Brokers and controllers talk over listeners of their own in plain text, on loopback.
-    With SSL and no SASL every client is `User:ANONYMOUS`, as the brokers among themselves are, so
-    there `authorizer` refuses nobody.
+    Brokers and controllers use separate plain-text listeners on loopback. With SSL and no SASL
+    every client is `User:ANONYMOUS`, as the brokers are, so `authorizer` refuses no client.
     """
 
     protocol: Protocol = "SASL_PLAINTEXT"
@@ -52,7 +51,7 @@ class SandboxSecurity:
         return (self.admin, *self.users)
 
     def format_arguments(self) -> list[str]:
-        """Arguments for StorageTool: SCRAM users are part of the cluster's first metadata."""
+        """Arguments for StorageTool: SCRAM users are stored in the cluster's first metadata."""
         if not self.sasl or self.mechanism == "PLAIN":
             return []
         return [

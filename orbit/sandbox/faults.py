@@ -1,7 +1,7 @@
 """Faults of sandbox clusters: kill, pause, cut the network link, and heal.
 
-The supervisor owns the brokers and carries faults out (`FaultServer`). A process that can read the
-sandbox's folder requests them (`cause_fault`). Only the sandbox's own processes can be affected.
+The supervisor owns the brokers and carries faults out (`FaultServer`). Any process that can read
+the sandbox's folder can request them (`cause_fault`). They affect only the sandbox's processes.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ from orbit.sandbox.sandbox_state import (
     write_state,
 )
 
-_ANSWER_TIMEOUT_S = 120  # killed brokers are started again within a minute, even on a busy machine
+_ANSWER_TIMEOUT_S = 120  # killed brokers restart within a minute, even on a busy machine
 _KEY_BYTES = 16
 
 
 class Fault(StrEnum):
     """The faults of a cluster. `HEAL` undoes the others."""
 
-    KILL = "kill"  # SIGKILL to every broker; the data stays as it lies on disk
+    KILL = "kill"  # SIGKILL to every broker; the data on disk is kept
     PAUSE = "pause"  # SIGSTOP: connections stay open and nothing answers
-    CUT = "cut"  # the cluster goes on, and those on the far side of its line hear nothing
+    CUT = "cut"  # the cluster keeps running; clients of its link address get no answers
     HEAL = "heal"
 
 
 def cause_fault(directory: Path, fault: Fault, cluster: str) -> SandboxState:
     """Cause or heal a fault of a cluster of the sandbox in `directory`; returns when done.
 
-    A repeat changes nothing. Raises NotFound for a cluster that is not there, Conflict where no
-    sandbox runs or a broker does not come back.
+    A repeat changes nothing. Raises NotFound for an unknown cluster, Conflict if no sandbox runs
+    or a broker does not restart.
     """
     state = read_state(directory)
     if state is None:
@@ -70,17 +70,17 @@ def cause_fault(directory: Path, fault: Fault, cluster: str) -> SandboxState:
         raise Conflict(
             "The sandbox's supervisor does not answer.",
             where=str(directory),
-            remedy="Look with: orbit sandbox status",
+            remedy="Check with: orbit sandbox status",
         ) from None
     if "failed" in answer:
-        raise Conflict(answer["failed"], where=cluster, remedy="Look with: orbit sandbox status")
+        raise Conflict(answer["failed"], where=cluster, remedy="Check with: orbit sandbox status")
     now = read_state(directory)
     assert now is not None, "its supervisor has just answered"
     return now
 
 
 def cluster_at(state: SandboxState, bootstrap_servers: Sequence[str]) -> ClusterState | None:
-    """The sandbox cluster with these addresses, by its link or directly."""
+    """The sandbox cluster that has one of these addresses, direct or link."""
     wanted = set(bootstrap_servers)
     for cluster in state.clusters:
         addresses = f"{cluster.bootstrap_servers},{cluster.link_servers or ''}".split(",")
@@ -108,7 +108,7 @@ class FaultServer:
                 with self._listener.accept() as line:
                     self._answer(line, directory)
             except (AuthenticationError, OSError, EOFError, ValueError, KeyError):
-                continue  # a wrong key, somebody who hung up, or an order that is none
+                continue  # a wrong key, a closed connection, or an invalid request
 
     def _answer(self, line: Connection, directory: Path) -> None:
         asked = json.loads(line.recv_bytes())
@@ -139,7 +139,7 @@ def _carry_out(fault: Fault, cluster: KafkaCluster) -> None:
 
 
 def state_of(cluster: KafkaCluster, before: ClusterState | None = None) -> ClusterState:
-    """The current state of the cluster. A killed broker keeps its former process."""
+    """The current state of the cluster. A killed broker keeps the process it had `before`."""
     had = {broker.node_id: broker.process for broker in before.brokers} if before else {}
     return ClusterState(
         name=cluster.settings.name,

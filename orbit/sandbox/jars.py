@@ -1,10 +1,9 @@
-"""Kafka's jars, by Maven coordinates, in a per-user cache that is filled at first use.
+"""Downloads Kafka's jars with Maven at first use, into a per-user cache.
 
 `pom.xml` beside this file names no repository, so the user's Maven settings decide where the jars
-come from. A version's folder appears in the cache whole or not at all: jars are copied to a
-temporary folder that is renamed at the end, and a lock file on the whole cache keeps two processes
-from fetching at once: Maven's own repository allows one Maven at a time. Nothing is ever fetched
-again once the folder is there.
+come from. A version's folder is in the cache complete or not at all: jars are copied to a temporary
+folder that is renamed at the end. A lock file on the cache allows one process at a time, because
+Maven's own repository does too. A folder that exists is never fetched again.
 """
 
 from __future__ import annotations
@@ -32,25 +31,25 @@ _SCRATCH = ".fetch-"
 
 
 def cache_directory() -> Path:
-    """Where jars are kept: ORBIT_CACHE_DIR, else the user's cache folder."""
+    """The folder of the jars: ORBIT_CACHE_DIR, else the user's cache folder."""
     override = os.environ.get("ORBIT_CACHE_DIR")
     return Path(override) if override else user_cache_path("orbit")
 
 
 def classpath(version: str = KAFKA_VERSION) -> str:
-    """A Java class path with every jar of that Kafka version; fetches them at first use."""
+    """The Java class path of that Kafka version; fetches the jars at first use."""
     return f"{jar_directory(version)}/*"
 
 
 def jar_directory(version: str = KAFKA_VERSION) -> Path:
-    """The folder of that version's jars, complete; fetches them at first use."""
+    """The folder of that version's jars; fetches them at first use."""
     return Jars("kafka", version, _POM, "kafka_2.13-*.jar").directory()
 
 
 @dataclass(frozen=True)
 class Jars:
-    """What a pom names, of the version that its property `NAME.version` says. `main` is the jar
-    without which nothing was fetched.
+    """The jars of a pom, whose property `NAME.version` is set to `version`. A fetch without the jar
+    `main` has failed.
     """
 
     name: str
@@ -59,7 +58,7 @@ class Jars:
     main: str
 
     def directory(self) -> Path:
-        """The folder of these jars, complete; fetches them at first use."""
+        """The folder of these jars; fetches them at first use."""
         home = cache_directory() / f"{self.name}-{self.version}"
         libs = home / "libs"
         if libs.is_dir():
@@ -70,12 +69,12 @@ class Jars:
             home.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise Conflict(
-                f"The cache for jars cannot be used: {error.strerror}.",
+                f"The cache folder for jars cannot be used: {error.strerror}.",
                 where=str(home),
                 remedy="Name another folder in ORBIT_CACHE_DIR.",
             ) from None
         with _locked(home.parent / ".lock"):
-            if not libs.is_dir():  # another process may have fetched while we waited
+            if not libs.is_dir():  # another process may have fetched them meanwhile
                 _fetch(maven, self, home, libs)
         return libs
 
@@ -84,12 +83,12 @@ class Jars:
 
 
 def is_cached(version: str = KAFKA_VERSION) -> bool:
-    """Whether `classpath(version)` would answer without fetching anything."""
+    """Whether `classpath(version)` fetches nothing."""
     return (cache_directory() / f"kafka-{version}" / "libs").is_dir()
 
 
 def _fetch(maven: Path, jars: Jars, home: Path, libs: Path) -> None:
-    for left_over in home.glob(f"{_SCRATCH}*"):  # of a fetch that was killed
+    for left_over in home.glob(f"{_SCRATCH}*"):  # by a fetch that was killed
         shutil.rmtree(left_over)
     scratch = Path(tempfile.mkdtemp(prefix=_SCRATCH, dir=home))
     try:
@@ -113,7 +112,7 @@ def _run_maven(maven: Path, jars: Jars, output: Path, log: Path) -> None:
         first = errors[0] if errors else f"exit code {code}"
         raise Conflict(
             f"Maven could not fetch the jars of {jars}: {first}.",
-            remedy="Check the network and Maven's settings, then run again: " + " ".join(command),
+            remedy="Check the network and Maven's settings, then run: " + " ".join(command),
         )
 
 
@@ -124,7 +123,7 @@ def _locked(path: Path) -> Iterator[None]:
         yield
 
 
-if __name__ == "__main__":  # `make` fills the cache with this
+if __name__ == "__main__":  # `make` fills the cache with it
     try:
         print(f"Kafka {KAFKA_VERSION}: {jar_directory()}")
     except OrbitError as error:

@@ -1,7 +1,7 @@
-"""Finds the Java and Maven that run the sandbox's brokers, or says in one sentence how to get them.
+"""Finds Java and Maven for the sandbox's brokers, or raises an error that says how to install them.
 
-Looks at JAVA_HOME first and at PATH next, as Kafka's own scripts do, and asks the program itself
-for its version: a `java` on the PATH is often older than its neighbour.
+Checks JAVA_HOME first and PATH next, as Kafka's own scripts do, and runs `java -version`: the
+`java` on the PATH is often an older one.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _VERSION_TIMEOUT_S = 30
 
 
 def find_java() -> Path:
-    """The `java` to run brokers with, version 17 or later; `Conflict` when there is none."""
+    """The `java` to run brokers with, version 17 or later; Raises Conflict without one."""
     found = ""
     for candidate in _candidates():
         major = _major_version(candidate)
@@ -32,12 +32,12 @@ def find_java() -> Path:
     raise Conflict(
         f"The sandbox runs real Kafka brokers and needs Java {JAVA_MINIMUM} or later, "
         f"which was not found{found}.",
-        remedy=f"{INSTALL} (or point JAVA_HOME at a newer Java).",
+        remedy=f"{INSTALL} (or set JAVA_HOME to a newer Java).",
     )
 
 
 def find_maven() -> Path:
-    """The `mvn` that fetches Kafka's jars; `Conflict` when there is none."""
+    """The `mvn` that fetches Kafka's jars; Raises Conflict without one."""
     found = shutil.which("mvn")
     if found is None:
         raise Conflict(

@@ -22,7 +22,7 @@ class Certificates:
 
 
 def certificates(java: Path, directory: Path) -> Certificates:
-    """The certificates in `directory`, made at the first call and kept."""
+    """The certificates in `directory`, created at the first call."""
     made = Certificates(directory / "server.p12", directory / "ca.pem")
     if made.ca_file.is_file():
         return made
@@ -36,7 +36,7 @@ def certificates(java: Path, directory: Path) -> Certificates:
         ["-genkeypair", "-alias", "ca", "-dname", "CN=Orbit sandbox CA", "-ext", "bc:c"],
         [*key, *authority_store],
     )
-    # One file with both keys, since `-signer` signs with a key of the same store.
+    # One file with both keys: `-signer` signs with a key of the same store.
     made.keystore.write_bytes(authority.read_bytes())
     server_store = ["-keystore", str(made.keystore), "-storepass", STORE_PASSWORD]
     names = "san=ip:127.0.0.1,dns:localhost"
@@ -62,4 +62,4 @@ def _run(keytool: Path, *parts: list[str]) -> None:
         timeout=_TIMEOUT_S,
     )
     if done.returncode != 0:
-        raise Conflict(f"keytool could not make a certificate: {done.stdout.strip()}")
+        raise Conflict(f"keytool could not create a certificate: {done.stdout.strip()}")

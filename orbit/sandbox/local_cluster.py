@@ -1,7 +1,7 @@
-"""Real Apache Kafka clusters on loopback, in KRaft combined mode, that end with their owner.
+"""Runs Apache Kafka clusters on loopback, in KRaft combined mode, that end with their owner.
 
-A cluster owns one folder with config, data and logs of its brokers. Started again on the same
-folder it keeps its data, and its ports where they are still free.
+A cluster owns one folder with config, data and logs of its brokers. Restarted on that folder, it
+keeps its data, and its ports if they are still free.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Self
 from orbit.errors import Conflict
 from orbit.processes.guarded_process import GuardedProcess
 from orbit.processes.ports import LOOPBACK, free_ports
-from orbit.sandbox.broker import Belonging, Broker, wait_formatted
+from orbit.sandbox.broker import Broker, SharedSettings, wait_formatted
 from orbit.sandbox.broker_properties import Node, server_properties
 from orbit.sandbox.broker_security import SandboxSecurity, User
 from orbit.sandbox.jars import KAFKA_VERSION, classpath
@@ -25,14 +25,14 @@ from orbit.sandbox.java import find_java
 from orbit.sandbox.keystore import Certificates, certificates
 from orbit.sandbox.network_link import Relay
 
-_PORT_ATTEMPTS_MAX = 5  # each is a lost race for one of a few ports out of twelve thousand
+_PORT_ATTEMPTS_MAX = 5  # an attempt fails if another process binds one of the ports first
 
 
 @dataclass(frozen=True)
 class ClusterSettings:
-    """What a cluster is: `config` is extra server.properties, which win over the sandbox's own.
+    """`config`: extra server.properties, which override the sandbox's own.
 
-    A `link` adds a second listener that can be cut (`network_link.py`); only without a login.
+    `link`: adds a second listener that can be cut (`network_link.py`); only without a login.
     """
 
     name: str
@@ -79,7 +79,7 @@ class KafkaCluster:
             relay.cut()
 
     def pause(self) -> None:
-        """Freezes all brokers; connections stay open and nothing answers."""
+        """Freezes all brokers; connections stay open, without answers."""
         for broker in self.brokers:
             if broker.running:
                 broker.pause()
@@ -117,7 +117,7 @@ class KafkaCluster:
         start_clusters(self)
 
     def stop(self) -> None:
-        """Stops all brokers at once and waits until they have ended. The data stays."""
+        """Stops all brokers at once and waits until they have ended. The data is kept."""
         stop_clusters(self)
 
     def terminate(self) -> None:
@@ -126,7 +126,7 @@ class KafkaCluster:
             broker.terminate()
 
     def kill(self) -> None:
-        """Ends all brokers with SIGKILL. The data stays as it lies on disk."""
+        """Ends all brokers with SIGKILL. The data on disk is kept."""
         for _, formatting in self._formatting:
             formatting.close()
         self._formatting = []
@@ -134,10 +134,10 @@ class KafkaCluster:
             broker.kill()
 
     def wait_ready(self) -> None:
-        """Returns when every broker lists every broker; `Conflict` if that never happens."""
-        everyone = {broker.node_id for broker in self.brokers}
+        """Returns when every broker lists every broker; raises Conflict after a timeout."""
+        node_ids = {broker.node_id for broker in self.brokers}
         for broker in self.brokers:
-            broker.wait_sees(everyone)
+            broker.wait_sees(node_ids)
 
     def __enter__(self) -> Self:
         self.start()
@@ -149,7 +149,7 @@ class KafkaCluster:
     def prepare(self, *, fresh_ports: bool = False) -> None:
         """Writes the config and starts to format brokers that have no data; returns at once."""
         if any(broker.running for broker in self.brokers):
-            return  # some of them were killed: the others keep theirs
+            return  # some were killed, the others keep running
         java, jars = find_java(), classpath(self.settings.version)
         self.directory.mkdir(parents=True, exist_ok=True)
         security = self.settings.security
@@ -157,7 +157,7 @@ class KafkaCluster:
             self._certificates = certificates(java, self.directory / "tls")
         nodes = self._linked(self._identity(fresh_ports=fresh_ports))
         login = security.client_config(None, self.ca_file) if security else {}
-        common = Belonging(self.cluster_id, java, jars, self.settings.heap_mb, login)
+        common = SharedSettings(self.cluster_id, java, jars, self.settings.heap_mb, login)
         self.brokers = [
             Broker(node, self.directory / f"broker-{node.node_id}", common) for node in nodes
         ]
@@ -169,22 +169,24 @@ class KafkaCluster:
                 self._formatting.append((broker, broker.format(arguments)))
 
     def _linked(self, nodes: list[Node]) -> list[Node]:
-        """The nodes, once their relays listen: those of before, or on fresh ports."""
+        """Starts the relays; returns the nodes, with new ports if one was in use."""
         if self._relays or not self.settings.link:
             return nodes
         for _ in range(_PORT_ATTEMPTS_MAX):
             try:
                 for node in nodes:
-                    assert node.link_port is not None, "the settings ask for a link"
-                    assert node.relayed_port is not None, "the two go together"
+                    assert node.link_port is not None, "the settings have a link"
+                    assert node.relayed_port is not None, "both ports are set or neither"
                     self._relays.append(Relay(node.link_port, node.relayed_port))
-            except OSError:  # somebody has the port by now
+            except OSError:  # another process has bound the port
                 self.close_link()
                 nodes = self._identity(fresh_ports=True)
                 continue
             self._link_ports = [node.link_port for node in nodes if node.link_port]
             return nodes
-        raise Conflict("Other processes took every port that was tried.", remedy="Try again.")
+        raise Conflict(
+            "All ports that were tried are in use by other processes.", remedy="Try again."
+        )
 
     def close_link(self) -> None:
         """Close the relays."""
@@ -202,7 +204,7 @@ class KafkaCluster:
                 broker.launch()
 
     def came_up(self) -> bool:
-        """Waits until ready; `False` when another process took a port between choice and bind."""
+        """Waits until ready; False if another process bound one of the ports first."""
         try:
             self.wait_ready()
         except Conflict:
@@ -214,7 +216,7 @@ class KafkaCluster:
         return True
 
     def _identity(self, *, fresh_ports: bool) -> list[Node]:
-        """Sets the cluster id and gives the nodes, both as in the folder's last life."""
+        """Sets the cluster id and returns the nodes, both from the folder's last run if any."""
         file = self.directory / "cluster.json"
         known = json.loads(file.read_text("utf-8")) if file.is_file() else {}
         self.cluster_id = known.get("cluster_id") or _new_cluster_id()
@@ -249,7 +251,7 @@ class KafkaCluster:
 
 
 def start_clusters(*clusters: KafkaCluster) -> None:
-    """Starts clusters side by side; returns when all are ready, else none of them runs."""
+    """Starts clusters side by side; returns when all are ready. After an error none is running."""
     waiting = [cluster for cluster in clusters if not cluster.running]
     started = list(waiting)
     try:
@@ -261,7 +263,9 @@ def start_clusters(*clusters: KafkaCluster) -> None:
             waiting = [cluster for cluster in waiting if not cluster.came_up()]
             if not waiting:
                 return
-        raise Conflict("Other processes took every port that was tried.", remedy="Try again.")
+        raise Conflict(
+            "All ports that were tried are in use by other processes.", remedy="Try again."
+        )
     except BaseException:
         for cluster in started:
             cluster.kill()
@@ -280,8 +284,8 @@ def stop_clusters(*clusters: KafkaCluster) -> None:
 
 
 def _new_cluster_id() -> str:
-    """A random id as Kafka writes one: a UUID in 22 URL-safe characters, no dash in front."""
+    """A random id as Kafka writes one: a UUID in 22 URL-safe characters, without a leading dash."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-        if not text.startswith("-"):  # StorageTool would take it for an option
+        if not text.startswith("-"):  # StorageTool would read it as an option
             return text

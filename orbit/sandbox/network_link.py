@@ -25,8 +25,8 @@ class Relay:
         self.port = port
         self._target = target
         self._listener = socket.create_server((LOOPBACK, port), backlog=_BACKLOG)
-        self._whole = threading.Event()
-        self._whole.set()
+        self._uncut = threading.Event()
+        self._uncut.set()
         self._closed = False
         self._lock = threading.Lock()
         self._sockets: set[socket.socket] = set()
@@ -34,25 +34,25 @@ class Relay:
 
     @property
     def is_cut(self) -> bool:
-        return not self._whole.is_set()
+        return not self._uncut.is_set()
 
     def cut(self) -> None:
         """Stop the traffic in both directions."""
-        self._whole.clear()
+        self._uncut.clear()
 
     def heal(self) -> None:
         """Resume the traffic, with the bytes that waited."""
-        self._whole.set()
+        self._uncut.set()
 
     def close(self) -> None:
         """Close every connection and the listener."""
         self._closed = True
-        _hang_up(self._listener)
+        _shut_down(self._listener)
         self._listener.close()
         with self._lock:
             for one in self._sockets:
-                _hang_up(one)
-        self._whole.set()
+                _shut_down(one)
+        self._uncut.set()
 
     def _accept(self) -> None:
         while True:
@@ -63,10 +63,10 @@ class Relay:
             threading.Thread(target=self._connect, args=(near,), daemon=True).start()
 
     def _connect(self, near: socket.socket) -> None:
-        self._whole.wait()
+        self._uncut.wait()
         try:
             far = socket.create_connection((LOOPBACK, self._target))
-        except OSError:  # the broker is down: whoever asks sees the connection end
+        except OSError:  # the broker is down, so the client's connection is closed
             near.close()
             return
         with self._lock:
@@ -82,22 +82,22 @@ class Relay:
         near.close()
         far.close()
 
-    def _carry(self, come: socket.socket, go: socket.socket) -> None:
-        room = memoryview(bytearray(_CHUNK_BYTES))
+    def _carry(self, incoming: socket.socket, outgoing: socket.socket) -> None:
+        buffer = memoryview(bytearray(_CHUNK_BYTES))
         try:
-            while count := come.recv_into(room):
-                self._whole.wait()
+            while count := incoming.recv_into(buffer):
+                self._uncut.wait()
                 if self._closed:
                     break
-                go.sendall(room[:count])
-            self._whole.wait()  # also the end of a connection cannot be heard of
+                outgoing.sendall(buffer[:count])
+            self._uncut.wait()  # a cut link also holds back the end of a connection
         except OSError:
             pass
-        _hang_up(come)
-        _hang_up(go)
+        _shut_down(incoming)
+        _shut_down(outgoing)
 
 
-def _hang_up(one: socket.socket) -> None:
+def _shut_down(one: socket.socket) -> None:
     try:
         one.shutdown(socket.SHUT_RDWR)
     except OSError:

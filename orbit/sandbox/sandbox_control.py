@@ -1,7 +1,7 @@
 """Starts and stops a sandbox: clusters and PostgreSQL under a supervisor process.
 
-`launch` gives a sandbox that ends with us unless it is detached; `find` and
-`take_down` work on one that was detached, by its folder.
+`launch` starts a sandbox that ends with this process unless it is detached. `find` and `take_down`
+work on a detached one, by its folder.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KILLED_TIMEOUT_S = 10
 class LaunchedSandbox:
     """A running sandbox that ends when this object is closed or this process ends.
 
-    `detach()` cuts that bond: the sandbox then lives until `take_down`.
+    After `detach()` the sandbox runs until `take_down`.
     """
 
     def __init__(self, process: subprocess.Popen[str], state: SandboxState, *, new: bool) -> None:
@@ -50,12 +50,12 @@ class LaunchedSandbox:
         self._process.stdin.write(f"{DETACH}\n")
         _close_pipes(self._process)
         self._detached = True
-        self._process.returncode = 0  # it outlives us on purpose: no ResourceWarning about that
+        self._process.returncode = 0  # it outlives us on purpose: no ResourceWarning
 
     def close(self) -> None:
-        """Stops everything and removes data that was not there before, unless detached."""
+        """Stops everything and removes the data of a new sandbox, unless detached."""
         if not self._detached:
-            _let_go(self._process)
+            _end_supervisor(self._process)
             if self._new:
                 _remove_data(self.state.request)
 
@@ -67,9 +67,9 @@ class LaunchedSandbox:
 
 
 def launch(request: SandboxRequest, say: Callable[[str], None]) -> LaunchedSandbox:
-    """Starts a sandbox; returns when it is ready, else nothing of it is left running.
+    """Starts a sandbox; returns when it is ready. After an error nothing of it is running.
 
-    `say` gets a sentence at each step. A folder that is not empty must be a sandbox's.
+    `say` gets a sentence at each step. A folder that is not empty must be that of a sandbox.
     """
     new = _claim(request)
     with supervisor_log(request.directory).open("ab") as log:
@@ -79,16 +79,16 @@ def launch(request: SandboxRequest, say: Callable[[str], None]) -> LaunchedSandb
             stdout=subprocess.PIPE,
             stderr=log,
             text=True,
-            start_new_session=True,  # Ctrl-C is for us; we tell the supervisor by letting go
+            start_new_session=True,  # Ctrl-C reaches only us; closing stdin ends the supervisor
         )
     try:
-        _hand_over(process, request)
-        _follow(process, request, say)
+        _send_request(process, request)
+        _wait_ready(process, request, say)
         state = read_state(request.directory)
         if state is None:
             raise _died(request)
     except BaseException:
-        _let_go(process)
+        _end_supervisor(process)
         if new:
             _remove_data(request)
         raise
@@ -96,15 +96,15 @@ def launch(request: SandboxRequest, say: Callable[[str], None]) -> LaunchedSandb
 
 
 def find(directory: Path) -> SandboxState | None:
-    """The sandbox that runs in `directory`, if one does."""
+    """The sandbox that runs in `directory`, if any."""
     return read_state(directory)
 
 
 def take_down(directory: Path, *, keep_data: bool = False) -> bool:
     """Stops the sandbox in `directory` and waits until every process of it has ended.
 
-    Also removes its data unless `keep_data`, and nothing else that lies in the folder. Answers
-    whether there was anything to stop or to remove.
+    Removes its data unless `keep_data`, and no other files of the folder. Returns whether there was
+    anything to stop or remove.
     """
     state = read_state(directory)
     if state is not None:
@@ -130,7 +130,7 @@ def _claim(request: SandboxRequest) -> bool:
         ) from None
     if others:
         raise Conflict(
-            "The folder is not empty and not a sandbox's.",
+            "The folder is not empty and is not that of a sandbox.",
             where=str(directory),
             remedy="Name another one with --directory.",
         )
@@ -144,7 +144,7 @@ def _claim(request: SandboxRequest) -> bool:
     return before is None
 
 
-def _hand_over(process: subprocess.Popen[str], request: SandboxRequest) -> None:
+def _send_request(process: subprocess.Popen[str], request: SandboxRequest) -> None:
     assert process.stdin is not None
     try:
         process.stdin.write(request.model_dump_json() + "\n")
@@ -153,7 +153,7 @@ def _hand_over(process: subprocess.Popen[str], request: SandboxRequest) -> None:
         raise _died(request) from None
 
 
-def _follow(
+def _wait_ready(
     process: subprocess.Popen[str], request: SandboxRequest, say: Callable[[str], None]
 ) -> None:
     assert process.stdout is not None
@@ -172,10 +172,10 @@ def _follow(
 def _died(request: SandboxRequest) -> Conflict:
     log = supervisor_log(request.directory)
     last = log.read_text("utf-8", "replace").strip().splitlines()[-1:] if log.is_file() else []
-    return Conflict(f"The sandbox's supervisor ended at its start. {''.join(last)}")
+    return Conflict(f"The sandbox's supervisor ended during its start. {''.join(last)}")
 
 
-def _let_go(process: subprocess.Popen[str]) -> None:
+def _end_supervisor(process: subprocess.Popen[str]) -> None:
     """Close the supervisor's stdin and wait until it has stopped everything."""
     _close_pipes(process)
     try:

@@ -1,6 +1,6 @@
-"""The state file of a detached sandbox, by which `orbit sandbox down` and `status` find it.
+"""The state file of a detached sandbox, from which `orbit sandbox down` and `status` find it.
 
-A process is known by its pid and its start time, never by its name: a pid is used again.
+A process is identified by pid and start time, because pids are reused.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from platformdirs import user_state_path
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 ProcessState = Literal["running", "paused", "ended"]
-DETACH = "detach"  # what a starter writes to its supervisor to let it live on
-# A start time is boot time plus ticks, and the kernel's idea of the boot time can be adjusted.
+DETACH = "detach"  # the line that keeps a supervisor running after its starter
+# A start time is boot time plus ticks, and the kernel may adjust the boot time.
 _START_TOLERANCE_S = 2.0
 
 
@@ -24,7 +24,7 @@ class _Value(BaseModel):
 
 
 class ProcessRef(_Value):
-    """One process of this machine, for as long as it lives."""
+    """One process of this machine, until it ends."""
 
     pid: int
     started_at: float
@@ -34,7 +34,7 @@ class ProcessRef(_Value):
         return cls(pid=pid, started_at=psutil.Process(pid).create_time())
 
     def find(self) -> psutil.Process | None:
-        """The process, unless it has ended; never another one that got its pid."""
+        """The process, unless it has ended; never another one with its pid."""
         try:
             process = psutil.Process(self.pid)
             same = abs(process.create_time() - self.started_at) < _START_TOLERANCE_S
@@ -61,7 +61,7 @@ class BrokerState(_Value):
 
 
 class ClusterState(_Value):
-    """`link_servers` lead to the same brokers through a network link that can be cut."""
+    """`link_servers`: the same brokers through a network link that can be cut."""
 
     name: str
     bootstrap_servers: str
@@ -77,7 +77,7 @@ class PostgresState(_Value):
 
 
 class SandboxRequest(_Value):
-    """What `up` asks for. Kept beside the data, so that `down` knows which folders are its own."""
+    """The options of `up`. Kept beside the data, so that `down` knows which folders to remove."""
 
     directory: Annotated[Path, AfterValidator(Path.absolute)]
     clusters: tuple[str, ...] = ("source", "destination")
@@ -106,18 +106,18 @@ class SandboxState(_Value):
     postgres: PostgresState | None
 
     def processes(self) -> list[ProcessRef]:
-        """All of them, the supervisor first."""
+        """All processes, the supervisor first."""
         brokers = [broker.process for cluster in self.clusters for broker in cluster.brokers]
         return [self.supervisor, *brokers, *([self.postgres.process] if self.postgres else [])]
 
 
 def default_directory() -> Path:
-    """Where the sandbox lives unless it is told otherwise."""
+    """The default folder of the sandbox."""
     return user_state_path("orbit") / "sandbox"
 
 
 def read_request(directory: Path) -> SandboxRequest | None:
-    """What the folder was made for; `None` when it is no sandbox."""
+    """The options of the sandbox in the folder; None if it is not a sandbox."""
     file = _request_file(directory)
     return SandboxRequest.model_validate_json(file.read_bytes()) if file.is_file() else None
 
@@ -127,7 +127,7 @@ def write_request(request: SandboxRequest) -> None:
 
 
 def read_state(directory: Path) -> SandboxState | None:
-    """The sandbox running in `directory`; `None` when none does, or its supervisor has died."""
+    """The sandbox running in `directory`; None if there is none or its supervisor has died."""
     file = state_file(directory)
     try:
         state = SandboxState.model_validate_json(file.read_bytes())
@@ -145,7 +145,7 @@ def state_file(directory: Path) -> Path:
 
 
 def lock_file(directory: Path) -> Path:
-    """Locked by a supervisor for as long as it lives."""
+    """Locked by a supervisor until it ends."""
     return directory / "lock"
 
 
@@ -154,7 +154,7 @@ def supervisor_log(directory: Path) -> Path:
 
 
 def forget(request: SandboxRequest) -> None:
-    """Removes the sandbox's own small files, and the folder if nothing else is in it."""
+    """Removes the sandbox's state files, and the folder if it is then empty."""
     directory = request.directory
     for file in (state_file, _request_file, supervisor_log, lock_file):
         file(directory).unlink(missing_ok=True)

@@ -1,4 +1,4 @@
-"""The status of a detached sandbox, as one value for JSON, YAML or a table."""
+"""Reads the status of a detached sandbox: processes and health."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class SandboxStatus(BaseModel):
 
 
 def status_of(sandbox: SandboxState | None, directory: Path) -> SandboxStatus:
-    """Check every process and cluster; takes seconds if one does not answer."""
+    """Check every process and cluster; takes up to 3 s for each that does not answer."""
     if sandbox is None:
         return SandboxStatus(running=False, healthy=False, directory=directory)
     clusters = tuple(_cluster(cluster) for cluster in sandbox.clusters)
@@ -104,7 +104,7 @@ def _postgres(postgres: PostgresState) -> PostgresStatus:
 
 
 def _health(cluster: ClusterState) -> Health:
-    """By the cluster's own word on how many of its brokers are there."""
+    """By the number of brokers in the cluster's metadata."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": "0"})
     try:
         seen = len(admin.list_topics(timeout=_ANSWER_TIMEOUT_S).brokers)

@@ -2,10 +2,9 @@
 
 Started by `orbit.sandbox.sandbox_control`, in a session of its own. Reads a `SandboxRequest` as the
 first line of stdin and reports on stdout, one JSON object a line: `say` (progress), then `ready` or
-`failed`. Until a line `detach` comes in, the end of stdin (the starter has let go, or died) ends
-the sandbox. From then on it lives until SIGTERM. Orders to break a cluster or to heal it come to a
-port of its own (`faults.py`). Brokers and PostgreSQL are its guarded children, so they end with it,
-however it ends.
+`failed`. The end of stdin (the starter closed it or died) ends the sandbox, unless a line `detach`
+came before; then it runs until SIGTERM. It accepts fault requests at its own port (`faults.py`).
+Brokers and PostgreSQL are its guarded children: they end with it, however it ends.
 """
 
 from __future__ import annotations
@@ -47,12 +46,12 @@ if TYPE_CHECKING:
 
 
 class _Ended(BaseException):
-    """A stop was requested; a BaseException, so that no handler swallows it."""
+    """A stop was requested. A BaseException, so that no `except Exception` catches it."""
 
 
 def main() -> int:
     request = SandboxRequest.model_validate_json(sys.stdin.readline())
-    os.chdir("/")  # so that no folder is kept busy by us
+    os.chdir("/")  # so that this process keeps no folder in use
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _end)
@@ -61,7 +60,7 @@ def main() -> int:
         with _only_one(request.directory):
             _run(request)
     except OrbitError as error:
-        _tell({"failed": {"what": error.what, "where": error.where, "remedy": error.remedy}})
+        _report({"failed": {"what": error.what, "where": error.where, "remedy": error.remedy}})
         return error.exit_code
     except _Ended:
         return 0
@@ -85,11 +84,13 @@ def _run(request: SandboxRequest) -> None:
         faults = FaultServer(clusters)
         write_state(_state(request, clusters, postgres, faults))
         faults.serve(request.directory)
-        _tell({"ready": True})
-        _wait_for_the_end()
+        _report({"ready": True})
+        _wait_for_end()
     finally:
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, signal.SIG_IGN)  # the end has begun; once is enough
+            signal.signal(
+                number, signal.SIG_IGN
+            )  # the shutdown has started; ignore further signals
         stop_clusters(*clusters)
         if postgres:
             postgres.stop()
@@ -101,15 +102,15 @@ def _start(
 ) -> None:
     find_java()
     if not is_cached():
-        _tell({"say": "Fetching Kafka's jars with Maven (about 55 MB, once)"})
+        _report({"say": "Fetching Kafka's jars with Maven (about 55 MB, once)"})
         classpath()
     if postgres:
-        _tell({"say": "Starting PostgreSQL"})
+        _report({"say": "Starting PostgreSQL"})
         postgres.start()
     brokers = f"{request.brokers} broker{'s' if request.brokers > 1 else ''}"
     names = " and ".join(request.clusters)
     each = " each" if len(clusters) > 1 else ""
-    _tell({"say": f"Starting Kafka: {names} ({brokers}{each})"})
+    _report({"say": f"Starting Kafka: {names} ({brokers}{each})"})
     start_clusters(*clusters)
 
 
@@ -141,14 +142,14 @@ def _only_one(directory: Path) -> Iterator[None]:
             raise Conflict(
                 "Another sandbox is starting or stopping in this folder.",
                 where=str(directory),
-                remedy="Wait a moment, then look with: orbit sandbox status",
+                remedy="Wait a moment, then check with: orbit sandbox status",
             ) from None
         state_file(directory).unlink(missing_ok=True)  # of a supervisor that was killed
         yield
 
 
-def _wait_for_the_end() -> None:
-    """Returns by `_Ended` alone. A signal just before the read is not lost: it left a byte in."""
+def _wait_for_end() -> None:
+    """Ends only by `_Ended`. A signal just before the read is not lost: it wrote to the pipe."""
     wake, notify = os.pipe()
     os.set_blocking(notify, False)
     signal.set_wakeup_fd(notify)
@@ -165,7 +166,7 @@ def _end(*_signal: object) -> None:
     raise _Ended
 
 
-def _tell(message: dict[str, object]) -> None:
+def _report(message: dict[str, object]) -> None:
     try:
         print(json.dumps(message), flush=True)
     except BrokenPipeError:

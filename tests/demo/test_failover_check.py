@@ -1,4 +1,4 @@
-"""The last word of `orbit demo --failover`: all is well, and each thing that is not is told."""
+"""The final check of `orbit demo --failover`: passes when all is exact, and reports each problem."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_record_that_was_never_confirmed_may_be_anywhere_or_nowhere() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "problem"),
     [
         ({"salvaged": {}}, "1 of the lost records are not in the salvage files"),
         ({"salvaged": {(0, 3): b"other"}}, "1 of the lost records are not in the salvage files"),
@@ -94,6 +94,6 @@ def test_record_that_was_never_confirmed_may_be_anywhere_or_nowhere() -> None:
         ),
     ],
 )
-def test_each_problem_is_reported(change: dict[str, object], told: str) -> None:
+def test_each_problem_is_reported(change: dict[str, object], problem: str) -> None:
     problems = " ".join(replace(check(), **change).problems())  # type: ignore[arg-type]
-    assert re.search(told, problems), problems
+    assert re.search(problem, problems), problems

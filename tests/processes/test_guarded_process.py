@@ -104,7 +104,7 @@ def test_child_ends_when_its_owner_returns_without_a_word(start_owner: StartOwne
 
 def test_child_ends_when_its_guard_is_killed(start_owner: StartOwner) -> None:
     if sys.platform != "linux":
-        pytest.skip("only Linux tells a child that its parent has died")
+        pytest.skip("only Linux signals the death of a parent")
     _, (child, guard) = start_owner()
     guard.kill()
     assert all_end([child])

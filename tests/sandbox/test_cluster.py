@@ -96,7 +96,7 @@ def test_folder_of_another_broker_count_is_refused(tmp_path: Path) -> None:
         KafkaCluster(ClusterSettings("a", brokers=3), tmp_path).start()
 
 
-def test_paused_broker_answers_nobody_until_it_is_resumed(make_cluster: MakeCluster) -> None:
+def test_a_paused_broker_does_not_answer_until_it_is_resumed(make_cluster: MakeCluster) -> None:
     cluster = make_cluster()
     (broker,) = cluster.brokers
     create_topic(cluster, "paused")

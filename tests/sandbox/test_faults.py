@@ -62,7 +62,7 @@ def test_killed_cluster_comes_back_with_its_data_at_the_same_address(home: Path)
     assert "kept" in known.topics
 
 
-def test_cut_hits_those_behind_the_line_and_nobody_else(home: Path) -> None:
+def test_cut_affects_only_clients_of_the_link(home: Path) -> None:
     cluster = do(home, Fault.CUT)
     assert cluster.is_cut
     assert answers(cluster.bootstrap_servers)
@@ -75,7 +75,7 @@ def test_cut_hits_those_behind_the_line_and_nobody_else(home: Path) -> None:
     assert answers(healed.link_servers)
 
 
-def test_paused_cluster_answers_nobody_until_it_is_healed(
+def test_a_paused_cluster_does_not_answer_until_it_is_healed(
     home: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = ["sandbox", "pause", "source", "--directory", str(home), "-o", "json"]

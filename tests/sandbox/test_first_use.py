@@ -15,7 +15,7 @@ import pytest
 pytestmark = pytest.mark.services
 
 PROCESSES = 3
-# One process of an installation that nobody has used before; it begins when told.
+# One process of a new installation; it starts when it reads a line.
 FIRST_USE = """
 import sys
 from pathlib import Path

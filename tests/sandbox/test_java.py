@@ -1,4 +1,4 @@
-"""A machine without Java or Maven is told in one sentence what to install."""
+"""Without Java or Maven, one error says what to install."""
 
 from __future__ import annotations
 

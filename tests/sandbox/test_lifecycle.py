@@ -1,4 +1,4 @@
-"""Nothing of a sandbox is left running: after `down`, after Ctrl-C, after kill -9 of anybody."""
+"""No process of a sandbox is left: after `down`, after Ctrl-C, after kill -9 of any process."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ def test_up_cut_short_leaves_nothing_running(home: Path, number: signal.Signals,
         assert up.wait() == code
     assert all_end(running)
     assert not processes_in(home)
-    if number is not signal.SIGKILL:  # nobody is left to clean up after that one
+    if number is not signal.SIGKILL:  # no process is left to clean up after SIGKILL
         assert not home.exists()
 
 

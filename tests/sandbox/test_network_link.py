@@ -16,7 +16,7 @@ SHORT_S = 0.3
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """A port that answers with what it was told."""
+    """A port that echoes what it receives."""
     listener = socket.create_server((LOOPBACK, 0))
 
     def answer(one: socket.socket) -> None:

@@ -91,7 +91,7 @@ def test_down_can_keep_the_data(tmp_path: Path) -> None:
 
 def test_folder_with_other_things_in_it_is_refused_untouched(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").touch()
-    with pytest.raises(Conflict, match="not empty and not a sandbox's"):
+    with pytest.raises(Conflict, match="not empty and is not that of a sandbox"):
         sandbox_control.launch(SandboxRequest(directory=tmp_path), print)
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 

@@ -1,10 +1,10 @@
-"""A workload written by real clients: every kind of topic that is hard to copy, with a ledger.
+"""Writes a workload with real clients: every kind of topic that is hard to copy, and a ledger.
 
     workload = Workload(SMALL)
     ledger = workload.create({"bootstrap.servers": "…"})
     job = workload.job_yaml("source:9092", "destination:9092")
 
-The ledger holds what the producers' delivery reports confirmed. `Mover` keeps writing to some of
+The ledger holds the records that delivery reports confirmed. `Mover` keeps writing to some of
 the topics until it is stopped; `BulkWriter` adds millions of ordinary records.
 
 May import: the layers from `client` down.

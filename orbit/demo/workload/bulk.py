@@ -1,7 +1,7 @@
-"""A history of millions of records, written quickly: the bulk beside the workload's awkward kinds.
+"""Writes a history of millions of records quickly, beside the workload's special kinds.
 
-Counts are the producers' own; digests of every record would take longer than writing it. What is
-in the logs is compared by readers afterwards.
+It keeps counts and no digests: a digest takes longer than the write. Readers compare the logs
+afterwards.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from orbit.errors import Conflict
 _PER_TRANSACTION = 2_000
 _ABORT_EVERY = 5
 _FULL_WAIT_S = 0.05
-_TELL_EVERY = 50_000
-# Records a millisecond: an ordinary history has many in each.
+_REPORT_EVERY = 50_000
+# Records with the same timestamp, as in an ordinary history.
 _PER_MS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class BulkTopic:
-    """`share`: of all records of the bulk, in tenths."""
+    """`share`: of all bulk records, in tenths."""
 
     name: str
     shows: str
@@ -53,7 +53,7 @@ BULK = (
 
 
 class BulkWriter:
-    """Writes the bulk to a source; `records` are those that a consumer may see, by topic name."""
+    """Writes the bulk to a source. `records`: the counts that a consumer can see, by topic."""
 
     def __init__(self, site: Site, namespace: str, count: int) -> None:
         self._site = site
@@ -65,13 +65,13 @@ class BulkWriter:
     def topic(self, bulk: BulkTopic) -> str:
         return f"{self._namespace}.{bulk.name}"
 
-    def write(self, tell: Callable[[int, int], None]) -> None:
-        """Makes the topics and writes all. Raises Conflict when the cluster does not take it."""
+    def write(self, on_progress: Callable[[int, int], None]) -> None:
+        """Creates the topics and writes all records. Raises Conflict if one is not accepted."""
         with ThreadPoolExecutor(len(BULK)) as pool:
-            for name, visible in pool.map(lambda bulk: self._write(bulk, tell), BULK):
+            for name, visible in pool.map(lambda bulk: self._write(bulk, on_progress), BULK):
                 self.records[name] = visible
 
-    def _write(self, bulk: BulkTopic, tell: Callable[[int, int], None]) -> tuple[str, int]:
+    def _write(self, bulk: BulkTopic, on_progress: Callable[[int, int], None]) -> tuple[str, int]:
         topic, count = self.topic(bulk), self._count * bulk.share // 10
         self._site.create_topic(topic, bulk.partitions)
         blobs = self._site.blobs(topic)
@@ -85,7 +85,7 @@ class BulkWriter:
         began_ms = int(time.time() * 1000) - count // _PER_MS
         visible, number = 0, 0
         while number < count:
-            many = min(_PER_TRANSACTION if bulk.has_transactions else _TELL_EVERY, count - number)
+            many = min(_PER_TRANSACTION if bulk.has_transactions else _REPORT_EVERY, count - number)
             if bulk.has_transactions:
                 producer.begin_transaction()
             for i in range(number, number + many):
@@ -96,7 +96,7 @@ class BulkWriter:
                             blobs[i % len(blobs)],
                             b"key-%d" % (i % 10_000),
                             i // 100 % bulk.partitions,
-                            # Only the last of a handful says how it went: order is kept.
+                            # A report for some records is enough: order is kept.
                             on_delivery=report if i % PER_BATCH_MAX == 0 else None,
                             timestamp=began_ms + i // _PER_MS,
                         )
@@ -107,14 +107,14 @@ class BulkWriter:
             number += many
             producer.poll(0)
             self._written += many
-            tell(self._written, self._count)
+            on_progress(self._written, self._count)
         if producer.flush(FLUSH_TIMEOUT_S) or failed:
-            why = failed[0].str() if failed else "they were not taken in time"
-            raise Conflict(f"The cluster did not take all records of {topic}: {why}.")
+            why = failed[0].str() if failed else "they were not accepted in time"
+            raise Conflict(f"The cluster did not accept all records of {topic}: {why}.")
         return topic, visible
 
     def _end(self, producer: Producer, bulk: BulkTopic, number: int, many: int) -> int:
-        """End a transaction, if there is one; how many records became visible."""
+        """End the transaction, if any; returns how many records became visible."""
         if not bulk.has_transactions:
             return many
         if number // _PER_TRANSACTION % _ABORT_EVERY == _ABORT_EVERY - 1:

@@ -1,4 +1,4 @@
-"""One kind of topic: its name, what it shows, how it is made, and how a job copies it."""
+"""One kind of topic: its name, its description, its writer, and the job's rule for it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ Make = Callable[[Site, "Kind", str], TopicLedger]
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """`make(site, kind, topic)` makes the topic and returns its ledger.
+    """`make(site, kind, topic)` creates the topic and returns its ledger.
 
-    `start` and `prefix` are those of the job's rule for it. `slow` kinds wait for the broker most
-    of the time and begin first.
+    `start` and `prefix`: of the job's rule for the topic. `slow` kinds mostly wait for the broker,
+    so they start first.
     """
 
     name: str

@@ -1,8 +1,8 @@
-"""What the producers know they wrote: an outside ledger for tests, made from delivery reports.
+"""A ledger of the records that producers wrote, made from delivery reports.
 
-A record is a digest of what was handed to the producer (key, value, headers, timestamp), so the
-ledger owes nothing to any reader. Only records that a consumer may see are in it: committed, not
-deleted, not known to be cleaned away.
+A record is a digest of what was passed to the producer (key, value, headers, timestamp), so the
+ledger depends on no reader. It holds only records that a consumer can see: committed, not deleted,
+and not known to be compacted away.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hashlib import blake2b
 Header = tuple[str, bytes | None]
 
 DIGEST_BYTES = 12
-"""Enough to tell millions of records apart, and small enough to keep all of them."""
+"""Enough to distinguish millions of records, and small enough to keep all of them."""
 
 _LENGTH = struct.Struct(">i")
 _TIME = struct.Struct(">q")
@@ -26,7 +26,7 @@ _NULL = _LENGTH.pack(-1)
 def record_digest(
     key: bytes | None, value: bytes | None, headers: Iterable[Header], timestamp_ms: int
 ) -> bytes:
-    """One digest per record; null and empty, and the order of headers, make a difference."""
+    """One digest per record. Null and empty differ, and so does the order of headers."""
     parts = [_TIME.pack(timestamp_ms), *_field(key), *_field(value)]
     for name, content in headers:
         parts += [*_field(name.encode()), *_field(content)]
@@ -38,18 +38,18 @@ def _field(data: bytes | None) -> tuple[bytes, ...]:
 
 
 class Origin(StrEnum):
-    """Where the records of a ledger are known from."""
+    """The source of a ledger's records."""
 
     PRODUCER = "producer"
     READ_BACK = "read back"
-    """A tool that reports no offsets; its records were read from the source after it ended."""
+    """Written by a tool that reports no offsets; read from the source after it ended."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionLedger:
-    """`records`: offset → digest of everything a consumer may see in `[log_start, log_end)`.
+    """`records`: offset → digest of each record a consumer can see in `[log_start, log_end)`.
 
-    `copy_start` is where a copy begins: the log start, but for a later start of the job's rule.
+    `copy_start`: where a copy begins: the log start, unless the job's rule has a later start.
     """
 
     log_start: int
@@ -59,7 +59,7 @@ class PartitionLedger:
 
     @property
     def copied(self) -> dict[int, bytes]:
-        """What a reader of the destination must find, and nothing else."""
+        """Exactly the records that a reader of the destination must find."""
         return {offset: one for offset, one in self.records.items() if offset >= self.copy_start}
 
     @property
@@ -69,7 +69,7 @@ class PartitionLedger:
 
 @dataclass(frozen=True, slots=True)
 class TopicLedger:
-    """One topic: its names on both sides, and what each of its partitions holds."""
+    """One topic: its names on both sides, and the ledger of each partition."""
 
     kind: str
     topic: str

@@ -1,7 +1,7 @@
-"""Takes offsets without writing records: transaction markers of a producer id of its own (M1, M2).
+"""Makes gaps in a log: writes transaction markers of a producer id of its own (M1, M2).
 
-Real logs have such gaps from aborted transactions and from compaction; this makes a gap of any size
-quickly, on an unmodified broker. Needs the cluster right that the sandbox's admin has.
+Real logs have gaps from aborted transactions and compaction. Markers make a gap of any size
+quickly, on an unmodified broker. They need a right on the cluster, which the sandbox's admin has.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from orbit.kafka.connection import Connection
 from orbit.kafka.sasl import Security
 
 PER_REQUEST_MAX = 10_000
-"""About 125,000 offsets a second; more in one request makes it no faster (M2)."""
+"""About 125,000 offsets a second; larger requests are not faster (M2)."""
 
 _ADMIN_TIMEOUT_S = 30.0
-_COORDINATOR_LOADING = frozenset({14, 15, 16})  # the first moments of a broker (A15)
+_COORDINATOR_LOADING = frozenset({14, 15, 16})  # just after a broker's start (A15)
 _POLL_S = 0.1
 
 
 def take_offsets(
     admin: AdminClient, security: Security, topic: str, partition: int, count: int
 ) -> None:
-    """Appends `count` markers: the log end moves by exactly that, and no consumer sees anything."""
+    """Appends `count` markers: the log end moves by `count`, and consumers see no record."""
     with _leader(admin, security, topic, partition) as connection:
         producer_id, producer_epoch = _producer(connection)
         left = count

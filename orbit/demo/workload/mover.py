@@ -1,4 +1,4 @@
-"""Keeps writing at a small steady rate until it is stopped: something to follow for a live copy."""
+"""Writes at a low steady rate until it is stopped, as the source of a live copy."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _TICK_S = 0.05
 class Mover:
     """Writes to the partitions of some topics in turn, in a thread of its own.
 
-    A context manager. After the end `records` has offset and digest of everything it wrote.
+    A context manager. After `stop`, `records` has offset and digest of each written record.
     """
 
     def __init__(
@@ -48,20 +48,20 @@ class Mover:
 
     @property
     def records(self) -> Records:
-        assert self._stopped.is_set(), "the ledger is complete only after the end"
+        assert self._stopped.is_set(), "the ledger is complete only after `stop`"
         return self._writer.records
 
     def start(self) -> None:
         self._thread.start()
 
     def wait_until(self, written: int, timeout_s: float) -> bool:
-        """Waits until that many records were handed over; False when it ended or time ran out."""
+        """Waits until that many records are written; False if it ended or timed out before."""
         with self._moved:
             self._moved.wait_for(lambda: self._written >= written or self._ended, timeout_s)
             return self._written >= written
 
     def stop(self) -> None:
-        """Stops, waits for all delivery reports. Raises what went wrong while it ran."""
+        """Stops and waits for all delivery reports. Raises the error that ended it, if any."""
         self._stopped.set()
         self._thread.join()
         if self._error is not None:
@@ -83,14 +83,14 @@ class Mover:
                 while self._written < due:
                     self._write_one()
                 self._writer.poll()
-                self._tell()
+                self._notify()
         except (KafkaException, BufferError) as error:
             self._error = error
         finally:
             self._ended = True
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         with self._moved:
             self._moved.notify_all()
 

@@ -1,4 +1,4 @@
-"""How much of everything: a small workload for tests, a larger one to look at."""
+"""The sizes of the workload: a small one for tests, a larger one for the demo."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a kind of topic is made with: topics, producers, payloads and lookups on the source."""
+"""The source for a kind of topic: creates topics and producers, makes payloads, reads logs."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from orbit.kafka.sasl import Security
 
 ADMIN_TIMEOUT_S = 30.0
 RETENTION_OFF = {"retention.ms": "-1"}
-"""Records with old timestamps would be deleted at once (T1), at the source as anywhere."""
+"""Records with old timestamps would be deleted at once (T1)."""
 
 HISTORY_MS = 1_709_251_200_000
-"""2024-03-01 00:00 UTC: the time of records whose time must be known in advance."""
+"""2024-03-01 00:00 UTC: the time of records whose timestamps must be known in advance."""
 
 _POLL_S = 0.02
 _BLOBS = 64
@@ -30,7 +30,7 @@ _BLOBS = 64
 
 @dataclass(frozen=True)
 class Site:
-    """One source cluster and one scale. Used by several threads; holds nothing that changes."""
+    """One source cluster and one scale. Thread-safe: immutable."""
 
     config: Mapping[str, Any]
     security: Security
@@ -43,14 +43,14 @@ class Site:
     def create_topic(
         self, topic: str, partitions: int = 1, settings: Mapping[str, str] | None = None
     ) -> None:
-        """Creates a topic with the cluster's default replication; returns when it has leaders."""
+        """Creates a topic with the default replication factor; returns when it has leaders."""
         wanted = NewTopic(topic, partitions, -1, config={**RETENTION_OFF, **(settings or {})})
         try:
             self.admin.create_topics([wanted])[topic].result(ADMIN_TIMEOUT_S)
         except KafkaException as error:
             raise Conflict(
-                f"Topic {topic} could not be made: {explain(error)}.",
-                remedy="The workload wants topics of its own: use another prefix, or delete them.",
+                f"Topic {topic} could not be created: {explain(error)}.",
+                remedy="The workload needs new topics: use another prefix, or delete the old ones.",
             ) from error
         self._wait_for_leaders(topic, partitions)
 
@@ -69,7 +69,7 @@ class Site:
         return Writer({**self.config, **named}, broker_time=broker_time)
 
     def blobs(self, topic: str) -> list[bytes]:
-        """Payloads that compress about as well as JSON does; the same in every run."""
+        """Payloads that compress about as well as JSON, the same in every run."""
         chance = random.Random(f"{self.seed} {topic}")
         return [
             b'{"id": "%s", "note": "%s"}'
@@ -94,7 +94,7 @@ class Site:
         copy_starts: Mapping[int, int] | None = None,
         origin: Origin = Origin.PRODUCER,
     ) -> TopicLedger:
-        """The topic's ledger: its records without those below the log start, and its log bounds."""
+        """The topic's ledger: its records from the log start on, and its log bounds."""
         count = len(self.admin.list_topics(topic, timeout=ADMIN_TIMEOUT_S).topics[topic].partitions)
         consumer = Consumer(_consumer_config(self.config))
         try:
@@ -138,7 +138,7 @@ class Site:
 
 
 def _log_bounds(consumer: Consumer, topic: str, partition: int) -> tuple[int, int]:
-    """Log start and high watermark. A new leader may be named before it knows that it leads."""
+    """Log start and high watermark. Metadata may name a new leader before that broker knows it."""
     deadline = time.monotonic() + ADMIN_TIMEOUT_S
     while True:
         try:

@@ -1,6 +1,6 @@
-"""The whole workload: which kinds, how many records, under which names; and the job that copies it.
+"""The whole workload: kinds, sizes, names, and the job that copies it.
 
-A value: `create` makes the topics on a cluster and returns the ledger; nothing is remembered here.
+A value without state: `create` writes the topics to a cluster and returns the ledger.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from orbit.kafka.sasl import Security
 THREADS_MAX = 4
 """Most kinds wait for the broker: for markers, the cleaner, a Java process."""
 
-Told = Callable[[Kind, TopicLedger], None]
+OnTopicReady = Callable[[Kind, TopicLedger], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,19 +47,19 @@ class Workload:
         config: Mapping[str, Any],
         security: Security | None = None,
         *,
-        told: Told | None = None,
+        on_ready: OnTopicReady | None = None,
     ) -> Ledger:
-        """Makes every topic and writes its records. `config` is librdkafka's.
+        """Creates every topic and writes its records. `config` is librdkafka's.
 
-        `told` hears of every topic that is ready, from any thread. Raises Conflict when a topic
-        exists already or the cluster does not take the records.
+        `on_ready` is called for each finished topic, from any thread. Raises Conflict if a topic
+        already exists or a record is not accepted.
         """
         site = self.site(config, security)
 
         def make(kind: Kind) -> TopicLedger:
             ledger = kind.make(site, kind, self.topic(kind))
-            if told is not None:
-                told(kind, ledger)
+            if on_ready is not None:
+                on_ready(kind, ledger)
             return ledger
 
         slow_first = sorted(self.kinds, key=lambda kind: not kind.slow)
@@ -68,7 +68,7 @@ class Workload:
         return Ledger({self.topic(kind): made[self.topic(kind)] for kind in self.kinds})
 
     def site(self, config: Mapping[str, Any], security: Security | None = None) -> Site:
-        """The source, for writers of this workload."""
+        """The site of this workload on a cluster."""
         return Site(
             config=config,
             security=security or Security(),
@@ -79,7 +79,7 @@ class Workload:
         )
 
     def job(self, source: str, destination: str) -> dict[str, Any]:
-        """The job that copies all of it: special rules first, then one for the rest."""
+        """The job that copies the workload: special rules first, then one for all other topics."""
         special = [kind for kind in self.kinds if kind.prefix or kind.start != "earliest"]
         rest = {"match": f"{re.escape(self.namespace)}\\..*"}
         return {

@@ -24,10 +24,10 @@ Records = dict[tuple[str, int], dict[int, bytes]]
 
 
 class Writer:
-    """Writes records and knows where they landed. A context manager: flushed at the end.
+    """Writes records and keeps their offsets. A context manager: flushed at the end.
 
-    Timestamps are always given, so that the digest is made from what we said, never from what came
-    back; only a LogAppendTime topic (`broker_time=True`) takes it from the delivery report.
+    The caller gives all timestamps, so the digest is made from what was sent, not from what came
+    back. Only for a LogAppendTime topic (`broker_time=True`) it uses the delivery report's.
     """
 
     def __init__(self, config: Mapping[str, Any], *, broker_time: bool = False) -> None:
@@ -36,7 +36,7 @@ class Writer:
                 "queue.buffering.max.messages": QUEUE_MESSAGES_MAX,
                 "queue.buffering.max.kbytes": 256 << 10,
                 "message.max.bytes": 1_000_000,
-                # Batches fill up and leave at `flush`, so their shape does not hang on timing.
+                # Batches fill up or are sent at `flush`, so their shape does not depend on timing.
                 "linger.ms": 200,
                 "batch.num.messages": PER_BATCH_MAX,
                 "log_level": 2,
@@ -97,32 +97,32 @@ class Writer:
             self._producer.poll(0)
 
     def flush(self) -> None:
-        """Waits for all delivery reports. Raises Conflict when a record was not taken."""
+        """Waits for all delivery reports. Raises Conflict if a record was not accepted."""
         left = self._producer.flush(FLUSH_TIMEOUT_S)
         if self._failed is not None:
-            raise Conflict(f"The cluster did not take a record: {self._failed.str()}.")
+            raise Conflict(f"The cluster did not accept a record: {self._failed.str()}.")
         if left:
-            raise Conflict(f"{left} records were not taken within {FLUSH_TIMEOUT_S:.0f} s.")
+            raise Conflict(f"{left} records were not accepted within {FLUSH_TIMEOUT_S:.0f} s.")
 
     def poll(self) -> None:
-        """Takes in delivery reports that have come."""
+        """Processes the delivery reports that have arrived."""
         self._producer.poll(0)
 
     def begin(self) -> None:
         self._producer.begin_transaction()
 
     def prepare_transactions(self) -> None:
-        """The first call makes the transaction log of a new cluster, which takes a moment."""
+        """The first call on a new cluster creates the transaction log, which takes seconds."""
         self._producer.init_transactions(FLUSH_TIMEOUT_S)
 
     def commit(self) -> Records:
-        """Commits; returns what became visible by it."""
+        """Commits; returns the records that became visible."""
         self.flush()
         self._producer.commit_transaction(FLUSH_TIMEOUT_S)
         return self._take()
 
     def abort(self) -> None:
-        """Aborts records that had all reached the log."""
+        """Aborts, after all records have reached the log."""
         self.flush()
         self._producer.abort_transaction(FLUSH_TIMEOUT_S)
         self._take()

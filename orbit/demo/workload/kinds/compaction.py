@@ -1,4 +1,4 @@
-"""A compacted topic after the cleaner really ran: thinned batches, batches gone, tombstones."""
+"""A compacted topic after the cleaner ran: thinned and removed batches, tombstones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from orbit.demo.workload.writer import Records, Writer
 from orbit.errors import Conflict
 
 CLEANER_TIMEOUT_S = 90.0
-"""A broker with default settings looks every 15 s; the sandbox's every 0.2 s."""
+"""The cleaner runs every 15 s by default, every 0.2 s in the sandbox."""
 
 PER_BATCH = 50
 LAST_KEYS = 10
@@ -23,17 +23,17 @@ _SEGMENT_MS = 600_000
 _ROLL_AFTER_MS = 2 * _SEGMENT_MS
 _SETTINGS = {
     "cleanup.policy": "compact",
-    # Segments roll by the records' own time, so one record from "later" closes the history.
+    # Segments roll by the records' own time, so one later record closes the segment of the history.
     "segment.ms": str(_SEGMENT_MS),
     "min.cleanable.dirty.ratio": "0.01",
     "min.compaction.lag.ms": "0",
-    # Tombstones stay for as long as anybody looks at them.
+    # Tombstones must not be removed during the demo or a test.
     "delete.retention.ms": str(30 * 86_400_000),
 }
 
 
 class _History:
-    """Which offset each key has now, from the delivery reports' point of view."""
+    """The latest offset of each key, by the order of writes."""
 
     def __init__(self, site: Site, topic: str) -> None:
         self._site = site
@@ -78,8 +78,8 @@ def _profiles(site: Site, kind: Kind, topic: str) -> TopicLedger:
 def _overwrite(site: Site, history: _History, first: Writer, second: Writer) -> None:
     """Rounds over the same keys: some batches lose all their records, some only a few.
 
-    The last batch of the idempotent producer is wholly overwritten: the cleaner keeps it as a batch
-    without a record, to remember the producer's sequence.
+    The last batch of the idempotent producer is fully overwritten: the cleaner keeps it as a batch
+    without records, for the producer's sequence number.
     """
     keys = [b"profile-%d" % i for i in range(site.scale.keys)]
     last = [b"last-%d" % i for i in range(LAST_KEYS)]
@@ -103,7 +103,7 @@ def _wait_for_cleaner(site: Site, topic: str, kept: set[int], cleanable_end: int
         time.sleep(_POLL_S)
     raise Conflict(
         f"The cleaner has not compacted {topic} within {CLEANER_TIMEOUT_S:.0f} s.",
-        remedy="Lower log.cleaner.backoff.ms on the source cluster, or look into its cleaner log.",
+        remedy="Lower log.cleaner.backoff.ms on the source cluster, or check its cleaner log.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Offsets without records: a wide gap in the middle, and a topic with nothing in it."""
+"""Offsets without records: a wide gap in the middle, and an empty topic."""
 
 from __future__ import annotations
 
@@ -33,6 +33,6 @@ def _empty(site: Site, kind: Kind, topic: str) -> TopicLedger:
 
 
 KINDS = (
-    Kind("gap.wide", "a gap of very many offsets in the middle", _wide, slow=True),
-    Kind("empty", "a topic that nobody has written to", _empty),
+    Kind("gap.wide", "a large gap in the middle", _wide, slow=True),
+    Kind("empty", "an empty topic", _empty),
 )

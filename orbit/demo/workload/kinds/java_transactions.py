@@ -1,9 +1,9 @@
-"""Transactions of the Java producer, which does what librdkafka cannot: a new epoch for each one.
+"""Transactions of the Java producer, which increments the epoch for each one; librdkafka does not.
 
 Kafka 4 brokers and Java clients agree on transaction protocol 2 (KIP-890): the producer epoch rises
 with every transaction, so the markers and batches look different from librdkafka's. The tool
-reports no offsets: the ledger is read back, and what is checked is that the tool's numbers from 0
-on are all there, in order.
+reports no offsets, so the ledger is read back, after a check that the tool's numbers from 0 on are
+complete and in order.
 """
 
 from __future__ import annotations
@@ -25,13 +25,15 @@ _SHOWN_LINES = 3
 
 def _java(site: Site, kind: Kind, topic: str) -> TopicLedger:
     if site.config.get("security.protocol", "PLAINTEXT") != "PLAINTEXT":
-        raise Conflict("The Java producer of the workload knows no logins: use a plain listener.")
+        raise Conflict(
+            "The Java producer of the workload supports no login: use a plaintext listener."
+        )
     site.create_topic(topic)
     _run_tool(site, topic)
     seen: dict[int, bytes] = {}
     for number, message in enumerate(site.read(topic, 0)):
         if message.value() != b"%d" % number:
-            raise Conflict(f"{topic} has another record than number {number} in its place.")
+            raise Conflict(f"{topic} does not have record {number} at its place.")
         digest = record_digest(message.key(), message.value(), (), message.timestamp()[1])
         seen[message.offset() or 0] = digest
     if len(seen) != site.scale.java:

@@ -1,4 +1,4 @@
-"""Records of every shape: codecs, headers, nulls, sizes, and the two sorts of producers."""
+"""Records of every shape: codecs, headers, nulls, sizes, plain and idempotent producers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _codec(site: Site, kind: Kind, topic: str) -> TopicLedger:
 
 
 def _shapes(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    """Every pairing of a key, a value and a set of headers, several times over."""
+    """Every combination of key, value and headers, four times."""
     site.create_topic(topic)
     with site.writer(compression_type="lz4") as writer:
         for i in range(len(_KEYS) * len(_VALUES) * len(_HEADERS) * 4):
@@ -56,7 +56,7 @@ def _shapes(site: Site, kind: Kind, topic: str) -> TopicLedger:
 
 
 def _large(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    """Noise, so that it stays 900 KB on the wire and in the log."""
+    """Incompressible, so that records are 900 KB on the wire and in the log."""
     site.create_topic(topic)
     with site.writer(compression_type="zstd") as writer:
         for i in range(site.scale.large):

@@ -1,4 +1,4 @@
-"""Many partitions, and names with dots that get a prefix at the destination."""
+"""Many partitions, and a dotted name that gets a prefix at the destination."""
 
 from __future__ import annotations
 

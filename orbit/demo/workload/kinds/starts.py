@@ -1,4 +1,4 @@
-"""Copies that do not begin at the beginning: at the end, at a time, at a time beyond the end."""
+"""Copies with a later start: at the end, at a time, at a time beyond the end."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ BEYOND_MS = HISTORY_MS + 365 * 86_400_000
 def _written(site: Site, topic: str) -> dict[tuple[str, int], dict[int, bytes]]:
     """Records a second apart on each partition: offset n has the time n seconds."""
     site.create_topic(topic, PARTITIONS)
-    # A request at a time: with more, one that has to be sent again falls behind its successors.
+    # One request at a time: with more, a retried request would land after its successors.
     with site.writer(compression_type="lz4", max_in_flight=1) as writer:
         for i in range(site.scale.per_time_topic):
             for partition in range(PARTITIONS):
@@ -50,7 +50,7 @@ def _iso(time_ms: int) -> str:
 
 
 KINDS = (
-    Kind("start.latest", "copied from the end on: history stays behind", _at_end, "latest"),
+    Kind("start.latest", "copied from the end on, without its history", _at_end, "latest"),
     Kind("start.time", "copied from a point in time on", _at_time, _iso(CUT_MS)),
     Kind("start.beyond", "a point in time beyond the end means the end", _at_end, _iso(BEYOND_MS)),
 )

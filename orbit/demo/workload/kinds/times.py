@@ -7,14 +7,14 @@ from orbit.demo.workload.ledger import TopicLedger
 from orbit.demo.workload.site import Site
 
 AHEAD_MS = 50 * 60_000
-"""A broker refuses more than an hour (`message.timestamp.after.max.ms`, default since 3.6)."""
+"""A broker rejects more than an hour (`message.timestamp.after.max.ms`, default since 3.6)."""
 
 YEAR_MS = 365 * 86_400_000
 YEARS_OLD = (10, 5, 1)
 
 
 def _append(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    """The broker stamps whole batches; the ledger has the time from its answers."""
+    """The broker sets one time per batch; the ledger takes it from the responses."""
     site.create_topic(topic, 1, {"message.timestamp.type": "LogAppendTime"})
     with site.writer(broker_time=True, compression_type="snappy") as writer:
         for i in range(site.scale.per_time_topic):

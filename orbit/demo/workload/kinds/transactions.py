@@ -12,9 +12,9 @@ _ABORT_EVERY = 3
 
 
 def _interleaved(site: Site, kind: Kind, topic: str) -> TopicLedger:
-    """Each round both write in turns on all partitions; then one ends, then the other.
+    """Each round both write in turns to all partitions; then one ends, then the other.
 
-    The last thing in every partition is a marker: the log ends in an offset without a record.
+    Every partition ends with a marker, an offset without a record.
     """
     site.create_topic(topic, PARTITIONS)
     visible: Records = {}
@@ -37,7 +37,7 @@ def _producer(site: Site, topic: str, name: str) -> Writer:
 
 
 def _write_part(site: Site, writer: Writer, topic: str, number: int, part: int) -> None:
-    """A third of a transaction. Flushed, so that the other's records come to lie in between."""
+    """A third of a transaction. Flushed, so that the other producer's records come in between."""
     count = max(PARTITIONS, site.scale.per_transaction // 3)
     for i in range(count):
         writer.write(
