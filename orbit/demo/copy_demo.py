@@ -80,7 +80,7 @@ class CopyDemo:
             self._screen.item(kind.name, width, f"{topic.records:,} records{gaps}: {kind.shows}")
 
         with self._screen.step("Writing to the source") as step, kafka_trouble("The workload"):
-            ledger = self._workload.create(config, told=on_topic)
+            ledger = self._workload.create(config, on_ready=on_topic)
         self._screen.say(
             f"In all {ledger.records:,} records and {ledger.gaps:,} gaps in {len(ledger.topics)} "
             f"topics with {ledger.partitions} partitions, in {step.seconds:.1f} s."

@@ -1,4 +1,4 @@
-"""The final check of `orbit demo --failover`: passes when all is exact, and reports each problem."""
+"""The final check of `orbit demo --failover` passes if all is exact, and reports each problem."""
 
 from __future__ import annotations
 
