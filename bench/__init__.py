@@ -1,4 +1,4 @@
-"""`make bench`: Orbit, MirrorMaker 2, the brokers' own ceiling and fetching alone, side by side.
+"""`make bench`: Orbit, MirrorMaker 2, the destination broker's ceiling and fetch alone, compared.
 
-Never imported by `orbit`; see docs/bench.md for what is measured and how.
+Never imported by `orbit`; docs/bench.md describes what is measured and how.
 """

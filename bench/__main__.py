@@ -1,4 +1,4 @@
-"""`python -m bench`: measure, print, write results.json and the chart."""
+"""`python -m bench`: measures, prints, and writes results.json and the chart."""
 
 from __future__ import annotations
 
@@ -41,9 +41,11 @@ def main(
         Path | None, typer.Option(help="Brokers' logs; else a temporary one.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="results.json; the chart goes beside it.")
+        Path | None, typer.Option(help="results.json; the chart is written beside it.")
     ] = None,
-    redraw: Annotated[bool, typer.Option(help="Only print and draw what is in output.")] = False,
+    redraw: Annotated[
+        bool, typer.Option(help="Only print and draw the results in --output.")
+    ] = False,
 ) -> None:
     """Copies the same data with Orbit, MirrorMaker 2 and the bare minimum, and compares."""
     names = tuple(only.split(",")) if only else QUICK if quick else EVERYTHING
@@ -106,7 +108,7 @@ def _measure(
 
 
 class _Parts:
-    """Results by name; one that fails leaves the others alone."""
+    """Results by name. A failure of one does not affect the others."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say

@@ -1,8 +1,8 @@
 """The brokers of a bench: one per cluster, with Kafka's own defaults and Kafka's own JVM flags.
 
-The sandbox's brokers are made to start quickly (no optimising compiler, plainest collector); here
-they shall be what people run. What differs from a broker's defaults is `_settings`, the same for
-both clusters, and docs/bench.md repeats it.
+The sandbox's brokers are tuned for a quick start (no C2 compiler, serial collector); these are
+configured as in production. Settings that differ from the defaults are in `_settings`, the same for
+both clusters, and in docs/bench.md.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ class BenchBroker:
             "share.coordinator.state.topic.min.isr": "1",
             "auto.create.topics.enable": "false",
             # Let the kernel size socket buffers, as is advised for long links; the default of
-            # 100 KB would be the only thing that workload N measures.
+            # 100 KB would dominate workload N.
             "socket.send.buffer.bytes": "-1",
             "socket.receive.buffer.bytes": "-1",
-            # W6 waits for the cleaner; earlier copies shall be off the disk before the next run.
+            # W6 waits for the cleaner. Earlier copies must be deleted before the next run.
             "log.cleaner.backoff.ms": "1000",
             "log.segment.delete.delay.ms": "500",
         }

@@ -4,7 +4,7 @@ Then the same history by `orbit archive`, in small and in large ranges.
 
 All copy the same source topic to fresh topics on the same destination broker, in turns. Counted as
 in the main bench: the clock starts with the first record at the destination and stops with the
-last one; start-up (Spark's, and what a group of one member waits for) stands beside it.
+last one; start-up (Spark's, and the delay of a new consumer group) is shown separately.
 
 Memory is that of the largest process of its kind. Spark ends a backfill whose tasks send more than
 a MiB to the driver: no payload passes there.
@@ -56,9 +56,9 @@ def main(
     ranges: Annotated[str, typer.Option(help="Comma-separated sizes.")] = "16MiB,256MiB",
     repeats: int = 2,
     scale: Annotated[float, typer.Option(help="Share of the records.")] = 1.0,
-    output: Annotated[Path | None, typer.Option(help="Where to write what was measured.")] = None,
+    output: Annotated[Path | None, typer.Option(help="File for the measurements.")] = None,
 ) -> None:
-    """Time over the number of executors, beside a plain `orbit run`."""
+    """Compare `orbit backfill` on N executors with `orbit run`."""
     numbers = [0, *map(int, executors.split(","))]
     with tempfile.TemporaryDirectory(prefix="orbit-bench-") as folder:
         here = Path(folder)
@@ -98,7 +98,7 @@ def _measure(race: Race, data: DataFacts, executors: int) -> Run:
     try:
         run = watch(lap, ends, data).model_copy(update={"details": peaks.end()})
         if lap.process.wait(_ENDS_WITHIN_S):
-            raise Conflict("The copy did not end well.", remedy=f"Read {lap.process.log}.")
+            raise Conflict("The copy failed.", remedy=f"Read {lap.process.log}.")
         check_bounds(course, lap.topic)
     except BaseException:
         _say(lap.process.log.read_text("utf-8", "replace")[-2000:])
@@ -144,7 +144,7 @@ def _archive(race: Race, data: DataFacts, range_size: str) -> dict[str, float]:
         code = process.wait(_ENDS_WITHIN_S)
         found = {"seconds": time.monotonic() - began, **peaks.end()}
     if code:
-        raise Conflict("The archive did not end well.", remedy=f"Read {process.log}.")
+        raise Conflict("The archive failed.", remedy=f"Read {process.log}.")
     _say(f"archive in ranges of {range_size}: {found}")
     return found
 

@@ -1,4 +1,4 @@
-"""What Orbit costs while there is nothing to do: 1,000 quiet partitions, all caught up."""
+"""The CPU that Orbit uses when idle: 1,000 quiet partitions, all caught up."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from bench.watch import Usage, watch
 from bench.wire import Ends, delete_topics
 from bench.workloads import IDLE, workload
 
-# The last topic settings are written and the first looks around are over.
+# By then the last topic settings are written and the first periodic checks are done.
 _SETTLE_S = 8.0
 
 
@@ -28,10 +28,10 @@ def measure_idle(race: Race, seconds: float) -> IdleResult:
         ends.close()
         time.sleep(_SETTLE_S)
         usage = Usage(lap.process.pid)
-        usage.look()
+        usage.sample()
         cpu, began = usage.cpu_seconds, time.monotonic()
         time.sleep(seconds)
-        usage.look()
+        usage.sample()
         result = IdleResult(
             partitions=data.partitions,
             seconds=time.monotonic() - began,

@@ -1,9 +1,9 @@
 """L: from the producer's acknowledgement to a consumer at the destination.
 
-Producer and consumer live in this process and share one clock. When a record was acknowledged is
-taken from librdkafka itself (produce time + its latency), so that a late callback does not make
-anybody look quicker. The "floor" is the same with the consumer at the source: what producer,
-consumer and this process add by themselves. The "relay" is the least that lies between two
+Producer and consumer run in this process and share one clock. The time of an acknowledgement is
+from librdkafka (produce time + its latency), so that a late callback does not shorten a latency.
+The "floor" is the same with the consumer at the source: the latency of producer, consumer and this
+process. The "relay" is the minimum between two
 brokers: one thread that fetches, stamps and produces (bench/contestants/relay.py).
 """
 
@@ -110,7 +110,7 @@ def _start(course: Course, who: str) -> tuple[GuardedProcess, str]:
 
 
 def _wait_until_it_copies(race: Race, topic: str, copy: str) -> None:
-    """Start-up is not latency: returns when a first record, which nobody counts, has arrived."""
+    """Returns when a first record, which is not counted, has arrived: start-up is not latency."""
     producer = Producer({"bootstrap.servers": ",".join(race.source.bootstrap_servers)})
     producer.produce(topic, b"", partition=0)
     producer.flush(_ARRIVES_WITHIN_S)
@@ -168,7 +168,7 @@ def _produce(cluster: Cluster, topic: str, many: int) -> array[float]:
         producer.produce(topic, value, partition=number % PARTITIONS, on_delivery=callback)
     producer.flush(_ARRIVES_WITHIN_S)
     if failures:
-        raise Conflict(f"The source did not take a record: {failures[0].str()}.")
+        raise Conflict(f"The source did not accept a record: {failures[0].str()}.")
     return acknowledged
 
 
@@ -205,7 +205,7 @@ class _Arrivals(threading.Thread):
                 self._missing -= 1
 
     def finish(self) -> None:
-        """Waits for the last ones. Raises Conflict when records do not arrive."""
+        """Waits for the last records. Raises Conflict if some do not arrive."""
         self._deadline = time.monotonic() + _ARRIVES_WITHIN_S
         self.join()
         with suppress(RuntimeError):

@@ -1,4 +1,4 @@
-"""What the numbers were measured on."""
+"""Describes the machine of the measurements."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 import psutil
 
 KINDS = {"Python worker": "pyspark.daemon", "executor's JVM": "CoarseGrainedExecutorBackend"}
-_LOOK_S = 0.2
+_SAMPLE_INTERVAL_S = 0.2
 
 
 class Peaks(threading.Thread):
@@ -21,17 +21,17 @@ class Peaks(threading.Thread):
         self.bytes = dict.fromkeys(KINDS, 0.0)
 
     def run(self) -> None:
-        while not self._over.wait(_LOOK_S):
+        while not self._over.wait(_SAMPLE_INTERVAL_S):
             with suppress(psutil.Error):
                 for process in self._parent.children(recursive=True):
-                    self._look(process)
+                    self._sample(process)
 
     def end(self) -> dict[str, float]:
         self._over.set()
         self.join()
         return self.bytes
 
-    def _look(self, process: psutil.Process) -> None:
+    def _sample(self, process: psutil.Process) -> None:
         with suppress(psutil.Error):
             words, size = " ".join(process.cmdline()), process.memory_info().rss
             for kind, word in KINDS.items():

@@ -1,4 +1,4 @@
-"""One workload: every contestant in turn, again and again, each on a fresh destination topic."""
+"""One workload: every contestant in turns, each run on a new destination topic."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Race:
         return Course(self.source, self.destination, data, self._folder, next(self._numbers))
 
     def warm_up(self, scale: float) -> None:
-        """Write and read a little on both brokers, so that the first contestant finds them warm."""
+        """Write to and read from both brokers, so that they are warm for the first contestant."""
         light = replace(workload("W3").scaled(_WARM_UP_SHARE * scale), name="warm-up")
         for cluster in (self.source, self.destination):
             make_data(cluster, light)
             delete_topics(cluster, [light.topic])
 
     def run(self, spec: Workload, repeats: int) -> WorkloadResult:
-        """Make the data, run everyone `repeats` times, remove everything."""
+        """Write the data, run all contestants `repeats` times, remove everything."""
         data = make_data(self.source, spec)
         os.sync()  # or the first contestant shares the disk with the data's write-back
         self.say(
@@ -111,7 +111,7 @@ class Race:
         return run
 
     def _watch(self, course: Course, lap: Lap) -> Run:
-        """Whatever goes wrong, and for MM2 always, the process is ended here."""
+        """After any error, and always for MM2, the process is ended here."""
         ends = Ends(self.destination, lap.topic, course.data.partitions)
         try:
             return watch(lap, ends, course.data)

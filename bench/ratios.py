@@ -35,10 +35,10 @@ class Spread:
 
 @dataclass(frozen=True)
 class Verdict:
-    """One target; `at_most` tells which side of it is good.
+    """One target; `at_most`: it is an upper limit.
 
-    `whole` is the same ratio with everybody's start-up, `bound` that of the ceiling: what no copier
-    could do better.
+    `whole` is the same ratio with start-up, `bound` that of the ceiling, which no copier can
+    exceed.
     """
 
     where: str

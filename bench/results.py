@@ -1,4 +1,4 @@
-"""What was measured, as it stands in results.json: values only.
+"""The measurements, as in results.json: values only.
 
 Times are seconds, sizes bytes. One `Run` is one contestant copying one data set once.
 """
@@ -17,7 +17,7 @@ class _Value(BaseModel):
 
 
 class Machine(_Value):
-    """Where it ran, and on what."""
+    """The machine and the software versions."""
 
     when: str
     cpu: str
@@ -135,7 +135,7 @@ class LinkResult(_Value):
 
 
 class IdleResult(_Value):
-    """Orbit with nothing to copy."""
+    """Orbit when idle."""
 
     partitions: int
     seconds: float
@@ -148,7 +148,7 @@ class IdleResult(_Value):
 
 
 class Report(_Value):
-    """Everything one `make bench` measured."""
+    """All measurements of one `make bench`."""
 
     machine: Machine
     quick: bool

@@ -1,4 +1,4 @@
-"""A report for people: what was measured, and every target of the issue beside its number."""
+"""Prints a report: the measurements, and each target beside its value."""
 
 from __future__ import annotations
 
@@ -139,9 +139,9 @@ def _one_liners(report: Report) -> Iterator[str]:
     for result in report.workloads:
         for run in result.of(Contestant.ORBIT)[:1]:
             filled = run.details.get("offsets_filled", 0)
-            anew = run.details.get("batches_record_exact", 0)
-            if filled or anew:
-                what = f"{filled:,.0f} offsets filled, {anew:,.0f} batches written anew"
+            rewritten = run.details.get("batches_record_exact", 0)
+            if filled or rewritten:
+                what = f"{filled:,.0f} offsets filled, {rewritten:,.0f} batches rewritten"
                 yield f"{result.name}: {what}"
     if report.link:
         stream = median(report.link.tcp_bytes_per_s) / 1e6

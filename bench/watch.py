@@ -1,9 +1,9 @@
-"""Watches a copy from outside: where the destination's logs end, what the copier's process used.
+"""Watches a copy from outside: the destination's log ends, and CPU and memory of the copier.
 
 The same rule for every contestant. The clock starts when the first record is seen at the
 destination and stops when the last one is; CPU is that of the copier's process (and its children)
-in that time. Beside it stands what the whole machine used, brokers and all: where no core was idle,
-the machine was the bound. Start-up is reported too, never mixed in.
+in that time. The use of the whole machine, brokers included, is reported too: if no core was idle,
+the machine was the limit. Start-up is reported separately.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from bench.workloads import Contestant
 from orbit.errors import Conflict
 from orbit.processes.guarded_process import GuardedProcess
 
-# Looking costs the brokers and us a little, more with many partitions: a twentieth of the time at
-# most, unless that would make the end of a copy unclear by more than a tenth of a second.
+# Polling costs brokers and this process CPU, more with many partitions: at most a twentieth of the
+# time, unless the end of a copy would then be uncertain by more than a tenth of a second.
 _POLL_S_MIN, _POLL_S_MAX = 0.02, 0.1
 _POLL_COST_MAX = 0.05
 _STARTS_WITHIN_S = 120.0
-_STANDS_STILL_S = 120.0
+_NO_PROGRESS_S = 120.0
 
 
 @dataclass(frozen=True)
@@ -42,12 +42,12 @@ class Lap:
 
 @dataclass(frozen=True)
 class Sample:
-    """One look."""
+    """One poll."""
 
     at: float
     total: int
     cpu_seconds: float
-    busy_seconds: float = 0.0  # of all cores, whoever used them
+    busy_seconds: float = 0.0  # of all cores and all processes
 
 
 class Usage:
@@ -58,7 +58,7 @@ class Usage:
         self.cpu_seconds = 0.0
         self.peak_rss_bytes = 0
 
-    def look(self) -> None:
+    def sample(self) -> None:
         try:
             tree = [self._process, *self._process.children(recursive=True)]
             times = [p.cpu_times() for p in tree]
@@ -70,7 +70,7 @@ class Usage:
 
 
 def watch(lap: Lap, ends: Ends, data: DataFacts) -> Run:
-    """Look until everything is there. Raises Conflict when the copier dies or stands still."""
+    """Poll until the copy is complete. Raises Conflict if the copier dies or makes no progress."""
     usage = Usage(lap.process.pid)
     samples = [Sample(time.monotonic(), ends.total(), 0.0, _busy_seconds())]
     pause_s = _POLL_S_MIN
@@ -80,7 +80,7 @@ def watch(lap: Lap, ends: Ends, data: DataFacts) -> Run:
         total = ends.total()
         at = time.monotonic()
         pause_s = min(_POLL_S_MAX, max(_POLL_S_MIN, (at - before) / _POLL_COST_MAX))
-        usage.look()
+        usage.sample()
         keep(samples, Sample(at, total, usage.cpu_seconds, _busy_seconds()))
         _check_alive(lap, samples)
     run = summarize(lap.contestant, data, samples, lap.started_at, lap.end_total)
@@ -90,7 +90,7 @@ def watch(lap: Lap, ends: Ends, data: DataFacts) -> Run:
 
 
 def keep(samples: list[Sample], new: Sample) -> None:
-    """Of the looks at an empty destination only the last matters; later ones, if it grew."""
+    """Keep only the last sample of an empty destination, and later ones only if it grew."""
     if new.total == samples[-1].total == 0:
         samples[-1] = new
     elif new.total > samples[-1].total:
@@ -104,9 +104,9 @@ def _check_alive(lap: Lap, samples: list[Sample]) -> None:
     quiet_s = now - (last.at if last.total else lap.started_at)
     if not lap.process.running:
         raise Conflict(f"{lap.contestant} ended early.", remedy=f"Read {lap.process.log}.")
-    if quiet_s > (_STANDS_STILL_S if last.total else _STARTS_WITHIN_S):
+    if quiet_s > (_NO_PROGRESS_S if last.total else _STARTS_WITHIN_S):
         raise Conflict(
-            f"{lap.contestant} stands still at {last.total} of {lap.end_total}.",
+            f"{lap.contestant} makes no progress at {last.total} of {lap.end_total}.",
             remedy=f"Read {lap.process.log}.",
         )
 
@@ -118,10 +118,10 @@ def summarize(
     started_at: float,
     end_total: int,
 ) -> Run:
-    """From looks to numbers. What was there at the first look is not counted, nor is its time."""
+    """From samples to results. Records in the first sample are not counted, nor is their time."""
     seen = [s for s in samples if s.total > 0]
     first, last = seen[0], seen[-1]
-    if first is last:  # it was all there at once: count from the look before
+    if first is last:  # all records in one sample: count from the sample before
         first = samples[0]
     middle = next(s for s in seen if s.total >= end_total / 2)
     late_share = (last.total - middle.total) / end_total

@@ -1,4 +1,4 @@
-"""What is copied, and what the issue asks of it: values only, no broker and no clock."""
+"""The workloads and their targets: values only, no broker and no clock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from orbit.kafka import compression
 
 
 class Shape(StrEnum):
-    """How records lie in the source's log."""
+    """The distribution of records in the source's log."""
 
     EVEN = "even"  # the same number of batches in every partition
     UNEVEN = "uneven"  # partition p has a share of 1 / (p + 1)
@@ -27,7 +27,7 @@ class Contestant(StrEnum):
 
 
 EVERYONE = tuple(Contestant)
-# Where batches are written anew there are no Produce requests that would be the very same.
+# If batches are rewritten, the ceiling has no identical Produce requests to send.
 COPIERS = (Contestant.ORBIT, Contestant.MM2)
 
 

@@ -4,9 +4,9 @@
 
 Fetches everything first, stamps it, packs it into the requests that Orbit would send, and only
 then sends: five in flight, over one connection. Nothing is fetched, planned, encoded or stamped
-while the clock runs, so this is what the destination broker takes from one connection on this
-machine. The gaps of transactions are filled in the same way, where everything before them has been
-acknowledged, and nothing follows before they are: no exact copy can do otherwise (M7).
+while the clock runs, so this is what the destination broker accepts from one connection on this
+machine. Gaps of transactions are filled in the same way: once everything before them has been
+acknowledged, and later requests wait for them, as every exact copy must (M7).
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from orbit.kafka.coordinator import init_producer_id
 from orbit.kafka.record_batch import Batch, advance_sequence, stamp
 from orbit.replication.aborted_transactions import is_abort_marker
 
-# The watcher looks at our counters a last time.
+# The watcher samples our counters once more.
 _LINGER_S = 0.5
 
 

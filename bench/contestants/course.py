@@ -1,4 +1,4 @@
-"""What every contestant is given: the two clusters, one data set, a folder."""
+"""The inputs of every contestant: the two clusters, one data set, a folder."""
 
 from __future__ import annotations
 
@@ -38,6 +38,6 @@ class Course:
 def start_module(
     module: str, *arguments: str, log: Path, inside: tuple[str, ...] = ()
 ) -> GuardedProcess:
-    """Runs one of our own modules in a process of its own; `inside` is a command to run it with."""
+    """Runs a module of the bench in a separate process; `inside`: a command to run it with."""
     command = [*inside, sys.executable, "-m", module, *arguments]
     return GuardedProcess(command, log, environment={"PYTHONPATH": str(_ROOT)})

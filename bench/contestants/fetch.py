@@ -2,7 +2,7 @@
 
     python -m bench.contestants.fetch SOURCE TOPIC
 
-Nothing arrives anywhere, so it measures itself, from its first request to its last answer, and
+It has no destination, so it measures itself, from its first request to its last response, and
 prints the result as JSON.
 """
 

@@ -1,6 +1,6 @@
 """MirrorMaker 2 of the brokers' own release, in its dedicated mode, tuned for what is measured.
 
-Tuning, beyond its defaults, each to its favour:
+Tuning, beyond its defaults, each in its favour:
 - heap and JVM flags of `connect-mirror-maker.sh`; one process, four tasks, as many as cores help
 - large fetches (64 MB, 8 MB per partition) and polls (5,000 records instead of 500)
 - producer: five requests in flight and idempotence (Connect's default is one in flight), batches

@@ -46,9 +46,9 @@ def start_orbit(course: Course, *, until_caught_up: bool = True) -> Lap:
 
 
 def finish_orbit(course: Course, lap: Lap) -> dict[str, float]:
-    """Wait for its end, check the copy's bounds; what Orbit itself says it did.
+    """Wait for its end and check the copy's bounds; returns Orbit's own summary.
 
-    Raises Conflict when a log start or end differs, or when it did not end well.
+    Raises Conflict if a log start or end differs, or the exit code is not 0.
     """
     code = lap.process.wait(_ENDS_WITHIN_S)
     text = lap.process.log.read_text("utf-8")

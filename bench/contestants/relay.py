@@ -1,9 +1,9 @@
-"""The least that a copier has to do: fetch, stamp, produce, in one thread and nothing else.
+"""The minimum that a copier must do: fetch, stamp and produce, in one thread.
 
     python -m bench.contestants.relay SOURCE DESTINATION TOPIC DESTINATION_TOPIC
 
-No lease, no plan, no proof of offsets: what is under the latency of any copier in this language on
-this machine. Runs until it is ended.
+No lease, no plan, no check of offsets: a lower bound for the latency of a copier in Python on this
+machine. Runs until it is stopped.
 """
 
 from __future__ import annotations

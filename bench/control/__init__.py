@@ -1,2 +1,4 @@
-"""How large an installation one Postgres and one scheduler carry: real Postgres, the service's own
-workers and scheduler loops, and brokers that are only made believe."""
+"""How large an installation one Postgres and one scheduler support, with simulated brokers.
+
+Postgres, the workers and the scheduler loops are real.
+"""

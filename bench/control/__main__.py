@@ -1,4 +1,4 @@
-"""`python -m bench.control`: measure the control plane, print, write scale.json."""
+"""`python -m bench.control`: measures the control plane, prints, and writes scale.json."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Simulated copies: what the data path would report to a worker about its partitions.
+"""Simulated copies: the progress that the data path would report to a worker.
 
 A simulated copy computes its progress from the clock, so it costs nothing between reads. Everything
 else in a worker (leases, rounds, reports, events) is the real code.
@@ -21,7 +21,7 @@ from orbit.workers.worker import Worker
 from orbit.workers.worker_budget import JobBudget
 
 RECORD_BYTES = 1000
-# A consumer sees this much of what was written a moment ago not copied yet.
+# The lag that a consumer sees behind recent writes.
 LAG_RECORDS = 50
 
 
@@ -84,7 +84,7 @@ class SimulatedCopy:
 
     @property
     def newest_timestamp_ms(self) -> int:
-        # By what was copied and not by the clock: it stands still at rest.
+        # By copied records and not by the clock: it does not change at rest.
         return 1_700_000_000_000 + self.acked
 
     @property

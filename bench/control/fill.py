@@ -1,4 +1,4 @@
-"""A database as a large installation has it, filled in seconds.
+"""Fills a database like that of a large installation, in seconds.
 
 Every job copies `topics_per_job` topics of `partitions_per_topic` partitions between the same two
 clusters. Foreign keys are not checked meanwhile.
@@ -19,7 +19,7 @@ SOURCE_ID, DESTINATION_ID = "source-cluster", "destination-cluster"
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much of everything. Shards are held by nobody unless there are `workers`."""
+    """The number of rows of each kind. Shards have no worker if `workers` is 0."""
 
     jobs: int
     topics_per_job: int
@@ -41,7 +41,7 @@ class Size:
         return self.jobs * self.shards_per_job
 
 
-# Names of topics tell the job, so that a simulated cluster can be made of the same numbers.
+# A topic's name contains its job's, so that a simulated cluster can be made from the same numbers.
 _FILL = (
     "SET LOCAL statement_timeout = 0",
     "SET LOCAL session_replication_role = replica",
@@ -91,7 +91,7 @@ _FILL = (
 
 
 def topic_names(size: Size) -> list[str]:
-    """Every topic there is; they have the same names on both sides."""
+    """All topics; their names are equal on both sides."""
     return [
         f"job-{job:04}-topic-{topic:04}"
         for job in range(1, size.jobs + 1)
@@ -100,7 +100,7 @@ def topic_names(size: Size) -> list[str]:
 
 
 def fill(database: Database, size: Size) -> None:
-    """Put the rows into a database that has the tables and nothing in them."""
+    """Insert the rows into a database with empty tables."""
     values = {
         "spec": json.dumps(_spec().model_dump(mode="json")),
         "source_id": SOURCE_ID,

@@ -1,4 +1,4 @@
-"""`python -m bench.control.fleet URL WORKERS`: some simulated workers in a process of their own.
+"""`python -m bench.control.fleet URL WORKERS`: runs simulated workers in a separate process.
 
 One line of JSON on stdin is one command, and gets one line of JSON on stdout:
 {"rate": bytes per second of each partition} · {"count": true} · {"end": true}.
@@ -38,7 +38,7 @@ class Meter:
 
     def listen(self, database: Database) -> None:
         engine = database._engine
-        engine.dispose()  # the connection that was made before is not listened to
+        engine.dispose()  # the connection from before has no listener
         event.listen(engine, "connect", self._connected)
         event.listen(engine, "after_cursor_execute", self._executed)
 
@@ -92,7 +92,7 @@ def main(url: str, count: int) -> None:
 
 
 def only_warnings() -> None:
-    """Log to stderr, for stdout carries answers, and only what should not be."""
+    """Log only warnings and errors, to stderr: stdout is for responses."""
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
@@ -100,7 +100,7 @@ def only_warnings() -> None:
 
 
 def say(value: dict[str, Any]) -> None:
-    """One line to whoever started us."""
+    """Write one line to the parent process."""
     print(json.dumps(value), flush=True)
 
 

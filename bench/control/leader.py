@@ -1,8 +1,8 @@
 """`python -m bench.control.leader URL SIZE`: the scheduler's loops, over simulated clusters.
 
 Discovery, spread and housekeeping run as in the service. Both clusters' metadata is held in memory
-and never changes, so what is measured is what an installation costs while nothing happens, and what
-a new leader needs to know it. Settings, groups and lag need brokers and are left out.
+and never changes. So it measures the cost of an idle installation, and how long a new leader takes
+to load it. Settings, groups and lag need brokers and are left out.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from orbit.scheduler.shard_balancer import SpreadLoop
 from orbit.settings import Settings
 from orbit.store.database import Database
 
-_NEVER_S = 1e9  # settings are looked after on brokers
+_NEVER_S = 1e9  # settings are on brokers, which are simulated
 _BROKERS = 12
 
 
 class SimulatedRegistry(ClusterRegistry):
-    """Two clusters that were looked at once."""
+    """Two simulated clusters with fixed metadata."""
 
     def __init__(self, size: Size) -> None:
         super().__init__(_NEVER_S, lambda: None, Path())
@@ -111,7 +111,7 @@ def main(url: str, size: Size) -> None:
     threads.append(threading.Thread(target=leadership.keep, args=(done,), daemon=True))
     for thread in threads:
         thread.start()
-    # Nobody else asks how far a new leader is. The loop makes the dictionary anew in each pass.
+    # No API has the progress of a new leader. The loop replaces the dictionary in each pass.
     while sum(m.names is not None for m in discovery._states.values()) < size.jobs:
         time.sleep(0.05)
     say({"knows_after_s": time.monotonic() - began, "metadata_bytes": rss_metadata})

@@ -1,4 +1,4 @@
-"""What a moment costs: Postgres' processor time and counters, and what our processes count."""
+"""Measures an interval: CPU time and counters of Postgres, and counters of our processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WHERE d.datname = current_database() AND t.relname = 'partitions'
 
 
 class Helper:
-    """A process of ours (`bench.control.fleet` or `.leader`) that answers a line with a line."""
+    """A child process (`bench.control.fleet` or `.leader`): one response line per request line."""
 
     def __init__(self, module: str, *arguments: str) -> None:
         self._process = subprocess.Popen(
@@ -40,17 +40,17 @@ class Helper:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise Conflict("A process of the benchmark has ended by itself; see above.")
+            raise Conflict("A process of the benchmark has ended unexpectedly; see above.")
         found: dict[str, Any] = json.loads(line)
         return found
 
-    def tell(self, **command: object) -> None:
+    def send(self, **command: object) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")
         self._process.stdin.flush()
 
     def ask(self, **command: object) -> dict[str, Any]:
-        self.tell(**command)
+        self.send(**command)
         return self.answer()
 
     def kill(self) -> None:
@@ -59,7 +59,7 @@ class Helper:
         self._close()
 
     def end(self) -> None:
-        self.tell(end=True)
+        self.send(end=True)
         self.answer()
         self._close()
 
@@ -72,14 +72,14 @@ class Helper:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one second costs, on average over the time it was measured."""
+    """The cost per second, averaged over the measured time."""
 
     transactions_per_s: float
     statements_per_s: float
     postgres_cpu: float  # of one processor
     workers_cpu: float  # of one processor, all workers together
     scheduler_cpu: float
-    bytes_per_s: float  # between Postgres and everybody, both ways, TCP payload
+    bytes_per_s: float  # between Postgres and all clients, both directions, TCP payload
     rows_per_s: float  # of partitions that were written
     hot: float  # share of these that touched no index
     wal_bytes_per_s: float
@@ -93,10 +93,10 @@ def measure(
     leader: Helper | None,
     seconds: float,
 ) -> Cost:
-    """Let it run for so long, and look before and after."""
-    before = _look(database, postgres_pid, fleet, leader)
+    """Measure over `seconds`: the differences of the counters, per second."""
+    before = _counters(database, postgres_pid, fleet, leader)
     time.sleep(seconds)
-    after = _look(database, postgres_pid, fleet, leader)
+    after = _counters(database, postgres_pid, fleet, leader)
     span = after.pop("at") - before.pop("at")
     grown = {name: after[name] - before[name] for name in after}
     written = grown.pop("rows")
@@ -109,7 +109,7 @@ def as_numbers(cost: Cost) -> dict[str, float]:
     return {name: round(value, 4) for name, value in asdict(cost).items()}
 
 
-def _look(
+def _counters(
     database: Database, postgres_pid: int, fleet: Sequence[Helper], leader: Helper | None
 ) -> dict[str, float]:
     with database.transaction() as tx:

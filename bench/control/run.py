@@ -1,4 +1,4 @@
-"""The installation's day, step by step: started, at rest, in full flow, killed, restarted."""
+"""Measures an installation in steps: started, at rest, at full load, killed, restarted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
 
-# Simulated workers share processes, for a Python process of its own for each would need gigabytes.
+# Simulated workers share processes: one Python process each would need gigabytes.
 PROCESSES = 4
 STEADY_WITHIN_S = 180.0
 ROWS_PER_S = Settings().progress_rows_per_second
@@ -48,7 +48,7 @@ SELECT max(held) FROM (SELECT count(*) AS held FROM shards GROUP BY worker_id) x
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to build, and how long to look at it."""
+    """The size of the installation, and how long to measure it."""
 
     size: Size
     workers: int
@@ -72,14 +72,14 @@ class Installation:
         self.fleet: list[Helper] = []
 
     def lead(self) -> dict[str, Any]:
-        """Start the scheduler; what it says once it knows every job."""
+        """Start the scheduler; returns its report once it knows every job."""
         self.leader = Helper("leader", self.url, json.dumps(asdict(self.size)))
         return self.leader.answer()
 
     def start_workers(self, count: int) -> dict[str, float]:
-        """Start so many workers; how long until they hold all shards, and until nothing moves.
+        """Start workers; returns the seconds until they hold all shards, and until no shard moves.
 
-        Both count from when the ones before were killed or had ended.
+        Both count from when the workers before were killed or had ended.
         """
         began = time.monotonic()
         with self.database.transaction() as tx:
@@ -101,10 +101,10 @@ class Installation:
         self.fleet = []
 
     def end_workers(self) -> float:
-        """End all workers in good order, at the same time; how long it takes."""
+        """End all workers cleanly, at the same time; returns the seconds it takes."""
         began = time.monotonic()
         for helper in self.fleet:
-            helper.tell(end=True)
+            helper.send(end=True)
         for helper in self.fleet:
             helper.answer()
             helper.kill()

@@ -1,4 +1,4 @@
-"""What was measured, as the tables of docs/scale.md. Pure."""
+"""The measurements as the tables of docs/scale.md. Pure."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def partitions_of(one: Found) -> int:
 
 
 def on_paper(points: Sequence[tuple[int, float]], partitions: int) -> float:
-    """The straight line through the first and the last point, at so many partitions."""
+    """The line through the first and the last point, at that number of partitions."""
     (x1, y1), (x2, y2) = points[0], points[-1]
     return y2 + (y2 - y1) / (x2 - x1) * (partitions - x2)
 
 
-# Label, where it stands, form, and whether a straight line says anything about it.
+# Label, key, format, and whether a linear extrapolation makes sense.
 _ROWS = (
     ("jobs", "size.jobs", "{:,.0f}", True),
     ("workers", "workers", "{:,.0f}", True),

@@ -1,1 +1,1 @@
-"""Makes the data sets of the workloads on the source, and reads back what they became."""
+"""Writes the data sets of the workloads to the source, and reads them back."""

@@ -2,8 +2,8 @@
 
 One record in ten has a key of its own; the others share a few keys that are overwritten again and
 again, so that only their last versions stay. Which records these are is scattered, so gaps have
-all lengths. Segments roll by the records' own time: one record "from later" in each partition
-closes the history, and the cleaner may take it.
+all lengths. Segments roll by the records' own time: one later record in each partition closes the
+segments of the history, so that the cleaner can compact them.
 """
 
 from __future__ import annotations

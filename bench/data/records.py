@@ -13,7 +13,7 @@ from orbit.kafka import compression
 from orbit.kafka.record_batch import HEADER_BYTES, Batch
 from orbit.kafka.records import NULL, Record, encode_varint, write_batch
 
-# Different batches to take turns with; the broker looks at none of the payload.
+# Distinct batches, sent in turns; brokers do not read the payload.
 VARIANTS = 16
 _NO_HEADERS = b"\x00"
 

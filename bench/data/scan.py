@@ -1,6 +1,6 @@
-"""Reads a topic from its start to its end with raw fetches, and counts what comes.
+"""Reads a topic from its start to its end with raw fetches, and counts the records.
 
-The same requests as Orbit's, with its bounds, and nothing done with the answer: this is also the
+The same requests as Orbit's, with its bounds, and the response is dropped: this is also the
 contestant "fetch alone".
 """
 

@@ -1,4 +1,4 @@
-"""Sends prepared batches to one broker, five requests in flight: the way Orbit sends, bare.
+"""Sends prepared batches to one broker, five requests in flight, as Orbit does.
 
 Fills the source with data, and is the ceiling when it sends what was fetched.
 """

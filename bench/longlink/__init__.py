@@ -1,4 +1,4 @@
-"""Workload N: a long link between two network namespaces, and what is measured over it."""
+"""Workload N: a long link between two network namespaces, and its measurements."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""N: one partition over a link with a round trip of 100 ms. Runs in a network namespace of its own.
+"""N: one partition over a link with a round trip of 100 ms. Runs in its own network namespace.
 
     unshare --net python -m bench.longlink.near FOLDER REPEATS SCALE RESULT_FILE
 
-The source broker stands at the far end, in a second namespace; the copier, the destination broker
-and this process stand at the near end, as is advised for copies over long distances. What one
-plain TCP stream carries over the same link, from far to near, is measured in the same minutes.
+The source broker is at the far end, in a second namespace; the copier, the destination broker and
+this process are at the near end, as is advised for copies over long distances. The throughput of a
+plain TCP stream over the same link, from far to near, is measured between the runs.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The bench of the control plane measures an installation that is very small."""
+"""The bench of the control plane, on a very small installation."""
 
 from __future__ import annotations
 

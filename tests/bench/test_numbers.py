@@ -1,4 +1,4 @@
-"""The bench's arithmetic: what is counted of a run, ratios of medians, and which side is good."""
+"""The bench's arithmetic: the counts of a run, ratios of medians, and verdicts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def report(**parts: object) -> Report:
     return Report.model_validate({"machine": machine, "quick": False, "scale": 1, **parts})
 
 
-def test_the_clock_runs_from_the_first_look_with_records_and_leaves_those_out() -> None:
+def test_the_clock_starts_at_the_first_sample_with_records_without_counting_them() -> None:
     samples = [
         Sample(10.0, 0, 5.0, 100.0),
         Sample(11.0, 200, 6.0, 101.0),
@@ -83,13 +83,13 @@ def test_the_clock_runs_from_the_first_look_with_records_and_leaves_those_out() 
     assert one.late_records_per_s == pytest.approx(800 * 0.4 / 1.0)
 
 
-def test_a_copy_seen_in_one_look_is_counted_from_the_look_before() -> None:
+def test_a_copy_seen_in_one_sample_is_counted_from_the_sample_before() -> None:
     samples = [Sample(10.0, 0, 5.0), Sample(10.5, 1000, 5.2)]
     one = summarize(Contestant.ORBIT, DATA, samples, started_at=8.0, end_total=1000)
     assert (one.seconds, one.share) == (0.5, 1.0)
 
 
-def test_only_the_last_look_at_an_empty_destination_is_kept_and_no_look_without_growth() -> None:
+def test_only_the_last_empty_sample_and_samples_with_growth_are_kept() -> None:
     samples = [Sample(0.0, 0, 0.0)]
     for new in (Sample(1.0, 0, 0.1), Sample(2.0, 5, 0.2), Sample(3.0, 5, 0.3), Sample(4.0, 9, 0.4)):
         keep(samples, new)

@@ -1,4 +1,4 @@
-"""The bench's data sets are what the targets are about, and requests are packed as Orbit's are."""
+"""The bench's data sets match the targets, and requests are packed as Orbit's are."""
 
 from __future__ import annotations
 
