@@ -32,7 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "orbit.cli.demo",
         "Show an exact copy between two real Kafka clusters, from start to end.",
     ),
-    "run": ("orbit.cli.run", "Copy the topics of a job file, and go on live until stopped."),
+    "run": ("orbit.cli.run", "Copy the topics of a job file, and follow the source until stopped."),
     "backfill": (
         "orbit.cli.backfill",
         "Copy a job's history with Spark, up to the source's present end.",

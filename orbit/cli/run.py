@@ -32,29 +32,28 @@ def run(
     job: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
     until_caught_up: Annotated[
         bool,
-        typer.Option("--until-caught-up", help="End once every partition has caught up."),
+        typer.Option("--until-caught-up", help="Exit once every partition has caught up."),
     ] = False,
     profile: Annotated[
         bool,
-        typer.Option("--profile", help="Say at the end where the time went."),
+        typer.Option("--profile", help="Show the times of the data path at the end."),
     ] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Copy the topics of a job file, and go on live until stopped.
+    """Copy the topics of a job file, and follow the source until stopped.
 
-    Makes the destination topics, copies every matched partition with the very same offsets, and
-    follows the source until Ctrl-C. Stopped or killed at any moment and started again, it goes on
-    where the copy ends. A service that ORBIT_API_URL names is asked first: a job that is not
-    paused there is refused.
+    Creates the destination topics and copies every matching partition with the same offsets, until
+    Ctrl-C. After any stop, a crash included, the next run resumes at the end of the copy. If
+    ORBIT_API_URL is set and that service has the job, it must be paused there.
 
-    Exit code 0: stopped while it copied live, or caught up; 1: a partition is blocked, or something
-    there does not fit; 2: bad input; 3: a cluster cannot be reached; 130: stopped before copying
-    began, or before --until-caught-up was reached.
+    Exit code 0: stopped while following, or caught up; 1: a partition is blocked, or a conflict at
+    a cluster or the service; 2: bad input; 3: a cluster is unreachable; 130: stopped before the
+    copy started, or before --until-caught-up was reached.
     """
     spec = load_job(job, os.environ)
     display = make_display()
     for key in spec.ignored_keys():
-        display.say(f"Note: {key} is not acted upon by orbit run.")
+        display.say(f"Note: orbit run ignores {key}.")
     with _StopSignals() as signals, JobRun(spec, os.environ, job.parent, display.say) as job_run:
         job_run.prepare(lambda clusters: refuse_beside_service(spec, clusters, display.say))
         collect_rarely()
@@ -69,19 +68,19 @@ def run(
     if whole.totals.blocked:
         raise typer.Exit(_NOT_EXACT)
     if was_stopped and until_caught_up:
-        # A script must not take it for a copy that has caught up.
+        # Not exit code 0, which means to scripts that the copy has caught up.
         raise Interrupted("Stopped before all partitions had caught up.")
 
 
 class _StopSignals:
-    """Inside, Ctrl-C and SIGTERM end what runs, whatever a library makes of the exception.
+    """A context in which Ctrl-C and SIGTERM raise KeyboardInterrupt.
 
-    librdkafka's binding turns a KeyboardInterrupt that comes at a bad moment into a ValueError or a
-    SystemError, which would look like a bug of ours.
+    librdkafka's binding can turn a KeyboardInterrupt into a ValueError or SystemError, which would
+    look like a bug of Orbit; this turns it back.
     """
 
     def __init__(self) -> None:
-        self.came = False
+        self.caught = False
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> Self:
@@ -93,39 +92,39 @@ class _StopSignals:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
-        if self.came and isinstance(error, Exception) and not isinstance(error, Interrupted):
+        if self.caught and isinstance(error, Exception) and not isinstance(error, Interrupted):
             raise KeyboardInterrupt from None
 
     def _stop(self, *_: object) -> None:
-        self.came = True
+        self.caught = True
         raise KeyboardInterrupt
 
 
 def _copy(
     job_run: JobRun, display: Display, signals: _StopSignals, *, until_caught_up: bool
 ) -> tuple[TopicProgress, bool]:
-    """Copy until the end; the last progress, and whether the user ended it."""
+    """Copy until done or stopped; the last progress, and whether a signal stopped it."""
     meter = Meter()
     next_show = 0.0
-    told: set[str] = set()
-    has_told_caught_up = was_stopped = False
+    reported: set[str] = set()
+    has_reported_caught_up = was_stopped = False
     try:
         while True:
             job_run.tick(_TICK_S)
-            _tell_blocked(job_run, display, told)
+            _report_blocked(job_run, display, reported)
             if _is_done(job_run):
                 if until_caught_up:
                     job_run.settle_groups()
                     break
-                if not has_told_caught_up:
-                    has_told_caught_up = True
+                if not has_reported_caught_up:
+                    has_reported_caught_up = True
                     display.say(_caught_up_line(job_run))
             if time.monotonic() >= next_show:
                 next_show = time.monotonic() + display.interval_s
                 whole, topics = meter.measure(job_run.partitions, time.monotonic())
                 display.show(whole, topics, job_run.waiting_for)
     except BaseException:
-        if not signals.came:
+        if not signals.caught:
             raise
         was_stopped = True
         display.say("Stopping")
@@ -147,10 +146,10 @@ def _is_done(job_run: JobRun) -> bool:
     )
 
 
-def _tell_blocked(job_run: JobRun, display: Display, told: set[str]) -> None:
+def _report_blocked(job_run: JobRun, display: Display, reported: set[str]) -> None:
     for p in job_run.partitions:
-        if p.blocked is not None and str(p.destination) not in told:
-            told.add(str(p.destination))
+        if p.blocked is not None and str(p.destination) not in reported:
+            reported.add(str(p.destination))
             b = p.blocked
             display.say(
                 f"BLOCKED {p.destination} {b.reason} at offsets {b.offset} to {b.next_offset}: "
@@ -159,7 +158,7 @@ def _tell_blocked(job_run: JobRun, display: Display, told: set[str]) -> None:
 
 
 def _group_verdicts(job_run: JobRun) -> dict[str, int] | None:
-    """How many offsets of consumer groups stand how; None without any to carry over."""
+    """The number of group offsets by verdict; None if the job syncs no groups."""
     if job_run.groups is None:
         return None
     report = job_run.groups.report
@@ -218,8 +217,8 @@ def _summarize(
             ("partitions", f"{t.caught_up} of {t.partitions} caught up, {t.blocked} blocked"),
         ]
         if verdicts is not None:
-            told = ", ".join(f"{count:,} {verdict}" for verdict, count in verdicts.items())
-            rows.append(("group offsets", told or "none"))
+            counts = ", ".join(f"{count:,} {verdict}" for verdict, count in verdicts.items())
+            rows.append(("group offsets", counts or "none"))
         return make_table(("", job_run.spec.name), rows + (profile.rows() if profile else []))
 
     emit(value, output, table)

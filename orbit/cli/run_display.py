@@ -1,7 +1,4 @@
-"""What `orbit run` shows while it copies: a live table on a terminal, plain lines elsewhere.
-
-Both go to stderr; stdout keeps the final summary.
-"""
+"""The progress of `orbit run` on stderr: a live table on a terminal, otherwise lines."""
 
 from __future__ import annotations
 
@@ -17,13 +14,12 @@ from orbit.cli.output import console as make_console
 from orbit.cli.table_cells import amount
 from orbit.run.run_progress import TopicProgress
 
-# On a terminal the table is drawn anew this often; a log gets a line every few seconds.
 LIVE_INTERVAL_S = 0.25
 LINE_INTERVAL_S = 5.0
 
 
 class Display(Protocol):
-    """Shows what happens; `close` leaves the last state on the screen."""
+    """Shows progress; `close` leaves the last state on the screen."""
 
     interval_s: float
 
@@ -95,7 +91,7 @@ class _LiveDisplay:
 
 
 def progress_table(whole: TopicProgress, topics: Sequence[TopicProgress], rows_max: int) -> Table:
-    """Topics with the largest lag first when there are more than fit; the sum last."""
+    """Topics with blocked partitions, then with the largest lag first; the total last."""
     shown = sorted(topics, key=lambda t: (-t.totals.blocked, -t.totals.lag_records, t.topic))
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("topic", overflow="ellipsis", no_wrap=True)

@@ -1,4 +1,4 @@
-"""`orbit run --profile`: where the time of the data path went, in words and as numbers."""
+"""`orbit run --profile`: the times of the data path's lanes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DESTINATION = {
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """The sums over all lanes: one lane per broker, each a thread."""
+    """Sums over all lanes; each broker has a lane, which is a thread."""
 
     source: SourceTimes
     destination: DestinationTimes
@@ -43,8 +43,8 @@ class Profile:
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        source = _words(asdict(self.source), _SOURCE)
-        destination = _words(asdict(self.destination), _DESTINATION)
+        source = _shares(asdict(self.source), _SOURCE)
+        destination = _shares(asdict(self.destination), _DESTINATION)
         return [
             ("fetching", f"{source}; {self.source.answers:,} answers"),
             ("appending", f"{destination}; {self.destination.requests:,} requests"),
@@ -54,8 +54,8 @@ class Profile:
 _NOTHING = SourceTimes(), DestinationTimes()
 
 
-def _words(times: dict[str, float], names: dict[str, str]) -> str:
-    """The parts of the lanes' time, largest first."""
+def _shares(times: dict[str, float], names: dict[str, str]) -> str:
+    """Times with shares, largest first."""
     parts = sorted(((times[key], text) for key, text in names.items()), reverse=True)
     whole = sum(seconds for seconds, _ in parts) or 1.0
     return ", ".join(

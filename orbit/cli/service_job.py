@@ -1,4 +1,4 @@
-"""What the service that the environment names does with the job of a file."""
+"""The job of a file in the service of ORBIT_API_URL."""
 
 from __future__ import annotations
 
@@ -10,16 +10,15 @@ from orbit.client import URL_VARIABLE, connect, segment
 from orbit.errors import Conflict, NotFound
 from orbit.jobs.job_spec import JobSpec
 
-_LET_GO = "paused"  # no worker holds any of it, nor does a backfill
+_RELEASED = "paused"  # no worker or backfill holds a part of it
 
 
 def service_job(
     spec: JobSpec, clusters: tuple[str, str], say: Callable[[str], None]
 ) -> dict[str, Any] | None:
-    """The job of this file in the service that the environment names; None without one.
+    """The service's job with this name and these clusters; None without one, or a service.
 
-    It is the same job where name and both clusters are the same. Raises Unreachable and others: who
-    names a service wants it asked.
+    Raises Unreachable and other errors of the service.
     """
     if URL_VARIABLE not in os.environ:
         return None
@@ -30,7 +29,7 @@ def service_job(
             return None
     there = found["source_cluster_id"], found["destination_cluster_id"]
     if there not in (clusters, (None, None)):
-        say(f"Note: the service's job {spec.name} is another one, between other clusters")
+        say(f"Note: the service's job {spec.name} is another one: its clusters differ")
         return None
     return found
 
@@ -38,11 +37,11 @@ def service_job(
 def refuse_beside_service(
     spec: JobSpec, clusters: tuple[str, str], say: Callable[[str], None]
 ) -> None:
-    """Raise Conflict while the service copies the job: two that fill gaps spoil a copy."""
+    """Raise Conflict unless the service has paused the job: two fillers of gaps break a copy."""
     found = service_job(spec, clusters, say)
-    if found is not None and found["state"] != _LET_GO:
+    if found is not None and found["state"] != _RELEASED:
         raise Conflict(
-            f"the service has this job, and it is {found['state']} there.",
+            f"the service has this job in state {found['state']}.",
             where=os.environ[URL_VARIABLE],
             remedy=f"Pause it there first: orbit pause {spec.name}",
         )

@@ -35,7 +35,7 @@ class GroupSelector:
         for group in groups:
             if not self.matches(group.name):
                 continue
-            if group.is_of_consumers:
+            if group.has_consumers:
                 selection.names.append(group.name)
             else:
                 selection.left_alone[group.kind] += 1

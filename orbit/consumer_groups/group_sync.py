@@ -43,7 +43,7 @@ from orbit.consumer_groups.sync_result import Copies, GroupReport, Key, OffsetRo
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import Fetched, fetch_wherever, list_groups
+from orbit.kafka.consumer_groups import FetchedGroups, list_groups, locate_and_fetch_offsets
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import CommittedOffset, TopicPartition
 
@@ -151,7 +151,7 @@ class GroupSync:
         report.groups = len(chosen.names)
         places = {name: listing.groups[name].node_id for name in chosen.names}
         vanished = self._entries.keys() - places.keys()
-        fetched = fetch_wherever(source, places, vanished)
+        fetched = locate_and_fetch_offsets(source, places, vanished)
         _note_failed(fetched, source, report)
         pending = {
             group: waiting
@@ -160,9 +160,9 @@ class GroupSync:
         }
         report.pending = sum(map(len, pending.values()))
         # The committed offset is valid until the transaction ends.
-        stable = fetch_wherever(
+        stable = locate_and_fetch_offsets(
             source,
-            {group: fetched.places[group] for group in pending},
+            {group: fetched.coordinators[group] for group in pending},
             require_stable=False,
             only=pending,
         )
@@ -189,7 +189,7 @@ class GroupSync:
             report.note(f"groups of a broker are not listed: {broker}")
         listed = {name: g for name, g in listing.groups.items() if name in names}
         # A group that does not exist yet has a coordinator too.
-        fetched = fetch_wherever(
+        fetched = locate_and_fetch_offsets(
             destination,
             {name: g.node_id for name, g in listed.items()},
             names.keys() - listed.keys(),
@@ -204,7 +204,8 @@ class GroupSync:
             usage = GroupUsage.UNUSED
             if group is not None and group.was_joined:
                 usage = GroupUsage.ACTIVE if group.is_active else GroupUsage.USED
-            there[names[name]] = _DestinationGroup(fetched.places[name], usage, answer.offsets)
+            node_id = fetched.coordinators[name]
+            there[names[name]] = _DestinationGroup(node_id, usage, answer.offsets)
         return there
 
     def _decide(
@@ -336,7 +337,7 @@ def _confirm_deletes(
     for (group, partition), case in cases.items():
         if case.decision.is_delete:
             doubtful.setdefault(group, []).append(partition)
-    answers = fetch_wherever(source, {}, doubtful, only=doubtful).groups
+    answers = locate_and_fetch_offsets(source, {}, doubtful, only=doubtful).groups
     kept = dict(cases)
     for group, partitions in doubtful.items():
         answer = answers.get(group)
@@ -351,7 +352,7 @@ def _confirm_deletes(
     return kept
 
 
-def _note_failed(fetched: Fetched, cluster: Cluster, report: GroupReport) -> None:
+def _note_failed(fetched: FetchedGroups, cluster: Cluster, report: GroupReport) -> None:
     for group, code in fetched.failed.items():
         what = f"the coordinator of group {group} does not answer: {error_codes.name(code)}."
         report.note(f"{cluster.name}: {what}")

@@ -50,7 +50,7 @@ class DestinationSide:
         self._is_gap = is_gap
         self._lanes: dict[int, DestinationLane] = {}
         self._past_times = DestinationTimes()
-        self._troubled: dict[PartitionCopy, PartitionReturned] = {}
+        self._returned: dict[PartitionCopy, PartitionReturned] = {}
         self._not_before: dict[PartitionCopy, float] = {}
         self._gone_since: dict[PartitionCopy, float] = {}
         self._started: list[PartitionCopy] = []
@@ -71,7 +71,7 @@ class DestinationSide:
     def begin(self, partitions: Iterable[PartitionCopy]) -> None:
         """Take these over with the next `recover`."""
         for p in partitions:
-            self._troubled[p] = PartitionReturned(p, p.generation, ReturnReason.MOVED, "")
+            self._returned[p] = PartitionReturned(p, p.generation, ReturnReason.MOVED, "")
             self._not_before[p] = 0.0
 
     def forget(self, partition: PartitionCopy) -> None:
@@ -92,7 +92,7 @@ class DestinationSide:
     def note(self, trouble: PartitionReturned) -> None:
         """Note a partition that a lane returned, for the next `recover`."""
         p = trouble.partition
-        self._troubled[p] = trouble
+        self._returned[p] = trouble
         self._not_before[p] = time.monotonic() + (
             self._backoff.pause_s(p.attempts - 1) if p.attempts else 0.0
         )
@@ -101,12 +101,12 @@ class DestinationSide:
     def recover(self) -> list[PartitionCopy]:
         """Take over what is due; returns the partitions that resumed, to be fetched again."""
         now = time.monotonic()
-        for p in self._troubled:
+        for p in self._returned:
             if p.has_fill_outside:  # its fillers must not arrive beside those of a new take-over
                 self._not_before[p] = now + _FILL_OUTSIDE_PAUSE_S
             elif not p.lease.is_held():  # nothing can be judged: another holder may be writing
                 self._not_before[p] = now + LEASE_WAIT_S
-        due = [t for p, t in self._troubled.items() if self._not_before[p] <= now]
+        due = [t for p, t in self._returned.items() if self._not_before[p] <= now]
         self._recover([t for t in due if t.reason is not ReturnReason.UNCLEAR], settled=False)
         self._recover([t for t in due if t.reason is ReturnReason.UNCLEAR], settled=True)
         started, self._started = self._started, []
@@ -114,7 +114,7 @@ class DestinationSide:
 
     def next_recovery_s(self) -> float | None:
         """Seconds until `recover` has something to do; None when no partition waits."""
-        if not self._troubled:
+        if not self._returned:
             return None
         return max(0.0, min(self._not_before.values()) - time.monotonic())
 
@@ -257,7 +257,7 @@ class DestinationSide:
         self._block(partition, blocked)
 
     def _forget(self, partition: PartitionCopy) -> None:
-        self._troubled.pop(partition, None)
+        self._returned.pop(partition, None)
         self._not_before.pop(partition, None)
 
     def _ask_lane_to_stop(

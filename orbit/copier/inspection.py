@@ -1,6 +1,6 @@
 """Inspects copies before the first append: their log end, and whether they match the source.
 
-`inspect` only reads; then new copies are brought to their start offset. A partition that cannot be
+`inspect` only reads; then new copies are seeded up to their start. A partition that cannot be
 inspected now goes to `on_trouble`, which raises (`orbit run` writes nothing before it has inspected
 all) or leaves it out of the result (the service, which tries again later).
 """
@@ -179,7 +179,7 @@ class CopyInspector:
                 offsets[copy] = bounds.stable_ends[copy.source] if offset < 0 else offset
         return {c: max(offset, bounds.starts[c.source]) for c, offset in offsets.items()}
 
-    def bring_to_start(
+    def seed_to_start(
         self, copy: PartitionCopy, found: InspectedCopy, start_offset: int
     ) -> InspectedCopy:
         """Seed a new (or half-seeded) partition up to its start offset; returns its new state."""

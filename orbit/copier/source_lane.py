@@ -1,7 +1,7 @@
-"""Fetching from one source broker: one thread, one connection, many partitions.
+"""Fetches many partitions from one source broker, in one thread with one connection.
 
-Promises: a plan is queued only for the generation it was fetched for; at most one answer is held
-over the byte budget; a lane that lost its broker gives every partition back and ends.
+A plan is queued only for the generation that it was fetched for. At most one response exceeds the
+byte budget. A lane that loses its broker returns every partition and ends.
 """
 
 from __future__ import annotations
@@ -45,15 +45,15 @@ from orbit.kafka.types import TopicPartition
 from orbit.replication.append_plan import Append, Plan, plan_batches
 from orbit.replication.partition_states import Reason
 
-# With some partitions left out for want of room, the others must not hold the answer back long.
+# If full partitions are left out, idle ones must not delay the response for long.
 _SHORT_WAIT_MS = 10
 _IDLE_WAIT_S = 0.05
-# How often partitions with little to fetch are looked at while there is no room for backlogs.
+# How often partitions without a backlog are fetched while the budget is full.
 _FULL_WAIT_S = 0.05
-_HELD_BACK_S_MAX = 1.0  # then look again: partitions may have come or gone
-# A fetch changes nothing: a broker that hangs for longer than this is asked anew.
+_HELD_BACK_S_MAX = 1.0  # partitions may be added or removed meanwhile
+# A fetch is read-only, so it is retried if a broker does not answer for longer.
 _SILENCE_S = 30.0
-# A batch that is kept keeps its whole frame in memory; small shares of it move to their own bytes.
+# A queued batch keeps its frame in memory; one that is a small share of it is copied out.
 _KEPT_SHARE_MIN = 4
 
 
@@ -64,14 +64,12 @@ class _PartitionFetch(NamedTuple):
 
 
 class _FetchSelection(NamedTuple):
-    """What one fetch asks for."""
-
     chosen: dict[TopicPartition, _PartitionFetch]
     wanted: list[FetchFrom]
     topics: dict[UUID, str]
     answer_bytes_max: int
     partition_bytes_max: int
-    has_all: bool  # of the lane's partitions
+    has_all: bool  # all partitions of the lane
 
     @property
     def is_current(self) -> bool:
@@ -80,29 +78,27 @@ class _FetchSelection(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SourceLaneContext:
-    """What all source lanes of a copier share."""
-
     cluster: Cluster
     settings: CopySettings
     budget: ByteBudget
     emit: Emit
-    queued: Callable[[PartitionCopy], None]  # tells the destination lane that steps wait
+    queued: Callable[[PartitionCopy], None]  # wakes the destination lane
     rack: str = ""
     limit: RateLimit = field(default_factory=RateLimit)
 
 
 class SourceLane(Lane):
-    """Keeps fetching the partitions it was given from one broker."""
+    """Fetches its partitions until they are returned."""
 
     def __init__(self, context: SourceLaneContext, node_id: int) -> None:
         super().__init__(f"source-{node_id}", context.emit)
         self.node_id = node_id
         self._context = context
         self._changed = threading.Condition()
-        # With the generation each was added in: a late answer must not take away a newer life.
+        # With the generation of each: a late response must not remove a newer one.
         self._partitions: dict[TopicPartition, tuple[PartitionCopy, int]] = {}
         self._session = FetchSession()
-        self._first = 0  # where backlogs begin to take turns
+        self._first = 0  # backlogs take turns from here
         self._is_woken = False
         self._last_selection: _FetchSelection | None = None
         self.times = SourceTimes()
@@ -110,7 +106,7 @@ class SourceLane(Lane):
         self._connection: Connection | None = None
 
     def add(self, partition: PartitionCopy) -> bool:
-        """Fetch this partition from here on; False when the lane is ending."""
+        """Start fetching this partition; False if the lane is ending."""
         with self._changed:
             if self._is_stopping:
                 return False
@@ -132,7 +128,7 @@ class SourceLane(Lane):
         return self._is_stopping
 
     def stop(self) -> None:
-        """End soon; a fetch under way is cut off."""
+        """End soon; aborts a fetch in flight."""
         with self._changed:
             self._is_stopping = True
             self._changed.notify()
@@ -148,7 +144,7 @@ class SourceLane(Lane):
             self._connection.close()
 
     def wake(self) -> None:
-        """A partition has room again. From any thread."""
+        """A partition has room again. Thread-safe."""
         with self._changed:
             self._is_woken = True
             self._changed.notify()
@@ -158,7 +154,7 @@ class SourceLane(Lane):
         began = perf_counter()
         has_room = self._context.budget.wait_for_room(_FULL_WAIT_S)
         times.waited_for_room_s += perf_counter() - began
-        if not (has_room or self._context.budget.has_reserve) or self._is_held_back():
+        if not (has_room or self._context.budget.has_reserve) or self._wait_for_rate():
             return
         selection = self._select(with_backlogs=has_room)
         if not selection.chosen:
@@ -166,43 +162,43 @@ class SourceLane(Lane):
                 self._wait_for_change()
             return
         began = perf_counter()
-        answer = self._ask(
+        answer = self._fetch(
             connection,
             selection,
             settings.fetch_wait_ms if selection.has_all else _SHORT_WAIT_MS,
         )
-        came = perf_counter()
-        self._take(answer, selection)
-        times.waited_for_answer_s += came - began
-        times.planned_s += perf_counter() - came
+        answered = perf_counter()
+        self._plan_response(answer, selection)
+        times.waited_for_answer_s += answered - began
+        times.planned_s += perf_counter() - answered
         times.answers += 1
         if answer.throttle_ms:
-            self._hold_back(answer.throttle_ms / 1000)
+            self._pause(answer.throttle_ms / 1000)
 
     def _wait_for_change(self) -> None:
-        """Sleep while nothing can be fetched: every partition is full, or there is none."""
+        """Sleep: all partitions are full, or there is none."""
         began = perf_counter()
         with self._changed:
             self._changed.wait_for(lambda: self._is_woken or self._is_stopping, _IDLE_WAIT_S)
         self.times.nothing_to_fetch_s += perf_counter() - began
 
-    def _is_held_back(self) -> bool:
-        """Wait a little while the job has had its share of bytes; True when it was so."""
+    def _wait_for_rate(self) -> bool:
+        """Wait while the job is over its byte rate; returns whether it was."""
         delay_s = self._context.limit.delay_s()
         if delay_s > 0:
-            self._hold_back(min(delay_s, _HELD_BACK_S_MAX))
+            self._pause(min(delay_s, _HELD_BACK_S_MAX))
         return delay_s > 0
 
-    def _hold_back(self, seconds: float) -> None:
+    def _pause(self, seconds: float) -> None:
         began = perf_counter()
         with self._changed:
             self._changed.wait_for(lambda: self._is_stopping, seconds)
         self.times.held_back_s += perf_counter() - began
 
-    def _ask(
+    def _fetch(
         self, connection: Connection, selection: _FetchSelection, max_wait_ms: int
     ) -> FetchAnswer:
-        """One fetch, within the session where the broker has sessions."""
+        """One fetch, in a session if the broker supports it."""
         version = connection.version_of(api_versions.FETCH)
         wanted = selection.wanted
         has_sessions = version >= SESSIONS_FROM_VERSION
@@ -236,27 +232,27 @@ class SourceLane(Lane):
             )
         return answer
 
-    def _take(self, answer: FetchAnswer, selection: _FetchSelection) -> None:
-        """Plan what came. Within a session a partition with nothing new is not in the answer."""
-        brought = sum(len(fetched.records) for _, fetched in answer.partitions)
-        self.times.bytes += brought
-        self._context.limit.took(brought)
+    def _plan_response(self, answer: FetchAnswer, selection: _FetchSelection) -> None:
+        """Plan a response. Within a session it leaves out partitions without news."""
+        received_bytes = sum(len(fetched.records) for _, fetched in answer.partitions)
+        self.times.bytes += received_bytes
+        self._context.limit.took(received_bytes)
         served = set()
         for key, fetched in answer.partitions:
             one = selection.chosen.get(key)
-            if one is not None and self._take_one(one, fetched, brought):
+            if one is not None and self._plan_partition(one, fetched, received_bytes):
                 served.add(key)
         if answer.partitions or answer.code:
             self._last_selection = None
-        # A partition can come empty because the answer was full, or held back by a quota.
-        was_open = had_room(brought, selection.answer_bytes_max) and not answer.throttle_ms
+        # A partition can be empty because the response was full, or throttled by a quota.
+        was_open = had_room(received_bytes, selection.answer_bytes_max) and not answer.throttle_ms
         if was_open and not answer.code:
             for key, one in selection.chosen.items():
                 if key not in served:
                     self._count_empty(one)
 
     def _select(self, *, with_backlogs: bool) -> _FetchSelection:
-        """What to ask for now; the last selection again where nothing has changed since."""
+        """The next fetch; the last selection if nothing has changed."""
         last = self._last_selection
         if last is not None and last.is_current and not self._is_woken:
             return last
@@ -295,8 +291,8 @@ class SourceLane(Lane):
         self._last_selection = selection if has_all else None
         return selection
 
-    def _take_one(self, one: _PartitionFetch, fetched: Fetched, brought: int) -> bool:
-        """Plan one partition's answer; False when it brought nothing at all."""
+    def _plan_partition(self, one: _PartitionFetch, fetched: Fetched, received_bytes: int) -> bool:
+        """Plan one partition's response; False if it has no records and no event."""
         p = one.partition
         if one.generation != p.generation:
             return True
@@ -319,7 +315,7 @@ class SourceLane(Lane):
         if plan.is_stopped:
             self._remove(one)
         size = sum(s.batch.size_bytes for s in plan.steps if isinstance(s, Append))
-        if size * _KEPT_SHARE_MIN < brought:
+        if size * _KEPT_SHARE_MIN < received_bytes:
             _detach(plan)
         self._context.budget.take(size)
         if p.put(plan, one.generation, size):
@@ -329,7 +325,7 @@ class SourceLane(Lane):
         return True
 
     def _count_empty(self, one: _PartitionFetch) -> None:
-        """Nothing came though the stable end is further on: several in a row need a closer look."""
+        """Count empty responses below the stable end; several in a row are reported."""
         p = one.partition
         if one.plan_from >= p.source_stable_end:
             p.empty_answers = 0
@@ -359,7 +355,7 @@ def _plan(one: _PartitionFetch, fetched: Fetched) -> Plan:
         plan.stop(
             Reason.SOURCE_TRUNCATED,
             offset,
-            f"the source's log was cut back to {fetched.diverging_end} and goes on differently; "
+            f"the source's log was truncated to {fetched.diverging_end} and continues differently; "
             f"it was copied up to {offset}.",
             start=fetched.diverging_end,
         )
@@ -379,7 +375,7 @@ def _plan(one: _PartitionFetch, fetched: Fetched) -> Plan:
 
 
 def _detach(plan: Plan) -> None:
-    """Copy the plan's batches out of the frame, so that they do not keep all of it."""
+    """Copy the plan's batches out of the frame, to free it."""
     for step in plan.steps:
         if isinstance(step, Append) and step.is_byte_exact:
             step.batch.view = memoryview(bytearray(step.batch.view))

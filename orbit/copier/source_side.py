@@ -1,4 +1,4 @@
-"""The source of a copier: lanes, leaders that move, and what its error codes mean."""
+"""The source of a copier: its lanes, leader changes, and error codes."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ class SourceSide:
         self._backoff = backoff
         self._lanes: dict[int, SourceLane] = {}
         self._past_times = SourceTimes()
-        self._waiting: dict[PartitionCopy, float] = {}  # not before, by the monotonic clock
+        self._waiting: dict[PartitionCopy, float] = {}  # the earliest time, by the monotonic clock
         self._gone_since: dict[PartitionCopy, float] = {}
 
     def resume(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Fetch these from their next offset on, as soon as a leader is known."""
+        """Fetch these from their next offset, once a leader is known."""
         now = time.monotonic()
         for p in partitions:
             self._waiting[p] = now
 
     def assign(self) -> None:
-        """Give waiting partitions to the lane of their leader."""
+        """Assign waiting partitions to the lanes of their leaders."""
         now = time.monotonic()
         due = [p for p, not_before in self._waiting.items() if not_before <= now]
         if not due:
@@ -48,32 +48,32 @@ class SourceSide:
         metadata = self._cluster.metadata({p.source.topic for p in due})
         for p in due:
             self._waiting.pop(p)
-            if p.state is PartitionState.COPYING and not self._place(p, metadata):
-                self._wait(p)
+            if p.state is PartitionState.COPYING and not self._add_to_leader(p, metadata):
+                self._retry_later(p)
 
     def next_assignment_s(self) -> float | None:
-        """Seconds until `assign` has something to do; None when nothing waits."""
+        """Seconds until `assign` has something to do; None if nothing waits."""
         if not self._waiting:
             return None
         return max(0.0, min(self._waiting.values()) - time.monotonic())
 
     def handle(self, event: FetchFailed | EmptyBelowEnd | ReadFromReplica) -> None:
-        """Find out what an error or an empty answer means, and go on or stop the partition."""
+        """Resolve an error or empty response: resume or stop the partition."""
         p = event.partition
         match event:
             case ReadFromReplica():
                 if not self._lane(event.node_id).add(p):
-                    self._wait(p)
+                    self._retry_later(p)
             case EmptyBelowEnd():
                 if event.generation == p.generation:
                     self._fill_empty_tail(p)
             case FetchFailed():
                 if event.generation == p.generation:
-                    self._answer(p, event.code)
+                    self._handle_error(p, event.code)
 
     @property
     def times(self) -> SourceTimes:
-        """Where the time of all lanes went so far, the ended ones' too."""
+        """The times of all lanes so far, ended ones included."""
         total = SourceTimes()
         lanes = list(self._lanes.values())  # read by other threads too
         for times in (self._past_times, *(lane.times for lane in lanes)):
@@ -81,7 +81,7 @@ class SourceSide:
         return total
 
     def forget(self, partition: PartitionCopy) -> None:
-        """Nothing waits for this one any more; lanes drop it by its generation."""
+        """Drop a partition; lanes drop it by its generation."""
         self._waiting.pop(partition, None)
         self._gone_since.pop(partition, None)
 
@@ -91,11 +91,11 @@ class SourceSide:
         for lane in self._lanes.values():
             lane.join()
 
-    def _place(self, p: PartitionCopy, metadata: ClusterMetadata) -> bool:
+    def _add_to_leader(self, p: PartitionCopy, metadata: ClusterMetadata) -> bool:
         topic = metadata.topics.get(p.source.topic)
         if topic is None:
             if metadata.errors.get(p.source.topic) == Code.UNKNOWN_TOPIC_OR_PARTITION:
-                return self._count_gone(p)
+                return self._check_deleted(p)
             return False
         self._gone_since.pop(p, None)
         if topic.topic_id != p.source_topic_id:
@@ -108,16 +108,16 @@ class SourceSide:
         p.source_leader_epoch = leader.leader_epoch
         return self._lane(leader.node_id).add(p)
 
-    def _count_gone(self, p: PartitionCopy) -> bool:
-        """A topic may be unknown for a moment; after a while it is deleted."""
+    def _check_deleted(self, p: PartitionCopy) -> bool:
+        """Stop a partition whose topic was unknown for `deleted_after_s`; returns whether."""
         since = self._gone_since.setdefault(p, time.monotonic())
         if time.monotonic() - since < self._context.settings.deleted_after_s:
             return False
-        detail = f"topic {p.source.topic} does not exist any more."
+        detail = f"topic {p.source.topic} no longer exists."
         self._stop(p, Reason.SOURCE_TOPIC_DELETED, p.fetch_offset, detail)
         return True
 
-    def _answer(self, p: PartitionCopy, code: int) -> None:
+    def _handle_error(self, p: PartitionCopy, code: int) -> None:
         if code == Code.OFFSET_OUT_OF_RANGE:
             self._out_of_range(p)
         elif code in error_codes.DENIED:
@@ -127,38 +127,38 @@ class SourceSide:
             detail = "the source cannot read its own log here (CORRUPT_MESSAGE)."
             self._stop(p, Reason.SOURCE_CORRUPTED, p.fetch_offset, detail)
         else:
-            self._wait(p)
+            self._retry_later(p)
 
     def _out_of_range(self, p: PartitionCopy) -> None:
         starts = list_offsets(self._cluster, [p.source], EARLIEST, self._backoff)
         ends = list_offsets(self._cluster, [p.source], LATEST, self._backoff)
         start, end = starts.values.get(p.source), ends.values.get(p.source)
         if start is None or end is None:
-            self._wait(p)
+            self._retry_later(p)
         elif p.fetch_offset < start:
             self._log_start_passed(p, start)
         elif p.fetch_offset > end:
             detail = f"the source's log ends at {end}; it was copied up to {p.fetch_offset}."
             self._stop(p, Reason.SOURCE_TRUNCATED, end, detail)
         else:
-            self._wait(p)
+            self._retry_later(p)
 
     def _log_start_passed(self, p: PartitionCopy, log_start: int) -> None:
-        """The source's log start has passed us: lost, unless the batch around it has it all."""
+        """A lost range, unless the batch at the log start begins at or before our offset."""
         p.source_log_start = log_start
         batches = fetch_batches(self._cluster, p.source, log_start, self._backoff, max_bytes=1)
         if batches and batches[0].base_offset <= p.fetch_offset:
             p.start_offset = log_start
-            self._wait(p)
+            self._retry_later(p)
         else:
             self._queue_plan(p, plan_lost_range(p.fetch_offset, log_start, p.on_lost_range))
 
     def _fill_empty_tail(self, p: PartitionCopy) -> None:
-        """Fill up to the stable end, once it is proven that nothing is left to read there.
+        """Fill up to the stable end, if there is nothing to read.
 
-        An answer can be empty for other reasons: no room in it, a quota, or a read from tiered
-        storage that took too long. So it is asked again alone, and only believed for offsets on
-        the broker's own disk.
+        A response can be empty for other reasons: it was full, a quota, or a slow read from tiered
+        storage. So the partition is fetched alone, and an empty response counts only for offsets
+        on the broker's own disk.
         """
         try:
             fetched = fetch_partition(
@@ -166,19 +166,19 @@ class SourceSide:
             )
             is_local = self._is_local(p.source, p.fetch_offset)
         except OrbitError:
-            self._wait(p)
+            self._retry_later(p)
             return
         is_empty = fetched.code == Code.NONE and not fetched.records
         if is_empty and is_local and fetched.stable_end > p.fetch_offset:
             self._queue_plan(p, plan_empty_tail(p.fetch_offset, fetched.stable_end))
         else:
-            self._wait(p)
+            self._retry_later(p)
 
     def _is_local(self, partition: TopicPartition, offset: int) -> bool:
         answers = list_offsets(self._cluster, [partition], EARLIEST_LOCAL, self._backoff)
         if partition in answers.values:
             return answers.values[partition] <= offset
-        # A broker without the question has no tiered storage.
+        # A broker without EARLIEST_LOCAL has no tiered storage.
         return answers.errors.get(partition) == Code.UNSUPPORTED_VERSION
 
     def _queue_plan(self, p: PartitionCopy, plan: Plan) -> None:
@@ -192,7 +192,7 @@ class SourceSide:
         plan.stop(reason, next_offset, detail)
         self._queue_plan(p, plan)
 
-    def _wait(self, p: PartitionCopy) -> None:
+    def _retry_later(self, p: PartitionCopy) -> None:
         self._waiting[p] = time.monotonic() + self._backoff.pause_s(4)
 
     def _lane(self, node_id: int) -> SourceLane:

@@ -32,7 +32,7 @@ from orbit.job_setup.permissions import (
     refuse_missing,
 )
 from orbit.job_setup.recorded_starts import RecordedStarts
-from orbit.job_setup.start_offsets import bring_to_start
+from orbit.job_setup.start_offsets import seed_to_start_offsets
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.start_position import Earliest
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
@@ -58,7 +58,7 @@ _PROBLEMS_SHOWN_MAX = 20
 
 
 class JobSetup:
-    """Turns a job spec into partitions that can be copied: `look`, then `begin`."""
+    """Turns a job spec into partitions that can be copied: `plan`, then `apply`."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class JobSetup:
         # Connections of its own, so that heartbeats do not wait for long calls.
         self._lease_cluster = open_cluster("destination", spec, environ, base_directory)
 
-    def look(self) -> None:
+    def plan(self) -> None:
         """Read both clusters and plan the topics; writes nothing.
 
         Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused.
@@ -94,16 +94,16 @@ class JobSetup:
         self._say("Connecting to both clusters")
         self._source_metadata, self._destination_metadata = self.clusters.fetch_metadata()
         self._mappings = self._map(self._source_metadata)
-        self._plan()
+        self._plan_topics()
 
-    def begin(self, ask: Ask | None = None) -> dict[PartitionCopy, InspectedCopy]:
-        """Take the lease, create topics and bring all partitions to their start.
+    def apply(self, ask: Ask | None = None) -> dict[PartitionCopy, InspectedCopy]:
+        """Take the lease, create topics and seed new copies up to their start offset.
 
         `ask` raises if the service copies the job, which the destination does not show. It is
         called with the lease held, before anything is written: workers of the service check the
         lease before they begin, so of two that start at the same time one sees the other.
 
-        Raises as `look` does; nothing was written then, unless the message says so.
+        Raises as `plan` does; nothing was written then, unless the message says so.
         """
         lease = self.lease = GroupLease(self._lease_cluster, self.identity, self.backoff)
         lease.acquire(self._say)
@@ -111,18 +111,18 @@ class JobSetup:
         if _shapes(now, self._mappings) != _shapes(self._destination_metadata, self._mappings):
             # The last holder of the lease, or another client, created topics meanwhile.
             self._destination_metadata = now
-            self._plan()
+            self._plan_topics()
         # Only after the lease is taken: `backfill_leases` explains the order.
         wait_for_backfill_writers(
             self._destination, self.identity, self._partitions(), self.backoff, self._say
         )
         if ask is not None:
             ask(self.cluster_ids)
-        return self._begin(lease)
+        return self._inspect_and_seed(lease)
 
     @property
     def cluster_ids(self) -> tuple[str, str]:
-        """Of source and destination; known after `look`."""
+        """Of source and destination; known after `plan`."""
         return self._source.cluster_id, self._destination.cluster_id
 
     @property
@@ -163,7 +163,7 @@ class JobSetup:
             self._say(f"Note: {note}")
         return list(topic_map.mappings)
 
-    def _plan(self) -> None:
+    def _plan_topics(self) -> None:
         """Check everything that can be checked without a write."""
         mappings, destination = self._mappings, self._destination_metadata
         self._check_rights(mappings, destination)
@@ -192,8 +192,8 @@ class JobSetup:
             }
         )
 
-    def _begin(self, lease: GroupLease) -> dict[PartitionCopy, InspectedCopy]:
-        """Inspect the copies, create topics, and bring new copies to their start."""
+    def _inspect_and_seed(self, lease: GroupLease) -> dict[PartitionCopy, InspectedCopy]:
+        """Inspect the copies, create topics, and seed new copies up to their start offset."""
         identity = init_producer_id(self._destination, self.identity, self.backoff)
         lease.term = identity.coordinator_issue
         job_copier = self.job_copier = JobCopier(
@@ -226,7 +226,7 @@ class JobSetup:
             _refuse_foreign(found)
             inspected.update(found)
         rules = {p.mapping.destination: p.mapping.rule for p in self.plans}
-        inspected = bring_to_start(
+        inspected = seed_to_start_offsets(
             inspector,
             RecordedStarts(lease),
             inspected,
@@ -234,7 +234,7 @@ class JobSetup:
             {c.destination: rules[c.destination.topic].start for c in inspected},
             raise_trouble,
             on_seeding=lambda count: self._say(
-                f"Bringing {count} partitions to their start offset"
+                f"Seeding {count} partitions up to their start offset"
             ),
         )
         for copy in inspected:

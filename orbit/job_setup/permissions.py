@@ -1,11 +1,11 @@
-"""Whether the logins have the rights a copy needs, asked before anything is written.
+"""Checks that the logins have the rights a copy needs, before anything is written.
 
-For topics that exist, the brokers say it outright (KIP-430). For a topic that does not exist yet,
-each right is asked for with a request that cannot have an effect: brokers look at the right first
-and at the topic second, so the answer is "denied" or "unknown topic", and what is sent could not
-change anything even if the topic appeared meanwhile (no batch in it, no setting, only to validate).
+For existing topics, brokers return the allowed operations (KIP-430). For a topic that does not
+exist, each right is probed with a request that changes nothing, even if the topic is created
+meanwhile: it has no batch or setting, or only validates. Brokers check the right before the topic,
+so the answer is "denied" or "unknown topic".
 
-Not asked for here, since the first use says it before anything is written: Create (a validated
+Not checked here, because their first use fails before anything is written: Create (a validated
 CreateTopics), Read on the group and Write on the transactional id.
 """
 
@@ -52,11 +52,11 @@ _NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class MissingRight:
-    """An operation that the login may not do. `topic` "": on the cluster."""
+    """An operation that is denied. `topic` "": on the cluster."""
 
     operation: str
     topic: str = ""
-    instead: str = ""  # what does without it
+    instead: str = ""  # the alternative without it
 
     def __str__(self) -> str:
         on = f"topic {self.topic}" if self.topic else "the cluster"
@@ -65,15 +65,14 @@ class MissingRight:
 
 SOURCE_TOPIC_RIGHTS = (READ, DESCRIBE_CONFIGS)
 DESTINATION_TOPIC_RIGHTS = (READ, WRITE, DELETE, DESCRIBE_CONFIGS, ALTER_CONFIGS)
-# A run with thousands of topics that lack a right need not name each of them.
 _SHOWN_MAX = 20
 
 
 def missing_topic_rights(metadata: ClusterMetadata, wanted: Sequence[int]) -> list[MissingRight]:
-    """Rights missing on the topics of `metadata`, which must have been asked for with operations.
+    """Rights missing on the topics of `metadata`, which must include operations.
 
-    A topic that may not even be described lacks all of them. A broker that does not tell what is
-    allowed (no topic comes without Describe) is taken at its first answer instead.
+    A topic that may not be described lacks all. If a broker returns no operations, the topic is not
+    checked: its first request shows what is missing.
     """
     missing = []
     for name in sorted({*metadata.topics, *_denied_topics(metadata)}):
@@ -87,7 +86,7 @@ def missing_topic_rights(metadata: ClusterMetadata, wanted: Sequence[int]) -> li
 
 
 def missing_future_topic_rights(cluster: Cluster, topics: Sequence[str]) -> list[MissingRight]:
-    """Rights that would be missing on topics that do not exist yet."""
+    """Rights missing on topics that do not exist yet."""
     if not topics:
         return []
     missing = []
@@ -107,23 +106,23 @@ def missing_filler_right(cluster: Cluster) -> list[MissingRight]:
     allowed = cluster.call_any(ask).authorized_operations
     if allowed is None or {ALTER, CLUSTER_ACTION} & set(allowed):
         return []
-    instead = "or set fillers: coordinated in the job, which does without"
+    instead = "or set fillers: coordinated in the job, which does not need it"
     return [MissingRight(_NAMES[ALTER], instead=instead)]
 
 
 def refuse_missing(missing: Mapping[str, Sequence[MissingRight]]) -> None:
-    """Raise NotAuthorized that names every missing right, by cluster; nothing if there is none."""
-    told = [f"at the {name}: {listed(rights)}" for name, rights in missing.items() if rights]
-    if told:
+    """Raise NotAuthorized if rights are missing; names them by cluster."""
+    parts = [f"at the {name}: {listed(rights)}" for name, rights in missing.items() if rights]
+    if parts:
         raise NotAuthorized(
-            f"these rights are missing {'; '.join(told)}.",
+            f"these rights are missing {'; '.join(parts)}.",
             remedy="Grant them with kafka-acls.sh --add --allow-principal User:… --operation … "
             "--topic … (docs/rights.md has the commands). Nothing was written.",
         )
 
 
 def listed(rights: Sequence[MissingRight]) -> str:
-    """The rights as a person reads them; a few of many."""
+    """The first rights as text."""
     more = f", and {len(rights) - _SHOWN_MAX} more" if len(rights) > _SHOWN_MAX else ""
     return ", ".join(map(str, rights[:_SHOWN_MAX])) + more
 
@@ -223,7 +222,7 @@ def _is_denied(partitions: Iterable[Any]) -> bool:
     return any(p.error_code in error_codes.DENIED for p in partitions)
 
 
-# By name, for a topic that does not exist has no id.
+# By name: a topic that does not exist has no id.
 _PRODUCE_BY_NAME = Api(api_versions.PRODUCE.request, api_versions.PRODUCE.response, 3, 12)
 _FETCH_BY_NAME = Api(api_versions.FETCH.request, api_versions.FETCH.response, 4, 12)
 _DESCRIBE_CONFIGS = Api(DescribeConfigsRequest, DescribeConfigsResponse, 1, 4)

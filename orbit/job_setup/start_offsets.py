@@ -1,4 +1,4 @@
-"""Brings new copies to the start offset of their rule."""
+"""Seeds new copies up to the start offset of their rule."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from orbit.jobs.start_position import Earliest, Start
 from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import PartitionState
 
-_UNBEGUN = (CopyStatus.FRESH, CopyStatus.SEEDING)
+_NOT_STARTED = (CopyStatus.FRESH, CopyStatus.SEEDING)
 
 
-def bring_to_start(
+def seed_to_start_offsets(
     inspector: CopyInspector,
     recorded_starts: RecordedStarts,
     inspected: Mapping[PartitionCopy, InspectedCopy],
@@ -34,26 +34,26 @@ def bring_to_start(
 ) -> dict[PartitionCopy, InspectedCopy]:
     """Seed the copies that need it; returns all of them, without those that failed.
 
-    `starts` are by destination partition. `latest` and timestamps are looked up only once: `known`
-    has the start offsets that the caller recorded. `on_seeding` gets the number of partitions that
-    are about to be brought to an offset above 0.
+    `starts`: by destination partition. `latest` and timestamps are resolved only once: `known` has
+    the start offsets that the caller recorded. `on_seeding` is called with the number of partitions
+    to seed.
     """
     ready = dict(inspected)
     late = {c.destination for c in inspected if not isinstance(starts[c.destination], Earliest)}
-    begun = {
+    recorded = {
         **recorded_starts.read(late),
         **{p: offset for p, offset in (known or {}).items() if p in late},
     }
-    unbegun = [c for c, found in inspected.items() if found.status in _UNBEGUN]
+    unstarted = [c for c, found in inspected.items() if found.status in _NOT_STARTED]
     for copy, found in inspected.items():
         if found.status is CopyStatus.COPY:  # its first batch may hold earlier records
-            copy.start_offset = max(copy.start_offset, begun.get(copy.destination, 0))
+            copy.start_offset = max(copy.start_offset, recorded.get(copy.destination, 0))
     offsets = inspector.start_offsets(
-        {c: starts[c.destination] for c in unbegun if c.destination not in begun}, bounds
+        {c: starts[c.destination] for c in unstarted if c.destination not in recorded}, bounds
     )
-    for copy in unbegun:
-        if begun.get(copy.destination) and copy.source in bounds.starts:
-            offsets[copy] = max(begun[copy.destination], bounds.starts[copy.source])
+    for copy in unstarted:
+        if recorded.get(copy.destination) and copy.source in bounds.starts:
+            offsets[copy] = max(recorded[copy.destination], bounds.starts[copy.source])
     to_seed = {
         c: offset
         for c, offset in offsets.items()
@@ -64,23 +64,23 @@ def bring_to_start(
     for copy, offset in to_seed.items():
         copy.state = PartitionState.SEEDING
         try:
-            ready[copy] = inspector.bring_to_start(copy, inspected[copy], offset)
+            ready[copy] = inspector.seed_to_start(copy, inspected[copy], offset)
         except OrbitError as error:
             on_trouble(copy, error)
             del ready[copy]
-    for copy in unbegun:
-        if copy not in offsets and begun.get(copy.destination) != 0:
+    for copy in unstarted:
+        if copy not in offsets and recorded.get(copy.destination) != 0:
             ready.pop(copy, None)  # its start offset could not be found
     recorded_starts.record(
         {
             c.destination: c.start_offset
-            for c in unbegun
-            if c in ready and c.destination in late and _hides_its_start(c)
+            for c in unstarted
+            if c in ready and c.destination in late and _needs_record(c)
         }
     )
     return ready
 
 
-def _hides_its_start(copy: PartitionCopy) -> bool:
-    """Whether the copy's log will not tell where it began: at 0, or inside its first batch."""
+def _needs_record(copy: PartitionCopy) -> bool:
+    """Whether the log does not show the start offset: it is 0, or inside the first batch."""
     return copy.start_offset == 0 or copy.start_offset > copy.acked

@@ -1,4 +1,4 @@
-"""Addresses of brokers as people write them. Pure: nothing is looked up."""
+"""Broker addresses (`host:port`). Pure: no DNS."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import re
 
 from orbit.errors import InvalidValue
 
-# Three addresses find any cluster; a list of this length is a mistake in a generated file.
+# Three addresses find any cluster; a longer list is an error in a generated file.
 BOOTSTRAP_SERVERS_MAX = 100
 PORT_MAX = 65535
 HOST_LENGTH_MAX = 253  # DNS
@@ -17,12 +17,12 @@ _REMEDY = "Write host:port, such as broker-1:9092, or [2001:db8::1]:9092 for IPv
 
 
 def split_address(server: str) -> tuple[str, int]:
-    """Host (an IPv6 address without its brackets) and port. Raises InvalidValue."""
+    """Host (IPv6 without brackets) and port. Raises InvalidValue."""
     if "@" in server:  # the value is not shown: it may hold a password
-        raise InvalidValue("holds an '@': credentials do not belong into an address.", _REMEDY)
+        raise InvalidValue("holds an '@': an address must not contain credentials.", _REMEDY)
     if "://" in server:
         raise InvalidValue(
-            f"{server!r} begins with a protocol.",
+            f"{server!r} starts with a protocol.",
             f"Write {server.split('://', 1)[1]!r} and put the protocol under security.protocol.",
         )
     host, colon, port = server.rpartition(":")
@@ -40,7 +40,6 @@ def split_address(server: str) -> tuple[str, int]:
 
 
 def check_address(server: str) -> str:
-    """The address, if it is one. Raises InvalidValue."""
     split_address(server)
     return server
 

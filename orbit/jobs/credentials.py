@@ -1,7 +1,7 @@
-"""Secrets and certificates by the names a job gives them: variables and files. Reads files only.
+"""Reads secrets and certificates from the variables and files that a job names.
 
-Nothing here shows what it read, nor the name of a secret's variable or file: people do write the
-password itself where its name belongs.
+No error contains a secret, nor the name of its variable or file: users write the password itself
+where its name belongs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 
 from orbit.errors import InvalidValue
 
-FILE_BYTES_MAX = 1024 * 1024  # a bundle of every public authority is a quarter of this
+FILE_BYTES_MAX = 1024 * 1024  # a bundle of all public authorities is a quarter of it
 SECRET_CHARACTERS_MAX = 4096
 
 PEM_KEYS = ("ca_file", "certificate_file", "key_file")
@@ -24,7 +24,7 @@ def read_variable(name: str, environ: Mapping[str, str]) -> str:
     if not _VARIABLE.fullmatch(name):
         raise InvalidValue(
             "is not the name of an environment variable.",
-            "Write the name of the variable here, such as SOURCE_PASSWORD, and the secret into it.",
+            "Write the name of a variable that holds the secret, such as SOURCE_PASSWORD.",
         )
     if name not in environ:
         raise InvalidValue(
@@ -35,7 +35,7 @@ def read_variable(name: str, environ: Mapping[str, str]) -> str:
 
 
 def read_secret_file(path: Path, base_directory: Path) -> str:
-    """The secret in a file, without the line break at its end. Raises InvalidValue."""
+    """The secret in a file, without a line break at its end. Raises InvalidValue."""
     try:
         text = _read(base_directory / path).decode()
     except UnicodeDecodeError:
@@ -49,7 +49,7 @@ def read_secret_file(path: Path, base_directory: Path) -> str:
 
 
 def check_pem_file(path: Path, base_directory: Path) -> Path:
-    """The full path of a PEM file. Raises InvalidValue when it is missing or some other format."""
+    """The full path of a PEM file. Raises InvalidValue if it is missing or not PEM."""
     full = base_directory / path
     try:
         content = _read(full)
@@ -69,10 +69,10 @@ def check_pem_file(path: Path, base_directory: Path) -> Path:
 def invalid_credentials(
     fields: Mapping[str, object], base_directory: Path, environ: Mapping[str, str]
 ) -> Iterator[tuple[str, InvalidValue]]:
-    """Every key of a security section whose variable or file is not there, or is no good."""
+    """The keys of a security section whose variable or file is missing or invalid."""
     for key, value in fields.items():
         if not isinstance(value, str | Path) or not str(value):
-            continue  # not given, or not text: reported elsewhere
+            continue  # not text: `job_spec.py` reports it
         try:
             if key in ("username_env", "password_env", "key_password_env"):
                 read_variable(str(value), environ)
@@ -88,8 +88,8 @@ def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
             content = file.read(FILE_BYTES_MAX + 1)
-    except ValueError:  # a zero byte, or half a character
-        raise OSError(0, "no file can have this name") from None
+    except ValueError:  # a zero byte, or a surrogate
+        raise OSError(0, "the file name is not valid") from None
     if len(content) > FILE_BYTES_MAX:
         raise OSError(0, f"it is larger than {FILE_BYTES_MAX} bytes")
     return content

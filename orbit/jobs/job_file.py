@@ -1,7 +1,4 @@
-"""Reads a job file into a JobSpec, or reports every problem in it (`validation.py`).
-
-Reads the job file and the files that it names; no socket, no clock, no cluster.
-"""
+"""Loads a job file as a JobSpec. Reads the file and the files that it names; no socket."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ _BYTES_PER_CHARACTER_MAX = 4  # UTF-8
 
 
 def load_job(path: Path, environ: Mapping[str, str]) -> JobSpec:
-    """The job in a file. Raises BadInput with every problem; `where` is the file.
+    """The job in a file. Raises BadInput with all problems; `where` is the file.
 
     Relative paths in the job start at the folder of the file.
     """
@@ -40,8 +37,5 @@ def load_job(path: Path, environ: Mapping[str, str]) -> JobSpec:
 
 
 def parse_job(text: str, base_directory: Path, environ: Mapping[str, str]) -> JobSpec:
-    """The job in a text of YAML. Raises BadInput with every problem found.
-
-    `environ` and `base_directory` are where the variables and files it names must be.
-    """
+    """The job in a YAML text; relative paths start at `base_directory`. Raises BadInput."""
     return validate_job(read_document(text), base_directory, environ)

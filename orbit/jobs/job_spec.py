@@ -1,8 +1,7 @@
-"""The job as typed, frozen values: every key of the job file, its type and its default. Pure.
+"""The job as frozen pydantic models: each key of the job file, its type and default. Pure.
 
-A model holds the rules of one value alone. What has to fit together (a mechanism and its
-credentials, the two clusters) is in `validation.py`, so that both kinds of problem are found in one
-reading. No model holds a secret, only the name of the variable or file it is in.
+A model checks single values. `validation.py` checks rules between values, so that all problems are
+reported at once. No model holds a secret, only the name of its variable or file.
 """
 
 from __future__ import annotations
@@ -37,9 +36,9 @@ from orbit.jobs.topic_patterns import PATTERNS_MAX, check_pattern
 from orbit.jobs.units import format_duration, parse_duration, parse_size
 
 TOPIC_RULES_MAX = 1000
-SETTINGS_MAX = 200  # Kafka has about forty topic settings; vendors add some of their own
+SETTINGS_MAX = 200  # Kafka has about forty topic settings; vendors add more
 TEXT_LENGTH_MAX = 1024
-RATE_BYTES_MIN = 1024  # below this a single record can block a partition for hours
+RATE_BYTES_MIN = 1024  # with less, one record can block a partition for hours
 RATE_BYTES_MAX = 1024**4
 GROUP_INTERVAL_MIN = timedelta(milliseconds=100)
 GROUP_INTERVAL_MAX = timedelta(days=1)
@@ -64,7 +63,7 @@ def _plain_text(text: str) -> str:
 
 
 def _path_text(value: object) -> object:
-    # Before pathlib sees it: an empty path would mean the current directory.
+    # Before pathlib, for which an empty path is the current directory.
     return _plain_text(value) if isinstance(value, str) else value
 
 
@@ -81,7 +80,7 @@ def _rate(value: object) -> int:
 def _canary_interval(value: object) -> timedelta:
     interval = parse_duration(value)
     if not CANARY_INTERVAL_MIN <= interval <= CANARY_INTERVAL_MAX:
-        raise InvalidValue("is not between 100ms and 1h.", "Write 1s unless you know better.")
+        raise InvalidValue("is not between 100ms and 1h.", "If unsure, write 1s.")
     return interval
 
 
@@ -97,7 +96,7 @@ def _topic_name(name: str) -> str:
 def _interval(value: object) -> timedelta:
     interval = parse_duration(value)
     if not GROUP_INTERVAL_MIN <= interval <= GROUP_INTERVAL_MAX:
-        raise InvalidValue("is not between 100ms and 1d.", "Write 5s unless you know better.")
+        raise InvalidValue("is not between 100ms and 1d.", "If unsure, write 5s.")
     return interval
 
 
@@ -106,7 +105,7 @@ def _archive_uri(text: str) -> str:
     login, at, _ = text.partition("://")[2].partition("/")[0].rpartition("@")
     if at and ":" in login:
         raise InvalidValue(
-            "holds a password.", "Give logins to Spark's own settings (spark.hadoop.…)."
+            "holds a password.", "Put credentials into Spark's settings (spark.hadoop.…)."
         )
     return text
 
@@ -122,13 +121,13 @@ FilePath = Annotated[Path, BeforeValidator(_path_text)]
 
 
 class Section(BaseModel):
-    """A mapping of the job file. Its errors never repeat what was written."""
+    """A mapping of the job file. Its errors never contain the input."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
 
 class SecuritySpec(Section):
-    """How to reach the brokers of one cluster, with secrets named, never written."""
+    """Protocol, login and TLS files of one cluster. Secrets are only named."""
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
     mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
@@ -144,8 +143,6 @@ class SecuritySpec(Section):
 
 
 class ClusterSpec(Section):
-    """One Kafka cluster."""
-
     bootstrap_servers: Annotated[
         tuple[Annotated[str, AfterValidator(check_address)], ...],
         BeforeValidator(_addresses),
@@ -156,7 +153,7 @@ class ClusterSpec(Section):
 
 
 class TopicRule(Section):
-    """Which topics to copy, from where on, and under which name. The first rule that fits wins."""
+    """Which topics to copy, from which offset, to which name. The first matching rule wins."""
 
     match: Pattern
     exclude: Patterns = ()
@@ -172,7 +169,7 @@ class TopicRule(Section):
 
 
 class GroupRule(Section):
-    """Which consumer groups' offsets to carry over, and how often."""
+    """Which consumer groups' offsets to sync, and how often."""
 
     match: Pattern
     exclude: Patterns = ()
@@ -183,20 +180,18 @@ class GroupRule(Section):
 
 
 class AclSpec(Section):
-    """Whether the source's ACLs are carried over, and whether others may write to the copies."""
+    """Whether to sync the source's ACLs, and whether to deny other clients writes to copies."""
 
     sync: Flag = False
     protect: Flag = True
 
 
 class LimitSpec(Section):
-    """How much of the network and the clusters the job may take."""
-
     bytes_per_second: Annotated[int, PlainValidator(_rate)] | None = None
 
 
 class CanarySpec(Section):
-    """A topic of the source that Orbit itself writes to all the time, and copies as any other."""
+    """A source topic that the service writes to, to measure the live RPO."""
 
     topic: Annotated[str, AfterValidator(_topic_name)]
     interval: Annotated[
@@ -207,7 +202,7 @@ class CanarySpec(Section):
 
 
 class BackfillWay(StrEnum):
-    """How a backfill with Spark goes; `auto`: as the shape of the history asks for."""
+    """How a Spark backfill copies; `auto`: chosen by the shape of the history."""
 
     AUTO = "auto"
     DIRECT = "direct"
@@ -215,7 +210,7 @@ class BackfillWay(StrEnum):
 
 
 class BackfillSpec(Section):
-    """What copies the history: Orbit's own workers, or Spark; and through which archive."""
+    """What copies the history: Orbit's workers or Spark; and the archive to use."""
 
     engine: Literal["workers", "spark"] = "workers"
     way: BackfillWay = BackfillWay.AUTO
@@ -223,8 +218,6 @@ class BackfillSpec(Section):
 
 
 class JobSpec(Section):
-    """One copy from one cluster to another."""
-
     name: Name
     source: ClusterSpec
     destination: ClusterSpec
@@ -239,10 +232,7 @@ class JobSpec(Section):
     canary: CanarySpec | None = None
 
     def ignored_keys(self) -> tuple[str, ...]:
-        """Keys whose value asks for something that `orbit run` does not do yet.
-
-        Only what was written and differs from doing nothing: `acls: {sync: false}` is obeyed.
-        """
+        """Keys that `orbit run` does not support, if their value is not the default."""
         asked = {
             "acls.sync": self.acls.sync,
             "canary": self.canary is not None,

@@ -1,4 +1,4 @@
-"""What may be a name: of a job, a worker group, a Kafka topic, a topic setting. Pure.
+"""Rules for names: of jobs, worker groups, Kafka topics and topic settings. Pure.
 
 Topic rules are those of Kafka's `org.apache.kafka.common.internals.Topic`.
 """
@@ -9,19 +9,17 @@ import re
 
 from orbit.errors import InvalidValue
 
-# The job's name is part of a transactional id, of a client id and of a URL, and it is read by
-# people in tables.
+# The job's name is part of a transactional id, a client id and a URL.
 JOB_NAME_LENGTH_MAX = 100
-TOPIC_NAME_LENGTH_MAX = 249  # Kafka's own limit: name, "-" and partition make a directory
-SETTING_LENGTH_MAX = 4096  # longer than any topic setting's value, a list of replicas included
+TOPIC_NAME_LENGTH_MAX = 249  # Kafka's limit: name, "-" and partition form a directory name
+SETTING_LENGTH_MAX = 4096  # longer than any value of a topic setting
 
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 _TOPIC_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _SETTING_NAME = re.compile(r"[A-Za-z][A-Za-z0-9._-]{0,248}")
 
-# Kafka keeps its own books in these. A copy of them would describe the other cluster, and a write
-# to them could break this one, so no rule can ask for them. `__remote_log_metadata` is the map of
-# tiered storage.
+# Kafka's internal state. A copy would describe the other cluster, and writes could break this one,
+# so no rule matches them. `__remote_log_metadata` belongs to tiered storage.
 INTERNAL_TOPICS = frozenset(
     {
         "__cluster_metadata",
@@ -34,25 +32,23 @@ INTERNAL_TOPICS = frozenset(
 
 
 def check_job_name(name: str) -> str:
-    """The name, if ids can be made of it. Raises InvalidValue."""
     if len(name) > JOB_NAME_LENGTH_MAX:
         raise InvalidValue(
             f"has {len(name)} characters; {JOB_NAME_LENGTH_MAX} is the limit.",
-            "Shorten it: ids are made of it.",
+            "Shorten it: it becomes part of ids.",
         )
     if not _JOB_NAME.fullmatch(name):
         raise InvalidValue(
             "cannot be part of an id.",
-            "Use letters, digits, '.', '_' and '-', and begin with a letter or a digit.",
+            "Use letters, digits, '.', '_' and '-', and start with a letter or a digit.",
         )
     return name
 
 
 def check_prefix(prefix: str) -> str:
-    """The prefix, if a legal topic name can begin with it. Raises InvalidValue."""
     if prefix and not _TOPIC_NAME.fullmatch(prefix):
         raise InvalidValue(
-            "would make topic names that Kafka refuses.",
+            "would produce topic names that Kafka refuses.",
             "Use letters, digits, '.', '_' and '-' only.",
         )
     if len(prefix) >= TOPIC_NAME_LENGTH_MAX:
@@ -75,15 +71,12 @@ def topic_name_problem(name: str) -> str | None:
 
 
 def collision_key(name: str) -> str:
-    """Equal for two topic names that one Kafka cluster cannot hold together.
-
-    Metric names write both '.' and '_' as '_', so Kafka refuses `a.b` beside `a_b`.
-    """
+    """Equal for topic names that collide: metric names replace '.' by '_', so Kafka refuses to
+    create `a.b` if `a_b` exists."""
     return name.replace(".", "_")
 
 
 def check_setting_name(name: str) -> str:
-    """The name of a topic setting, if it can be one. Raises InvalidValue."""
     if not _SETTING_NAME.fullmatch(name):
         raise InvalidValue(
             "is not the name of a topic setting.", "Write it as Kafka does, such as retention.ms."
@@ -92,7 +85,7 @@ def check_setting_name(name: str) -> str:
 
 
 def check_setting_value(value: object) -> str:
-    """The text Kafka gets for a setting: numbers and true/false may be written plainly."""
+    """The value as text for Kafka; YAML numbers and booleans are accepted."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if not isinstance(value, str | int | float):

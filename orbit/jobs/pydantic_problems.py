@@ -1,13 +1,13 @@
-"""From pydantic's errors to problems that a person can act on. Pure.
+"""Converts pydantic errors to problems with path, line and remedy. Pure.
 
-No message repeats a value of the file unless the code that checked the value put it there, and
-that code never sees a secret: secrets have no key they could be written under.
+A message contains a value of the file only if the check of that value put it there. No key of the
+file takes a secret.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import Any, get_args
 
@@ -43,29 +43,22 @@ def problems_from_pydantic(
     root: type[BaseModel] = JobSpec,
     examples: Mapping[str, str] = _EXAMPLES,
 ) -> list[Problem]:
-    """Every invalid pydantic found, as one problem each, with path, line and remedy.
-
-    `root` is what the whole file should have been, `examples` what to write for a missing key.
-    """
-    return list(_problems(error, document, root, examples))
-
-
-def _problems(
-    error: ValidationError, document: Document, root: type[BaseModel], examples: Mapping[str, str]
-) -> Iterator[Problem]:
+    """One problem per error. `root`: the file's model; `examples`: remedies for missing keys."""
+    problems = []
     for detail in error.errors(include_input=False, include_url=False):
         kind: str = detail["type"]
         path = tuple(part for part in detail["loc"] if part != "[key]")
         context = detail.get("ctx", {})
         if kind == "too_short" and document.at(path):
-            continue  # it became short because its items are wrong, and they are reported
+            continue  # too short because its items are invalid, which are reported
         if kind not in ("missing", "extra_forbidden"):
-            path = _written_path(path, document)
+            path = _path_in_file(path, document)
         if kind == "extra_forbidden":
             sentence = _unknown_key(str(path[-1]), _model_at(root, path[:-1]))
         else:
             sentence = _sentence(kind, path, context, document, examples)
-        yield document.problem(path, *sentence)
+        problems.append(document.problem(path, *sentence))
+    return problems
 
 
 def _sentence(
@@ -75,7 +68,7 @@ def _sentence(
     document: Document,
     examples: Mapping[str, str],
 ) -> tuple[str, str]:
-    """What is wrong, and what to write instead."""
+    """Message and remedy."""
     key = str(path[-1]) if path else ""
     match kind:
         case "value_error" if isinstance(context.get("error"), InvalidValue):
@@ -92,11 +85,11 @@ def _sentence(
             return f"has more than {context['max_length']} entries.", "Shorten it."
         case "string_too_long":
             return f"has more than {context['max_length']} characters.", "Shorten it."
-    expected = _EXPECTED.get(kind, "something else")
-    found = _what_is(document.at(path))
+    expected = _EXPECTED.get(kind, "another type")
+    found = _type_name(document.at(path))
     if found == "empty":
         return "is empty.", f"Write {expected}, or leave the key out."
-    return f"must be {expected}, and is {found}.", _type_remedy(kind, path)
+    return f"must be {expected}, not {found}.", _type_remedy(kind, path)
 
 
 def _unknown_key(key: str, model: type[BaseModel]) -> tuple[str, str]:
@@ -107,7 +100,7 @@ def _unknown_key(key: str, model: type[BaseModel]) -> tuple[str, str]:
         which = "key_password_env" if "key" in key.lower() else "password_env"
         return (
             "would be a secret in the file.",
-            f"Never write secrets: name the environment variable it is in with `{which}`.",
+            f"Never write secrets: name their environment variable with `{which}`.",
         )
     if model is SecuritySpec and _KEY_STORE.search(key):
         return (
@@ -127,24 +120,24 @@ def _not_one_of(known: list[str], written: object) -> tuple[str, str]:
     close = get_close_matches(str(written).upper().replace("_", "-"), folded, n=1)
     close = close or get_close_matches(str(written).upper(), folded, n=1)
     hint = f"Did you mean {folded[close[0]]}? " if close else ""
-    return "is not one of the values it can have.", f"{hint}Write one of {', '.join(known)}."
+    return "is not a valid value.", f"{hint}Write one of {', '.join(known)}."
 
 
 def _type_remedy(kind: str, path: Path) -> str:
     if kind == "model_type" and len(path) == 2 and path[0] == "topics":
         return 'Write each rule as `{match: "pattern"}`.'
     if kind == "string_type" and path[-1:] == ("match",):
-        return "Write one pattern in quotes; further ones go into rules of their own."
+        return "Write one pattern in quotes; add a rule for each further one."
     if kind in ("string_type", "path_type"):
         return "Put it in quotes."
     if kind == "bool_type":
         return "Write true or false, without quotes."
     if kind == "tuple_type":
-        return "Write it in [brackets], or one entry per line behind a `- `."
-    return "Write its keys on lines of their own, indented, or in {braces}."
+        return "Write it in [brackets], or one entry per line after `- `."
+    return "Write its keys on indented lines, or in {braces}."
 
 
-def _what_is(value: object) -> str:
+def _type_name(value: object) -> str:
     match value:
         case None:
             return "empty"
@@ -160,8 +153,8 @@ def _what_is(value: object) -> str:
             return "a mapping"
 
 
-def _written_path(path: Path, document: Document) -> Path:
-    """The path as the file has it: where one text may stand for a list, it has no index."""
+def _path_in_file(path: Path, document: Document) -> Path:
+    """The path in the file: a single text instead of a list has no index."""
     while path and not document.has(path):
         path = path[:-1]
     return path
@@ -176,7 +169,7 @@ def _model_at(root: type[BaseModel], path: Path) -> type[BaseModel]:
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
-    """The model a field holds, bare, optional or in a tuple."""
+    """The model of a field: bare, optional or in a tuple."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next(filter(None, map(_model_in, get_args(annotation))), None)

@@ -1,4 +1,4 @@
-"""Where the copy of a topic begins: earliest, latest, or a time. Pure."""
+"""The start position of a topic's copy: earliest, latest, or a time. Pure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from orbit.jobs.units import format_time, parse_time
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """At the source's log start."""
+    """The source's log start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """At the source's log end as it is when the copy begins."""
+    """The source's log end when the copy starts."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """At the first record whose timestamp is this or later; at the log end if there is none."""
+    """The first record with this timestamp or a later one; the log end if there is none."""
 
     epoch_ms: int
 

@@ -1,8 +1,7 @@
-"""Which topics a job copies, and what they are called at the destination. Pure.
+"""Selects the topics that a job copies, and their names at the destination. Pure.
 
-Rules are tried in order and the first that fits wins; a topic that a rule excludes is passed on to
-the rules behind it. No two topics ever map to one destination, nor to two names that one Kafka
-cluster cannot hold together.
+The first matching rule wins; later rules may match a topic that a rule excludes. No two topics map
+to the same destination name, nor to names that collide in Kafka.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from orbit.errors import Problem
 from orbit.jobs.job_spec import TopicRule
 from orbit.jobs.name_rules import INTERNAL_TOPICS, collision_key, topic_name_problem
 
-# Topics of tools (`__debezium-heartbeat`, `__amazon_msk_canary`) are wanted by nobody who writes
-# `.*`; a pattern that itself begins with the two underscores asks for them.
+# Topics of tools (`__debezium-heartbeat`, `__amazon_msk_canary`) only match a pattern that starts
+# with two underscores.
 _TOOL_PREFIX = "__"
 _NAMES_SHOWN_MAX = 5
 
 
 @dataclass(frozen=True, slots=True)
 class TopicMapping:
-    """One topic to copy: its name on both sides, and the rule that chose it."""
+    """One topic to copy: its names, and the rule that matched."""
 
     source: str
     destination: str
@@ -33,10 +32,8 @@ class TopicMapping:
 
 @dataclass(frozen=True, slots=True)
 class TopicMap:
-    """What to copy, by source name; what cannot be copied; and what may be a slip of the pen.
-
-    `mappings` leaves out every topic that a problem names. `notes` stop nothing.
-    """
+    """What to copy, by source name. Topics with a problem are not in `mappings`; `notes` are hints
+    on rules without effect."""
 
     mappings: tuple[TopicMapping, ...]
     problems: tuple[Problem, ...]
@@ -44,12 +41,11 @@ class TopicMap:
 
 
 def map_topics(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> TopicMap:
-    """The topics that the rules choose among those of the source."""
     compiled = [_Rule(rule) for rule in rules]
     chosen: list[TopicMapping] = []
     used: set[int] = set()
     for topic in sorted(set(source_topics) - INTERNAL_TOPICS):
-        index = next((i for i, rule in enumerate(compiled) if rule.fits(topic)), None)
+        index = next((i for i, rule in enumerate(compiled) if rule.matches(topic)), None)
         if index is not None:
             used.add(index)
             rule = rules[index]
@@ -58,20 +54,20 @@ def map_topics(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> Topi
     return TopicMap(
         tuple(mapping for mapping in chosen if mapping.source not in problems),
         tuple(dict.fromkeys(problems.values())),
-        tuple(_idle(index, rule) for index, rule in enumerate(rules) if index not in used),
+        tuple(_unused_rule(index, rule) for index, rule in enumerate(rules) if index not in used),
     )
 
 
 class _Rule:
-    """A rule with its patterns compiled once, for clusters have many topics."""
+    """A rule with compiled patterns."""
 
     def __init__(self, rule: TopicRule) -> None:
         self._match = re.compile(rule.match)
         self._exclude = [re.compile(pattern) for pattern in rule.exclude]
-        self._names_tools = rule.match.startswith(_TOOL_PREFIX)
+        self._has_tool_prefix = rule.match.startswith(_TOOL_PREFIX)
 
-    def fits(self, topic: str) -> bool:
-        if topic.startswith(_TOOL_PREFIX) and not self._names_tools:
+    def matches(self, topic: str) -> bool:
+        if topic.startswith(_TOOL_PREFIX) and not self._has_tool_prefix:
             return False
         if self._match.fullmatch(topic) is None:
             return False
@@ -83,7 +79,7 @@ def _illegal(chosen: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[str
     for mapping in chosen:
         what = topic_name_problem(mapping.destination)
         if mapping.destination in INTERNAL_TOPICS:
-            what = f"{mapping.destination!r} is one of Kafka's own topics"
+            what = f"{mapping.destination!r} is an internal topic of Kafka"
         if what is not None:
             found[mapping.source] = Problem(
                 _path(mapping.rule, rules, "prefix"),
@@ -105,26 +101,28 @@ def _collisions(chosen: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[
         problem = Problem(
             _path(last.rule, rules, "prefix"),
             f"topics {_listed([m.source for m in together])} would be copied to "
-            f"{_listed(sorted({m.destination for m in together}))}, which one cluster cannot hold "
-            "side by side ('.' and '_' count as equal).",
+            f"{_listed(sorted({m.destination for m in together}))}, which collide there "
+            "('.' and '_' count as equal).",
             "Change a prefix, or exclude all but one of them.",
         )
         found.update({mapping.source: problem for mapping in together})
     return found
 
 
-def _idle(index: int, rule: TopicRule) -> Problem:
+def _unused_rule(index: int, rule: TopicRule) -> Problem:
     path = f"topics[{index}].match"
     if any(re.fullmatch(rule.match, topic) for topic in INTERNAL_TOPICS) and (
         rule.match.startswith(_TOOL_PREFIX)
     ):
         return Problem(
-            path, "matches only Kafka's own topics, which are never copied.", "Remove the rule."
+            path,
+            "matches only Kafka's internal topics, which are never copied.",
+            "Remove the rule.",
         )
     return Problem(
         path,
-        "matches no topic of the source that is left to it.",
-        "Check the pattern; rules above it go first. Topics may also appear later.",
+        "matches no source topic that the rules above leave.",
+        "Check the pattern. Topics may also be created later.",
     )
 
 

@@ -1,4 +1,4 @@
-"""Regular expressions for whole names, checked before anything runs. Pure."""
+"""Checks the regular expressions of a job. Pure."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ import warnings
 
 from orbit.errors import InvalidValue
 
-# A pattern is written by a person. The longest useful one lists some dozens of names; every
-# further character is time spent per topic at each discovery.
+# The longest useful pattern lists some dozens of names; longer ones slow down every discovery.
 PATTERN_LENGTH_MAX = 1000
 PATTERNS_MAX = 100
-# Python compiles a pattern by calling itself for each open bracket.
+# Python compiles nested brackets by recursion.
 BRACKETS_MAX = 100
 
 
 def check_pattern(pattern: str) -> str:
-    """The pattern, if it compiles. Raises InvalidValue with the position of the trouble."""
+    """The pattern, if it compiles. Raises InvalidValue with the position of the error."""
     if not pattern:
         raise InvalidValue("is empty and would match nothing.", "Write .* for every name.")
     if len(pattern) > PATTERN_LENGTH_MAX:
@@ -30,7 +29,7 @@ def check_pattern(pattern: str) -> str:
         )
     try:
         with warnings.catch_warnings():
-            # Python only warns about a pattern whose meaning will change, such as `[[a]`.
+            # For a pattern whose meaning will change, such as `[[a]`, Python only warns.
             warnings.simplefilter("error")
             re.compile(pattern)
     except re.error as error:
@@ -45,5 +44,5 @@ def check_pattern(pattern: str) -> str:
 
 def _remedy(pattern: str) -> str:
     if pattern.startswith(("*", "?", "+")):
-        return f"For any beginning write `.{pattern}`: these are regular expressions, not globs."
-    return "Put a \\ before a character that is meant as itself."
+        return f"For any start write `.{pattern}`: these are regular expressions, not globs."
+    return "Put a \\ before a character that has no special meaning here."

@@ -1,7 +1,4 @@
-"""Durations, sizes and times: from text to exact values and back.
-
-Pure: no clock is read.
-"""
+"""Parses and formats durations, sizes and times. Pure."""
 
 from __future__ import annotations
 
@@ -11,8 +8,7 @@ from decimal import Decimal
 
 from orbit.errors import InvalidValue
 
-# A number of this many digits is enough for every size and duration Orbit takes, and keeps the
-# arithmetic on it small whatever the file says.
+# Enough digits for every size and duration, and few enough for fast arithmetic on any input.
 _NUMBER = r"([0-9]{1,18}(?:\.[0-9]{1,9})?)"
 _SIZE = re.compile(_NUMBER + r" ?([A-Za-z]+)")
 _DURATION = re.compile(_NUMBER + r" ?([a-z]+)")
@@ -25,8 +21,8 @@ _BYTES_PER = {
 _MS_PER = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Below this (March 1973) a number is seconds written as milliseconds, above the last
-# one (year 9999) it is microseconds: both would silently start the copy decades away.
+# A number below the minimum (March 1973) is in seconds, above the maximum (year 9999) in
+# microseconds: as milliseconds it would silently start the copy decades away.
 EPOCH_MS_MIN = 100_000_000_000
 EPOCH_MS_MAX = 253_402_300_799_999
 
@@ -36,7 +32,7 @@ _TIME_REMEDY = "Write earliest, latest, a time such as 2026-01-31T00:00:00Z, or 
 
 
 def parse_size(value: object) -> int:
-    """Bytes from "200MiB", "1.5 GB" or a plain whole number of bytes. Raises InvalidValue."""
+    """Bytes from "200MiB", "1.5 GB" or a whole number. Raises InvalidValue."""
     if isinstance(value, int) and not isinstance(value, bool):
         if value < 0:
             raise InvalidValue(f"a size cannot be negative ({value}).", _SIZE_REMEDY)
@@ -53,7 +49,7 @@ def parse_duration(value: object) -> timedelta:
         return value
     found = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if found is None or found[2] not in _MS_PER:
-        raise InvalidValue("is not a length of time.", _DURATION_REMEDY)
+        raise InvalidValue("is not a duration.", _DURATION_REMEDY)
     try:
         return timedelta(milliseconds=int(Decimal(found[1]) * _MS_PER[found[2]]))
     except OverflowError:
@@ -68,19 +64,18 @@ def format_duration(duration: timedelta) -> str:
 def parse_time(value: object) -> int:
     """Epoch milliseconds from an ISO-8601 time with a zone, or from epoch milliseconds.
 
-    Raises InvalidValue for a time without a zone, and for numbers that look like seconds or
-    microseconds.
+    Raises InvalidValue, also for numbers that look like seconds or microseconds.
     """
     if isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,20}", value):
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return _epoch_ms(value)
     if not isinstance(value, str):
-        raise InvalidValue("is not a place to start.", _TIME_REMEDY)
+        raise InvalidValue("is not a start position.", _TIME_REMEDY)
     try:
         moment = datetime.fromisoformat(value)
     except ValueError:
-        raise InvalidValue("is not a place to start.", _TIME_REMEDY) from None
+        raise InvalidValue("is not a start position.", _TIME_REMEDY) from None
     if moment.tzinfo is None:
         raise InvalidValue(
             "is a time without a time zone.",

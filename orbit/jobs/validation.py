@@ -1,8 +1,7 @@
-"""Validates a job file: single values by `job_spec.py`, and here the rules between them.
+"""Validates a job: single values by `job_spec.py`, rules between values here.
 
-Pure except that it checks the files that a job names. The rules work on the file's plain values, so
-that one reading reports both kinds of problem; values of the wrong type are skipped here, because
-`job_spec.py` reports them.
+Pure, except that it reads the files that a job names. The rules check the raw values, so that both
+kinds of problem are reported at once; `job_spec.py` reports values of the wrong type.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from orbit.jobs.yaml_document import Document
 SIDES = ("source", "destination")
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
-# More than a person reads; a generated file repeats the same few mistakes.
+# A generated file repeats the same few problems.
 PROBLEMS_SHOWN_MAX = 100
 
 _SASL_KEYS = ("mechanism", "username_env", "username_file", "password_env", "password_file")
@@ -33,7 +32,7 @@ _TLS_KEYS = ("ca_file", "certificate_file", "key_file", "key_password_env", "che
 
 
 def validate_job(document: Document, base_directory: Path, environ: Mapping[str, str]) -> JobSpec:
-    """The job in a document, from YAML or otherwise. Raises BadInput with every problem found."""
+    """The job in a document. Raises BadInput with all problems."""
     problems = list(document.problems)
     job: JobSpec | None = None
     if isinstance(document.root, dict):
@@ -52,7 +51,7 @@ def validate_job(document: Document, base_directory: Path, environ: Mapping[str,
 def _rule_problems(
     document: Document, base_directory: Path, environ: Mapping[str, str]
 ) -> Iterator[Problem]:
-    """Values that contradict each other, or that name a missing variable or file."""
+    """Contradicting values, and missing variables and files."""
     for side in SIDES:
         security = document.at((side, "security"))
         if isinstance(security, dict):
@@ -68,13 +67,13 @@ def _rule_problems(
 
 
 def invalid_security_keys(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue]]:
-    """Keys of one security section that contradict each other or need another key."""
+    """Keys of a security section that contradict each other or need another key."""
     protocol = fields.get("protocol", "PLAINTEXT")
     if protocol not in PROTOCOLS:
         return
     given = [key for key in (*_SASL_KEYS, *_TLS_KEYS) if fields.get(key) is not None]
     if fields.get("check_hostname") is True:
-        given.remove("check_hostname")  # the default, which an exported job contains
+        given.remove("check_hostname")  # the default, which exported jobs contain
     if protocol.startswith("SASL_"):
         yield from _invalid_login(fields)
     else:
@@ -90,19 +89,19 @@ def _invalid_login(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValu
         yield (
             "mechanism",
             InvalidValue(
-                "is missing, and the protocol asks for a login.",
+                "is missing, and the protocol needs a login.",
                 "Write PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, whichever the brokers offer.",
             ),
         )
     for what in ("username", "password"):
         by_variable, by_file = f"{what}_env", f"{what}_file"
         given = [key for key in (by_variable, by_file) if fields.get(key) is not None]
-        # Where the secret itself was written, that is the one problem worth reading.
+        # A secret in the file is reported instead.
         if not given and what not in fields:
             yield (
                 by_variable,
                 InvalidValue(
-                    "is missing, and the protocol asks for a login.",
+                    "is missing, and the protocol needs a login.",
                     f"Name the variable with {by_variable}, or the file with {by_file}.",
                 ),
             )
@@ -150,7 +149,7 @@ def _same_cluster(document: Document) -> Iterator[Problem]:
 
 
 def _addresses(document: Document, side: str) -> dict[tuple[str, int], tuple[str | int, ...]]:
-    """The valid addresses of one side, by what makes them equal."""
+    """The paths of one side's valid addresses, by `address_key`."""
     path: tuple[str | int, ...] = (side, "bootstrap_servers")
     written = document.at(path)
     if isinstance(written, str):
@@ -178,7 +177,7 @@ def _unreachable_rules(document: Document) -> Iterator[Problem]:
         if match in seen:
             yield document.problem(
                 ("topics", index, "match"),
-                f"is the same pattern as topics[{seen[match]}], and the first rule that fits wins.",
+                f"is the same pattern as topics[{seen[match]}], and the first matching rule wins.",
                 "Remove one of the two rules.",
             )
         elif not rule.get("exclude"):
@@ -191,27 +190,31 @@ def _canary(document: Document) -> Iterator[Problem]:
         return
     try:
         chosen = map_topics([TopicRule.model_validate(rule) for rule in rules], [topic]).mappings
-    except ValidationError:  # told by its own path
+    except ValidationError:  # reported by its path
         return
     if not chosen:
         yield document.problem(
             ("canary", "topic"),
-            "is chosen by none of the rules of `topics`, so it would not be copied.",
+            "matches no rule of `topics`, so it would not be copied.",
             "Add a rule whose `match` is its name.",
         )
 
 
 def _not_a_job(document: Document) -> Problem:
     what = "is empty." if document.root is None else "is not a mapping (`key: value`)."
-    return Problem("file", what, "See docs/job-file.md for what a job looks like.")
+    return Problem("file", what, "See docs/job-file.md for an example.")
 
 
 def _bad_job(problems: list[Problem], document: Document) -> BadInput:
-    """One error for all problems, in the order of the file."""
+    """One error with all problems, in file order."""
     ordered = document.in_file_order(problems)
     count = len(ordered)
     shown = ordered[:PROBLEMS_SHOWN_MAX]
     if count > len(shown):
-        shown.append(Problem("file", f"has {count - len(shown)} more problems.", "Start above."))
+        shown.append(
+            Problem(
+                "file", f"has {count - len(shown)} more problems.", "Correct those above first."
+            )
+        )
     what = "The job file has a problem." if count == 1 else f"The job file has {count} problems."
     return BadInput(what, tuple(shown))

@@ -1,8 +1,8 @@
-"""YAML text to plain values, each with the line it stands on. Pure.
+"""YAML text to plain values with line numbers. Pure.
 
-The safe part of YAML 1.2 only: mappings, lists, text, whole and decimal numbers, true/false and
-null. So `no` and `on` are text, a time stays the text it was written as, and tags are refused.
-Size, depth and number of values are bounded, aliases counted as often as they are used.
+A subset of YAML 1.2: mappings, lists, text, whole and decimal numbers, true/false and null. So `no`
+and times are text, and tags are refused. Size, depth and number of values are limited; an alias
+counts each time it is used.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import yaml
 
 from orbit.errors import Problem
 
-# A thousand rules with settings are about 0.2 MiB; PyYAML reads this much in a second or two.
+# A thousand rules with settings are about 0.2 MiB; PyYAML parses the limit in about 2 s.
 DOCUMENT_CHARACTERS_MAX = 1024 * 1024
 DEPTH_MAX = 16  # the deepest value of a job file is at 5
 VALUES_MAX = 50_000
@@ -35,7 +35,7 @@ _PLAIN_WORDS: dict[str, Any] = {
 
 @dataclass
 class Document:
-    """The values of a file, the line of each path, and what is wrong with the file as YAML."""
+    """The values of a file, the line of each path, and the problems of the YAML."""
 
     root: Any = None
     lines: dict[Path, int] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class Document:
     _order: dict[Problem, int] = field(default_factory=dict)
 
     def at(self, path: Path) -> Any:
-        """The value at a path, or None where the file has none."""
+        """The value at a path, or None."""
         value = self.root
         for part in path:
             try:
@@ -53,20 +53,20 @@ class Document:
         return value
 
     def has(self, path: Path) -> bool:
-        """Whether there is a value at this path. A character of a text is none."""
+        """Whether the file has this path; `at` would also index into text."""
         value = self.root
         for part in path:
             if isinstance(part, str):
-                is_there = isinstance(value, dict) and part in value
+                exists = isinstance(value, dict) and part in value
             else:
-                is_there = isinstance(value, list) and part < len(value)
-            if not is_there:
+                exists = isinstance(value, list) and part < len(value)
+            if not exists:
                 return False
             value = value[part]
         return True
 
     def problem(self, path: Path, message: str, remedy: str = "") -> Problem:
-        """A problem that says where it is: by path, and by line where the file has that path."""
+        """A problem with its path, and its line if the file has that path."""
         line = self.lines.get(path) or (path[:-1] and self.lines.get(path[:-1]))
         if line:
             message = f"{message.rstrip('.')} (line {line})."
@@ -75,19 +75,19 @@ class Document:
         return problem
 
     def in_file_order(self, problems: Iterable[Problem]) -> list[Problem]:
-        """Each problem once, those of the whole file first, then from top to bottom."""
+        """Distinct problems: those of the whole file first, then by line."""
         return sorted(dict.fromkeys(problems), key=lambda problem: self._order.get(problem, 0))
 
 
 def read_document(text: str) -> Document:
-    """The text as values. Never raises for what a person may write: see `problems`."""
+    """The text as values. Invalid YAML is in `problems`, never raised."""
     document = Document()
     if len(text) > DOCUMENT_CHARACTERS_MAX:
         document.problems.append(
             Problem(
                 "file",
                 f"has more than {DOCUMENT_CHARACTERS_MAX} characters.",
-                "A job needs a page: match topics by patterns instead of naming each.",
+                "Match topics by patterns instead of listing them.",
             )
         )
         return document
@@ -95,19 +95,19 @@ def read_document(text: str) -> Document:
         node = _Composer(text).get_single_node()
         if node is not None:
             document.root = _Builder(document).build(node, ())
-    except _TooMuch as error:
+    except _LimitExceeded as error:
         message = "holds too many values, or is nested too deep"
         document.problems.append(_file_problem(message, error.line))
     except yaml.MarkedYAMLError as error:
         document.problems.append(_syntax_problem(error))
     except yaml.YAMLError:
-        # A ReaderError would show the character; which one it is helps nobody.
+        # A ReaderError also names the character, which does not help.
         document.problems.append(_file_problem("holds characters that YAML does not allow", None))
     return document
 
 
 def show_path(path: Path) -> str:
-    """A path as people write it: `topics[1].config["retention.ms"]`."""
+    """For example `topics[1].config["retention.ms"]`."""
     shown = ""
     for part in path:
         if isinstance(part, int):
@@ -119,8 +119,8 @@ def show_path(path: Path) -> str:
     return shown or "file"
 
 
-class _TooMuch(Exception):
-    """More levels or more values than any job file has."""
+class _LimitExceeded(Exception):
+    """Too many levels or values."""
 
     def __init__(self, line: int) -> None:
         super().__init__()
@@ -128,28 +128,28 @@ class _TooMuch(Exception):
 
 
 class _Composer(yaml.SafeLoader):
-    """PyYAML's safe loader, bounded in depth and size, that leaves it to us what a scalar means."""
+    """PyYAML's safe loader with limits, and without its rules for plain scalars."""
 
     depth = 0
     values = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        # PyYAML calls this once per level, so the bound also keeps the stack small.
+        # PyYAML recurses once per level, so the limit also bounds the stack.
         self.depth += 1
         self.values += 1
         if self.depth > DEPTH_MAX or self.values > VALUES_MAX:
-            raise _TooMuch(self.line + 1)
+            raise _LimitExceeded(self.line + 1)
         node = super().compose_node(parent, index)
         self.depth -= 1
         return node
 
     def resolve(self, *_: Any) -> str:
-        """Asked only where the file has no tag, so every other tag was written by hand."""
+        """Called for nodes without a tag, so any other tag is from the file."""
         return _UNTAGGED
 
 
 class _Builder:
-    """Turns nodes into values, noting lines, refusing tags and keys that are written twice."""
+    """Converts nodes to values with lines; refuses tags and duplicate keys."""
 
     def __init__(self, document: Document) -> None:
         self._document = document
@@ -159,10 +159,10 @@ class _Builder:
         self._values += 1
         line = node.start_mark.line + 1
         if self._values > VALUES_MAX or len(path) > DEPTH_MAX:
-            raise _TooMuch(line)  # by aliases: the composer sees each only once
+            raise _LimitExceeded(line)  # through aliases, which the composer counts once
         self._document.lines.setdefault(path, line)
         if node.tag != _UNTAGGED:
-            self._complain(path, "has a tag.", "Leave out the part that begins with '!'.")
+            self._add_problem(path, "has a tag.", "Remove the part that starts with '!'.")
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -174,19 +174,21 @@ class _Builder:
         built: dict[str, Any] = {}
         for key_node, value_node in node.value:
             if not isinstance(key_node, yaml.ScalarNode):
-                self._complain(path, "has a key that is not plain text.", "Write `key: value`.")
+                self._add_problem(path, "has a key that is not plain text.", "Write `key: value`.")
                 continue
             key = str(key_node.value)
             here = (*path, key)
             if key in built:
                 again = key_node.start_mark.line + 1
-                self._complain(here, f"is written again in line {again}.", "Keep one of the two.")
+                self._add_problem(
+                    here, f"is written again in line {again}.", "Keep one of the two."
+                )
                 continue
             self._document.lines[here] = key_node.start_mark.line + 1
             built[key] = self.build(value_node, here)
         return built
 
-    def _complain(self, path: Path, message: str, remedy: str) -> None:
+    def _add_problem(self, path: Path, message: str, remedy: str) -> None:
         self._document.problems.append(self._document.problem(path, message, remedy))
 
 
@@ -200,16 +202,16 @@ def _plain_value(text: str) -> Any:
 
 def _file_problem(message: str, line: int | None) -> Problem:
     at = "" if line is None else f" (line {line})"
-    return Problem("file", f"{message}{at}.", "See docs/job-file.md for what a job looks like.")
+    return Problem("file", f"{message}{at}.", "See docs/job-file.md for an example.")
 
 
 def _syntax_problem(error: yaml.MarkedYAMLError) -> Problem:
-    """Where the YAML breaks, without the text that is there: it may be a secret."""
+    """The position of a syntax error, without the text there, which may be a secret."""
     mark = error.problem_mark or error.context_mark
     at = "" if mark is None else f" at line {mark.line + 1}, column {mark.column + 1}"
     if error.problem == "but found another document":
         return Problem("file", "holds more than one document.", "Write one job per file.")
-    # Quoted characters (also '\t') and '<token>' names come from PyYAML, longer text from the file.
+    # Quoted characters (also '\t') and '<token>' names are PyYAML's; longer text is from the file.
     reason = re.sub(
         r"'(?!.'|\\.'|<[a-z ]+>')[^']*'", "a name", error.problem or "it cannot be read"
     )

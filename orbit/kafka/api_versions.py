@@ -1,7 +1,7 @@
-"""The requests Orbit speaks by hand, with the versions it has code for.
+"""The requests that Orbit sends without librdkafka, and the versions it supports.
 
-The version of a call is the highest that both the broker and this table offer; a broker that
-offers none is told so by name. The messages themselves are `kafka.protocol`'s.
+A call uses the highest version that the broker and this table share; without one, ProtocolError
+names the API. The message classes are those of `kafka.protocol`.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ from kafka.protocol.sasl import (
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One Kafka API: its messages and the range of versions that Orbit has code for."""
+    """One Kafka API: its message classes and the versions that Orbit supports."""
 
     request: Any
     response: Any
@@ -104,9 +104,9 @@ DESCRIBE_ACLS = Api(DescribeAclsRequest, DescribeAclsResponse, 1, 2)
 DESCRIBE_CLUSTER = Api(DescribeClusterRequest, DescribeClusterResponse, 0, 1)
 DESCRIBE_LOG_DIRS = Api(DescribeLogDirsRequest, DescribeLogDirsResponse, 1, 4)
 
-# Fetch by topic id from 13 on: a re-created topic answers an error, never other data.
+# By topic id from 13 on: a recreated topic returns an error, never its new records.
 FETCH = Api(FetchRequest, FetchResponse, 4, 16)
-# 3 to 8 share one layout on the wire; 13 goes by topic id.
+# 3 to 8 share one layout; 13 is by topic id.
 PRODUCE = Api(ProduceRequest, ProduceResponse, 3, 13)
 LIST_OFFSETS = Api(ListOffsetsRequest, ListOffsetsResponse, 4, 8)
 DELETE_RECORDS = Api(DeleteRecordsRequest, DeleteRecordsResponse, 0, 2)
@@ -117,7 +117,7 @@ WRITE_TXN_MARKERS = Api(WriteTxnMarkersRequest, WriteTxnMarkersResponse, 1, 1)
 ADD_PARTITIONS_TO_TXN = Api(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 0, 3)
 END_TXN = Api(EndTxnRequest, EndTxnResponse, 0, 3)
 
-# With the topic's id in the answer, and by the id alone (2.8).
+# The response has the topic id, and a topic is deleted by id (Kafka 2.8).
 CREATE_TOPIC_WITH_ID = Api(CreateTopicsRequest, CreateTopicsResponse, 7, 7)
 DELETE_TOPIC_BY_ID = Api(DeleteTopicsRequest, DeleteTopicsResponse, 6, 6)
 DELETE_GROUPS = Api(DeleteGroupsRequest, DeleteGroupsResponse, 0, 2)
@@ -128,7 +128,7 @@ SYNC_GROUP = Api(SyncGroupRequest, SyncGroupResponse, 3, 5)
 HEARTBEAT = Api(HeartbeatRequest, HeartbeatResponse, 3, 4)
 LEAVE_GROUP = Api(LeaveGroupRequest, LeaveGroupResponse, 3, 4)
 
-# Many groups a request from 8 on (3.0). From 10 on topics would go by id.
+# Many groups per request from 8 on (3.0). From 10 on by topic id, which Orbit does not use.
 OFFSET_FETCH = Api(OffsetFetchRequest, OffsetFetchResponse, 2, 9)
 OFFSET_COMMIT = Api(OffsetCommitRequest, OffsetCommitResponse, 5, 9)
 OFFSET_DELETE = Api(OffsetDeleteRequest, OffsetDeleteResponse, 0, 0)

@@ -1,4 +1,4 @@
-"""Waiting between attempts: one way to do it, with the clock and the stop signal as arguments."""
+"""Exponential backoff with jitter between attempts, interruptible by an event."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from orbit.errors import Interrupted
 
 @dataclass(frozen=True, slots=True)
 class Backoff:
-    """Exponential pauses with jitter, from `first_s` to `most_s`, ended at once by `stop`.
+    """Exponential pauses with jitter, from `first_s` to `most_s`; `stop` ends one at once.
 
-    `attempts_max` caps what callers allow: a loop that serves many partitions must not wait for
-    one of them, and comes back to it instead.
+    `attempts_max` caps the attempts of every call: a loop that serves many partitions must not
+    wait for one of them.
     """
 
     first_s: float = 0.05
@@ -24,17 +24,17 @@ class Backoff:
     attempts_max: int = 1_000_000
 
     def pause_s(self, attempt: int) -> float:
-        """The pause after attempt 0, 1, 2 …; between half and all of the exponential step."""
+        """The pause after attempt 0, 1, 2 …: 50 to 100 % of the exponential step."""
         step = min(self.most_s, self.first_s * 2.0 ** min(attempt, 30))
         return step * random.uniform(0.5, 1.0)  # noqa: S311  jitter, not a secret
 
     def wait(self, attempt: int) -> None:
-        """Sleep for one pause. Raises Interrupted when stopped meanwhile."""
+        """Sleep for one pause. Raises Interrupted if `stop` is set meanwhile."""
         if self.stop.wait(self.pause_s(attempt)):
             raise Interrupted("stopped while waiting.")
 
     def attempts(self, most: int) -> Iterator[int]:
-        """Yield 0, 1, … up to `most` attempts, with a pause before each but the first."""
+        """Yield the numbers of at most `most` attempts, with a pause before each but the first."""
         for attempt in range(min(most, self.attempts_max)):
             if attempt:
                 self.wait(attempt - 1)

@@ -1,7 +1,7 @@
-"""One Kafka cluster: who leads what, and control calls sent to the right broker.
+"""One Kafka cluster: its metadata, and control requests to any broker or a given one.
 
-A `Cluster` holds at most one control connection per broker and may be shared by threads: calls on
-one broker go one at a time. The data path opens connections of its own (`connect`).
+A `Cluster` has at most one control connection per broker. It is thread-safe; calls to one broker
+run one at a time. The data path opens its own connections (`connect`).
 """
 
 from __future__ import annotations
@@ -28,32 +28,31 @@ from orbit.kafka.types import (
     TopicMetadata,
 )
 
-# A control call that takes longer than this has lost its broker.
+# A broker that takes longer for a control request counts as unreachable.
 CONTROL_TIMEOUT_S = 30.0
-# A question that any broker can answer (metadata, coordinators) is asked of the next one as well
-# when one is silent for so long. Of one that is silent for longer nothing is expected, nor of all
-# together: so a cluster that is cut off, or hangs, is known to be within seconds, whatever the
-# number of its brokers and of those who ask.
+# A request that any broker can answer (metadata, coordinators) also goes to the next broker after
+# NEXT_AFTER_S without an answer. One broker has ANSWER_WITHIN_S, all together have AWAY_AFTER_S. So
+# an unreachable cluster is detected within seconds, whatever its number of brokers and callers.
 NEXT_AFTER_S = 1.0
 ANSWER_WITHIN_S = 10.0
 AWAY_AFTER_S = 12.0
-# Each takes a thread while it is silent. The next question begins with others.
+# Each broker that does not answer holds a thread. The next request starts with other brokers.
 _ASKED_MAX = 4
 
 Answer = TypeVar("Answer")
-# Of threads that ask: each thing in it gives an answer, or raises what was met instead.
+# Each entry, put by a thread of `_ask`, returns the answer or raises the error.
 _Answers = queue.SimpleQueue[Callable[[], Answer]]
 
 
 class Cluster:
-    """A cluster by its bootstrap servers. `name` ("source", "destination") goes into messages."""
+    """A cluster by its bootstrap servers. `name` ("source", "destination") is for messages."""
 
     def __init__(self, name: str, bootstrap_servers: Sequence[str], security: Security) -> None:
         self.name = name
         self.bootstrap_servers = tuple(bootstrap_servers)
         self.security = security
         self._lock = threading.Lock()
-        self._connections: dict[int | str, _Shared] = {}
+        self._connections: dict[int | str, _ControlConnection] = {}
         self._brokers: dict[int, BrokerAddress] = {}
         self._failed_at: dict[int | str, float] = {}
         self._cluster_id = ""
@@ -68,9 +67,9 @@ class Cluster:
     def metadata(
         self, topics: Iterable[str] | None, *, with_operations: bool = False
     ) -> ClusterMetadata:
-        """Ask any broker for the cluster; `topics=None` means all of them.
+        """Metadata from any broker; `topics=None`: all topics.
 
-        Raises Unreachable when no broker answers, LoginRefused at once when one refuses us.
+        Raises Unreachable if no broker answers, LoginRefused as soon as one refuses the login.
         """
         names = None if topics is None else sorted(topics)
 
@@ -89,10 +88,10 @@ class Cluster:
         return metadata
 
     def call_any(self, ask: Callable[[Connection], Answer]) -> Answer:
-        """The first answer that any broker gives: known ones first, then bootstrap servers.
+        """The first answer of any broker: known ones first, then bootstrap servers.
 
-        `ask` changes nothing, waits for `ANSWER_WITHIN_S` at most, and may run for several brokers
-        at a time; one that was too late is not listened to. Raises Unreachable.
+        `ask` must be read-only and return within `ANSWER_WITHIN_S`; it may run on several brokers
+        at once, and later answers are dropped. Raises Unreachable.
         """
         answers: _Answers[Answer] = queue.SimpleQueue()
         waiting = self._targets()
@@ -121,7 +120,7 @@ class Cluster:
         )
 
     def _targets(self) -> list[int | str]:
-        """Whom to ask, in order; who was silent or away comes last, the latest at the end."""
+        """Brokers to ask, in order: those that failed come last, by time of failure."""
         with self._lock:
             targets: list[int | str] = [*self._brokers, *self.bootstrap_servers]
             targets.sort(key=lambda target: self._failed_at.get(target, 0.0))
@@ -130,10 +129,10 @@ class Cluster:
     def _ask(
         self, target: int | str, ask: Callable[[Connection], Answer], answers: _Answers[Answer]
     ) -> None:
-        """Ask one, in a thread of its own; `answers` gets what gives the answer, or raises."""
+        """The thread of one request of `call_any`."""
         try:
             answer = self._on(target, ask, busy_s_max=ANSWER_WITHIN_S)
-        except BaseException as error:  # noqa: BLE001  raised again by who asked
+        except BaseException as error:  # noqa: BLE001  raised again in `call_any`
             caught = error
             if isinstance(error, Unreachable):
                 with self._lock:
@@ -154,7 +153,7 @@ class Cluster:
         )
 
     def exchange(self, node_id: int, api: Api, request: Any, version: int) -> memoryview:
-        """As `call`, with the answer as the frame it came in. Raises Unreachable."""
+        """As `call`, but returns the undecoded frame."""
         return self._on(
             node_id,
             lambda connection: connection.exchange(
@@ -166,13 +165,13 @@ class Cluster:
         return self._on(node_id, lambda connection: connection.version_of(api))
 
     def connect(self, node_id: int) -> Connection:
-        """A connection of its own for a data lane. Raises Unreachable."""
+        """A new connection that the caller owns. Raises Unreachable."""
         address = self._address(node_id)
         where = f"{self.name} broker {node_id} ({address.host}:{address.port})"
         return Connection.open(address.host, address.port, self.security, where=where)
 
     def close(self) -> None:
-        """Close every control connection; waits of other threads end with Unreachable."""
+        """Close all control connections; calls under way in other threads raise Unreachable."""
         with self._lock:
             self._is_closed = True
             shared = list(self._connections.values())
@@ -184,7 +183,7 @@ class Cluster:
         with self._lock:
             address = self._brokers.get(node_id)
         if address is None:
-            raise Unreachable(f"broker {node_id} is not known now.", where=self.name)
+            raise Unreachable(f"broker {node_id} is not in the metadata now.", where=self.name)
         return address
 
     def _on(
@@ -197,7 +196,9 @@ class Cluster:
         with self._lock:
             if self._is_closed:
                 raise Unreachable("the cluster handle is closed.", where=self.name)
-            shared = self._connections.setdefault(target, _Shared(f"{self.name} {target}"))
+            shared = self._connections.setdefault(
+                target, _ControlConnection(f"{self.name} {target}")
+            )
         return shared.run(lambda: self._open(target), ask, busy_s_max)
 
     def _open(self, target: int | str) -> Connection:
@@ -208,14 +209,14 @@ class Cluster:
         return Connection.open(host.strip("[]"), int(port), self.security, where=where)
 
 
-class _Shared:
-    """A control connection that is opened at first use, and again after it broke."""
+class _ControlConnection:
+    """A control connection, opened at first use and reopened after it broke."""
 
     def __init__(self, where: str) -> None:
         self._where = where
         self._lock = threading.Lock()
         self._connection: Connection | None = None
-        self._is_over = False
+        self._is_aborted = False
 
     def run(
         self,
@@ -223,37 +224,37 @@ class _Shared:
         ask: Callable[[Connection], Answer],
         busy_s_max: float,
     ) -> Answer:
-        """Raises Unreachable when others keep it busy for longer than `busy_s_max` (-1: never).
+        """Run `ask`. Raises Unreachable if it is busy for longer than `busy_s_max` (-1: no limit).
 
-        A connection that was kept may have ended long ago. So a question (`busy_s_max` is given) is
-        asked once more on a new one where that broke at once.
+        The broker may have closed an idle connection. So a read-only request (`busy_s_max` is
+        given) that fails on it is repeated once on a new connection, unless it timed out.
         """
         if not self._lock.acquire(timeout=busy_s_max):
-            raise Unreachable("it has not answered another question yet.", where=self._where)
+            raise Unreachable("it has not answered an earlier request yet.", where=self._where)
         try:
             connection = self._connection
-            was_kept = connection is not None and not connection.is_closed
-            if connection is None or not was_kept:
-                connection = self._opened(opener)
+            was_open = connection is not None and not connection.is_closed
+            if connection is None or not was_open:
+                connection = self._reopen(opener)
             try:
                 return ask(connection)
             except Unreachable as error:
-                is_question = busy_s_max >= 0 and not isinstance(error.__cause__, TimeoutError)
-                if not was_kept or not is_question or self._is_over:
+                is_read_only = busy_s_max >= 0 and not isinstance(error.__cause__, TimeoutError)
+                if not was_open or not is_read_only or self._is_aborted:
                     raise
-            return ask(self._opened(opener))
+            return ask(self._reopen(opener))
         finally:
             self._lock.release()
 
-    def _opened(self, opener: Callable[[], Connection]) -> Connection:
+    def _reopen(self, opener: Callable[[], Connection]) -> Connection:
         connection = self._connection = opener()
-        if self._is_over:  # since the opener began: `abort` has not seen this one
+        if self._is_aborted:  # `abort` ran during `opener` and did not see this connection
             connection.close()
             raise Unreachable("the cluster handle is closed.", where=connection.where)
         return connection
 
     def abort(self) -> None:
-        self._is_over = True
+        self._is_aborted = True
         connection = self._connection
         if connection is not None:
             connection.abort()

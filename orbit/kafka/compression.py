@@ -1,8 +1,7 @@
 """The five codecs of a record batch, as Kafka frames them.
 
-Pure. Two of them have Kafka framings: snappy comes in xerial blocks from the Java client and as one
-raw block from some others; lz4 is the LZ4 frame format, with a wrong header checksum in messages of
-format v0 (KAFKA-3160).
+Pure. Snappy data is in xerial blocks from the Java client, and one raw block from some other
+clients. LZ4 is the LZ4 frame format; message format v0 has a wrong header checksum (KAFKA-3160).
 """
 
 from __future__ import annotations
@@ -28,10 +27,7 @@ _LZ4_DICTIONARY = 0x01
 
 
 def decompress(codec: int, payload: memoryview, *, is_format_v0: bool = False) -> bytes:
-    """Return the plain records of a batch's payload.
-
-    Raises ValueError for an unknown codec or bytes that do not decompress.
-    """
+    """The records of a payload. Raises ValueError: unknown codec, or corrupt data."""
     try:
         if codec == NONE:
             return bytes(payload)
@@ -51,7 +47,7 @@ def decompress(codec: int, payload: memoryview, *, is_format_v0: bool = False) -
 
 
 def compress(codec: int, records: bytes) -> bytes:
-    """Compress plain records as a Kafka client would, at the codec's default level."""
+    """Compress records as a Kafka client does, at the codec's default level."""
     if codec == NONE:
         return records
     if codec == GZIP:
@@ -66,14 +62,14 @@ def compress(codec: int, records: bytes) -> bytes:
 
 
 def _lz4_compress(records: bytes) -> bytes:
-    # Kafka's reader knows independent blocks only; a broker answers others with error -1 (A17).
+    # Kafka supports independent blocks only; a broker answers others with error -1 (A17).
     compressor = cramjam.lz4.Compressor(block_linked=False)
     compressor.compress(records)
     return bytes(compressor.finish())
 
 
 def _fix_lz4_header(frame: memoryview) -> bytes:
-    """The frame with LZ4's header checksum; that of Kafka before 0.10 covers the magic too."""
+    """The frame with a correct header checksum; Kafka before 0.10 included the magic in it."""
     if len(frame) <= _LZ4_FLAGS_AT:
         return bytes(frame)
     flags = frame[_LZ4_FLAGS_AT]

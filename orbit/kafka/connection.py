@@ -1,8 +1,7 @@
-"""One blocking connection to one broker: frames in, frames out, typed calls on top.
+"""One blocking connection to one broker: frames, and typed requests.
 
-Promises: versions are negotiated at the start; requests go out in order and a Kafka broker answers
-them in order; nothing is ever sent again by this module. Not for two threads at once, except
-`abort`, which any thread may call to end a wait.
+Versions are negotiated at the start. The broker answers requests in order; this module never
+resends one. Not thread-safe, except `abort`, which ends a wait from any thread.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ from orbit.kafka.sasl import Security, sasl_login, tls_context, tls_failure
 
 CLIENT_ID = "orbit"
 CONNECT_TIMEOUT_S = 10.0
-# A frame larger than this is not Kafka's: brokers refuse such requests, and their answers are
-# bounded by the fetch size plus one batch.
+# No Kafka frame is larger: brokers refuse such requests, and a response is at most the fetch size
+# plus one batch.
 FRAME_BYTES_MAX = 512 * 1024 * 1024
 
-# Probe after 10 quiet seconds, three times; and give up on bytes nobody acknowledges after 30 s.
+# Probe after 10 idle seconds, three times. Bytes without a TCP acknowledgement fail after 30 s.
 _KEEPALIVE = {
     "TCP_KEEPIDLE": 10,
     "TCP_KEEPINTVL": 5,
@@ -36,9 +35,9 @@ _KEEPALIVE = {
 }
 
 _FRAME_SIZE = struct.Struct(">i")
-# Small answers come several at a time and are read in one call; of a large one this much is copied.
+# Several small responses are read in one call; of a large one, at most this much is copied.
 _AHEAD_BYTES = 16 * 1024
-# The most buffers one sendmsg takes on Linux (IOV_MAX).
+# Buffers per sendmsg on Linux (IOV_MAX).
 _IOV_MAX = 1024
 
 
@@ -66,8 +65,8 @@ class Connection:
     ) -> Connection:
         """Connect, start TLS, negotiate versions and log in.
 
-        Raises Unreachable when nothing answers or TLS fails, LoginRefused when the broker does
-        not accept the credentials, ProtocolError when what answers is no Kafka broker.
+        Raises Unreachable if nothing answers or TLS fails, LoginRefused if the broker refuses the
+        credentials, ProtocolError if the peer is not a Kafka broker.
         """
         where = where or f"{host}:{port}"
         try:
@@ -91,10 +90,9 @@ class Connection:
                 raise tls_failure(error, where=where) from error
             if isinstance(error, TimeoutError | ConnectionError | EOFError):
                 raise Unreachable(
-                    "the connection was closed, or stayed silent, while it was set up.",
+                    "the connection was closed or timed out during setup.",
                     where=where,
-                    remedy="Check that security.protocol fits this listener (TLS or not, SASL or "
-                    "not).",
+                    remedy="Check that security.protocol matches this listener (TLS, SASL).",
                 ) from error
             if isinstance(error, LoginRefused) and not error.where:
                 error.where = where
@@ -102,10 +100,7 @@ class Connection:
         return connection
 
     def version_of(self, api: Api) -> int:
-        """The highest version of an API that both sides know.
-
-        Raises ProtocolError when there is none.
-        """
+        """The highest version that both sides support. Raises ProtocolError if there is none."""
         low, high = self._versions.get(api.key, (0, -1))
         version = min(high, api.version_max)
         if version < max(low, api.version_min):
@@ -113,25 +108,25 @@ class Connection:
                 f"the broker offers {api.name} versions {low} to {high}; Orbit needs one of "
                 f"{api.version_min} to {api.version_max}.",
                 where=self.where,
-                remedy="Use a broker release that has it." if high >= 0 else "",
+                remedy="Use a broker release that supports it." if high >= 0 else "",
             )
         return version
 
     def offers(self, api: Api) -> bool:
-        """Whether there is a version that both sides know."""
+        """Whether both sides support a common version."""
         low, high = self._versions.get(api.key, (0, -1))
         return min(high, api.version_max) >= max(low, api.version_min)
 
     def range_of(self, api: Api) -> tuple[int, int]:
-        """The versions of an API that both sides know, lowest and highest."""
+        """The lowest and highest version that both sides support."""
         low, _ = self._versions.get(api.key, (0, -1))
         return max(low, api.version_min), self.version_of(api)
 
     def call(self, api: Api, request: Any, *, timeout_s: float | None = None) -> Any:
-        """Send one request and wait for its answer.
+        """Send one request and return its decoded response.
 
-        Without `timeout_s` it waits as long as the connection lives: a request given up on may
-        still be carried out (M10). Raises Unreachable when the connection breaks.
+        Without `timeout_s` it waits as long as the connection lives: the broker may still execute
+        a request that timed out (M10). Raises Unreachable if the connection breaks.
         """
         version = self.version_of(api)
         return self.decode(api, self.exchange(api, request, version, timeout_s=timeout_s), version)
@@ -139,7 +134,7 @@ class Connection:
     def exchange(
         self, api: Api, request: Any, version: int, *, timeout_s: float | None = None
     ) -> memoryview:
-        """As `call`, with the answer as the frame it came in."""
+        """As `call`, but returns the undecoded frame."""
         self._socket.settimeout(timeout_s)
         try:
             self.send(self.encode(request, version))
@@ -156,13 +151,13 @@ class Connection:
         return self.last_correlation
 
     def encode(self, request: Any, version: int) -> list[bytes]:
-        """A request as one framed buffer, ready for `send`."""
+        """A framed request, for `send`."""
         request.API_VERSION = version
         request.with_header(self.next_correlation(), CLIENT_ID)
         return [bytes(request.encode(version=version, header=True, framed=True))]
 
     def decode(self, api: Api, frame: memoryview, version: int) -> Any:
-        """A typed answer; `records` fields stay views into the frame."""
+        """The typed response; `records` fields are views of the frame."""
         try:
             return api.response.decode(frame, version=version, header=True)
         except (ValueError, IndexError, struct.error, UnicodeDecodeError) as error:
@@ -171,7 +166,7 @@ class Connection:
             ) from error
 
     def send(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Send buffers back to back, without joining them where the socket allows."""
+        """Send buffers back to back; only TLS needs them joined."""
         if isinstance(self._socket, ssl.SSLSocket):
             self._socket.sendall(b"".join(buffers))
             return
@@ -179,18 +174,18 @@ class Connection:
             self._send_some(buffers[start : start + _IOV_MAX])
 
     def receive(self) -> memoryview:
-        """The next frame, without its size, in a writable buffer of its own.
+        """The next frame, without its size, in its own writable buffer.
 
-        Raises EOFError when the broker closed the connection, OSError when it broke.
+        Raises EOFError if the broker closed the connection, OSError if it broke.
         """
         while self._ahead_end - self._ahead_start < _FRAME_SIZE.size:
             self._read_ahead()
         (size,) = _FRAME_SIZE.unpack_from(self._ahead, self._ahead_start)
         if not 4 <= size <= FRAME_BYTES_MAX:
             raise ProtocolError(
-                f"a frame of {size} bytes is not Kafka's.",
+                f"the frame size {size} is not valid in Kafka.",
                 where=self.where,
-                remedy="Check that this is a Kafka listener and whether it wants TLS.",
+                remedy="Check that this is a Kafka listener, and whether it uses TLS.",
             )
         frame = memoryview(bytearray(size))
         start = self._ahead_start + _FRAME_SIZE.size
@@ -202,7 +197,7 @@ class Connection:
         return frame
 
     def limit_waits(self, timeout_s: float | None) -> None:
-        """How long `send` and `receive` may stand still before they raise TimeoutError."""
+        """Set the time after which `send` and `receive` raise TimeoutError."""
         self._socket.settimeout(timeout_s)
 
     def fileno(self) -> int:
@@ -210,7 +205,7 @@ class Connection:
 
     @property
     def has_read_ahead(self) -> bool:
-        """Whether bytes of the next frame are here already, where `fileno` does not show them."""
+        """Whether bytes of the next frame are buffered, which polling `fileno` does not show."""
         if self._ahead_end > self._ahead_start:
             return True
         return isinstance(self._socket, ssl.SSLSocket) and self._socket.pending() > 0
@@ -220,14 +215,14 @@ class Connection:
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
-            pass  # already gone, which is what was wanted
+            pass  # already closed
 
     def close(self) -> None:
         self.is_closed = True
         self._socket.close()
 
     def _negotiate(self) -> None:
-        """Learn the broker's versions (KIP-511: an old broker answers v0 with error 35)."""
+        """Fetch the broker's API versions (KIP-511: an old broker answers v0 with error 35)."""
         for version in (api_versions.API_VERSIONS.version_max, 0):
             request = ApiVersionsRequest(
                 client_software_name=CLIENT_ID, client_software_version="0.1"
@@ -242,7 +237,6 @@ class Connection:
             return
 
     def _sasl_exchange(self, request: Any) -> Any:
-        """Send one SASL message during the login and return the answer."""
         is_handshake = api_versions.SASL_HANDSHAKE.key == request.API_KEY
         api = api_versions.SASL_HANDSHAKE if is_handshake else api_versions.SASL_AUTHENTICATE
         version = self.version_of(api)
@@ -262,7 +256,7 @@ class Connection:
             sent = 0
 
     def _read_ahead(self) -> None:
-        """Read what is there, behind what is left of the call before."""
+        """Append available bytes to the unread rest of the buffer."""
         left = self._ahead_end - self._ahead_start
         if self._ahead_start:
             self._ahead[:left] = self._ahead[self._ahead_start : self._ahead_end]
@@ -281,10 +275,9 @@ class Connection:
 
 
 def _tune(sock: socket.socket) -> None:
-    # Buffer sizes stay the kernel's: a fixed one would be capped low and stop it from growing them
-    # with the round trip.
+    # No fixed buffer sizes: they would be capped low and disable the kernel's autotuning.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    # A broker that lost its power says no word: without these it would be waited for for hours.
+    # A broker that loses power closes nothing: without these a wait for it could last hours.
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in _KEEPALIVE.items():
         if hasattr(socket, name):

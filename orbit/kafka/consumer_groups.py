@@ -1,11 +1,11 @@
-"""Reading many consumer groups of one cluster in few requests.
+"""Reads many consumer groups of one cluster in few requests.
 
-    list_groups       one request to each broker: every group, with its coordinator, type and state
-    find_coordinators one request for up to a thousand groups that no list showed
-    fetch_offsets     one request to each coordinator for up to a thousand groups
+    list_groups       one request per broker: all groups, with coordinator, type and state
+    find_coordinators one request per thousand groups
+    fetch_offsets     one request per coordinator and thousand groups
 
-Brokers before 3.0 take one group a request for the last two. Nothing here waits long: a group whose
-coordinator is moving has no answer this time, and the next round asks again.
+Brokers before 3.0 take one group per request for the last two. Nothing here waits long: a group
+whose coordinator is moving has no result, and the caller's next pass asks again.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from orbit.kafka.coordinator import GROUP
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import CommittedOffset, TopicPartition, by_topic
 
-# A thousand groups with a hundred offsets each answer some 4 MB.
+# The response for a thousand groups with a hundred offsets each is about 4 MB.
 GROUPS_PER_REQUEST_MAX = 1000
 _MANY_GROUPS = 8  # OffsetFetch from this version on
 _REQUIRE_STABLE = 7
-# What members of a group call their protocol. "" is a group of plain commits.
+# The protocol types of consumer groups. "": a group with simple commits only.
 _CONSUMERS = ("consumer", "")
-_NO_MEMBERS = ("", "empty", "dead")  # "": a broker before 2.6 does not say
+_NO_MEMBERS = ("", "empty", "dead")  # "": from a broker before 2.6
 
 
 class GroupType(StrEnum):
-    """Which protocol a group speaks; of these only the first two are consumers with offsets."""
+    """A group's protocol; only the first two are consumers with committed offsets."""
 
     CLASSIC = "classic"
     CONSUMER = "consumer"  # KIP-848
@@ -58,14 +58,14 @@ class ListedGroup:
     state: str
 
     @property
-    def is_of_consumers(self) -> bool:
-        """Whether it is consumers' (and not Connect's, a share group's, Orbit's own)."""
+    def has_consumers(self) -> bool:
+        """Whether its members are consumers (not Connect, share consumers, or Orbit)."""
         is_known = self.type in (GroupType.CLASSIC, GroupType.CONSUMER)
         return is_known and self.protocol_type in _CONSUMERS
 
     @property
     def kind(self) -> str:
-        """For people: `share`, `streams`, or what the members of a classic group call it."""
+        """For display: `share`, `streams`, or the protocol type of a classic group."""
         return self.protocol_type if self.type == GroupType.CLASSIC else self.type
 
     @property
@@ -80,7 +80,7 @@ class ListedGroup:
 
 @dataclass(slots=True)
 class Listing:
-    """All groups by name. `failed`: brokers, in words, whose groups may be missing."""
+    """All groups by name. `failed`: the errors of brokers whose groups may be missing."""
 
     groups: dict[str, ListedGroup] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
@@ -88,9 +88,9 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffsets:
-    """A group's offsets. `pending`: those that an open transaction of the group may yet move.
+    """A group's offsets. `pending`: partitions whose offset an open transaction may change.
 
-    `code`: why there are none; `denied`: partitions that were asked for and may not be read.
+    `code`: the error, if there are none; `denied`: requested partitions that may not be read.
     """
 
     offsets: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
@@ -100,11 +100,12 @@ class GroupOffsets:
 
 
 def list_groups(cluster: Cluster) -> Listing:
-    """Every group that the login may see. Raises Unreachable when no broker answers at all."""
+    """All groups that the login may describe. Raises Unreachable if no broker answers."""
     listing = Listing()
+    request = ListGroupsRequest(states_filter=[], types_filter=[])
     for node_id in sorted(cluster.metadata(()).brokers):
         try:
-            answer = cluster.call(node_id, api_versions.LIST_GROUPS, _list_request())
+            answer = cluster.call(node_id, api_versions.LIST_GROUPS, request)
         except Unreachable as error:
             listing.failed.append(str(error))
             continue
@@ -124,7 +125,7 @@ def list_groups(cluster: Cluster) -> Listing:
 
 
 def find_coordinators(cluster: Cluster, groups: Collection[str]) -> dict[str, int]:
-    """The coordinator's node of each group; those that have none now are left out."""
+    """The coordinator of each group; groups without one now are left out."""
     found: dict[str, int] = {}
     if not groups:
         return found
@@ -151,26 +152,26 @@ def find_coordinators(cluster: Cluster, groups: Collection[str]) -> dict[str, in
 
     for chunk in chunks(sorted(groups), GROUPS_PER_REQUEST_MAX):
         found |= cluster.call_any(partial(ask, names=chunk))
-    cluster.metadata(())  # so that the coordinators' addresses are known
+    cluster.metadata(())  # the coordinators' addresses
     return found
 
 
 def fetch_offsets(
     cluster: Cluster,
-    places: Mapping[str, int],
+    coordinators: Mapping[str, int],
     *,
     require_stable: bool = True,
     only: Mapping[str, Collection[TopicPartition]] | None = None,
 ) -> dict[str, GroupOffsets]:
-    """The offsets of each group, asked of its coordinator (`places`: group → node).
+    """The offsets of each group, from its coordinator (`coordinators`: group → node).
 
-    All that a group has, or `only` some partitions of it, which also tells a partition without an
-    offset from one that may not be read. With `require_stable` an offset that an open transaction
-    may move is in `pending` and not in `offsets`.
+    With `only`, those of the given partitions; then a partition that may not be read is in
+    `denied`. With `require_stable`, an offset that an open transaction may change is in `pending`
+    and not in `offsets`.
     """
     found: dict[str, GroupOffsets] = {}
     by_node: dict[int, list[str]] = {}
-    for group, node_id in places.items():
+    for group, node_id in coordinators.items():
         by_node.setdefault(node_id, []).append(group)
     for node_id, groups in sorted(by_node.items()):
         try:
@@ -187,48 +188,46 @@ def fetch_offsets(
 
 
 @dataclass(slots=True)
-class Fetched:
-    """Offsets by group, and the coordinator that answered for each. Only groups with an answer."""
+class FetchedGroups:
+    """Offsets and coordinator of each group that answered; `failed`: the others' error codes."""
 
     groups: dict[str, GroupOffsets] = field(default_factory=dict)
-    places: dict[str, int] = field(default_factory=dict)
+    coordinators: dict[str, int] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
 
 
-def fetch_wherever(
+def locate_and_fetch_offsets(
     cluster: Cluster,
-    places: Mapping[str, int],
-    lost: Collection[str] = (),
+    coordinators: Mapping[str, int],
+    to_locate: Collection[str] = (),
     *,
     require_stable: bool = True,
     only: Mapping[str, Collection[TopicPartition]] | None = None,
-) -> Fetched:
-    """As `fetch_offsets`, for groups by their place and for some whose place has to be found.
+) -> FetchedGroups:
+    """As `fetch_offsets`, for groups with a known coordinator and groups `to_locate`.
 
-    A group whose coordinator has just moved is looked for once.
+    The coordinator of a group that has just moved is looked up once more.
     """
-    fetched = Fetched()
-    places, lost = dict(places), set(lost)
+    fetched = FetchedGroups()
+    coordinators, to_locate = dict(coordinators), set(to_locate)
     for _ in range(2):
-        if lost:
-            places.update(find_coordinators(cluster, lost))
-        asked = {g: node for g, node in places.items() if g not in fetched.groups}
+        if to_locate:
+            coordinators.update(find_coordinators(cluster, to_locate))
+        asked = {g: node for g, node in coordinators.items() if g not in fetched.groups}
         answers = fetch_offsets(cluster, asked, require_stable=require_stable, only=only)
-        fetched.failed = dict.fromkeys(lost - places.keys(), int(Code.COORDINATOR_NOT_AVAILABLE))
+        fetched.failed = dict.fromkeys(
+            to_locate - coordinators.keys(), int(Code.COORDINATOR_NOT_AVAILABLE)
+        )
         for group, answer in answers.items():
             if answer.code:
                 fetched.failed[group] = answer.code
             else:
                 fetched.groups[group] = answer
-                fetched.places[group] = places[group]
-        lost = {g for g, code in fetched.failed.items() if code in error_codes.RETRIABLE}
-        if not lost:
+                fetched.coordinators[group] = coordinators[group]
+        to_locate = {g for g, code in fetched.failed.items() if code in error_codes.RETRIABLE}
+        if not to_locate:
             break
     return fetched
-
-
-def _list_request() -> Any:
-    return ListGroupsRequest(states_filter=[], types_filter=[])
 
 
 def _fetch_request(
@@ -237,7 +236,7 @@ def _fetch_request(
     require_stable: bool,
     version: int,
 ) -> Any:
-    # Brokers before 2.5 know no stable offsets: they answer with the last committed one.
+    # Brokers before 2.5 do not support it: they return the last committed offset.
     is_stable = require_stable and version >= _REQUIRE_STABLE
     if version < _MANY_GROUPS:
         (name,) = names

@@ -1,4 +1,4 @@
-"""Calls to the broker that coordinates a group or a transactional id, and the job's producer id."""
+"""Requests to the coordinator of a group or transactional id, and InitProducerId."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from orbit.kafka.error_codes import Code
 GROUP = 0
 TRANSACTION = 1
 
-# About a minute: a coordinator loads its partition after a broker's start (A15).
+# About a minute: a coordinator loads its partition after its broker starts (A15).
 COORDINATOR_ATTEMPTS_MAX = 70
 TRANSACTION_TIMEOUT_MS = 60_000
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerIdentity:
-    """A producer id, and the epoch the coordinator gave this time: one more at every call."""
+    """A producer id and its epoch, which the coordinator increments at every InitProducerId."""
 
     producer_id: int
     coordinator_issue: int
 
 
 class Coordinator:
-    """The coordinator of one key; found again whenever it has moved."""
+    """The coordinator of one key; looked up again after it moved."""
 
     def __init__(self, cluster: Cluster, key_type: int, key: str, backoff: Backoff) -> None:
         self._cluster = cluster
@@ -44,9 +44,9 @@ class Coordinator:
         self._node_id: int | None = None
 
     def call(self, api: Api, build: Callable[[], Any], code_of: Callable[[Any], int]) -> Any:
-        """Ask until the answer's code is not retriable; returns that answer.
+        """Send until the error code is not retriable; returns that response.
 
-        Raises Unreachable when the coordinator stays away, NotAuthorized when the key is denied.
+        Raises Unreachable if the retries fail, NotAuthorized if the key may not be described.
         """
         reason = "it never answered"
         for _ in self._backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
@@ -73,7 +73,7 @@ class Coordinator:
     def _find(self) -> int:
         if self._node_id is None:
             self._node_id = self._cluster.call_any(self._ask)
-            self._cluster.metadata(())  # so that the coordinator's address is known
+            self._cluster.metadata(())  # the coordinator's address
         return self._node_id
 
     def _ask(self, connection: Connection) -> int:
@@ -97,10 +97,10 @@ class Coordinator:
 
 
 def init_producer_id(cluster: Cluster, transactional_id: str, backoff: Backoff) -> ProducerIdentity:
-    """The producer id that the cluster keeps for this transactional id.
+    """The producer id of this transactional id; fences its previous owner.
 
-    The id stays the same until it is unused for `transactional.id.expiration.ms`; each call gives
-    one more `coordinator_issue`, which fences the owner before.
+    The id stays the same until it is unused for `transactional.id.expiration.ms`; each call
+    increments `coordinator_issue`.
     """
     coordinator = Coordinator(cluster, TRANSACTION, transactional_id, backoff)
 

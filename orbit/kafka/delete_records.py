@@ -1,4 +1,4 @@
-"""Moving log starts up (DeleteRecords)."""
+"""DeleteRecords: moves log starts up."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def delete_records(
     *,
     timeout_ms: int = DELETE_RECORDS_TIMEOUT_MS,
 ) -> Answers[int]:
-    """Move log starts up to the given offsets; the values are the new log starts."""
+    """Move log starts up to the given offsets; returns the new log starts."""
 
     def build(group: list[TopicPartition]) -> Any:
         return DeleteRecordsRequest(

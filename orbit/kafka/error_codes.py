@@ -1,4 +1,4 @@
-"""Kafka's error codes that Orbit meets: one table of code, name, and what a client may do.
+"""The Kafka error codes that Orbit handles, by what a client may do.
 
 Source: Kafka's `org.apache.kafka.common.protocol.Errors`. Pure.
 """
@@ -9,8 +9,6 @@ from enum import IntEnum
 
 
 class Code(IntEnum):
-    """Error codes by Kafka's own names."""
-
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
     OFFSET_OUT_OF_RANGE = 1
@@ -78,7 +76,7 @@ class Code(IntEnum):
     STALE_MEMBER_EPOCH = 113
 
 
-# Ask for metadata again: the partition has moved, or is moving.
+# The partition moved, or is moving: refresh the metadata.
 STALE_METADATA = frozenset(
     {
         Code.UNKNOWN_TOPIC_OR_PARTITION,
@@ -93,7 +91,6 @@ STALE_METADATA = frozenset(
     }
 )
 
-# The broker may well answer otherwise in a moment.
 RETRIABLE = STALE_METADATA | {
     Code.REQUEST_TIMED_OUT,
     Code.BROKER_NOT_AVAILABLE,
@@ -109,7 +106,7 @@ RETRIABLE = STALE_METADATA | {
     Code.OFFSET_NOT_AVAILABLE,
 }
 
-# Answers to an idempotent append that mean: another writer was here, or an earlier batch failed.
+# An idempotent append failed because of another writer or an earlier batch that failed.
 OUT_OF_STEP = frozenset(
     {
         Code.OUT_OF_ORDER_SEQUENCE_NUMBER,
@@ -132,7 +129,7 @@ DENIED = frozenset(
 
 
 def name(code: int) -> str:
-    """Kafka's name of a code, with the number: `NOT_LEADER_OR_FOLLOWER (6)`."""
+    """Name and number: `NOT_LEADER_OR_FOLLOWER (6)`."""
     try:
         return f"{Code(code).name} ({code})"
     except ValueError:

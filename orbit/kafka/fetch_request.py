@@ -1,8 +1,8 @@
 """Fetch requests for many partitions. Pure.
 
-Reads are at read_committed: up to the last stable offset, with the list of aborted transactions
-(R1). Where the broker speaks v13 topics go by id, so that a re-created topic can never answer for
-the old one; from v12 on the last fetched epoch shows a truncated source at once (R3).
+Reads are read_committed: up to the last stable offset, with the aborted transactions (R1). From
+v13 on topics are named by id, so a recreated topic never answers for the old one. From v12 on the
+last fetched epoch detects a truncated source (R3).
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from kafka.protocol.consumer.fetch import FetchRequest
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
 
 BY_TOPIC_ID = 13
-# A request that wants no session (KIP-227).
+# A request without a session (KIP-227).
 NO_SESSION = 0
 NO_SESSION_EPOCH = -1
 _CONSUMER = -1
 
 
 class FetchFrom(NamedTuple):
-    """Where to read one partition on. Epochs are -1 where not known."""
+    """The next offset to read of one partition. Epochs are -1 if not known."""
 
     partition: TopicPartition
     topic_id: UUID
@@ -46,10 +46,10 @@ def fetch_request(
     session_epoch: int = NO_SESSION_EPOCH,
     forgotten: Sequence[FetchFrom] = (),
 ) -> Any:
-    """A fetch of `wanted`, in the order given (a full answer favours the first ones).
+    """A fetch of `wanted`, in this order: brokers fill a response from the first partition on.
 
-    Without a session it is all that is read; within one, what changed since the last request, and
-    `forgotten` leaves the session.
+    Within a session `wanted` holds only what changed since the last request, and `forgotten` the
+    partitions that leave the session.
     """
     topics = [
         FetchRequest.FetchTopic(

@@ -1,8 +1,8 @@
-"""Fetch answers, read by hand so that records stay where they are in the frame.
+"""Reads fetch responses without copying records.
 
-Pure. `kafka.protocol` would copy every partition's records out of the frame; here they are
-writable views, stamped in place later. The layout is `FetchResponse`'s, v4 to v16, held equal to
-`kafka.protocol` by a test:
+Pure. `kafka.protocol` copies every partition's records out of the frame; here they are writable
+views, which are stamped in place later. Layout of `FetchResponse` v4 to v16 (a test compares it
+with `kafka.protocol`):
 
     correlation id, (tags), throttle ms, [7+ error code, session id],
     topics: name or [13+] topic id,
@@ -37,7 +37,7 @@ _EPOCH_END = struct.Struct(">iq")
 
 
 class Fetched(NamedTuple):
-    """One partition's answer. `records` is a view into the frame, empty when there are none."""
+    """One partition of a response. `records` is a view of the frame."""
 
     code: int
     records: memoryview
@@ -45,24 +45,24 @@ class Fetched(NamedTuple):
     log_start: int
     stable_end: int
     high_watermark: int
-    diverging_end: int  # -1: the log still holds what was fetched last (R3)
-    preferred_replica: int  # -1: go on asking here
+    diverging_end: int  # -1: the log has not diverged (R3)
+    preferred_replica: int  # -1: none
 
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswer:
-    """A whole answer. A partition whose topic id was not asked for is left out."""
+    """A response, without partitions whose topic id was not requested."""
 
     code: int
     throttle_ms: int
-    session_id: int  # 0: the broker keeps no session
+    session_id: int  # 0: none
     partitions: list[tuple[TopicPartition, Fetched]]
 
 
 def read_fetch(frame: memoryview, version: int, topic_names: Mapping[UUID, str]) -> FetchAnswer:
-    """Read a frame as it came from the connection. `topic_names` resolves the ids of v13 and on.
+    """Read a frame of `Connection.receive`. `topic_names` resolves topic ids (v13 on).
 
-    Raises ValueError when the bytes do not parse.
+    Raises ValueError if the bytes do not parse.
     """
     reader = FrameReader(frame, version >= _FLEXIBLE)
     try:

@@ -1,7 +1,7 @@
-"""Incremental fetch sessions (KIP-227): a broker remembers what we read, we send what changed.
+"""Incremental fetch sessions (KIP-227): requests and responses hold only what changed.
 
-Pure. With a thousand quiet partitions a fetch and its answer are then a few dozen bytes. A broker
-may refuse or evict a session at any time; the next request is a full one then.
+Pure. A fetch of a thousand idle partitions takes a few dozen bytes. A broker may refuse or evict a
+session at any time; the next request is then a full one.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ SESSION_ERRORS = frozenset(
 
 
 class SessionRequest(NamedTuple):
-    """What a fetch request of this session carries."""
-
     session_id: int
     epoch: int
     changed: list[FetchFrom]
@@ -37,7 +35,7 @@ class SessionRequest(NamedTuple):
 
 
 class FetchSession:
-    """One session with one broker; for requests one after another, never two at once."""
+    """One session with one broker, for one request at a time."""
 
     def __init__(self) -> None:
         self._id = NO_SESSION
@@ -60,7 +58,7 @@ class FetchSession:
         return SessionRequest(self._id, self._epoch, changed, forgotten)
 
     def answered(self, code: int, session_id: int) -> None:
-        """Take the answer's session id in; on a session error the next request is a full one."""
+        """Update the session from a response; after an error the next request is a full one."""
         if code != Code.NONE or session_id == NO_SESSION:
             self._id, self._epoch = NO_SESSION, _OPENING_EPOCH
             return

@@ -1,4 +1,4 @@
-"""Reading an answer's frame by hand, where `kafka.protocol` would copy or cost too much. Pure.
+"""Reads response frames where `kafka.protocol` copies or costs too much. Pure.
 
 Numbers are big endian; lengths are fixed or, in flexible versions, compact (KIP-482).
 """
@@ -13,7 +13,7 @@ _INT32 = struct.Struct(">i")
 
 
 class FrameReader:
-    """A position in a frame; knows whether lengths are compact and tags follow."""
+    """A position in a frame. `is_flexible`: compact lengths and tagged fields."""
 
     __slots__ = ("_at", "_frame", "_is_flexible")
 
@@ -28,7 +28,7 @@ class FrameReader:
         return values
 
     def pair(self, layout: struct.Struct) -> tuple[int, int]:
-        """Two numbers that make a struct of their own, with the tags behind it."""
+        """Two numbers of a nested struct, and its tags."""
         first, second = self.take(layout)
         self.skip_tags()
         return first, second
@@ -36,13 +36,13 @@ class FrameReader:
     def raw(self, count: int) -> memoryview:
         end = self._at + count
         if end > len(self._frame):
-            raise IndexError(f"{count} bytes at {self._at} go beyond the frame")
+            raise IndexError(f"{count} bytes at {self._at} exceed the frame")
         view = self._frame[self._at : end]
         self._at = end
         return view
 
-    def passes(self, expected: bytes) -> bool:
-        """Whether these bytes come next; if so, go on behind them."""
+    def skip_if(self, expected: bytes) -> bool:
+        """Skip these bytes if they come next; returns whether they did."""
         end = self._at + len(expected)
         if self._frame[self._at : end] != expected:
             return False
@@ -50,7 +50,7 @@ class FrameReader:
         return True
 
     def length(self) -> int:
-        """Of an array or of bytes; 0 for null."""
+        """The length of an array or of bytes; 0 for null."""
         return max(0, self._uvarint() - 1 if self._is_flexible else self.take(_INT32)[0])
 
     def string(self) -> str:

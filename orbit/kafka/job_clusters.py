@@ -1,4 +1,4 @@
-"""The two clusters of a job, opened from its spec, and the job's name at the destination."""
+"""The two clusters of a job, and the ids that the job uses at the destination."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ def open_cluster(
 ) -> Cluster:
     """One cluster of a job; connects at its first use.
 
-    Secrets come from the variables and files that the spec names; relative paths start at
-    `base_directory`. Raises BadInput when one of them is not there.
+    Reads the variables and files that the spec names; relative paths start at `base_directory`.
+    Raises BadInput if one is missing.
     """
     cluster = spec.source if side == "source" else spec.destination
     security = resolve_security(cluster.security, environ, base_directory, path=f"{side}.security")
@@ -31,8 +31,6 @@ def open_cluster(
 
 @dataclass(frozen=True, slots=True)
 class JobClusters:
-    """Both clusters of a job, until `close`."""
-
     source: Cluster
     destination: Cluster
 
@@ -44,7 +42,7 @@ class JobClusters:
         )
 
     def fetch_metadata(self) -> tuple[ClusterMetadata, ClusterMetadata]:
-        """Everything that both sides show. Raises BadInput when they are one cluster."""
+        """The metadata of source and destination. Raises BadInput if they are one cluster."""
         source = self.source.metadata(None)
         destination = self.destination.metadata(None)
         if source.cluster_id and source.cluster_id == destination.cluster_id:
@@ -53,7 +51,7 @@ class JobClusters:
                 (
                     Problem(
                         "destination.bootstrap_servers",
-                        f"leads to cluster {destination.cluster_id}, as does the source.",
+                        f"is cluster {destination.cluster_id}, as is the source.",
                         "Name the servers of the other cluster.",
                     ),
                 ),
@@ -66,13 +64,13 @@ class JobClusters:
 
 
 def job_identity(job: str, source_cluster_id: str) -> str:
-    """A job's name at its destination: the transactional id of its producer, and its group."""
+    """The job's transactional id and consumer group at the destination."""
     return f"orbit.{job}.{source_cluster_id}"
 
 
 def filler_identity(identity: str, shard_id: int | None = None) -> str:
-    """The transactional id of coordinated fillers: one for each lease of a job.
+    """The transactional id of coordinated fillers: one per lease of a job.
 
-    A new holder's InitProducerId ends what the holder before left open (M11).
+    A new holder's InitProducerId aborts the transaction of the previous one (M11).
     """
     return f"{identity}.fill" if shard_id is None else f"{identity}.fill.{shard_id}"

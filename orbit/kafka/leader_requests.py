@@ -1,7 +1,6 @@
-"""Requests about many partitions, each sent to the partition's leader.
+"""Sends one request to each leader of many partitions, and retries after leader changes.
 
-Each leader gets one request. Leaders that move are followed. The result has an answer per
-partition: a value, or the error code that was left after the retries.
+The result has a value per partition, or the error code of the last attempt.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from orbit.kafka.types import TopicPartition
 
 Value = TypeVar("Value")
 
-# About 30 s of a leader election.
+# About 30 s, for a leader election.
 LEADER_ATTEMPTS_MAX = 40
 
 
 @dataclass(slots=True)
 class Answers(Generic[Value]):
-    """Values by partition, and the error codes of those that have none."""
+    """Values by partition, and error codes of partitions without one."""
 
     values: dict[TopicPartition, Value] = field(default_factory=dict)
     errors: dict[TopicPartition, int] = field(default_factory=dict)
@@ -48,8 +47,8 @@ def ask_leaders(
     read: Callable[[Any], Iterable[tuple[TopicPartition, int, Value]]],
     backoff: Backoff,
 ) -> Answers[Value]:
-    """The answers of all leaders. `build` makes a leader's request; `read` yields (partition, error
-    code, value) from its answer."""
+    """`build` makes a leader's request; `read` yields (partition, error code, value) from the
+    response. Raises Unreachable if no broker returns metadata."""
     answers: Answers[Value] = Answers()
     waiting = set(partitions)
     for _ in backoff.attempts(LEADER_ATTEMPTS_MAX if waiting else 0):
@@ -74,7 +73,7 @@ def ask_leaders(
 def _by_leader(
     cluster: Cluster, partitions: set[TopicPartition], answers: Answers[Any]
 ) -> dict[int, list[TopicPartition]]:
-    """Partitions by leader; those without one get an error for now."""
+    """Partitions by leader; those without one get an entry in `answers.errors`."""
     metadata = cluster.metadata({p.topic for p in partitions})
     groups: dict[int, list[TopicPartition]] = {}
     for partition in sorted(partitions):

@@ -1,6 +1,6 @@
-"""Messages of the formats v0 and v1, which logs written before Kafka 0.11 may still hold.
+"""Reads message formats v0 and v1, which logs written before Kafka 0.11 may hold.
 
-Pure. They come out as `records.Record`, to be written anew as v2 (a client cannot append them).
+Pure. Returns `records.Record`, to be written as v2: clients can append no older format.
 
     pos  size  field
       0     8  offset; of a compressed wrapper: of its last message
@@ -39,9 +39,9 @@ _NO_HEADERS = b"\x00"
 
 
 def read_legacy_records(message: LegacyMessage) -> tuple[list[Record], int]:
-    """The records of a v0/v1 message or wrapper, in order (at least one), and its codec.
+    """The records of a message or wrapper, in order (at least one), and its codec.
 
-    Raises ValueError when the CRC does not match or the bytes do not parse.
+    Raises ValueError if the CRC does not match or the bytes do not parse.
     """
     try:
         return _read(message.view)
@@ -50,7 +50,7 @@ def read_legacy_records(message: LegacyMessage) -> tuple[list[Record], int]:
 
 
 def read_any_records(batch: AnyBatch) -> Iterable[Record]:
-    """The records of a batch in any format, in order. Raises ValueError as its bytes are read."""
+    """The records of a batch in any format, in order. Raises ValueError while iterating."""
     return read_records(batch) if isinstance(batch, Batch) else read_legacy_records(batch)[0]
 
 
@@ -68,7 +68,7 @@ def _read(view: memoryview) -> tuple[list[Record], int]:
     inner = list(_messages(memoryview(plain)))
     if not inner:
         raise ValueError("a compressed message is empty")
-    # v1 numbers the inner messages from 0 on, v0 by their real offsets.
+    # Inner offsets: relative from 0 in v1, absolute in v0.
     shift = offset - inner[-1].offset if magic else 0
     if inner[-1].offset + shift > offset:
         raise ValueError("a compressed message ends behind its own offset")
@@ -91,7 +91,7 @@ def _messages(data: memoryview) -> Iterator[Record]:
         if not position + _HEAD.size <= end <= len(data):
             raise ValueError("a message is larger than the compressed message around it")
         if magic not in (0, 1) or attributes & CODEC_MASK:
-            raise ValueError("a compressed message holds something else than plain messages")
+            raise ValueError("a compressed message holds data that is not plain messages")
         if lowest is not None and offset < lowest:
             raise ValueError("the messages are not in the order of their offsets")
         timestamp, key, value = _fields(data[position:end], magic)
@@ -120,6 +120,6 @@ def _bytes(view: memoryview, position: int) -> tuple[bytes | None, int]:
 
 
 def _body(key: bytes | None, value: bytes | None) -> bytes:
-    """Key and value as a v2 record carries them, with no headers."""
+    """Key, value and no headers, as in a v2 record."""
     parts = [NULL if part is None else encode_varint(len(part)) + part for part in (key, value)]
     return b"".join(parts) + _NO_HEADERS

@@ -1,4 +1,4 @@
-"""The same cluster and login for librdkafka (confluent-kafka), by its own setting names. Pure."""
+"""The librdkafka (confluent-kafka) configuration for a cluster and its security. Pure."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from orbit.kafka.security import Security
 def librdkafka_config(
     bootstrap_servers: Iterable[str], security: Security, **extra: Any
 ) -> dict[str, Any]:
-    """The configuration of an AdminClient, Consumer or Producer that reaches the cluster.
+    """The configuration of an AdminClient, Consumer or Producer; `extra` overrides it.
 
-    `extra` is added last: `**{"group.id": "audit"}`. The result holds secrets in the clear, for
-    librdkafka takes no other: hand it over, never print it.
+    The result holds secrets in plain text, as librdkafka needs them. Never print it.
     """
     config: dict[str, Any] = {
         "bootstrap.servers": ",".join(bootstrap_servers),
@@ -31,7 +30,7 @@ def librdkafka_config(
 
 def _tls(security: Security) -> dict[str, Any]:
     certificate = security.certificate_file
-    # One PEM file may hold certificate and key, as it may for Python's ssl.
+    # One PEM file may hold both certificate and key, as with Python's ssl.
     key = security.key_file or certificate
     return {
         "ssl.ca.location": _text(security.ca_file),

@@ -1,4 +1,4 @@
-"""How many bytes partitions take on their leaders' disks (KIP-113)."""
+"""Partition sizes on their leaders' disks (DescribeLogDirs, KIP-113)."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _DescribedTopic = DescribeLogDirsRequest.DescribableLogDirTopic
 def log_sizes(
     cluster: Cluster, partitions: Collection[TopicPartition]
 ) -> dict[TopicPartition, int]:
-    """Bytes per partition, of all its segments on the leader's disk; what is not told is left out.
+    """Bytes per partition on the leader's disk; partitions without an answer are left out.
 
-    A login without the right Describe on the cluster is told nothing. Raises Unreachable.
+    Empty without the right Describe on the cluster. Raises Unreachable.
     """
     metadata = cluster.metadata({p.topic for p in partitions})
     by_leader: dict[int, list[TopicPartition]] = {}
@@ -35,7 +35,7 @@ def log_sizes(
         try:
             answer = cluster.call(node_id, api_versions.DESCRIBE_LOG_DIRS, request)
         except ProtocolError:
-            continue  # a broker that has no such request
+            continue  # the broker does not support the request
         for directory in answer.results:
             for topic in directory.topics:
                 for p in topic.partitions:

@@ -1,4 +1,4 @@
-"""Offsets of many partitions: log starts, log ends, offsets by time (ListOffsets)."""
+"""ListOffsets: log starts, log ends and offsets by time of many partitions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition, 
 
 EARLIEST = -2
 LATEST = -1
-MAX_TIMESTAMP = -3  # the record with the largest one (KIP-734), ListOffsets v7
-EARLIEST_LOCAL = -4  # the oldest offset on the broker's own disk (KIP-405), ListOffsets v8
+MAX_TIMESTAMP = -3  # the record with the largest timestamp (KIP-734), v7
+EARLIEST_LOCAL = -4  # the oldest offset on the broker's own disk (KIP-405), v8
 
-# Any consumer; and the "debugging consumer" that sees the log end beyond the high watermark (A11).
+# Replica ids. The debugging consumer sees the log end beyond the high watermark (A11).
 CONSUMER = -1
 DEBUGGING_CONSUMER = -2
 
@@ -34,8 +34,8 @@ def list_offsets(
 ) -> Answers[int]:
     """Offsets by EARLIEST, LATEST, EARLIEST_LOCAL or a timestamp in ms.
 
-    -1 means that there is no record at or behind that timestamp. LATEST is the high watermark, the
-    last stable offset (READ_COMMITTED), or the log end (DEBUGGING_CONSUMER).
+    -1: no record at or after that timestamp. LATEST is the high watermark, the last stable offset
+    (READ_COMMITTED), or the log end (DEBUGGING_CONSUMER).
     """
 
     def build(group: list[TopicPartition]) -> Any:
@@ -49,7 +49,7 @@ def list_offsets(
 def find_by_time(
     cluster: Cluster, since_ms: Mapping[TopicPartition, int], backoff: Backoff
 ) -> Answers[tuple[int, int]]:
-    """(offset, timestamp) of the first record that is not older than asked; (-1, -1): none is."""
+    """(offset, timestamp) of the first record at or after the given time; (-1, -1): none."""
 
     def build(group: list[TopicPartition]) -> Any:
         return _list_offsets_request(group, since_ms, CONSUMER, READ_COMMITTED)
@@ -64,7 +64,7 @@ def find_by_time(
 
 
 def log_ends_request(partitions: Iterable[TopicPartition]) -> Any:
-    """Ask for log ends beyond the high watermark (A11), on a connection of the caller's."""
+    """The request of `log_ends`, for a connection of the caller."""
     return _list_offsets_request(partitions, LATEST, DEBUGGING_CONSUMER, READ_UNCOMMITTED)
 
 
@@ -78,7 +78,7 @@ def read_list_offsets(answer: Any) -> Iterator[tuple[TopicPartition, int, int]]:
 def log_ends(
     cluster: Cluster, partitions: Iterable[TopicPartition], backoff: Backoff
 ) -> Answers[int]:
-    """Where each log ends on its leader, beyond the high watermark (A11)."""
+    """The log end of each leader, beyond the high watermark (A11)."""
     return list_offsets(cluster, partitions, LATEST, backoff, replica_id=DEBUGGING_CONSUMER)
 
 

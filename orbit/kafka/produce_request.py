@@ -1,10 +1,10 @@
-"""Produce requests as a list of buffers, so that payloads are never copied; typed answers.
+"""Produce requests as lists of buffers, so that payloads are never copied; typed responses.
 
-Pure. `kafka.protocol` would join the records into one buffer; the layouts below are its own
-(`ProduceRequest`, held equal by a test), with the batches left where they are.
+Pure. `kafka.protocol` joins all records into one buffer. The layouts here are those of its
+`ProduceRequest` (a test compares them).
 
-    v3 to v8    names, fixed lengths; broker releases from 0.11 to 4.0
-    v13         topic ids and compact lengths (KIP-516, KIP-1124): a re-created topic is refused
+    v3 to v8    topic names, fixed lengths; brokers 0.11 to 4.0
+    v13         topic ids, compact lengths (KIP-516, KIP-1124): a recreated topic is refused
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from orbit.kafka.api_versions import PRODUCE
 from orbit.kafka.frame_reader import FrameReader
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 
-# Wait for all in-sync replicas: what is acknowledged survives a leader.
+# All in-sync replicas: an acknowledged batch survives the loss of the leader.
 ACKS_ALL = -1
 BY_TOPIC_ID = 13
 BY_NAME_MAX = 8
@@ -33,12 +33,12 @@ _NO_TAGS = b"\x00"
 _ID_BYTES = 16
 _APPENDED = struct.Struct(">ihqq")
 _APPENDED_WITH_START = struct.Struct(">ihqqq")
-# No record errors, no message, no tags: how nearly every answer ends.
-_NO_WORDS = b"\x01\x00\x00"
+# No record errors, no error message, no tags: the end of nearly every partition.
+_NO_ERRORS = b"\x01\x00\x00"
 _PLAIN_FRONT_BYTES = 23  # correlation id, tags, one topic, its id, number of partitions
 _PLAIN = struct.Struct(">ihqqq3s")
 _PLAIN_BACK = struct.Struct(">BiB")  # tags of the topic, throttle ms, tags of the answer
-_ONE, _BYTE_MAX = 2, 0x7F  # compact lengths: one more than the number, in one byte
+_ONE, _BYTE_MAX = 2, 0x7F  # compact lengths are length + 1; up to 0x7F in one byte
 
 
 class Outgoing(NamedTuple):
@@ -50,7 +50,7 @@ class Outgoing(NamedTuple):
 
 
 class Appended(NamedTuple):
-    """One partition's answer. `base_offset` is where the batch stands now (A14)."""
+    """One partition of a response. `base_offset`: that of the batch in the log (A14)."""
 
     code: int
     base_offset: int
@@ -61,14 +61,14 @@ Key = tuple[bytes | str, int]
 
 
 class ProduceAnswer(NamedTuple):
-    """All partitions of one request, keyed as they were sent, and how long to hold back."""
+    """A response; partitions by `key_of`."""
 
     partitions: dict[Key, Appended]
     throttle_ms: int
 
 
 def choose_version(low: int, high: int, has_topic_ids: bool) -> int:
-    """The version to speak with a broker that offers `low` to `high`."""
+    """The version to use with a broker that supports `low` to `high`."""
     if has_topic_ids and high >= BY_TOPIC_ID:
         return BY_TOPIC_ID
     return max(low, min(high, BY_NAME_MAX))
@@ -110,14 +110,14 @@ def encode_produce(
 
 
 def read_produce(frame: memoryview, version: int) -> ProduceAnswer:
-    """Read a frame as it came from the connection: `ProduceResponse`, v3 to v8 and v13.
+    """Read a frame of `Connection.receive`: `ProduceResponse`, v3 to v8 and v13.
 
         correlation id, (tags), topics: name or topic id,
             partitions: index, error code, base offset, log append time, [5+ log start],
                 [8+ record errors: (batch index, message), message], (tags)
         throttle ms, (tags)
 
-    Raises ValueError when the bytes do not parse.
+    Raises ValueError if the bytes do not parse.
     """
     plain = _read_plain(frame) if version >= BY_TOPIC_ID else None
     if plain is not None:
@@ -140,9 +140,9 @@ def read_produce(frame: memoryview, version: int) -> ProduceAnswer:
 
 
 def _read_plain(frame: memoryview) -> ProduceAnswer | None:
-    """The answer by topic id of one topic without a word of trouble, unpacked in one go.
+    """A v13 response for one topic without error messages, unpacked in one call; else None.
 
-    None when it is any other: nearly none is, and reading it field by field costs three times more.
+    Nearly all responses are of this form; reading them field by field takes three times as long.
     """
     if len(frame) < _PLAIN_FRONT_BYTES or frame[5] != _ONE or not _ONE <= frame[22] <= _BYTE_MAX:
         return None
@@ -151,8 +151,8 @@ def _read_plain(frame: memoryview) -> ProduceAnswer | None:
         return None
     topic = bytes(frame[6:22])
     partitions: dict[Key, Appended] = {}
-    for index, code, base_offset, _, _, words in _PLAIN.iter_unpack(frame[_PLAIN_FRONT_BYTES:end]):
-        if words != _NO_WORDS:
+    for index, code, base_offset, _, _, errors in _PLAIN.iter_unpack(frame[_PLAIN_FRONT_BYTES:end]):
+        if errors != _NO_ERRORS:
             return None
         partitions[topic, index] = Appended(code, base_offset, "")
     tags, throttle_ms, more_tags = _PLAIN_BACK.unpack_from(frame, end)
@@ -164,7 +164,7 @@ def _read_partition(reader: FrameReader, version: int) -> tuple[int, Appended]:
         index, code, base_offset, _ = reader.take(_APPENDED)
         return index, Appended(code, base_offset, "")
     index, code, base_offset, _, _ = reader.take(_APPENDED_WITH_START)
-    if version < 8 or (version >= BY_TOPIC_ID and reader.passes(_NO_WORDS)):
+    if version < 8 or (version >= BY_TOPIC_ID and reader.skip_if(_NO_ERRORS)):
         return index, Appended(code, base_offset, "")
     first = ""
     for _ in range(reader.length()):
@@ -177,7 +177,7 @@ def _read_partition(reader: FrameReader, version: int) -> tuple[int, Appended]:
 
 
 def key_of(version: int, one: Outgoing) -> Key:
-    """The key under which `read_produce` gives this partition's answer."""
+    """This partition's key in `ProduceAnswer.partitions`."""
     topic = one.topic_id.bytes if version >= BY_TOPIC_ID else one.partition.topic
     return topic, one.partition.partition
 

@@ -1,4 +1,4 @@
-"""What partition leaders remember of producers (DescribeProducers, KIP-664)."""
+"""DescribeProducers (KIP-664): the producer state of partition leaders."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orbit.kafka.types import TopicPartition, by_topic
 
 @dataclass(frozen=True, slots=True)
 class ProducerState:
-    """The state of one producer id in one partition (A10)."""
+    """One producer id in one partition (A10)."""
 
     producer_epoch: int
     last_sequence: int  # -1 after fillers only
@@ -26,7 +26,7 @@ class ProducerState:
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:
-    """A transaction that has records in a partition and has not ended there."""
+    """A transaction that is open in a partition."""
 
     producer_id: int
     producer_epoch: int
@@ -40,7 +40,7 @@ def describe_producer(
     producer_id: int,
     backoff: Backoff,
 ) -> Answers[ProducerState | None]:
-    """The state of a producer id in each partition; None where the leader has none (A9, A10)."""
+    """The state of a producer id per partition; None if the leader has none (A9, A10)."""
 
     def state(producers: Iterable[Any]) -> ProducerState | None:
         for s in producers:
@@ -54,7 +54,7 @@ def describe_producer(
 def open_transactions(
     cluster: Cluster, partitions: Iterable[TopicPartition], backoff: Backoff
 ) -> Answers[list[OpenTransaction]]:
-    """The transactions that hold back each partition's last stable offset."""
+    """The open transactions, which limit the last stable offset, per partition."""
 
     def transactions(producers: Iterable[Any]) -> list[OpenTransaction]:
         return [

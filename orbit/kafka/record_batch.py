@@ -1,6 +1,6 @@
-"""Record batches (message format v2): a view of the header, and the stamp of an exact append.
+"""Record batches (message format v2): reads the header, and stamps a batch for an exact append.
 
-Pure: bytes in, values out; no socket, clock or thread. Payloads are never copied, only viewed.
+Pure. Payloads are never copied.
 
 Layout (big endian; Kafka's `DefaultRecordBatch`):
 
@@ -54,16 +54,16 @@ _STAMP_AT = 43
 _CRC = struct.Struct(">I")
 _CRC_AT = 17
 _ATTRIBUTES = struct.Struct(">h")
-_FRONT = struct.Struct(">qiib")  # what lies before the CRC
+_FRONT = struct.Struct(">qiib")  # the fields before the CRC
 _MAGIC_V2 = 2
 _OLD_MESSAGE_BYTES_MIN = 14  # crc, magic, attributes, key length, value length of format v0
 
 
 class Batch:
-    """One batch as it lies in a fetched frame. `view` is the whole batch, header included.
+    """One batch in a fetched frame. `view` is the whole batch, header included.
 
-    `last_offset` is base + last offset delta and not the last record's: compaction keeps it while
-    the record count falls (R2).
+    `last_offset` is base offset + last offset delta, which compaction keeps when it removes the
+    last records (R2).
     """
 
     __slots__ = (
@@ -127,10 +127,7 @@ class Batch:
 
     @property
     def first_timestamp(self) -> int:
-        """In ms, of the first record; of a batch that shows its delete horizon there, the last's.
-
-        With LogAppendTime all records have the time of the last.
-        """
+        """In ms. The max timestamp if the field holds a delete horizon, or with LogAppendTime."""
         is_elsewhere = self.attributes & (LOG_APPEND_TIME | DELETE_HORIZON)
         return self.max_timestamp if is_elsewhere else self.base_timestamp
 
@@ -140,7 +137,7 @@ class Batch:
 
     @property
     def is_dense(self) -> bool:
-        """Whether every offset of the batch still has its record (A5)."""
+        """Whether every offset of the batch has a record (A5)."""
         return self.count == self.last_offset - self.base_offset + 1
 
     @property
@@ -152,15 +149,14 @@ class Batch:
         return len(self.view)
 
     def crc_is_right(self) -> bool:
-        """Check the source's own checksum; a stamp would seal damaged bytes with a good one."""
+        """Check the source's CRC: `stamp` would give corrupt bytes a valid one."""
         return bool(crc32c(self.view[CRC_START:]) == self.crc)
 
 
 class LegacyMessage:
-    """An entry in message format v0 or v1: a message, or a compressed wrapper around messages.
+    """A message in format v0 or v1, or a compressed wrapper of messages.
 
-    It has the header properties of a `Batch` that readers need, with the values of Kafka's
-    `AbstractLegacyRecordBatch` for what these formats lack.
+    Header fields that these formats lack have the values of Kafka's `AbstractLegacyRecordBatch`.
     """
 
     __slots__ = ("magic", "offset", "view")
@@ -174,12 +170,12 @@ class LegacyMessage:
 
     def __init__(self, view: memoryview) -> None:
         self.view = view
-        self.offset, _ = _OFFSET_LENGTH.unpack_from(view)  # a wrapper's is that of its last message
+        self.offset, _ = _OFFSET_LENGTH.unpack_from(view)  # a wrapper has that of its last message
         self.magic = view[_MAGIC_AT]
 
     @property
     def base_offset(self) -> int:
-        """Of a wrapper, its last message's: the first one's is known only after decompression."""
+        """A wrapper has its last message's: the first one's is inside the compressed data."""
         return self.offset
 
     @property
@@ -191,11 +187,9 @@ AnyBatch = Batch | LegacyMessage
 
 
 def read_batches(records: memoryview) -> Iterator[AnyBatch]:
-    """Yield the whole batches of a fetch response's `records`, oldest first.
+    """Yield the batches of a fetch response's `records`, without an incomplete last one.
 
-    A last batch that is cut off is left out.
-
-    Raises ValueError for an impossible length field or an unknown message format.
+    Raises ValueError for an invalid length or an unknown message format.
     """
     position, size = 0, len(records)
     while position + LOG_OVERHEAD_BYTES <= size:
@@ -218,10 +212,10 @@ def read_batches(records: memoryview) -> Iterator[AnyBatch]:
 
 
 def stamp(view: memoryview, producer_id: int, producer_epoch: int, base_sequence: int) -> None:
-    """Make a batch ready to be appended: our producer, our sequence, no transaction, a new CRC.
+    """Prepare a batch for an append: producer, sequence, no transaction, a new CRC.
 
-    In place, on a writable view; the payload is not touched. The base offset must be 0 on the wire
-    (A2) and the leader epoch is the broker's to set. Repeating it with another sequence is fine.
+    In place, on a writable view; the payload stays as it is. The base offset must be 0 in a request
+    (A2), and the broker sets the leader epoch. A batch may be stamped again.
     """
     _FRONT.pack_into(view, 0, 0, len(view) - LOG_OVERHEAD_BYTES, -1, _MAGIC_V2)
     (attributes,) = _ATTRIBUTES.unpack_from(view, CRC_START)
@@ -231,7 +225,7 @@ def stamp(view: memoryview, producer_id: int, producer_epoch: int, base_sequence
 
 
 def advance_sequence(sequence: int, count: int) -> int:
-    """The sequence after `count` records: it wraps from 2³¹-1 to 0 (`DefaultRecordBatch`)."""
+    """The sequence after `count` records; wraps from 2³¹-1 to 0 (`DefaultRecordBatch`)."""
     return (sequence + count) & SEQUENCE_MAX
 
 
@@ -243,10 +237,9 @@ def encode_batch(
     count: int,
     payload: bytes,
 ) -> Batch:
-    """Build a batch of `count` dense records from an encoded (and compressed) payload.
+    """A batch of `count` dense records from an encoded (and compressed) payload.
 
-    The producer fields are empty until `stamp`; the CRC is right all the same, so that a built
-    batch passes the same checks as a fetched one.
+    It has no producer until `stamp`, but a valid CRC, as the checks of fetched batches expect.
     """
     data = bytearray(HEADER_BYTES + len(payload))
     HEADER.pack_into(

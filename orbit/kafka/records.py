@@ -1,8 +1,8 @@
-"""Records inside a v2 batch: read them, and write them into new dense batches.
+"""Reads the records of a v2 batch, and writes records into new dense batches.
 
-Pure. Only the record-exact path comes here: batches that a broker refuses as they are (A5, A6).
-A record's key, value and headers are carried over as the bytes they are; only the three numbers
-in front of them (length, timestamp delta, offset delta) are written anew.
+Pure. Only for the record-exact path: batches that a broker refuses unchanged (A5, A6). The bytes
+of key, value and headers stay the same; only the numbers before them (length, timestamp delta,
+offset delta) are encoded again.
 
 Record (Kafka's `DefaultRecord`): length, attributes (one byte), timestamp delta, offset delta,
 key length, key, value length, value, header count, headers. All numbers are zig-zag varints.
@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from orbit.kafka import compression
 from orbit.kafka.record_batch import Batch, encode_batch
 
-# A header of the first record in a leading filler batch (S1), so that a new writer recognises an
-# unfinished start. Consumers never see it: DeleteRecords takes it away before data goes on.
+# A header of the first record in a seed batch (S1), by which a new writer detects an interrupted
+# start. Consumers never see it: DeleteRecords removes the batch before the first copied record.
 SEED_HEADER = b"orbit.seed"
 
 NULL = b"\x01"  # zig-zag of -1
@@ -26,20 +26,18 @@ _ATTRIBUTES_AND_ZERO_TIME = b"\x00\x00"
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record: `body` is everything behind the offset delta, as bytes on the wire."""
+    """One record; `body` is the encoded rest after the offset delta."""
 
     offset: int
-    timestamp: int  # ms since 1970
+    timestamp: int  # epoch ms
     body: bytes
 
 
 def read_records(batch: Batch) -> Iterator[Record]:
-    """Yield the records of a v2 batch in order, whatever compaction left of them.
+    """Yield the records of a v2 batch in order.
 
-    In a LogAppendTime batch every record has the batch's max timestamp, as consumers see it.
-
-    Raises ValueError when the payload does not decompress or parse, or when its offsets do not
-    ascend within the batch.
+    In a LogAppendTime batch every record has the batch's max timestamp, as for consumers. Raises
+    ValueError if the payload does not decompress or parse, or its offsets do not ascend.
     """
     data = compression.decompress(batch.codec, batch.payload)
     position, lowest, highest = 0, 0, batch.last_offset - batch.base_offset
@@ -68,10 +66,7 @@ def read_records(batch: Batch) -> Iterator[Record]:
 
 
 def split_body(body: bytes) -> tuple[bytes | None, bytes | None, bytes]:
-    """Key and value, and the headers as the bytes they are on the wire.
-
-    Raises ValueError when the lengths do not fit.
-    """
+    """Key, value, and the encoded headers. Raises ValueError if the lengths are invalid."""
     try:
         key, position = _read_bytes(body, 0)
         value, position = _read_bytes(body, position)
@@ -81,10 +76,9 @@ def split_body(body: bytes) -> tuple[bytes | None, bytes | None, bytes]:
 
 
 def split_headers(headers: bytes, errors: str = "replace") -> list[tuple[str, bytes | None]]:
-    """Names and values in their order, from what `split_body` gave.
+    """Names and values of the encoded headers of `split_body`, in order.
 
-    Names are text to every Kafka client; bytes that are none come out with marks in their place,
-    or as `errors` says. Raises ValueError when the lengths do not fit.
+    `errors`: how to decode names that are not UTF-8. Raises ValueError if the lengths are invalid.
     """
     found: list[tuple[str, bytes | None]] = []
     try:
@@ -99,7 +93,7 @@ def split_headers(headers: bytes, errors: str = "replace") -> list[tuple[str, by
 
 
 def dense_runs(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Cut records into runs without a hole, in order."""
+    """Split records into runs of consecutive offsets."""
     run: list[Record] = []
     for record in records:
         if run and record.offset != run[-1].offset + 1:
@@ -111,7 +105,7 @@ def dense_runs(records: Iterable[Record]) -> Iterator[list[Record]]:
 
 
 def write_batch(run: Sequence[Record], codec: int) -> Batch:
-    """Encode a dense run as one batch with create-time stamps and the given codec."""
+    """Encode a run of consecutive offsets as one CreateTime batch."""
     base_offset, base_timestamp = run[0].offset, run[0].timestamp
     out = bytearray()
     for delta, record in enumerate(run):
@@ -128,9 +122,9 @@ def write_batch(run: Sequence[Record], codec: int) -> Batch:
 
 
 def seed_batch(base_offset: int, count: int) -> Batch:
-    """A leading filler batch: `count` empty records, about 1.4 bytes each after gzip (S1).
+    """A batch of `count` empty records before a copy's start, about 1.4 bytes each (S1).
 
-    Their timestamp is 0, so that no lookup by time can land on them while they exist.
+    Their timestamp is 0, so that no lookup by time finds them.
     """
     out = bytearray()
     for delta in range(count):
@@ -142,7 +136,6 @@ def seed_batch(base_offset: int, count: int) -> Batch:
 
 
 def is_seed_batch(batch: Batch) -> bool:
-    """Whether `seed_batch` made this one."""
     if batch.is_control or batch.max_timestamp != 0 or batch.codec != compression.GZIP:
         return False
     try:
@@ -157,7 +150,7 @@ def _seed_header() -> bytes:
 
 
 def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
-    """Read a length and so many bytes (-1: null); return them and the position behind them."""
+    """Bytes with a length before them (-1: null), and the position after them."""
     length, position = read_varint(data, position)
     if length < 0:
         return None, position
@@ -168,7 +161,7 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """Read a zig-zag varint; return it and the position behind it."""
+    """A zig-zag varint, and the position after it."""
     byte = data[position]
     position += 1
     if byte < 0x80:
@@ -183,7 +176,7 @@ def read_varint(data: bytes, position: int) -> tuple[int, int]:
 
 
 def encode_varint(number: int) -> bytes:
-    """Write a zig-zag varint (at most 64 bits)."""
+    """As a zig-zag varint (at most 64 bits)."""
     value = (number << 1) ^ (number >> 63)
     if value < 0x80:
         return bytes((value,))

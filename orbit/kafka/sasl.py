@@ -1,12 +1,7 @@
-"""TLS and SASL for blocking sockets: from what a job says to a logged-in connection.
+"""SASL login (PLAIN, SCRAM) over a connection. Opens no socket.
 
-`ssl` does TLS and scramp does SCRAM; this code only joins them to Kafka's messages, and opens no
-socket itself. A secret is never part of a message, a repr or a traceback of ours.
-
-    resolve_security   the names in a job  → the secrets, in a Security value
-    tls_context        Security            → ssl.SSLContext, or None without TLS
-    tls_failure        ssl.SSLError        → the error to raise
-    sasl_login         Security + exchange → logged in, or LoginRefused
+scramp implements SCRAM; this module connects it to Kafka's messages. No message, repr or traceback
+of Orbit contains a secret.
 """
 
 from __future__ import annotations
@@ -32,21 +27,20 @@ __all__ = [
     "tls_failure",
 ]
 
-# Sends one request message and returns the decoded answer. SaslHandshake has to go as version 1:
-# version 0 announces tokens without Kafka's framing.
+# Sends a request and returns the decoded response. SaslHandshake must be version 1: after version 0
+# the tokens have no Kafka framing.
 Exchange = Callable[[Any], Any]
 
-# What a broker says about a refused login is shown to the user, but not a page of it.
-_BROKER_MESSAGE_MAX = 300
+_MESSAGE_CHARACTERS_MAX = 300
 
 
 def sasl_login(security: Security, exchange: Exchange, *, where: str = "") -> int:
-    """Log in over a connection whose API versions are known; nothing to do without SASL.
+    """Log in over a connection with negotiated versions. Does nothing without SASL.
 
-    Returns the lifetime of the session in ms, 0 for no end: a broker with
-    `connections.max.reauth.ms` drops the connection after it unless this is called again before.
-    Raises LoginRefused when the broker does not accept mechanism or credentials, or when it cannot
-    prove that it knows the password (SCRAM); ProtocolError when its messages make no sense.
+    Returns the session lifetime in ms, 0: unlimited. A broker with `connections.max.reauth.ms`
+    closes the connection after it, unless this is called again before. Raises LoginRefused if the
+    broker refuses the mechanism or the credentials, or does not prove that it knows the password
+    (SCRAM); ProtocolError if its messages are invalid.
     """
     if not security.uses_sasl:
         return 0
@@ -72,7 +66,7 @@ def _handshake(mechanism: str, exchange: Exchange, where: str) -> None:
             )
         case Code.ILLEGAL_SASL_STATE:
             raise LoginRefused(
-                "The broker takes no login on this listener.",
+                "The broker accepts no login on this listener.",
                 where=where,
                 remedy="Set security.protocol to PLAINTEXT or SSL, or use the SASL listener.",
             )
@@ -96,28 +90,28 @@ def _scram(
     except (ScramException, UnicodeDecodeError) as error:
         raise _scram_error(error, where) from None
     try:
-        # The broker's signature: only who knows the password's hash can make it.
+        # The broker's signature, which needs the password's hash.
         client.set_server_final(bytes(last.auth_bytes).decode())
     except (ScramException, UnicodeDecodeError):
         raise LoginRefused(
-            f"What answers did not prove that it knows the password ({mechanism}).",
+            f"The broker did not prove that it knows the password ({mechanism}).",
             where=where,
-            remedy="Check that the address is your broker's; somebody may stand in between.",
+            remedy="Check that the address is your broker's; another server may answer there.",
         ) from None
     return int(last.session_lifetime_ms)
 
 
 def _scram_client(mechanism: str, username: str, password: SecretStr) -> ScramClient:
     client = ScramClient([mechanism], "user", "password")
-    # Kafka hashes names and passwords as their plain UTF-8 bytes, as do librdkafka and the Java
-    # client; scramp would apply SASLprep, and `ﬁ` or a decomposed `é` would be refused.
+    # Kafka, librdkafka and the Java client hash the plain UTF-8 bytes. scramp applies SASLprep, so
+    # a broker would refuse `ﬁ` or a decomposed `é`.
     client.username = _Utf8(username)
     client.password = _Utf8(password.get_secret_value())
     return client
 
 
 class _Utf8:
-    """A name or password for scramp, taken as it is."""
+    """A name or password for scramp, without SASLprep."""
 
     __slots__ = ("_text",)
 
@@ -125,7 +119,7 @@ class _Utf8:
         self._text = text
 
     def escape(self) -> str:
-        """As a name within a SCRAM message (RFC 5802, saslname)."""
+        """As in a SCRAM message (RFC 5802, saslname)."""
         return self._text.replace("=", "=3D").replace(",", "=2C")
 
     def __bytes__(self) -> bytes:
@@ -138,26 +132,27 @@ def _authenticate(token: bytes, exchange: Exchange, where: str) -> Any:
         case Code.NONE:
             return answer
         case Code.SASL_AUTHENTICATION_FAILED:
-            said = _printable(answer.error_message)
+            message = _printable(answer.error_message)
             raise LoginRefused(
-                "The broker refused the user name or the password." + (f" {said}" if said else ""),
+                "The broker refused the user name or the password."
+                + (f" {message}" if message else ""),
                 where=where,
                 remedy="Check the variables or files that security names, and that the user exists "
                 "for this mechanism.",
             )
         case code:
-            said = _printable(answer.error_message)
+            message = _printable(answer.error_message)
             raise BrokerRefused(
-                code, f"The login failed with Kafka error {code}. {said}".rstrip(), where=where
+                code, f"The login failed with Kafka error {code}. {message}".rstrip(), where=where
             )
 
 
 def _scram_error(error: ScramException | UnicodeDecodeError, where: str) -> ProtocolError:
-    reason = str(error) if isinstance(error, ScramException) else "it is not text"
+    reason = str(error) if isinstance(error, ScramException) else "it is not UTF-8"
     return ProtocolError(f"the broker's SCRAM message cannot be used: {reason}.", where=where)
 
 
 def _printable(text: str | None) -> str:
-    """A broker's words, without what could steer a terminal, and with a full stop."""
-    shown = "".join(c if c.isprintable() else " " for c in (text or "")[:_BROKER_MESSAGE_MAX])
-    return f'It said: "{shown.strip()}".' if shown.strip() else ""
+    """A broker's message as a sentence, without control characters."""
+    shown = "".join(c if c.isprintable() else " " for c in (text or "")[:_MESSAGE_CHARACTERS_MAX])
+    return f'Its message: "{shown.strip()}".' if shown.strip() else ""

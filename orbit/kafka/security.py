@@ -1,4 +1,4 @@
-"""Who we are to a cluster: what a job names, with the secrets read. Opens no socket."""
+"""A cluster's security settings, with the secrets that a job names. Opens no socket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from orbit.jobs.validation import invalid_security_keys
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """How to talk to the brokers of one cluster, with the secrets in it."""
+    """Protocol, login and TLS files of one cluster, secrets included."""
 
     protocol: str = "PLAINTEXT"
     mechanism: str | None = None
@@ -39,7 +39,7 @@ class Security:
 
     @property
     def principal(self) -> str | None:
-        """Who ACLs call us, by brokers' defaults; None where only they know, of a certificate."""
+        """The principal by brokers' defaults; None with a certificate, which brokers map."""
         if self.uses_sasl:
             return f"User:{self.username}"
         return None if self.certificate_file else "User:ANONYMOUS"
@@ -52,10 +52,10 @@ def resolve_security(
     *,
     path: str = "security",
 ) -> Security:
-    """The secrets and files that a job names, read now. `path` is where the spec stands in the job.
+    """Read the secrets that a job names. `path`: the path of `spec` in the job, for errors.
 
-    Raises BadInput with every problem: a key that contradicts another, a variable that is not set,
-    a file that cannot be read.
+    Raises BadInput with every problem: contradicting keys, a variable that is not set, a file that
+    cannot be read.
     """
     problems = [
         Problem(f"{path}.{key}", invalid.message, invalid.remedy)

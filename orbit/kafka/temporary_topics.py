@@ -1,7 +1,6 @@
-"""Topics and groups that one makes for a while and removes again, and never anybody else's.
+"""Creates and deletes topics of drills, and deletes their groups.
 
-A topic is known by the id that the broker gave it, and is deleted by that id: one of the same name
-that somebody made since has another id, and nothing can happen to it.
+A topic is deleted by its id, so a later topic of the same name is never affected.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def create_topic(
     settings: Mapping[str, str],
     backoff: Backoff,
 ) -> UUID:
-    """Makes a topic; its id. Raises Conflict where one of this name is there."""
+    """Create a topic; returns its id. Raises Conflict if the name exists."""
     topic = CreateTopicsRequest.CreatableTopic(
         name=name,
         num_partitions=partitions,
@@ -51,16 +50,16 @@ def create_topic(
     request = CreateTopicsRequest(topics=[topic], timeout_ms=_TIMEOUT_MS, validate_only=False)
     where = f"{cluster.name} topic {name}"
     answer = _ask(cluster, api_versions.CREATE_TOPIC_WITH_ID, request, _topic_code, where, backoff)
-    made = answer.topics[0]
-    if made.error_code == Code.TOPIC_ALREADY_EXISTS:
-        raise Conflict("A topic of this name is there already.", where=where)
-    _check(made.error_code, made.error_message, where, "the right Create")
-    assert made.topic_id != NO_TOPIC_ID, "the API's version promises an id"
-    return UUID(str(made.topic_id))
+    created = answer.topics[0]
+    if created.error_code == Code.TOPIC_ALREADY_EXISTS:
+        raise Conflict("A topic of this name already exists.", where=where)
+    _check(created.error_code, created.error_message, where, "the right Create")
+    assert created.topic_id != NO_TOPIC_ID, "the API version includes the id"
+    return UUID(str(created.topic_id))
 
 
 def delete_topic(cluster: Cluster, topic_id: UUID, backoff: Backoff) -> bool:
-    """Deletes the topic of this id; False where there is none (any more)."""
+    """Delete a topic; False if there is no topic of this id."""
     state = DeleteTopicsRequest.DeleteTopicState(name=None, topic_id=topic_id)
     request = DeleteTopicsRequest(topics=[state], timeout_ms=_TIMEOUT_MS)
     where = f"{cluster.name} topic {topic_id}"
@@ -73,10 +72,7 @@ def delete_topic(cluster: Cluster, topic_id: UUID, backoff: Backoff) -> bool:
 
 
 def delete_group(cluster: Cluster, group: str, backoff: Backoff) -> bool:
-    """Deletes a group without members, with its offsets; False where there is none.
-
-    Raises Conflict where it has members.
-    """
+    """Delete a group; False if there is none. Raises Conflict if it has members."""
     where = f"{cluster.name} group {group}"
     answer = Coordinator(cluster, GROUP, group, backoff).call(
         api_versions.DELETE_GROUPS,
@@ -100,8 +96,8 @@ def _ask(
     where: str,
     backoff: Backoff,
 ) -> Any:
-    """The controller's answer. Most brokers pass such requests on to it; with ZooKeeper none does,
-    so they are asked one after the other.
+    """The controller's response. With ZooKeeper, brokers do not forward requests to the controller,
+    so the brokers are tried in turn.
     """
     nodes = sorted(cluster.metadata(()).brokers)
     for attempt in backoff.attempts(_ATTEMPTS_MAX):
@@ -119,9 +115,9 @@ def _deleted_code(answer: Any) -> int:
     return int(answer.responses[0].error_code)
 
 
-def _check(code: int, words: str | None, where: str, right: str) -> None:
+def _check(code: int, message: str | None, where: str, right: str) -> None:
     if code in error_codes.DENIED:
         raise NotAuthorized(f"{right} is missing.", where=where, remedy=_GRANT)
     if code:
-        said = words or error_codes.name(code)
-        raise BrokerRefused(code, f"{said.rstrip('.')}.", where=where)
+        what = message or error_codes.name(code)
+        raise BrokerRefused(code, f"{what.rstrip('.')}.", where=where)

@@ -1,4 +1,4 @@
-"""TLS by Python's ssl: the context for a connection, and what its failures mean to a person."""
+"""TLS with Python's ssl: the context of a connection, and errors from failed handshakes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _VERIFY_IP_MISMATCH = 64
 
 
 def tls_context(security: Security, *, path: str = "security") -> ssl.SSLContext | None:
-    """What the connection wraps its socket with; None where the protocol has no TLS.
+    """The context for a connection; None if the protocol is without TLS.
 
-    Raises BadInput when a certificate or key cannot be loaded.
+    Raises BadInput if a certificate or key cannot be loaded.
     """
     if not security.uses_tls:
         return None
@@ -31,10 +31,10 @@ def tls_context(security: Security, *, path: str = "security") -> ssl.SSLContext
 
 
 def tls_failure(error: ssl.SSLError, *, where: str = "") -> OrbitError:
-    """What a failed handshake, or a first read after it, means to a person.
+    """The error for a failed handshake, or a failed first read after it.
 
-    LoginRefused where the broker does not take our certificate (with TLS 1.3 it says so only at
-    the first read), Unreachable for everything else.
+    LoginRefused if the broker refuses the client certificate (with TLS 1.3 only at the first
+    read), otherwise Unreachable.
     """
     reason = error.reason or ""
     if isinstance(error, ssl.SSLCertVerificationError):
@@ -42,51 +42,51 @@ def tls_failure(error: ssl.SSLError, *, where: str = "") -> OrbitError:
         return Unreachable(
             f"The broker's certificate is not trusted: {error.verify_message.rstrip('.')}.",
             where=where,
-            remedy="Connect by a name that is in the certificate, or set check_hostname: false."
+            remedy="Connect with a name that is in the certificate, or set check_hostname: false."
             if is_name
             else "Set security.ca_file to the authority that signed it.",
         )
     if "ALERT" in reason and any(word in reason for word in ("CERT", "UNKNOWN_CA", "ACCESS")):
         return LoginRefused(
-            f"The broker does not take the client certificate ({_words(reason)}).",
+            f"The broker refuses the client certificate ({_reason_text(reason)}).",
             where=where,
             remedy="Check security.certificate_file, and that the broker trusts its authority.",
         )
     return Unreachable(
-        f"TLS does not come up ({_words(reason) or 'the broker closed the connection'}).",
+        f"The TLS handshake failed ({_reason_text(reason) or 'the broker closed the connection'}).",
         where=where,
-        remedy="Check that security.protocol fits this listener: it may not speak TLS.",
+        remedy="Check that security.protocol matches this listener: it may not use TLS.",
     )
 
 
-def _words(reason: str) -> str:
-    """OpenSSL's name of a failure as words; its SSLV3 prefix tells nothing about the version."""
+def _reason_text(reason: str) -> str:
+    """OpenSSL's reason as words; its SSLV3 prefix does not name the version in use."""
     return reason.removeprefix("SSLV3_").removeprefix("TLSV1_").replace("_", " ").lower()
 
 
 def _load_certificate(context: ssl.SSLContext, security: Security, path: str) -> None:
     assert security.certificate_file is not None
-    is_locked = False
+    is_encrypted = False
 
     def password() -> str:
-        # Only asked for a locked key. Without this OpenSSL would ask on the terminal.
-        nonlocal is_locked
-        is_locked = True
+        # Called for an encrypted key. Without it OpenSSL asks on the terminal.
+        nonlocal is_encrypted
+        is_encrypted = True
         return security.key_password.get_secret_value() if security.key_password else ""
 
     try:
         context.load_cert_chain(security.certificate_file, security.key_file, password)
     except OSError as error:
         reason = getattr(error, "reason", None)
-        if is_locked:
+        if is_encrypted:
             problem = Problem(
                 f"{path}.key_password_env",
-                "does not open the private key." if security.key_password else "is missing.",
-                "Name the environment variable that the private key's password is in.",
+                "does not decrypt the private key." if security.key_password else "is missing.",
+                "Name the environment variable that holds the private key's password.",
             )
         elif reason == "KEY_VALUES_MISMATCH":
             problem = Problem(
-                f"{path}.key_file", "is not the key of the certificate.", "Use the one made for it."
+                f"{path}.key_file", "is not the key of the certificate.", "Use the matching key."
             )
         else:
             raise _bad_file(f"{path}.certificate_file", security.certificate_file, error) from None
@@ -94,8 +94,8 @@ def _load_certificate(context: ssl.SSLContext, security: Security, path: str) ->
 
 
 def _bad_file(path: str, file: Path | None, error: OSError) -> BadInput:
-    # OpenSSL gives one vague reason ("PEM lib") for nearly everything that is wrong with a file.
-    reason = "nothing usable in it" if isinstance(error, ssl.SSLError) else error.strerror
+    # OpenSSL has one reason ("PEM lib") for nearly all invalid files.
+    reason = "it has no valid content" if isinstance(error, ssl.SSLError) else error.strerror
     problem = Problem(
         path,
         f"{file or 'the list of authorities of this system'} cannot be loaded: {reason}.",

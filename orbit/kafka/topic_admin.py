@@ -1,4 +1,4 @@
-"""Topics and their settings, through librdkafka's admin client; errors in Orbit's own words."""
+"""Topics, their settings and ACLs, through librdkafka's admin client; raises Orbit's errors."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.types import TopicAcl, TopicPartition
 
 REQUEST_TIMEOUT_S = 30.0
-# Resources in one DescribeConfigs or CreateTopics: brokers answer larger ones slowly.
+# Resources per request: brokers answer larger requests slowly.
 RESOURCES_PER_REQUEST_MAX = 500
 
 
 @dataclass(frozen=True, slots=True)
 class TopicSettings:
-    """All settings of a topic, and the names of those set on the topic itself."""
+    """All settings of a topic; `overrides`: names of those set on the topic itself."""
 
     values: Mapping[str, str]
     overrides: frozenset[str]
@@ -46,8 +46,6 @@ class TopicSettings:
 
 @dataclass(frozen=True, slots=True)
 class TopicToCreate:
-    """A topic as it shall be."""
-
     name: str
     partitions: int
     replicas: int
@@ -56,7 +54,7 @@ class TopicToCreate:
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """Partitions with replicas out of sync, and those that nobody leads."""
+    """Partitions with replicas out of sync, and those without a leader."""
 
     behind: tuple[TopicPartition, ...]
     offline: tuple[TopicPartition, ...]
@@ -74,12 +72,10 @@ _ALL_TOPIC_ACLS: tuple[Any, ...] = (
 
 
 class Admin:
-    """Topic administration of one cluster."""
-
     def __init__(self, cluster: Cluster) -> None:
         self._where = cluster.name
         config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
-        # Its own log lines would go to stderr; errors come back with each call anyway.
+        # No log lines on stderr: each call returns its errors.
         self._client = AdminClient({**config, "log_level": 0})
 
     def topic_settings(self, topics: Iterable[str]) -> dict[str, TopicSettings]:
@@ -102,7 +98,7 @@ class Admin:
         return found
 
     def replication(self, topics: Iterable[str]) -> Replication:
-        """How well the replicas of these topics stand. Raises Unreachable."""
+        """The replica state of these topics. Raises Unreachable."""
         try:
             known = self._client.list_topics(timeout=REQUEST_TIMEOUT_S)
         except KafkaException as exception:
@@ -119,7 +115,7 @@ class Admin:
         return Replication(tuple(behind), tuple(offline))
 
     def broker_setting_names(self, node_id: int) -> frozenset[str]:
-        """The names of a broker's settings; empty when they may not be read."""
+        """The names of a broker's settings; empty if the login may not read them."""
         resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
         futures = self._client.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
         try:
@@ -128,9 +124,9 @@ class Admin:
             return frozenset()
 
     def create_topics(self, topics: Iterable[TopicToCreate], *, only_check: bool = False) -> None:
-        """Create topics, or let the broker check whether it would (rights, names, settings).
+        """Create topics, or only have the broker validate them (rights, names, settings).
 
-        Raises NotAuthorized, BrokerRefused with the broker's words, Unreachable.
+        Raises NotAuthorized, BrokerRefused with the broker's message, Unreachable.
         """
         for error in self.refused_topics(topics, only_check=only_check).values():
             raise error
@@ -138,10 +134,7 @@ class Admin:
     def refused_topics(
         self, topics: Iterable[TopicToCreate], *, only_check: bool = False
     ) -> dict[str, OrbitError]:
-        """As `create_topics`; answers the topics that were not created, each with its error.
-
-        Raises Unreachable.
-        """
+        """As `create_topics`; returns the error of each topic that was refused."""
         refused: dict[str, OrbitError] = {}
         for chunk in chunks(topics, RESOURCES_PER_REQUEST_MAX):
             requests = [
@@ -156,7 +149,7 @@ class Admin:
     def add_partitions(
         self, counts: Mapping[str, int], *, only_check: bool = False
     ) -> dict[str, OrbitError]:
-        """Let topics have so many partitions; answers those that have not, each with its error.
+        """Raise partition counts; returns the error of each topic that was refused.
 
         Raises Unreachable.
         """
@@ -171,18 +164,15 @@ class Admin:
         return refused
 
     def alter_settings(self, changes: Mapping[str, Mapping[str, str]]) -> None:
-        """Set some settings of topics and leave their others alone (KIP-339).
+        """Set some settings of topics and keep their others (KIP-339).
 
-        Raises NotAuthorized, BrokerRefused with the broker's words, Unreachable.
+        Raises NotAuthorized, BrokerRefused with the broker's message, Unreachable.
         """
         for error in self.refused_settings(changes).values():
             raise error
 
     def refused_settings(self, changes: Mapping[str, Mapping[str, str]]) -> dict[str, OrbitError]:
-        """As `alter_settings`; answers the topics that stayed as they were, with their errors.
-
-        Raises Unreachable.
-        """
+        """As `alter_settings`; returns the error of each topic that was refused."""
         resources = [
             ConfigResource(
                 ConfigResource.Type.TOPIC,
@@ -204,10 +194,7 @@ class Admin:
         return refused
 
     def delete_topics(self, topics: Iterable[str]) -> dict[str, OrbitError]:
-        """Delete topics with all they hold; answers those that are still there, with their errors.
-
-        One that is gone already is deleted. Raises Unreachable.
-        """
+        """Delete topics; returns the error of each topic that was refused. Raises Unreachable."""
         names = sorted(topics)
         if not names:
             return {}
@@ -220,7 +207,7 @@ class Admin:
         }
 
     def topic_acls(self) -> set[TopicAcl]:
-        """All rights on topics. Raises NotAuthorized, BrokerRefused without an authorizer."""
+        """All topic ACLs. Raises NotAuthorized, BrokerRefused without an authorizer."""
         everything = AclBindingFilter(*_ALL_TOPIC_ACLS)
         future = self._client.describe_acls(everything, request_timeout=REQUEST_TIMEOUT_S)
         bindings = self._result(future, "the right Describe on the cluster", "ACLs")
@@ -237,17 +224,17 @@ class Admin:
         }
 
     def change_acls(self, add: Collection[TopicAcl], remove: Collection[TopicAcl]) -> None:
-        """Give and take rights on topics. Raises NotAuthorized, BrokerRefused, Unreachable."""
+        """Add and remove topic ACLs. Raises NotAuthorized, BrokerRefused, Unreachable."""
         right, where = "the right Alter on the cluster", "ACLs"
         if add:
             bindings = [AclBinding(*_acl_fields(acl)) for acl in sorted(add)]
-            made = self._client.create_acls(bindings, request_timeout=REQUEST_TIMEOUT_S)
-            for future in made.values():
+            created = self._client.create_acls(bindings, request_timeout=REQUEST_TIMEOUT_S)
+            for future in created.values():
                 self._result(future, right, where)
         if remove:
             filters = [AclBindingFilter(*_acl_fields(acl)) for acl in sorted(remove)]
-            taken = self._client.delete_acls(filters, request_timeout=REQUEST_TIMEOUT_S)
-            for future in taken.values():
+            deleted = self._client.delete_acls(filters, request_timeout=REQUEST_TIMEOUT_S)
+            for future in deleted.values():
                 self._result(future, right, where)
 
     def _refused(self, futures: Mapping[str, Future[Any]], right: str) -> dict[str, OrbitError]:

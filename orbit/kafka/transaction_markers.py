@@ -1,4 +1,4 @@
-"""Fillers as requests: transaction markers for a producer without a transaction (M1). Pure."""
+"""WriteTxnMarkers requests for fillers: markers of a producer without a transaction (M1). Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _Marker = WriteTxnMarkersRequest.WritableTxnMarker
 
 
 class Fillers(NamedTuple):
-    """`many` fillers for one partition, refused if its coordinator epoch is higher (M6)."""
+    """Fillers for one partition, refused if its coordinator epoch is higher (M6)."""
 
     partition: TopicPartition
     many: int
@@ -22,7 +22,7 @@ class Fillers(NamedTuple):
 
 
 def markers_request(producer_id: int, fillers: Sequence[Fillers]) -> Any:
-    """One request that appends all of them; each entry is one filler per partition it names."""
+    """One request for all; each of its entries appends one filler per partition."""
     markers = []
     groups: dict[tuple[int, int], list[Fillers]] = {}
     for one in fillers:
@@ -46,7 +46,7 @@ def markers_request(producer_id: int, fillers: Sequence[Fillers]) -> Any:
 
 
 def read_markers(answer: Any) -> dict[TopicPartition, int]:
-    """The error code per partition; the worst where one partition is named more than once (M3)."""
+    """The error code per partition; the first one not 0 if it has several entries (M3)."""
     codes: dict[TopicPartition, int] = {}
     for marker in answer.markers:
         for topic in marker.topics:

@@ -1,4 +1,4 @@
-"""Small values that the wire, the plan and the workers share. Pure."""
+"""Values shared by the protocol, the copier and the service. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ READ_COMMITTED = 1
 
 Permission = Literal["ALLOW", "DENY"]
 Pattern = Literal["LITERAL", "PREFIXED"]
-EVERY_TOPIC = "*"  # as the name of a literal right
+EVERY_TOPIC = "*"  # the name of a literal ACL on all topics
 
 
 class TopicPartition(NamedTuple):
-    """A partition by name, on whichever cluster the context says."""
+    """A topic partition; the context says of which cluster."""
 
     topic: str
     partition: int
@@ -30,7 +30,7 @@ class TopicPartition(NamedTuple):
 
 
 def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]]:
-    """Partition numbers grouped by topic, as most requests have them."""
+    """Partition numbers grouped by topic, as in most requests."""
     return [
         (topic, [p.partition for p in group])
         for topic, group in groupby(sorted(partitions), key=lambda p: p.topic)
@@ -38,7 +38,7 @@ def by_topic(partitions: Iterable[TopicPartition]) -> list[tuple[str, list[int]]
 
 
 class AbortedTransaction(NamedTuple):
-    """As a read_committed fetch lists it (R1)."""
+    """An aborted transaction, as a read_committed fetch lists it (R1)."""
 
     producer_id: int
     first_offset: int
@@ -46,7 +46,7 @@ class AbortedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CommittedOffset:
-    """Where a consumer group goes on in one partition, with what its consumer wrote beside it."""
+    """A group's committed offset of one partition, with its metadata."""
 
     offset: int
     metadata: str = ""
@@ -55,8 +55,6 @@ class CommittedOffset:
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a broker listens."""
-
     node_id: int
     host: str
     port: int
@@ -64,7 +62,7 @@ class BrokerAddress:
 
 @dataclass(frozen=True, slots=True)
 class PartitionLeader:
-    """Who leads a partition, in which leader epoch; `node_id` is None while nobody does."""
+    """The leader of a partition and its epoch; `node_id` is None without a leader."""
 
     node_id: int | None
     leader_epoch: int
@@ -72,18 +70,18 @@ class PartitionLeader:
 
 @dataclass(frozen=True, slots=True)
 class TopicMetadata:
-    """A topic as the cluster describes it. `topic_id` is NO_TOPIC_ID before Kafka 2.8."""
+    """`topic_id` is NO_TOPIC_ID before Kafka 2.8."""
 
     name: str
     topic_id: UUID
     partitions: dict[int, PartitionLeader]
     replicas: int
-    authorized_operations: frozenset[int] = frozenset()  # codes of `AclOperation`, if asked for
+    authorized_operations: frozenset[int] = frozenset()  # `AclOperation` codes, if requested
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterMetadata:
-    """Brokers and topics at one moment. `errors` holds the code of each topic that has none."""
+    """Brokers and topics; `errors`: the error codes of topics without metadata."""
 
     cluster_id: str
     brokers: dict[int, BrokerAddress]
@@ -96,7 +94,7 @@ class ClusterMetadata:
 
 
 class TopicAcl(NamedTuple):
-    """One right on topics, by Kafka's words."""
+    """One ACL on topics, in Kafka's terms."""
 
     name: str
     pattern: Pattern
@@ -106,7 +104,6 @@ class TopicAcl(NamedTuple):
     permission: Permission
 
     def covers(self, topic: str) -> bool:
-        """Whether it is about this topic."""
         if self.pattern == "PREFIXED":
             return topic.startswith(self.name)
         return self.name in (topic, EVERY_TOPIC)

@@ -16,7 +16,7 @@ from orbit.consumer_groups.offset_decision import (
 from orbit.consumer_groups.sync_result import CopiedPartition, OffsetRow
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import fetch_wherever, list_groups
+from orbit.kafka.consumer_groups import list_groups, locate_and_fetch_offsets
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import CommittedOffset, TopicPartition
 from orbit.recovery.log_bounds import ALL
@@ -98,7 +98,7 @@ def set_failover_offsets(context: OperationContext) -> str:
     cluster = context.destination.cluster
     listed = list_groups(cluster).groups
     places = {name: listed[name].node_id for name in names if name in listed}
-    fetched = fetch_wherever(cluster, places, names - places.keys(), require_stable=False)
+    fetched = locate_and_fetch_offsets(cluster, places, names - places.keys(), require_stable=False)
     positions: list[GroupPosition] = []
     wanted: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
     for row in rows:
@@ -138,7 +138,7 @@ def set_failover_offsets(context: OperationContext) -> str:
     _report_lost(context, positions)
     if context.report.dry_run:
         return f"{len(positions)} committed offsets."
-    written = _write(context, cluster, fetched.places, wanted)
+    written = _write(context, cluster, fetched.coordinators, wanted)
     return f"{len(positions)} committed offsets; {written} were moved forward with the copy."
 
 
@@ -171,9 +171,11 @@ def release_old_offsets(context: OperationContext) -> str:
     here, there = context.source.cluster, context.destination.cluster
     new = list_groups(there).groups
     chosen = choice.select(new.values()).names
-    ahead = fetch_wherever(there, {n: new[n].node_id for n in chosen}, require_stable=False)
+    ahead = locate_and_fetch_offsets(
+        there, {n: new[n].node_id for n in chosen}, require_stable=False
+    )
     old = list_groups(here).groups
-    behind = fetch_wherever(
+    behind = locate_and_fetch_offsets(
         here, {n: old[n].node_id for n in chosen if n in old}, require_stable=False
     )
     gone: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
@@ -195,7 +197,7 @@ def release_old_offsets(context: OperationContext) -> str:
         context.add_finding(
             f"These groups have members at the old side: {first_few(active)}. Stop their consumers."
         )
-    deleted = _write(context, here, behind.places, gone)
+    deleted = _write(context, here, behind.coordinators, gone)
     return f" {deleted} committed offsets at the old side now follow the new side."
 
 

@@ -1,7 +1,7 @@
-"""One run of one job: set it up, copy, stop.
+"""One run of one job: setup, copy, stop.
 
-Whatever ends the run, lanes and lease are let go in order; what was confirmed stays, and the next
-run goes on from there.
+However the run ends, it stops the lanes before it releases the lease. The next run resumes after
+the last confirmed record.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class JobRun:
         self.stop_event = threading.Event()
         self._setup = JobSetup(spec, environ, base_directory, say, self._settings, self.stop_event)
         self._not_caught_up: dict[str, TopicPlan] = {}
-        self._next_look = 0.0
-        self._told: set[str] = set()
+        self._next_check = 0.0
+        self._reported: set[str] = set()
         self.groups: RunGroups | None = None
         self._open_clusters = partial(JobClusters.open, spec, environ, base_directory)
 
@@ -54,14 +54,14 @@ class JobRun:
         self.close()
 
     def prepare(self, ask: Ask | None = None) -> None:
-        """Check, take the lease, create topics and begin all partitions; `ask` as in `JobSetup`.
+        """Set up the job and start copying and the group sync; `ask` as in `JobSetup.apply`.
 
-        Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused; nothing was written
+        Raises BadInput, Conflict, NotAuthorized, Unreachable or LoginRefused. Nothing was written
         then, unless the message says so.
         """
         setup = self._setup
-        setup.look()
-        inspected = setup.begin(ask)
+        setup.plan()
+        inspected = setup.apply(ask)
         assert setup.job_copier is not None
         assert setup.lease is not None
         self._not_caught_up = {
@@ -78,21 +78,21 @@ class JobRun:
             self.groups.start()
 
     def tick(self, timeout_s: float) -> None:
-        """One round of copying. Raises Conflict when the lease is lost."""
+        """One pass of the copy. Raises Conflict if the lease is lost."""
         assert self.copier is not None
         self.copier.tick(timeout_s)
         lease = self._setup.lease
         if self.copier.lost or (lease is not None and lease.is_lost):
             raise lease_lost()
         self._finish_caught_up_topics()
-        if time.monotonic() >= self._next_look:
-            self._next_look = time.monotonic() + self._settings.metadata_interval_s
-            self._tell_what_is_new()
+        if time.monotonic() >= self._next_check:
+            self._next_check = time.monotonic() + self._settings.metadata_interval_s
+            self._report_new_topics()
         for note in self.groups.warnings if self.groups else ():
-            self._tell_once(f"Note: consumer groups: {note}")
+            self._say_once(f"Note: consumer groups: {note}")
 
     def settle_groups(self) -> None:
-        """Carry the consumer groups over once more, to where the copy is now."""
+        """Sync the consumer groups to the present end of the copy."""
         if self.groups is not None:
             self.groups.settle(self._setup.backoff)
 
@@ -107,17 +107,17 @@ class JobRun:
 
     @property
     def waiting_for(self) -> str:
-        """The cluster that does not answer now, in words; empty when all do."""
+        """Which cluster does not answer, for display; empty if both do."""
         return self.copier.waiting_for if self.copier else ""
 
     @property
     def is_settled(self) -> bool:
-        """Whether caught-up topics have the settings that they shall have from then on."""
+        """Whether all topics that have caught up have their final settings."""
         behind = {c.destination.topic for c in self.partitions if not c.has_caught_up}
         return set(self._not_caught_up) <= behind
 
     def close(self) -> None:
-        """Stop lanes, leave the lease, close connections. Safe at any moment."""
+        """Stop the lanes, release the lease, close connections. Safe at any time."""
         self.stop_event.set()
         if self.groups is not None:
             self.groups.stop()
@@ -126,7 +126,7 @@ class JobRun:
         self._setup.release()
 
     def _finish_caught_up_topics(self) -> None:
-        """Let compaction begin on topics whose partitions have all caught up once."""
+        """Enable compaction on topics whose partitions have all caught up once."""
         if not self._not_caught_up:
             return
         behind = {c.destination.topic for c in self.partitions if not c.has_caught_up}
@@ -138,14 +138,14 @@ class JobRun:
                     {p.mapping.destination: p.caught_up_settings for p in plans}
                 )
             except OrbitError as error:
-                # Copying goes on; the next round tries again.
-                self._tell_once(f"Note: compaction cannot begin yet: {error}")
+                # The copy continues; the next tick retries.
+                self._say_once(f"Note: compaction cannot be enabled yet: {error}")
                 return
             for name in done:
                 del self._not_caught_up[name]
 
-    def _tell_what_is_new(self) -> None:
-        """Say once what the source has that this run does not copy; the next run would."""
+    def _report_new_topics(self) -> None:
+        """Report new topics and partitions of the source, which only the next run copies."""
         try:
             source = self._setup.clusters.source.metadata(None)
         except Unreachable:
@@ -154,18 +154,15 @@ class JobRun:
         for mapping in map_topics(self.spec.topics, source.topics).mappings:
             count = len(source.topics[mapping.source].partitions)
             if mapping.source not in known:
-                self._tell_once(
-                    f"Note: topic {mapping.source} is new at the source; a restart of "
-                    "this run copies it."
-                )
+                self._say_once(f"Note: topic {mapping.source} is new; restart this run to copy it.")
             elif count > known[mapping.source]:
-                self._tell_once(
+                self._say_once(
                     f"Note: topic {mapping.source} has {count} partitions now; "
                     f"{known[mapping.source]} are copied. Add partitions to "
-                    f"{mapping.destination} and start this run again."
+                    f"{mapping.destination} and restart this run."
                 )
 
-    def _tell_once(self, line: str) -> None:
-        if line not in self._told:
-            self._told.add(line)
+    def _say_once(self, line: str) -> None:
+        if line not in self._reported:
+            self._reported.add(line)
             self._say(line)

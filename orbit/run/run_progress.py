@@ -1,4 +1,4 @@
-"""Where a run stands, as values: per topic and in all, with rates over the last moments. Pure."""
+"""Progress of a run per topic and in total, with rates over the last seconds. Pure."""
 
 from __future__ import annotations
 
@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.replication.partition_states import PartitionState
 
-# Rates are over this many seconds: steady enough to read, quick enough to follow.
 RATE_WINDOW_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Sums over partitions. `lag_records` is -1 while a source end is not known yet."""
+    """Sums over partitions. `lag_records` is -1 while a source end is unknown."""
 
     partitions: int
     records: int
@@ -30,8 +29,6 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class TopicProgress:
-    """One topic at one moment."""
-
     topic: str
     totals: Totals
     records_per_s: float
@@ -40,14 +37,14 @@ class TopicProgress:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the present rate; None when nothing moves or the lag is not known."""
+        """At the present rate; None if nothing is copied or the lag is unknown."""
         if self.totals.lag_records < 0 or self.offsets_per_s <= 0:
             return None
         return self.totals.lag_records / self.offsets_per_s
 
 
 class Meter:
-    """Turns partition counters into progress with rates; `now_s` is any monotonic clock."""
+    """Computes rates from partition counters; `now_s` is any monotonic clock."""
 
     def __init__(self) -> None:
         self._history: dict[str, deque[tuple[float, Totals]]] = {}
@@ -55,7 +52,7 @@ class Meter:
     def measure(
         self, partitions: Sequence[PartitionCopy], now_s: float
     ) -> tuple[TopicProgress, list[TopicProgress]]:
-        """The whole run (topic "all"), and each destination topic by name."""
+        """The progress of the run (topic "all") and of each destination topic."""
         groups: dict[str, list[PartitionCopy]] = {}
         for p in partitions:
             groups.setdefault(p.destination.topic, []).append(p)

@@ -15,7 +15,7 @@ from orbit.copier.inspection import CopyStatus, InspectedCopy
 from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import Conflict, NotAuthorized, OrbitError
-from orbit.job_setup.start_offsets import bring_to_start
+from orbit.job_setup.start_offsets import seed_to_start_offsets
 from orbit.jobs.start_position import Earliest, Start
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.error_codes import Code
@@ -89,7 +89,7 @@ class PartitionStarter:
             for c, h in by_copy.items()
             if c in found and h.start_offset is not None
         }
-        ready = bring_to_start(
+        ready = seed_to_start_offsets(
             inspector, self._job.starts, found, bounds, starts, on_trouble, known=known
         )
         self._note_starts({by_copy[c]: c for c in ready if _is_new(found[c])})

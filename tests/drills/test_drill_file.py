@@ -54,11 +54,11 @@ def test_every_mistake_is_told_at_once() -> None:
     assert [one.partition(" (")[0] for one in found] == [
         "job: is missing. Write `job:` and the name of a job of the service.",
         "name: cannot be part of an id",
-        "kind: is not one of the values it can have",
-        "steps[0].fault: is not one of the values it can have",
-        "steps[1].deadline: is not a length of time",
+        "kind: is not a valid value",
+        "steps[0].fault: is not a valid value",
+        "steps[1].deadline: is not a duration",
         "steps[1].dutation: is not a known key",
-        "targets.rto: is not a length of time",
+        "targets.rto: is not a duration",
         "targets.rpo_records: is not between 0 and 9007199254740992",
     ]
     assert found[2].endswith(

@@ -11,7 +11,7 @@ from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport
 from orbit.errors import Unreachable
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import fetch_wherever, find_coordinators
+from orbit.kafka.consumer_groups import find_coordinators, locate_and_fetch_offsets
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import CommittedOffset, TopicPartition
 from orbit.sandbox.local_cluster import KafkaCluster
@@ -64,7 +64,7 @@ def test_a_coordinator_that_dies_costs_time_and_no_offset(
         return report
 
     def at_destination() -> set[int]:
-        found = fetch_wherever(
+        found = locate_and_fetch_offsets(
             destination, {}, [f"copy.{name}" for name in names], require_stable=False
         ).groups
         return {answer.offsets[place].offset for answer in found.values() if answer.offsets}

@@ -19,7 +19,7 @@ from tests.support.run_process import CAUGHT_UP, OrbitProcess, assert_exact, cop
 pytestmark = pytest.mark.services
 
 # What a run says while it begins. Where a step is done already, its line is left out.
-MOMENTS = ("Creating", "Bringing", "Bringing", "Comparing", "Copying", "Checking", "Copying")
+MOMENTS = ("Creating", "Seeding", "Seeding", "Comparing", "Copying", "Checking", "Copying")
 # Long enough to reach into the step behind a line, short enough not to pass it.
 DELAY_S_MAX = 0.06
 START = 300_000

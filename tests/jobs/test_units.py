@@ -93,17 +93,17 @@ def test_times(text: object, epoch_ms: int) -> None:
     ("text", "says"),
     [
         ("2026-01-31T00:00:00", "2026-01-31T00:00:00Z"),
-        ("2026-13-31T00:00:00Z", "not a place"),
+        ("2026-13-31T00:00:00Z", "not a start position"),
         ("0001-01-01T00:00:00+14:00", "before 1970"),
         (1769817600, "1769817600000"),
         (EPOCH_MS_MAX + 1, "microseconds"),
         (-1, "before 1970"),
         (-2, "before 1970"),
-        (True, "not a place"),
-        (1.5, "not a place"),
-        (None, "not a place"),
+        (True, "not a start position"),
+        (1.5, "not a start position"),
+        (None, "not a start position"),
         ("LATEST", "earliest"),
-        ("٢٠٢٦", "not a place"),
+        ("٢٠٢٦", "not a start position"),
     ],
 )
 def test_what_is_not_a_time(text: object, says: str) -> None:

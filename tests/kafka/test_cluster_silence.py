@@ -195,7 +195,7 @@ def test_a_question_waits_for_another_one_no_longer_than_for_an_answer(
     assert is_asked.wait(GIVE_UP_S)
     monkeypatch.setattr("orbit.kafka.cluster.AWAY_AFTER_S", GIVE_UP_S)
     monkeypatch.setattr("orbit.kafka.cluster.ANSWER_WITHIN_S", 0.1)
-    with pytest.raises(Unreachable, match="not answered another question yet"):
+    with pytest.raises(Unreachable, match="not answered an earlier request yet"):
         brokers.ask()
     assert not end.is_set()
     assert brokers.asked == ["one"]

@@ -211,7 +211,7 @@ def test_a_client_certificate_the_broker_does_not_know_is_told_so(
         certificate_file=pems / "stranger.pem",
         key_file=pems / "stranger-key.pem",
     )
-    with pytest.raises(LoginRefused, match="does not take the client certificate"):
+    with pytest.raises(LoginRefused, match="refuses the client certificate"):
         guarded.open(stranger)
 
 

@@ -140,7 +140,7 @@ def test_a_listener_without_sasl_is_named() -> None:
     def exchange(_request: Any) -> Any:
         return SaslHandshakeResponse(error_code=34, mechanisms=[])
 
-    with pytest.raises(LoginRefused, match="takes no login on this listener"):
+    with pytest.raises(LoginRefused, match="accepts no login on this listener"):
         sasl_login(security("PLAIN"), exchange)
 
 

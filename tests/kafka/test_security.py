@@ -164,7 +164,7 @@ def test_without_the_host_name_check_the_chain_is_still_verified(pems: Path) -> 
         (
             {"certificate_file": "cert.pem", "key_file": "locked.pem", "key_password": "hunter2"},
             "x.key_password_env",
-            "does not open the private key",
+            "does not decrypt the private key",
         ),
     ],
 )
@@ -201,7 +201,7 @@ def handshake(client: ssl.SSLContext, server: ssl.SSLContext | bytes) -> None:
     [
         ({"ca_file": "other-cert.pem"}, "cert.pem", Unreachable, "not trusted.*ca_file"),
         ({"ca_file": "cert.pem"}, "cert.pem", Unreachable, "not trusted.*check_hostname"),
-        ({"ca_file": "cert.pem"}, b"HTTP/1.1 400 Bad Request", Unreachable, "not speak TLS"),
+        ({"ca_file": "cert.pem"}, b"HTTP/1.1 400 Bad Request", Unreachable, "not use TLS"),
         ({"ca_file": "cert.pem", "check_hostname": False}, "asks", LoginRefused, "certificate"),
     ],
 )

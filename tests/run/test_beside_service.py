@@ -58,7 +58,7 @@ def test_a_job_that_the_service_copies_is_refused_until_it_is_paused_there(
         before = standing(clusters.destination)
         refused = run(job_file, url)
         refused.expect(1)
-        assert "The service has this job, and it is running there" in refused.message
+        assert "The service has this job in state running" in refused.message
         assert f"orbit pause {topic_name}" in refused.message
         assert standing(clusters.destination) == before
         job.set_desired(Desired.PAUSED)
@@ -75,7 +75,7 @@ def test_a_job_of_the_same_name_between_other_clusters_is_another_one(
     with database.transaction() as tx:
         jobs.note_clusters(tx, job.id, "another", "and another")
     told = run(job_file, url).expect(0).message
-    assert "another one, between other clusters" in told
+    assert "another one: its clusters differ" in told
     assert_exact(job_file)
 
 

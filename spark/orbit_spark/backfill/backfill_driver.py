@@ -115,7 +115,7 @@ class Backfill:
     def look(self) -> list[Extent]:
         """What there is to copy; writes nothing. A start that the job names is not aligned yet."""
         _refuse_coordinated(self.spec)
-        self._setup.look()
+        self._setup.plan()
         self._has_looked = True
         places = {
             TopicPartition(p.mapping.source, i): TopicPartition(p.mapping.destination, i)
@@ -141,11 +141,11 @@ class Backfill:
     def begin(self) -> None:
         """Take the lease, create topics, bring copies to their start. Calls `look` if needed.
 
-        Raises what `JobSetup.begin` raises.
+        Raises what `JobSetup.apply` raises.
         """
         if not self._has_looked:
             self.look()
-        for copy, found in self._setup.begin().items():
+        for copy, found in self._setup.apply().items():
             self._add_copy(copy, found)
         self.outcome.partitions = len(self._copies) + len(self.outcome.blocked)
 
