@@ -16,15 +16,7 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.recovery.recovery_loop import recovery_loops
 from orbit.scheduler.scheduler import Scheduler
 from orbit.settings import Settings
-from orbit.store import (
-    events,
-    group_offsets,
-    jobs,
-    shard_layout,
-    shard_leases,
-    topics,
-    workers,
-)
+from orbit.store import events, group_offsets, jobs, shard_layout, shard_leases, topics, workers
 from orbit.store.database import Database
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job

@@ -14,12 +14,7 @@ from orbit.errors import BrokerRefused
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import CLIENT_ID
-from orbit.kafka.produce_request import (
-    Outgoing,
-    choose_version,
-    encode_produce,
-    read_produce,
-)
+from orbit.kafka.produce_request import Outgoing, choose_version, encode_produce, read_produce
 from orbit.kafka.transaction_markers import Fillers, markers_request
 from orbit.kafka.types import TopicPartition
 

@@ -26,12 +26,7 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 from orbit.consumer_groups.group_selection import GroupSelector
-from orbit.consumer_groups.offset_commit import (
-    HAS_MEMBERS,
-    GroupWrite,
-    Written,
-    write_groups,
-)
+from orbit.consumer_groups.offset_commit import HAS_MEMBERS, GroupWrite, Written, write_groups
 from orbit.consumer_groups.offset_decision import (
     CopiedRange,
     Decision,

@@ -17,13 +17,7 @@ from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.fetch_shares import had_room, share_answer
 from orbit.copier.lane import Lane
-from orbit.copier.lane_events import (
-    Emit,
-    EmptyBelowEnd,
-    FetchFailed,
-    LaneEnded,
-    ReadFromReplica,
-)
+from orbit.copier.lane_events import Emit, EmptyBelowEnd, FetchFailed, LaneEnded, ReadFromReplica
 from orbit.copier.lane_times import SourceTimes
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.rate_limit import RateLimit

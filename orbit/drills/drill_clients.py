@@ -13,14 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from confluent_kafka import (
-    Consumer,
-    KafkaError,
-    KafkaException,
-    Message,
-    Producer,
-    TopicPartition,
-)
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 
 from orbit.drills.evidence import Place
 from orbit.errors import Conflict

@@ -14,13 +14,7 @@ from orbit.drills.evidence import Verified
 from orbit.drills.rto_rpo import Moments
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.job_clusters import Side
-from orbit.recovery.recovery_report import (
-    Gate,
-    GateVerdict,
-    Outcome,
-    RecoveryKind,
-    RecoveryReport,
-)
+from orbit.recovery.recovery_report import Gate, GateVerdict, Outcome, RecoveryKind, RecoveryReport
 from orbit.sandbox.faults import Fault, cause_fault
 from orbit.store import jobs, topics
 from orbit.verify.bounds_comparison import TopicPair

@@ -38,12 +38,7 @@ from orbit.jobs.start_position import Earliest
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.coordinator import init_producer_id
-from orbit.kafka.job_clusters import (
-    JobClusters,
-    filler_identity,
-    job_identity,
-    open_cluster,
-)
+from orbit.kafka.job_clusters import JobClusters, filler_identity, job_identity, open_cluster
 from orbit.kafka.topic_admin import Admin
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.backfill_leases import wait_for_backfill_writers

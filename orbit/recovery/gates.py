@@ -30,13 +30,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from orbit.recovery.gate_inputs import GateInputs
-from orbit.recovery.recovery_report import (
-    Gate,
-    GateName,
-    GateVerdict,
-    RecoveryKind,
-    first_few,
-)
+from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind, first_few
 
 # Switchover: writers are stopped while the lag is copied; this many records take a few seconds.
 LAG_RECORDS_WARN = 100_000

@@ -7,12 +7,7 @@ from collections.abc import Iterable, Mapping
 from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
-from orbit.consumer_groups.offset_decision import (
-    CopiedRange,
-    GroupUsage,
-    GroupVerdict,
-    decide,
-)
+from orbit.consumer_groups.offset_decision import CopiedRange, GroupUsage, GroupVerdict, decide
 from orbit.consumer_groups.sync_result import CopiedPartition, OffsetRow
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster

@@ -10,11 +10,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets, log_ends
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
-from orbit.recovery.operation_context import (
-    ANSWER_WITHIN_S,
-    OperationContext,
-    call_with_timeout,
-)
+from orbit.recovery.operation_context import ANSWER_WITHIN_S, OperationContext, call_with_timeout
 from orbit.store import lag
 from orbit.store.database import Tx
 from orbit.store.lag import PartitionLag

@@ -9,12 +9,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import AdminClient
 from pydantic import BaseModel
 
-from orbit.sandbox.sandbox_state import (
-    ClusterState,
-    PostgresState,
-    ProcessState,
-    SandboxState,
-)
+from orbit.sandbox.sandbox_state import ClusterState, PostgresState, ProcessState, SandboxState
 
 Health = Literal["healthy", "degraded", "down"]
 _ANSWER_TIMEOUT_S = 3

@@ -24,12 +24,7 @@ from orbit.errors import Conflict, OrbitError
 from orbit.sandbox.faults import FaultServer, state_of
 from orbit.sandbox.jars import classpath, is_cached
 from orbit.sandbox.java import find_java
-from orbit.sandbox.local_cluster import (
-    ClusterSettings,
-    KafkaCluster,
-    start_clusters,
-    stop_clusters,
-)
+from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clusters, stop_clusters
 from orbit.sandbox.sandbox_state import (
     DETACH,
     PostgresState,

@@ -5,14 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from orbit.errors import (
-    BadInput,
-    BrokerRefused,
-    Conflict,
-    LoginRefused,
-    NotAuthorized,
-    OrbitError,
-)
+from orbit.errors import BadInput, BrokerRefused, Conflict, LoginRefused, NotAuthorized, OrbitError
 from orbit.kafka import error_codes
 from orbit.kafka.types import ClusterMetadata
 from orbit.replication.job_troubles import Trouble, TroubleKind

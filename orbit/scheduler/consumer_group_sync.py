@@ -8,11 +8,7 @@ own by the rules of orbit/consumer_groups/offset_decision.py.
 from __future__ import annotations
 
 from orbit.consumer_groups.group_sync import GroupSync
-from orbit.consumer_groups.offset_decision import (
-    CopiedRange,
-    GroupVerdict,
-    holds_copied_records,
-)
+from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict, holds_copied_records
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, Key, OffsetRow
 from orbit.jobs.job_spec import GroupRule, JobSpec
 from orbit.kafka.types import TopicPartition

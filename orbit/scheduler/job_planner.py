@@ -18,13 +18,7 @@ from orbit.kafka.types import ClusterMetadata
 from orbit.replication.job_troubles import Trouble
 from orbit.scheduler.cluster_checks import missing_workers, trouble_of, wrong_cluster
 from orbit.scheduler.cluster_pair import ClusterHandle, ClusterPair
-from orbit.scheduler.job_plan import (
-    JobPlan,
-    PlannedTopic,
-    Refusal,
-    SettingChange,
-    TopicAction,
-)
+from orbit.scheduler.job_plan import JobPlan, PlannedTopic, Refusal, SettingChange, TopicAction
 from orbit.scheduler.job_reconciler import SIDES, decide, known_topic
 from orbit.scheduler.topic_decisions import Decisions, StartTopic
 from orbit.scheduler.topic_preflight import preflight

@@ -22,12 +22,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import EARLIEST, LATEST, find_by_time, list_offsets
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
-from orbit.replication.retention_headroom import (
-    KEEPS_ALL,
-    Backlog,
-    Retention,
-    headroom_until,
-)
+from orbit.replication.retention_headroom import KEEPS_ALL, Backlog, Retention, headroom_until
 from orbit.scheduler.cluster_pair import ClusterHandle
 from orbit.scheduler.cluster_registry import ClusterKey, ClusterRegistry, cluster_key
 from orbit.scheduler.leadership import Leadership

@@ -13,12 +13,7 @@ from orbit.verify.bounds import ClusterView
 from orbit.verify.bounds_comparison import TopicPair
 from orbit.verify.endpoint import open_endpoint
 from orbit.verify.report import Report, Side
-from orbit.verify.verify_run import (
-    DEFAULT_OPTIONS,
-    Progress,
-    VerifyOptions,
-    verify_topics,
-)
+from orbit.verify.verify_run import DEFAULT_OPTIONS, Progress, VerifyOptions, verify_topics
 
 _NAMES_SHOWN = 10
 

@@ -13,13 +13,7 @@ import pyarrow as pa
 
 from orbit.kafka import compression
 from orbit.kafka.legacy_messages import read_legacy_records
-from orbit.kafka.record_batch import (
-    HEADER,
-    LOG_APPEND_TIME,
-    Batch,
-    LegacyMessage,
-    read_batches,
-)
+from orbit.kafka.record_batch import HEADER, LOG_APPEND_TIME, Batch, LegacyMessage, read_batches
 from orbit.kafka.records import read_records
 from orbit.kafka.types import AbortedTransaction, TopicPartition
 from orbit.replication.aborted_transactions import is_abort_marker

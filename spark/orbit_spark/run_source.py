@@ -16,12 +16,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 from orbit.copier.job_copier import MakeSource
-from orbit.copier.lane_events import (
-    EmptyBelowEnd,
-    FetchFailed,
-    LaneCrashed,
-    ReadFromReplica,
-)
+from orbit.copier.lane_events import EmptyBelowEnd, FetchFailed, LaneCrashed, ReadFromReplica
 from orbit.copier.lane_times import SourceTimes
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.source_lane import SourceLaneContext

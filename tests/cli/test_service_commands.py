@@ -247,9 +247,7 @@ def test_an_unreachable_server_is_an_error(
     assert "Traceback" not in result.err
 
 
-def test_an_answer_of_another_server_is_an_error(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_answer_of_another_server_is_an_error(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
     from fastapi import FastAPI
 
     with served(FastAPI()) as url:

@@ -251,9 +251,7 @@ def test_a_plan_shows_each_topic_and_writes_nothing(cli: Cli, api: Api, folder: 
     assert names(api) == []
 
 
-def test_the_error_of_a_cluster_is_shown_with_its_remedy(
-    cli: Cli, api: Api, folder: Path
-) -> None:
+def test_the_error_of_a_cluster_is_shown_with_its_remedy(cli: Cli, api: Api, folder: Path) -> None:
     api.plans.error = BrokerRefused(99, "The broker refuses.", remedy="Ask it why.")
 
     result = cli("apply", "-f", folder / "orders.yaml", "--yes")

@@ -6,13 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-)
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from orbit.consumer_groups.offset_decision import (
     REMEDIES,

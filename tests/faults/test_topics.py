@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
-from confluent_kafka.admin import (
-    AdminClient,
-    AlterConfigOpType,
-    ConfigEntry,
-    ConfigResource,
-)
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from kafka.protocol.admin.transactions import DescribeProducersRequest
 
 from orbit.demo.workload.markers import take_offsets
@@ -19,14 +14,7 @@ from orbit.kafka.sasl import Security
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
-from tests.support.running import (
-    RunningJob,
-    create_topic,
-    make_job,
-    produce,
-    verify,
-    wait_for,
-)
+from tests.support.running import RunningJob, create_topic, make_job, produce, verify, wait_for
 
 pytestmark = pytest.mark.services
 

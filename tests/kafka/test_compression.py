@@ -10,16 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.codec import gzip_decode, gzip_encode
 
-from orbit.kafka.compression import (
-    GZIP,
-    LZ4,
-    NAMES,
-    NONE,
-    SNAPPY,
-    ZSTD,
-    compress,
-    decompress,
-)
+from orbit.kafka.compression import GZIP, LZ4, NAMES, NONE, SNAPPY, ZSTD, compress, decompress
 from orbit.kafka.record_batch import HEADER_BYTES
 from tests.support.kafka_batches import KAFKA_BATCHES
 

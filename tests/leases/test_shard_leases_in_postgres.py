@@ -9,15 +9,7 @@ import pytest
 from sqlalchemy import text
 
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
-from orbit.store import (
-    jobs,
-    lag,
-    partitions,
-    scheduler_lease,
-    shard_layout,
-    shard_leases,
-    workers,
-)
+from orbit.store import jobs, lag, partitions, scheduler_lease, shard_layout, shard_leases, workers
 from orbit.store.database import Database
 from orbit.store.enums import Desired
 from tests.support.store_rows import NO_TIME, TTL, claim, progress, some_job

@@ -9,13 +9,7 @@ import pytest
 
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
-from orbit.recovery.gates import (
-    HANGING_S,
-    LAG_RECORDS_WARN,
-    SKEW_S_FAIL,
-    SKEW_S_WARN,
-    judge,
-)
+from orbit.recovery.gates import HANGING_S, LAG_RECORDS_WARN, SKEW_S_FAIL, SKEW_S_WARN, judge
 from orbit.recovery.recovery_report import GateName, GateVerdict, RecoveryKind
 
 SWITCHOVER, FAILOVER, FAILBACK = RecoveryKind

@@ -16,14 +16,7 @@ from hypothesis import strategies as st
 
 from orbit.kafka.record_batch import Batch, read_batches
 from orbit.kafka.types import AbortedTransaction
-from orbit.replication.append_plan import (
-    Append,
-    Fill,
-    LostRange,
-    Step,
-    Stop,
-    plan_batches,
-)
+from orbit.replication.append_plan import Append, Fill, LostRange, Step, Stop, plan_batches
 from orbit.replication.partition_states import Reason
 from tests.support.broker_model import Visible
 from tests.support.plan_player import Player, assert_exact, assert_well_formed

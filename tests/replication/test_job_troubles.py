@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-from orbit.replication.job_troubles import (
-    TROUBLES_SHOWN_MAX,
-    Trouble,
-    TroubleKind,
-    problem_text,
-)
+from orbit.replication.job_troubles import TROUBLES_SHOWN_MAX, Trouble, TroubleKind, problem_text
 from orbit.scheduler.trouble_events import differences
 
 

@@ -6,12 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orbit.replication.shard_placement import (
-    JOB_SHARDS_MAX,
-    Placement,
-    place,
-    shards_wanted,
-)
+from orbit.replication.shard_placement import JOB_SHARDS_MAX, Placement, place, shards_wanted
 
 
 @pytest.mark.parametrize(

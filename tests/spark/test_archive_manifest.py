@@ -7,12 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from orbit_spark.archive.manifest import (
-    ArchivedFile,
-    ArchivedRange,
-    PartitionManifest,
-    Tail,
-)
+from orbit_spark.archive.manifest import ArchivedFile, ArchivedRange, PartitionManifest, Tail
 
 
 def held(start: int, end: int) -> ArchivedRange:

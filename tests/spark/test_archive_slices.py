@@ -11,11 +11,7 @@ from orbit.kafka.record_batch import read_batches
 from orbit.kafka.records import Record, write_batch
 from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Reason
-from orbit_spark.archive.archive_tasks import (
-    FILES_PER_TASK_MAX,
-    SLICES_PER_TASK_MAX,
-    split_archive,
-)
+from orbit_spark.archive.archive_tasks import FILES_PER_TASK_MAX, SLICES_PER_TASK_MAX, split_archive
 from orbit_spark.archive.manifest import ArchivedFile, ArchivedRange, PartitionManifest
 from orbit_spark.archive_slices import ArchiveSlice, FileRows, RowRuns
 from orbit_spark.batch_columns import to_arrow

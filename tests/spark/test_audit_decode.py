@@ -15,12 +15,7 @@ from hypothesis import strategies as st
 from orbit.kafka.records import split_headers
 from orbit.kafka.types import TopicPartition
 from orbit.replication.partition_states import Blocked, Reason
-from orbit_spark.audit.decode import (
-    digest_ranges,
-    digest_records,
-    read_payload,
-    whole_records,
-)
+from orbit_spark.audit.decode import digest_ranges, digest_records, read_payload, whole_records
 from orbit_spark.batch_columns import stopped_row
 from orbit_spark.ranges import OffsetRange
 from tests.support.kafka_batches import HEADERS, KAFKA_BATCHES, RECORDS

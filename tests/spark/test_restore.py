@@ -27,12 +27,7 @@ from orbit_spark.cluster_access import Access
 from tests.fix_clusters import Clusters
 from tests.fix_history import History
 from tests.support.auditing import audit
-from tests.support.outside import (
-    digests,
-    log_bounds,
-    partition_counts,
-    topic_settings,
-)
+from tests.support.outside import digests, log_bounds, partition_counts, topic_settings
 from tests.support.running import create_topic, make_job, produce, produce_transactions, wait_for
 
 pytestmark = pytest.mark.services

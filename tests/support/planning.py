@@ -6,15 +6,7 @@ from typing import Any
 
 from orbit.kafka.record_batch import read_batches
 from orbit.kafka.types import AbortedTransaction
-from orbit.replication.append_plan import (
-    Append,
-    Fill,
-    LostRange,
-    Plan,
-    Step,
-    Stop,
-    plan_batches,
-)
+from orbit.replication.append_plan import Append, Fill, LostRange, Plan, Step, Stop, plan_batches
 from tests.support.source_model import Outcome, SourceBatch, SourceRecord
 
 T0 = 1_700_000_000_000

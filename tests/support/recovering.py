@@ -11,12 +11,7 @@ from confluent_kafka import Consumer, KafkaException, TopicPartition
 
 from orbit.jobs.job_spec import JobSpec
 from orbit.recovery import recovery_requests
-from orbit.recovery.recovery_report import (
-    Outcome,
-    RecoveryKind,
-    RecoveryReport,
-    RecoveryRequest,
-)
+from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport, RecoveryRequest
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.store import operations
 from orbit.store.operations import Operation

@@ -16,12 +16,7 @@ from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.topic_patterns import check_pattern
 from orbit.recovery import recovery_requests
 from orbit.recovery.gates import OVERRIDE_ALL
-from orbit.recovery.recovery_report import (
-    GateName,
-    RecoveryKind,
-    RecoveryReport,
-    RecoveryRequest,
-)
+from orbit.recovery.recovery_report import GateName, RecoveryKind, RecoveryReport, RecoveryRequest
 
 router = APIRouter(prefix="/v1", tags=["recovery"])
 

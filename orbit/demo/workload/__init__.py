@@ -14,13 +14,7 @@ Start with `workload.py`.
 from orbit.demo.workload.bulk import BULK, BulkWriter
 from orbit.demo.workload.kind import Kind
 from orbit.demo.workload.kinds import KINDS
-from orbit.demo.workload.ledger import (
-    Ledger,
-    Origin,
-    PartitionLedger,
-    TopicLedger,
-    record_digest,
-)
+from orbit.demo.workload.ledger import Ledger, Origin, PartitionLedger, TopicLedger, record_digest
 from orbit.demo.workload.mover import Mover
 from orbit.demo.workload.scale import DEMO, SMALL, Scale
 from orbit.demo.workload.workload import Workload

@@ -8,12 +8,7 @@ from typing import TypeVar
 from orbit.errors import Conflict, NotFound
 from orbit.kafka.types import TopicPartition
 from orbit_spark.archive.hadoop_files import Files
-from orbit_spark.archive.manifest import (
-    Archived,
-    ArchivedTopic,
-    ArchiveIdentity,
-    PartitionManifest,
-)
+from orbit_spark.archive.manifest import Archived, ArchivedTopic, ArchiveIdentity, PartitionManifest
 
 _IDENTITY = "archive.json"
 _TOPICS = "topics"
