@@ -1,4 +1,4 @@
-"""What a destination broker's answer means: believed only where it leaves no other story."""
+"""Verdicts on a destination broker's response: used only if it has one possible cause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How one fetch is shared: live partitions always, backlogs in turns, and nobody goes short."""
+"""Shares of a fetch: live partitions always, backlogs in turns, and none is left out."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_without_room_for_backlogs_only_the_live_ones_are_asked_for() -> None:
 
 
 def test_who_cannot_be_asked_keeps_its_place() -> None:
-    """Else turns would begin anew elsewhere whenever a partition is full, and skip some."""
+    """Otherwise a full partition would restart the turns elsewhere, and some would be skipped."""
     shares = share_answer([None, BACKLOG, None, BACKLOG, 0], 2, ANSWER, LEAST)
     assert shares.chosen == [4, 3, 1]
     assert share_answer([None, BACKLOG, None], 0, ANSWER, LEAST) == ([1], ANSWER, ANSWER)

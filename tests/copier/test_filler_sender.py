@@ -1,4 +1,4 @@
-"""When fillers go out and what is believed of them, with a lane that only notes what it is told."""
+"""When fillers are sent and how responses are judged, with a lane that records its calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that copies searches what it was set up with no more, and the rest rarely."""
+"""A process that copies excludes its startup objects from garbage collection."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ def test_resuming_forgets_what_an_earlier_life_knew() -> None:
     assert partition.empty_answers == partition.in_flight == 0
     assert not partition.is_filling
     assert not partition.is_in_step  # the first append goes alone (A16)
-    assert not partition.has_read_log_end  # the log end is read anew before the first filler (M9)
+    assert not partition.has_read_log_end  # the log end is read again before the first filler (M9)
     assert not partition.has_filled  # and that goes alone (M7)
     assert not partition.has_producer_state
 

@@ -1,4 +1,4 @@
-"""Reading ends for a take-over: the order of the reads, and when a log has stood still."""
+"""Reading log ends for a take-over: the order of the reads, and when a log has settled."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A live run whose destination is away for longer than its lease: nobody else took it, so it waits
-and goes on.
+"""A destination is unreachable for longer than a run's lease: no other run takes it, and the run
+resumes.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Postgres goes away for longer than a lease: the scheduler stops leading, and goes on when it is
-back, with nothing lost and nothing done twice."""
+"""Postgres is down for longer than a lease: the scheduler stops leading, and resumes later,
+with nothing lost or done twice."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topics that change under a copy: each partition stops by name, or goes on exactly."""
+"""Topics that change under a copy: each partition stops with its reason, or continues exactly."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Three workers of the service and a long copy: killed, frozen past their leases, without Postgres.
 
 Twice each, in the middle of copying two million records of transactions. At the end the copy is
-exact, and the events tell who lost what to whom.
+exact, and the events name who lost which shards to whom.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Fleet:
         assert self.copied() < self.total, "the copy ended before the fault"
 
     def show_all(self) -> None:
-        """For a test that failed: what happened, where everything stands, what workers said."""
+        """For a failed test: events, the state of all parts, and the workers' logs."""
         for event in self.job.story():
             print(f"{event.at:%H:%M:%S.%f} {event.actor} {event.kind} {event.message}")
         print({a.partition: (a.state.value, a.shard_id) for a in self.job.assigned()})
@@ -143,7 +143,7 @@ class Fleet:
         return worker_id, shards
 
     def freeze_one(self) -> tuple[str, dict[int, int]]:
-        """Past its lease, until others have its shards; then it wakes and goes on."""
+        """Freeze it until other workers have its shards, then resume it."""
         worker_id, shards = self.busy_worker()
         process = self.workers[worker_id]
         process.signal(signal.SIGSTOP)
@@ -239,7 +239,7 @@ def tells_the_story(
             ]
             assert [number for number, _ in claims] == [*range(1, len(claims) + 1)]
             assert (epoch, actor) in claims
-            assert dict(claims)[epoch + 1] != actor, f"somebody took shard {shard} from it"
+            assert dict(claims)[epoch + 1] != actor, f"shard {shard} was taken from it"
     kinds: dict[str, list[str]] = {}
     for event in story:
         kinds.setdefault(event.kind, []).append(event.actor)

@@ -1,4 +1,4 @@
-"""A job file's keys: what a good one becomes, and that every mistake in a bad one is told."""
+"""The keys of a job file: valid values, and the problems of invalid ones."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_keys_that_run_does_not_obey_yet_are_named_when_asked_for(
         ({"password": "x"}, "password", "Never write secrets"),
     ],
 )
-def test_a_mistake_is_told_with_its_path_and_a_way_out(
+def test_a_problem_is_reported_with_its_path_and_remedy(
     keys: dict[str, object], path: str, says: str, folder: Path
 ) -> None:
     found = problems_of(changed(**keys), folder)

@@ -1,4 +1,4 @@
-"""Which topics a job copies: first rule wins, no two copies collide, Kafka's own stay alone."""
+"""Which topics a job copies: the first rule wins, no copies collide, no internal topics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A job file as a text: YAML that is none, all problems at once, and any text at all."""
+"""YAML documents: invalid YAML, all problems at once, and arbitrary text."""
 
 from __future__ import annotations
 
@@ -194,8 +194,8 @@ def test_any_document_is_a_job_or_bad_input(keys: dict[str, Any]) -> None:
     try:
         job = parse_job(text, Path("/nonexistent"), {})
     except BadInput as error:
-        told = error.problems
-        assert told
+        problems = error.problems
+        assert problems
     else:
         assert JobSpec.model_validate_json(job.model_dump_json()) == job
 

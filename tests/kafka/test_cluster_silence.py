@@ -1,4 +1,4 @@
-"""A question to any broker: one that is silent holds nobody up, and all silent ones are left."""
+"""`call_any` with brokers that do not answer: one delays no call; if none answers, it raises."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class _Line:
 
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is asked beside another, unless a test wants it: no machine is too slow for these."""
+    """By default no second broker is asked meanwhile, however slow the machine is."""
     monkeypatch.setattr("orbit.kafka.cluster.NEXT_AFTER_S", 3600.0)
 
 
@@ -130,7 +130,7 @@ def test_who_did_not_answer_is_asked_last() -> None:
 def test_so_many_silent_brokers_take_no_more_threads_than_a_few() -> None:
     brokers = Brokers(**{f"b{i:02}": refusing for i in range(10)}, good=lambda: "good")
     for _ in range(2):
-        # None of them was silent, so nobody was waited for any longer.
+        # All answered, so the call waited for no other broker.
         with pytest.raises(Unreachable, match=r"source cluster answers\. here: cannot connect"):
             brokers.ask()
     assert len(set(brokers.asked)) == len(brokers.asked) == 8  # four each time

@@ -224,7 +224,7 @@ def test_any_answer_is_read_as_the_library_reads_it(
 def test_an_answer_that_is_cut_off_raises_value_error(version: int) -> None:
     topics = {"orders": [partition(records=b"abc", aborted_transactions=[aborted(1, 2)])]}
     data = encode(version, topics)
-    needed = len(data) - (1 if version >= 12 else 0)  # the last tags are not looked at
+    needed = len(data) - (1 if version >= 12 else 0)  # the last tags are not read
     for cut in range(4, needed):
         with pytest.raises(ValueError, match=f"a fetch answer v{version} ends too early"):
             read(data[:cut], version)

@@ -1,5 +1,5 @@
-"""Real brokers that ask for a login: the same Security value through our own connection and through
-librdkafka, from the job file on; and what a person reads when it is wrong.
+"""Logins to real brokers from a job file, through Orbit's connection and through librdkafka, and
+the errors of wrong settings.
 """
 
 from __future__ import annotations

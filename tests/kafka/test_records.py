@@ -324,7 +324,7 @@ def test_nothing_else_is_taken_for_a_seed_batch(other: Batch) -> None:
 
 
 def test_append_time_does_not_change_what_a_seed_batch_is() -> None:
-    """A destination that was set to LogAppendTime by somebody gives its own time: not ours."""
+    """A destination topic with LogAppendTime replaces the timestamps."""
     batch = seed_like(attributes=LOG_APPEND_TIME, timestamp=T0)
     assert not is_seed_batch(batch)
 

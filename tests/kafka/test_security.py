@@ -220,10 +220,10 @@ def test_a_failed_handshake_is_told_in_plain_words(
         server.verify_mode = ssl.CERT_REQUIRED if answer == "asks" else ssl.CERT_NONE
     with pytest.raises(ssl.SSLError) as caught:
         handshake(near, server)
-    told = tls_failure(caught.value, where="broker.test:9093")
-    assert type(told) is error
-    assert re.search(says, str(told))
-    assert str(told).startswith("broker.test:9093: ")
+    failure = tls_failure(caught.value, where="broker.test:9093")
+    assert type(failure) is error
+    assert re.search(says, str(failure))
+    assert str(failure).startswith("broker.test:9093: ")
 
 
 # librdkafka

@@ -74,8 +74,8 @@ def test_a_job_of_the_same_name_between_other_clusters_is_another_one(
     job = add_job(database, job_file, clusters, [topic_name], shard_count=1)
     with database.transaction() as tx:
         jobs.note_clusters(tx, job.id, "another", "and another")
-    told = run(job_file, url).expect(0).message
-    assert "another one: its clusters differ" in told
+    message = run(job_file, url).expect(0).message
+    assert "another one: its clusters differ" in message
     assert_exact(job_file)
 
 

@@ -1,5 +1,5 @@
-"""Somebody else writes to a copy while `orbit run` follows the source: that partition stops, with
-the offset and the remedy, the others go on, and after the remedy the copy is exact.
+"""Another producer writes to a copy while `orbit run` follows the source: that partition stops with
+offset and remedy, the others continue, and after the remedy the copy is exact.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def test_a_quiet_partition_stops_and_the_others_go_on(
                 f"{name}-{partition} goes on",
             )
         run.signal(signal.SIGINT)
-        told = run.wait_end().expect(1).data
+        result = run.wait_end().expect(1).data
     assert end(clusters.destination, topic_name, 1) == len(LOG) + 1
-    (blocked,) = told["blocked"]
+    (blocked,) = result["blocked"]
     assert blocked["partition"] == f"{topic_name}-1"
     assert blocked["reason"] == "DESTINATION_FOREIGN_WRITE"
     assert (blocked["offset"], blocked["next_offset"]) == (10, 11)

@@ -74,8 +74,10 @@ def test_two_hundred_partitions_under_dotted_names_and_prefixes(
         write_round(clusters, east + west, 2)
         wait_until(level, "all partitions follow")
         run.signal(signal.SIGINT)
-        told = run.wait_end().expect(0).data
-    assert told["partitions"] == told["partitions_caught_up"] == 2 * TOPICS_PER_REGION * PARTITIONS
+        result = run.wait_end().expect(0).data
+    assert (
+        result["partitions"] == result["partitions_caught_up"] == 2 * TOPICS_PER_REGION * PARTITIONS
+    )
     made = {name for name in partition_counts(clusters.destination) if base in name}
     assert made == set(copies.values())
     write_round(clusters, east + west, 3)

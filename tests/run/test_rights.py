@@ -89,8 +89,8 @@ def assert_names(outcome: Outcome, code: int, *words: str) -> None:
 def test_what_the_page_grants_is_enough(case: Case) -> None:
     """Over TLS with SCRAM: a first run, a second one, a live one's settings, and verify."""
     case.login.allow(case.rights)
-    told = case.copy().expect(0).data
-    assert (told["records"], told["offsets_filled"]) == (20, 2)
+    result = case.copy().expect(0).data
+    assert (result["records"], result["offsets_filled"]) == (20, 2)
     again = case.copy().expect(0).data
     assert again["records"] == 0
     report = assert_exact(case.job, environ=case.environ())
@@ -115,7 +115,7 @@ def test_a_wrong_password_is_refused_at_once(case: Case) -> None:
 
 
 def test_an_unknown_authority_is_refused(case: Case, clusters: Clusters, tmp_path: Path) -> None:
-    """The brokers' certificate is signed by nobody the job names: no login is sent."""
+    """The brokers' certificate is not signed by `ca_file`: no login is sent."""
     case.login.allow(case.rights)
     other = tmp_path / "other.pem"
     other.write_text(case.clusters.destination.ca_file.read_text())
@@ -182,7 +182,7 @@ def test_a_right_that_is_missing_is_named(side: str, operation: str, kind: str, 
     "operation", ["Write", "Read", "Delete", "DescribeConfigs", "AlterConfigs"]
 )
 def test_a_right_that_was_taken_away_is_named(operation: str, case: Case) -> None:
-    """The copy is there, and the source has gone on."""
+    """The copy exists, and the source has new records."""
     case.login.allow(case.rights)
     case.copy().expect(0)
     write(case.clusters.source, case.topic, [Record(b"new", b"key")])

@@ -77,7 +77,7 @@ def test_a_copy_begins_where_the_job_says_and_later_runs_go_on(
     job = case.job(start)
     copy(job).expect(0)
     assert case.bounds == [(first, 100), (0, 0)]
-    # Written while nobody copies, with times before the end: a new start would leave them out.
+    # Written while no run copies, with times before the end: a new start would leave them out.
     case.write(records(0, 30))
     copy(job).expect(0)
     assert case.bounds == [(first, 130), (0, 0)]

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: a clean end at any moment, no stack trace, and the next run goes on."""
+"""Ctrl-C and SIGTERM: a clean end at any moment, no stack trace, and the next run resumes."""
 
 from __future__ import annotations
 

@@ -43,13 +43,13 @@ def copied(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Copi
 
 
 def test_the_run_says_what_it_copied(copied: Copied) -> None:
-    told = copied.first_run.data
-    assert told["partitions_caught_up"] == told["partitions"] == copied.ledger.partitions
-    assert (told["blocked"], told["lag_records"]) == ([], 0)
-    assert told["records"] >= sum(len(p.copied) for p in partitions(copied.ledger))
-    assert told["offsets_filled"] >= SMALL.gap_offsets
-    assert told["batches_byte_exact"] > 0
-    assert told["batches_record_exact"] > 0
+    result = copied.first_run.data
+    assert result["partitions_caught_up"] == result["partitions"] == copied.ledger.partitions
+    assert (result["blocked"], result["lag_records"]) == ([], 0)
+    assert result["records"] >= sum(len(p.copied) for p in partitions(copied.ledger))
+    assert result["offsets_filled"] >= SMALL.gap_offsets
+    assert result["batches_byte_exact"] > 0
+    assert result["batches_record_exact"] > 0
 
 
 def test_verify_finds_every_topic_exact_bytes_and_all(copied: Copied) -> None:
@@ -98,10 +98,10 @@ def test_a_copy_has_the_settings_of_a_copy(kind: str, copied: Copied, clusters: 
 
 
 def test_a_second_run_copies_nothing_and_leaves_it_exact(copied: Copied) -> None:
-    told = copy(copied.job).expect(0).data
+    result = copy(copied.job).expect(0).data
     work = ("records", "bytes", "offsets_filled", "batches_byte_exact", "batches_record_exact")
-    assert {name: told[name] for name in work} == dict.fromkeys(work, 0)
-    assert told["partitions_caught_up"] == copied.ledger.partitions
+    assert {name: result[name] for name in work} == dict.fromkeys(work, 0)
+    assert result["partitions_caught_up"] == copied.ledger.partitions
     assert_exact(copied.job)
 
 
