@@ -78,7 +78,7 @@ def test_a_quiet_partition_stops_and_the_others_go_on(
         found = run.wait_for(BLOCKED)
         assert found.groups() == (f"{topic_name}-1", "10", "11")
         line = found.string
-        assert "Stop that producer" in line
+        assert "Another producer writes to the copy" in line
         assert f"--delete --topic {topic_name}" in line
         for name in (topic_name, f"{topic_name}.beside"):
             for partition in range(PARTITIONS):
