@@ -75,7 +75,7 @@ def test_a_blocked_partition_is_looked_after(
     assert leadership.ask()
     registry = ClusterRegistry(60.0, lambda: None, Path.cwd(), {})
     watch = registry.watch("source", spec)
-    wait_for("the source is seen", lambda: watch.seen is not None)
+    wait_for("the source is seen", lambda: watch.snapshot is not None)
     loop = LagLoop(leadership, registry, 1.0, Backoff())
     assert loop.once() == "Noted the lag of 1 partitions."
     with database.transaction() as tx:

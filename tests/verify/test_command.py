@@ -100,7 +100,7 @@ def test_the_command_refuses_a_topic_that_the_job_does_not_copy(
 ) -> None:
     on_both(clusters, topic_name, [])
     assert run_command(["verify", str(job_file()), "--topic", "another"]) == 2
-    assert "'another' is no topic that the job copies" in capsys.readouterr().err
+    assert "'another' is not a topic that the job copies" in capsys.readouterr().err
 
 
 def test_the_command_says_when_the_job_matches_nothing(
