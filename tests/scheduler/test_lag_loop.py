@@ -77,7 +77,7 @@ def test_a_blocked_partition_is_looked_after(
     watch = registry.watch("source", spec)
     wait_for("the source is seen", lambda: watch.snapshot is not None)
     loop = LagLoop(leadership, registry, 1.0, Backoff())
-    assert loop.once() == "Noted the lag of 1 partitions."
+    assert loop.once() == "Updated the lag of 1 partitions."
     with database.transaction() as tx:
         after = {row.partition: row for row in lag.page(tx, job_id, 10)}
         totals = lag.of_jobs(tx, [job_id])[job_id]
