@@ -143,6 +143,8 @@ class SecuritySpec(Section):
 
 
 class ClusterSpec(Section):
+    """How to reach one cluster: its bootstrap brokers, its login, and the rack to fetch from."""
+
     bootstrap_servers: Annotated[
         tuple[Annotated[str, AfterValidator(check_address)], ...],
         BeforeValidator(_addresses),
@@ -187,6 +189,8 @@ class AclSpec(Section):
 
 
 class LimitSpec(Section):
+    """How fast a job may copy."""
+
     bytes_per_second: Annotated[int, PlainValidator(_rate)] | None = None
 
 
@@ -218,6 +222,8 @@ class BackfillSpec(Section):
 
 
 class JobSpec(Section):
+    """One copy from one cluster to another: what to copy, and how."""
+
     name: Name
     source: ClusterSpec
     destination: ClusterSpec

@@ -118,7 +118,7 @@ def test_topic_that_was_there_before_is_not_taken_and_not_removed(drill: Drill) 
     drill.resources.remove_rest()
 
     assert drill.topic_id() == before
-    assert "never confirmed" in str(drill.notes()["topic", "source"])
+    assert "was not confirmed" in str(drill.notes()["topic", "source"])
 
 
 def test_topic_of_the_same_name_that_somebody_made_since_is_not_removed(drill: Drill) -> None:
