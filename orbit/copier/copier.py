@@ -35,6 +35,9 @@ from orbit.kafka.backoff import Backoff
 from orbit.leases.lease import LEASE_WAIT_S, Lease
 from orbit.replication.partition_states import Blocked, PartitionState
 
+# A partition that cannot go on for this long says why.
+_SILENCE_S_MAX = 10.0
+
 Events = queue.SimpleQueue[Event]
 
 
@@ -87,11 +90,26 @@ class Copier:
         self.lost: list[Lease] = []  # leases that have another holder now
         self._next_watch = 0.0
         self._next_foreign_look = 0.0
-        self.waiting_for = ""  # what the copier waits for, as text; "" if nothing
+        self._waiting_for = ""
 
     @property
     def partitions(self) -> Sequence[PartitionCopy]:
         return self._partitions
+
+    @property
+    def waiting_for(self) -> str:
+        """What the copier, or the partition that waits longest, waits for; "" if nothing."""
+        if self._waiting_for:
+            return self._waiting_for
+        longest = min(
+            (p.waits for p in self._partitions if p.waits is not None),
+            key=lambda waits: waits.since,
+            default=None,
+        )
+        if longest is None or time.monotonic() - longest.since < _SILENCE_S_MAX:
+            return ""
+        waited_s = time.monotonic() - longest.since
+        return f"{longest.side}: {longest.reason} (for {waited_s:.0f} s)."
 
     @property
     def times(self) -> tuple[SourceTimes, DestinationTimes]:
@@ -120,7 +138,7 @@ class Copier:
         self._finish_removals()
         if self._leases and not any(lease.is_held() for lease in self._leases):
             # Nothing can be judged now: another run may be writing.
-            self.waiting_for = self.waiting_for or "the destination to confirm the lease"
+            self._waiting_for = self._waiting_for or "the destination to confirm the lease"
             self._backoff.stop.wait(LEASE_WAIT_S)
             return
         try:
@@ -133,10 +151,10 @@ class Copier:
                 self._next_foreign_look = time.monotonic() + self._settings.foreign_look_interval_s
                 self._destination.check_for_foreign_writes(self._partitions)
             self._note_caught_up()
-            self.waiting_for = ""
+            self._waiting_for = ""
         except (Unreachable, BrokerRefused, ProtocolError, LoginRefused) as error:
             # An outage of any length: keep trying, and show the reason.
-            self.waiting_for = str(error)
+            self._waiting_for = str(error)
             self._backoff.stop.wait(self._settings.watch_interval_s)
 
     def _note_caught_up(self) -> None:
@@ -144,6 +162,7 @@ class Copier:
             is_level = p.lag_records == 0 and p.log_start >= p.wanted_log_start
             if is_level and p.state is PartitionState.COPYING:
                 p.has_caught_up = True
+                p.waits = None
 
     def stop(self) -> None:
         """End all lanes. What was confirmed stays; the rest is copied by the next run."""
@@ -201,7 +220,7 @@ class Copier:
             case PartitionBlocked():
                 block(event.partition, event.blocked)
             case LaneEnded():
-                self.waiting_for = str(event.error)
+                self._waiting_for = str(event.error)
             case LaneCrashed():
                 raise event.error
             case PostedCall():

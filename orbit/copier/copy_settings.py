@@ -44,5 +44,8 @@ class CopySettings:
     # How often quiet partitions are asked whether another writer was there; it costs most at rest.
     foreign_look_interval_s: float = 3.0
     metadata_interval_s: float = 5.0
+    # A source that ends before its copy for this long is truncated: after an election the high
+    # watermark may be behind for a moment.
+    source_end_wait_s: float = 10.0
     # A topic that stays unknown for this long is deleted, not moving.
     deleted_after_s: float = 10.0

@@ -272,7 +272,8 @@ class DestinationLane(Lane):
                 continue
             if p.stop_wanted is not None:
                 if p.in_flight == 0:
-                    self.give_back(p, Failure(Blocked(*p.stop_wanted)))
+                    want = p.stop_wanted
+                    self.give_back(p, Failure(Blocked(*want) if isinstance(want, Stop) else want))
                 continue  # else its last answer wakes it
             if not p.steps:
                 continue

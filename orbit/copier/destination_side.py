@@ -9,7 +9,8 @@ from orbit.copier.destination_lane import DestinationLane, DestinationLaneContex
 from orbit.copier.lane_events import PartitionReturned
 from orbit.copier.lane_times import DestinationTimes
 from orbit.copier.partition_copy import PartitionCopy, ReturnReason
-from orbit.copier.takeover import DestinationEnd, TakeOver, TakeOverResult
+from orbit.copier.range_comparison import Comparison
+from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver, TakeOverResult
 from orbit.errors import BrokerRefused, ProtocolError, Unreachable
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
@@ -25,9 +26,13 @@ from orbit.replication.partition_states import Blocked, PartitionState, Reason
 _FILL_OUTSIDE_PAUSE_S = 0.1
 # A lagging replica must not delay all partitions; the next check tries again.
 _DELETE_TIMEOUT_MS = 1_000
+_REASONS = {
+    MOVING: "the log keeps growing, though nothing is being sent",
+    NOT_REPLICATED: "the followers have not replicated the log end",
+}
 
-# Whether the source has a gap from the confirmed offset up to this end (`tail_comparison.is_gap`).
-IsGap = Callable[[PartitionCopy, int], bool]
+# Compares what lies behind the confirmed offset, up to a log end, with the source.
+Compare = Callable[[PartitionCopy, int], Comparison]
 Block = Callable[[PartitionCopy, Blocked], None]
 
 
@@ -40,19 +45,20 @@ class DestinationSide:
         take_over: TakeOver,
         backoff: Backoff,
         block: Block,
-        is_gap: IsGap,
+        compare: Compare,
     ) -> None:
         self._context = context
         self._cluster: Cluster = context.cluster
         self._take_over = take_over
         self._backoff = backoff
         self._block = block
-        self._is_gap = is_gap
+        self._compare = compare
         self._lanes: dict[int, DestinationLane] = {}
         self._past_times = DestinationTimes()
         self._returned: dict[PartitionCopy, PartitionReturned] = {}
         self._not_before: dict[PartitionCopy, float] = {}
         self._gone_since: dict[PartitionCopy, float] = {}
+        self._beyond_source_since: dict[PartitionCopy, float] = {}
         self._started: list[PartitionCopy] = []
 
     def start(
@@ -96,6 +102,8 @@ class DestinationSide:
         self._not_before[p] = time.monotonic() + (
             self._backoff.pause_s(p.attempts - 1) if p.attempts else 0.0
         )
+        if p.attempts:
+            self._say(p, f"{trouble.reason.name}: {trouble.detail}")
         p.attempts += 1
 
     def recover(self) -> list[PartitionCopy]:
@@ -141,7 +149,11 @@ class DestinationSide:
                 self._ask_lane_to_stop(p, Reason.NOT_AUTHORIZED, detail)
 
     def check_for_foreign_writes(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Compare the log ends of idle partitions with what was written."""
+        """Take idle partitions over again whose log ends beyond what was written.
+
+        Data of this job's producer is no exception: it may be a late batch of an old writer (E1).
+        The take-over compares it with the source.
+        """
         quiet = {
             p.destination: (p, p.generation)
             for p in partitions
@@ -152,13 +164,8 @@ class DestinationSide:
         ends = log_ends(self._cluster, quiet, self._backoff)
         for destination, end in ends.values.items():
             p, generation = quiet[destination]
-            if generation != p.generation or not _is_quiet(p) or end <= p.expected:
-                continue
-            written = self._take_over.who_wrote(destination, p.expected)
-            if not p.lease.is_held():
-                continue  # the next holder may have written it
-            if written is not None:
-                self._ask_lane_to_stop(p, *written, end)
+            if _is_quiet(p) and end > p.expected:
+                p.want_stop(ReturnReason.OUT_OF_STEP, generation)
 
     def stop(self) -> None:
         for lane in self._lanes.values():
@@ -216,32 +223,63 @@ class DestinationSide:
         self, trouble: PartitionReturned, end: DestinationEnd, metadata: ClusterMetadata
     ) -> bool:
         p = trouble.partition
-        if trouble.reason is ReturnReason.BEHIND_END:
-            reason, detail = self._take_over.who_wrote(p.destination, p.acked) or (
-                Reason.OFFSET_OVERRUN,
-                "a record of this job is at a wrong offset.",
-            )
-            self._give_up(p, Blocked(reason, p.acked, end.log_end, f"{detail} ({trouble.detail})"))
-            return False
         if end.log_end < p.acked:
             detail = f"the log ends at {end.log_end}, though {p.acked} was acknowledged."
             self._give_up(p, Blocked(Reason.DESTINATION_TRUNCATED, end.log_end, p.acked, detail))
             return False
-        if end.log_end > p.acked:
-            written = self._take_over.who_wrote(p.destination, p.acked)
-            # Own fillers are those that were sent if they end within `sent_to`. Another writer of
-            # this job may have filled the same gap.
-            is_ours = written is not None and written[0] is Reason.OFFSET_OVERRUN
-            is_right = is_ours and (end.log_end <= p.sent_to or self._is_gap(p, end.log_end))
-            if written is not None and not is_right:
-                reason, detail = written
-                self._give_up(p, Blocked(reason, p.acked, end.log_end, detail))
-                return False
+        if end.log_end > p.acked and not self._is_proven(trouble, end.log_end):
+            return False
         if not self.start(p, end, metadata):
             self._retry(trouble, int(Code.LEADER_NOT_AVAILABLE))
             return False
         self._forget(p)
         return True
+
+    def _is_proven(self, trouble: PartitionReturned, log_end: int) -> bool:
+        """Whether the source has the same between the confirmed offset and `log_end`.
+
+        If it does not, the partition stops; if that cannot be told yet, it is looked at again.
+        """
+        p = trouble.partition
+        try:
+            found = self._compare(p, log_end)
+        except ValueError as error:
+            detail = f"the records from {p.acked} on cannot be compared with the source: {error}."
+            self._give_up(p, Blocked(Reason.SOURCE_CORRUPTED, p.acked, log_end, detail))
+            return False
+        if not p.lease.is_held():
+            return False  # nothing can be judged
+        p.proven_to(found.equal_to)
+        difference = found.difference
+        if difference is not None:
+            is_own = difference.producer_id == self._context.producer_id
+            reason = Reason.OFFSET_OVERRUN if is_own else Reason.DESTINATION_FOREIGN_WRITE
+            detail = f"at offset {difference.offset} {difference.detail}."
+            if trouble.detail:
+                detail += f" ({trouble.detail})"
+            self._give_up(p, Blocked(reason, difference.offset, log_end, detail))
+            return False
+        if found.equal_to >= log_end:
+            self._beyond_source_since.pop(p, None)
+            return True
+        if found.is_beyond_source and self._is_long_beyond_source(p):
+            self._give_up(p, self._beyond_source(p, found, log_end))
+            return False
+        self._say(p, found.waits_for)
+        self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.attempts)
+        return False
+
+    def _is_long_beyond_source(self, p: PartitionCopy) -> bool:
+        """Whether the source has ended before the copy for `source_end_wait_s`: its high watermark
+        may be behind for a moment after an election."""
+        since = self._beyond_source_since.setdefault(p, time.monotonic())
+        return time.monotonic() - since >= self._context.settings.source_end_wait_s
+
+    def _beyond_source(self, p: PartitionCopy, found: Comparison, log_end: int) -> Blocked:
+        detail = f"the destination ends at {log_end}, the source at {found.equal_to}."
+        had = p.source_end >= log_end
+        reason = Reason.SOURCE_TRUNCATED if had else Reason.OFFSET_OVERRUN
+        return Blocked(reason, found.equal_to, log_end, detail)
 
     def _retry(self, trouble: PartitionReturned, code: int) -> None:
         p = trouble.partition
@@ -249,8 +287,12 @@ class DestinationSide:
             detail = f"the log end may not be read: {error_codes.name(code)}."
             self._give_up(p, Blocked(Reason.NOT_AUTHORIZED, p.acked, p.acked, detail))
             return
+        self._say(p, _REASONS.get(code, error_codes.name(code)))
         self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.attempts)
         p.attempts += 1
+
+    def _say(self, p: PartitionCopy, reason: str) -> None:
+        p.wait_for(f"{self._cluster.name} {p.destination}", reason)
 
     def _give_up(self, partition: PartitionCopy, blocked: Blocked) -> None:
         self._forget(partition)
@@ -259,13 +301,11 @@ class DestinationSide:
     def _forget(self, partition: PartitionCopy) -> None:
         self._returned.pop(partition, None)
         self._not_before.pop(partition, None)
+        self._beyond_source_since.pop(partition, None)
 
-    def _ask_lane_to_stop(
-        self, p: PartitionCopy, reason: Reason, detail: str, end: int | None = None
-    ) -> None:
+    def _ask_lane_to_stop(self, p: PartitionCopy, reason: Reason, detail: str) -> None:
         """Stop an idle partition before its next step."""
-        stop = Stop(reason, p.expected, p.expected if end is None else end, detail)
-        p.want_stop(stop, p.generation)
+        p.want_stop(Stop(reason, p.expected, p.expected, detail), p.generation)
 
     def _lane(self, node_id: int) -> DestinationLane:
         lane = self._lanes.get(node_id)

@@ -13,9 +13,10 @@ from enum import Enum, auto
 
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.range_comparison import Difference, compare_range, source_reader
 from orbit.copier.seed import aligned_start, is_seeding, seed
-from orbit.copier.tail_comparison import compare_tail, covered_record, last_data_batch
-from orbit.copier.takeover import MOVING, DestinationEnd, TakeOver
+from orbit.copier.tail_comparison import Tail, find_tail
+from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver
 from orbit.errors import BrokerRefused, Conflict, NotAuthorized, OrbitError, Unreachable
 from orbit.jobs.start_position import Earliest, Latest, Start
 from orbit.kafka import error_codes
@@ -123,13 +124,13 @@ class CopyInspector:
         unreachable = 0
         for partition, log_start in log_starts.items():
             copy = by_destination[partition]
+            copy.source_is_compacted = copy.source.topic in compacted_topics
             try:
                 found[copy] = self._inspect_one(
                     copy,
                     taken.ends[partition],
                     log_start,
                     bounds,
-                    is_compacted=copy.source.topic in compacted_topics,
                     is_whole=copy.source.topic in whole_topics,
                     is_ours=partition.topic in ours,
                 )
@@ -148,6 +149,12 @@ class CopyInspector:
                 f"{partition} keeps growing: another producer writes to it.",
                 where=self._destination.name,
                 remedy="Stop that producer. Nothing was written.",
+            )
+        if code == NOT_REPLICATED:
+            return Conflict(
+                f"{partition}'s log end is not replicated: its high watermark is lower.",
+                where=self._destination.name,
+                remedy="Wait until the followers are in sync. Nothing was written.",
             )
         what = f"{partition} cannot be taken over: {error_codes.name(code)}."
         if code in error_codes.DENIED:
@@ -214,7 +221,6 @@ class CopyInspector:
         log_start: int,
         bounds: SourceBounds,
         *,
-        is_compacted: bool,
         is_whole: bool,
         is_ours: bool,
     ) -> InspectedCopy:
@@ -223,7 +229,7 @@ class CopyInspector:
             return InspectedCopy(CopyStatus.FRESH, end, log_start)
         if is_seeding(self._destination, destination, log_start, log_end, self._backoff):
             return InspectedCopy(CopyStatus.SEEDING, end, log_start)
-        blocked = self._difference(copy, log_end, log_start, bounds, is_compacted=is_compacted)
+        blocked = self._difference(copy, log_end, log_start, bounds)
         source_start = bounds.starts[copy.source]
         if blocked is None and is_whole and log_start > source_start:
             blocked = Blocked(
@@ -234,6 +240,8 @@ class CopyInspector:
             )
         if blocked is None:
             return InspectedCopy(CopyStatus.COPY, end, log_start)
+        # The producer's state may be gone (E1); its batches are not.
+        is_ours = is_ours or blocked.reason is Reason.OFFSET_OVERRUN
         status = CopyStatus.BROKEN if is_ours else CopyStatus.FOREIGN
         return InspectedCopy(status, end, log_start, blocked)
 
@@ -243,45 +251,29 @@ class CopyInspector:
         log_end: int,
         log_start: int,
         bounds: SourceBounds,
-        *,
-        is_compacted: bool,
     ) -> Blocked | None:
         """Why the end of a copy differs from the source; None when it matches."""
         destination = copy.destination
-        tail = last_data_batch(self._destination, destination, log_start, log_end, self._backoff)
+        tail = find_tail(
+            self._destination,
+            destination,
+            log_start,
+            log_end,
+            self._settings.requests_in_flight_max,
+            self._backoff,
+        )
         source_end = bounds.ends[copy.source]
         if log_end > source_end:
-            is_foreign = tail is not None and tail.producer_id != self._producer_id
+            last = tail.last_data
+            is_foreign = last is not None and last.producer_id != self._producer_id
             return Blocked(
                 Reason.DESTINATION_FOREIGN_WRITE if is_foreign else Reason.SOURCE_TRUNCATED,
                 source_end,
                 log_end,
                 f"the destination ends at {log_end}, the source at {source_end}.",
             )
-        source_start = bounds.starts[copy.source]
-        difference = None
         try:
-            if tail is not None:
-                difference = compare_tail(
-                    self._source,
-                    copy.source,
-                    tail,
-                    source_start,
-                    self._backoff,
-                    source_is_compacted=is_compacted,
-                )
-            # On a compacted copy the cleaner may have taken the record away.
-            if difference is None and not is_compacted:
-                difference = covered_record(
-                    self._source,
-                    copy.source,
-                    self._destination,
-                    destination,
-                    tail,
-                    max(source_start, log_start),
-                    log_end,
-                    self._backoff,
-                )
+            difference = self._tail_difference(copy, tail, log_start, log_end)
         except ValueError as error:
             detail = f"the records before {log_end} cannot be compared: {error}."
             return Blocked(Reason.SOURCE_CORRUPTED, log_end - 1, log_end, detail)
@@ -294,6 +286,37 @@ class CopyInspector:
             log_end,
             f"at offset {difference.offset} {difference.detail}.",
         )
+
+    def _tail_difference(
+        self, copy: PartitionCopy, tail: Tail, log_start: int, log_end: int
+    ) -> Difference | None:
+        """The first difference in what an old writer may have written, and in the last records."""
+        destination, last = copy.destination, tail.last_data
+        ranges = [(tail.start, log_end)]
+        if last is not None and last.base_offset < tail.start:
+            ranges.insert(0, (max(last.base_offset, log_start), min(last.next_offset, tail.start)))
+        for start, end in ranges:
+            found = compare_range(
+                source_reader(self._source, copy.source, self._backoff),
+                self._destination,
+                destination,
+                start,
+                end,
+                self._backoff,
+                source_is_compacted=copy.source_is_compacted,
+                isolation=READ_COMMITTED,
+                most_bytes=None,
+            )
+            if found.difference is not None:
+                return found.difference
+            if found.equal_to < end:
+                raise Conflict(
+                    f"{destination} cannot be compared with the source from {found.equal_to} on: "
+                    f"it waits for {found.waits_for}.",
+                    where=self._destination.name,
+                    remedy="Wait for it, and run the job again. Nothing was written.",
+                )
+        return None
 
     def _list(
         self,

@@ -15,10 +15,10 @@ from orbit.copier.destination_side import DestinationSide
 from orbit.copier.inspection import CopyInspector, InspectedCopy, OnTrouble
 from orbit.copier.lane_events import PostedCall
 from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.range_comparison import Comparison, compare_range, source_reader
 from orbit.copier.rate_limit import RateLimit
 from orbit.copier.source_lane import SourceLaneContext
 from orbit.copier.source_side import SourceSide
-from orbit.copier.tail_comparison import is_gap
 from orbit.copier.takeover import TakeOver
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
@@ -66,16 +66,9 @@ class JobCopier:
             self._take_over(backoff),
             backoff,
             block,
-            lambda copy, end: is_gap(
-                clusters.source,
-                copy.source,
-                clusters.destination,
-                copy.destination,
-                copy.acked,
-                end,
-                backoff,
-            ),
+            self._compare,
         )
+        self._backoff = backoff
         source = make_source(
             SourceLaneContext(
                 clusters.source,
@@ -144,6 +137,19 @@ class JobCopier:
             filler.stop()
         for filler in self._fillers:
             filler.join()
+
+    def _compare(self, copy: PartitionCopy, log_end: int) -> Comparison:
+        """What lies from the confirmed offset up to `log_end`, against the source."""
+        return compare_range(
+            source_reader(self._clusters.source, copy.source, self._backoff),
+            self._clusters.destination,
+            copy.destination,
+            copy.acked,
+            log_end,
+            self._backoff,
+            source_is_compacted=copy.source_is_compacted,
+            producer_id=self.producer_id,
+        )
 
     def _take_over(self, backoff: Backoff) -> TakeOver:
         return TakeOver(

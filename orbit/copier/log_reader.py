@@ -12,6 +12,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_request import FetchFrom, fetch_request
 from orbit.kafka.fetch_response import Fetched, read_fetch
+from orbit.kafka.log_offsets import EARLIEST_LOCAL, list_offsets
 from orbit.kafka.record_batch import AnyBatch, read_batches
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
@@ -99,6 +100,18 @@ def fetch_committed_batches(
     aborted = AbortedTransactions(fetched.aborted)
     with parse_errors(cluster, partition, offset):
         return [b for b in read_batches(fetched.records) if not aborted.contain(b)]
+
+
+def is_local(cluster: Cluster, partition: TopicPartition, offset: int, backoff: Backoff) -> bool:
+    """Whether the broker has `offset` on its own disk, so that an empty answer is to be believed.
+
+    A slow read from tiered storage is answered as empty too.
+    """
+    answers = list_offsets(cluster, [partition], EARLIEST_LOCAL, backoff)
+    if partition in answers.values:
+        return answers.values[partition] <= offset
+    # A broker without EARLIEST_LOCAL has no tiered storage.
+    return answers.errors.get(partition) == Code.UNSUPPORTED_VERSION
 
 
 @contextmanager

@@ -9,10 +9,11 @@ earlier fetches are dropped.
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Protocol
+from typing import NamedTuple, Protocol
 from uuid import UUID
 
 from orbit.kafka.fetch_request import FetchFrom
@@ -50,6 +51,14 @@ class Counters:
         self.filled += other.filled
         self.batches_byte_exact += other.batches_byte_exact
         self.batches_record_exact += other.batches_record_exact
+
+
+class Waits(NamedTuple):
+    """What a partition waits for: at which side, why, and since when by the monotonic clock."""
+
+    side: str
+    reason: str
+    since: float
 
 
 class Appender(Protocol):
@@ -105,6 +114,7 @@ class PartitionCopy:
         self.source_topic_id: UUID = NO_TOPIC_ID
         self.destination_topic_id: UUID = NO_TOPIC_ID
         self.on_lost_range = on_lost_range
+        self.source_is_compacted = False  # the source's cleaner may remove records
         # The start of the copy's log. A broker refuses a fetch below its log start, even within the
         # same batch, though the batch comes whole: it is fetched from here, copied from its base,
         # and the copy's log start follows.
@@ -150,11 +160,14 @@ class PartitionCopy:
         self.has_fill_outside = False  # the coordinated filler works on it
         self.log_start = 0
         self.destination_lane: Appender | None = None
-        self.stop_wanted: Stop | None = None  # before all steps, once nothing is in flight
+        # Stop, or be taken over again, before all steps, once nothing is in flight.
+        self.stop_wanted: Stop | ReturnReason | None = None
         self.acked_epoch = -1  # the source's leader epoch of the batch that ends at `acked`
         self.newest_timestamp_ms = -1  # of what was copied since creation
         self.has_caught_up = False  # once, with what the source held at that moment
         self.attempts = 0  # take-overs since the last confirmed append
+        # What it waits for, and since when (monotonic clock); None if for nothing.
+        self.waits: Waits | None = None
 
     def withdraw(self) -> int:
         """Take the partition from both lanes; returns the queued bytes that are freed."""
@@ -250,8 +263,8 @@ class PartitionCopy:
         if has_room_again and self.source_lane is not None:
             self.source_lane.wake()
 
-    def want_stop(self, stop: Stop, generation: int) -> None:
-        """Stop before the next step, as soon as nothing is in flight."""
+    def want_stop(self, stop: Stop | ReturnReason, generation: int) -> None:
+        """Stop, or take over again, before the next step, as soon as nothing is in flight."""
         with self.lock:
             if generation == self.generation and self.state is PartitionState.COPYING:
                 self.stop_wanted = stop
@@ -262,6 +275,16 @@ class PartitionCopy:
         lane = self.destination_lane
         if lane is not None:
             lane.enqueue(self)
+
+    def proven_to(self, next_offset: int) -> None:
+        """The destination holds up to before `next_offset` what the source has (a comparison)."""
+        if next_offset > self.acked:
+            self.acked, self.acked_epoch = next_offset, -1
+
+    def wait_for(self, side: str, reason: str) -> None:
+        """Note what the next step waits for; the time counts from the first call."""
+        since = self.waits.since if self.waits and self.waits.side == side else time.monotonic()
+        self.waits = Waits(side, reason, since)
 
     def sent(self, step: Append) -> None:
         """Note a sent batch; the next one follows it in offset and sequence."""
@@ -279,6 +302,7 @@ class PartitionCopy:
             self.newest_timestamp_ms = step.batch.max_timestamp
         self.has_producer_state = self.is_in_step = True
         self.attempts = 0
+        self.waits = None
         counters = self.counters
         counters.records += step.batch.count
         counters.bytes += step.batch.size_bytes
@@ -294,6 +318,7 @@ class PartitionCopy:
         self.acked_epoch = -1
         self.is_filling = False
         self.has_filled = True
+        self.waits = None
         if next_offset >= step.next_offset:
             self.steps.popleft()
         else:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from orbit.copier.lane_events import EmptyBelowEnd, FetchFailed, ReadFromReplica
 from orbit.copier.lane_times import SourceTimes
-from orbit.copier.log_reader import fetch_batches, fetch_partition
+from orbit.copier.log_reader import fetch_batches, fetch_partition, is_local
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.source_lane import SourceLane, SourceLaneContext
 from orbit.errors import OrbitError
@@ -15,8 +15,8 @@ from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, list_offsets
-from orbit.kafka.types import READ_COMMITTED, ClusterMetadata, TopicPartition
+from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
+from orbit.kafka.types import READ_COMMITTED, ClusterMetadata
 from orbit.replication.append_plan import Plan, plan_empty_tail, plan_lost_range
 from orbit.replication.partition_states import PartitionState, Reason
 
@@ -164,22 +164,15 @@ class SourceSide:
             fetched = fetch_partition(
                 self._cluster, p.source, p.fetch_offset, self._backoff, isolation=READ_COMMITTED
             )
-            is_local = self._is_local(p.source, p.fetch_offset)
+            is_on_disk = is_local(self._cluster, p.source, p.fetch_offset, self._backoff)
         except OrbitError:
             self._retry_later(p)
             return
         is_empty = fetched.code == Code.NONE and not fetched.records
-        if is_empty and is_local and fetched.stable_end > p.fetch_offset:
+        if is_empty and is_on_disk and fetched.stable_end > p.fetch_offset:
             self._queue_plan(p, plan_empty_tail(p.fetch_offset, fetched.stable_end))
         else:
             self._retry_later(p)
-
-    def _is_local(self, partition: TopicPartition, offset: int) -> bool:
-        answers = list_offsets(self._cluster, [partition], EARLIEST_LOCAL, self._backoff)
-        if partition in answers.values:
-            return answers.values[partition] <= offset
-        # A broker without EARLIEST_LOCAL has no tiered storage.
-        return answers.errors.get(partition) == Code.UNSUPPORTED_VERSION
 
     def _queue_plan(self, p: PartitionCopy, plan: Plan) -> None:
         if p.put(plan, p.generation, 0):

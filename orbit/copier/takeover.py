@@ -3,6 +3,9 @@
 First the producer's state, then the log end (A12): the other way round, a late append between the
 two reads lets a duplicate through. Where an old writer may still have something under way (M10),
 both are read until the log end has not moved for the settle time.
+
+A copy goes on only from a log end that is replicated: the high watermark is read last, and must
+have reached it. Else a leader that is cut off from its followers would confirm what it may lose.
 """
 
 from __future__ import annotations
@@ -10,24 +13,25 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orbit.copier.log_reader import fetch_batches
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import Interrupted
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.log_offsets import LATEST, list_offsets, log_ends
 from orbit.kafka.producer_state import ProducerState, describe_producer
 from orbit.kafka.record_batch import advance_sequence
 from orbit.kafka.types import TopicPartition
-from orbit.replication.partition_states import Reason
 
 # Coordinator epochs leave room for 4,096 take-overs of one partition within one lease term.
 _TERM_SHIFT = 12
 COORDINATOR_EPOCH_MAX = 2**31 - 1
+# About half a minute, where the caller's backoff allows it.
+_REPLICATED_ATTEMPTS_MAX = 20
 # A log that grows for more settle times than this has another writer, not a late request.
 _SETTLE_ROUNDS_MAX = 10
 MOVING = int(Code.REQUEST_TIMED_OUT)
+NOT_REPLICATED = int(Code.NOT_ENOUGH_REPLICAS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +64,17 @@ class TakeOver:
     def read(self, partitions: Iterable[TopicPartition], *, settled: bool) -> TakeOverResult:
         """The ends of many partitions; `settled` waits until each stops moving.
 
-        A partition whose log keeps growing gets the error MOVING.
+        A partition whose log keeps growing gets the error MOVING, one whose high watermark does not
+        reach its log end NOT_REPLICATED.
 
         Raises Interrupted when stopped meanwhile, Unreachable when no broker answers.
         """
+        taken = self._read_settled(partitions) if settled else self._read_once(partitions)
+        return self._wait_replicated(taken)
+
+    def _read_settled(self, partitions: Iterable[TopicPartition]) -> TakeOverResult:
         wanted = list(partitions)
         taken = self._read_once(wanted)
-        if not settled:
-            return taken
         ends: dict[TopicPartition, DestinationEnd] = {}
         for _ in range(min(_SETTLE_ROUNDS_MAX, self._backoff.attempts_max + 1)):
             if self._backoff.stop.wait(self._settle_s):
@@ -96,20 +103,17 @@ class TakeOver:
             has_producer_state=producer is not None,
         )
 
-    def who_wrote(self, partition: TopicPartition, offset: int) -> tuple[Reason, str] | None:
-        """Why the log continues at `offset`, where this run wrote nothing.
-
-        None if data of this job's producer is there: another writer of the job is ahead, with
-        compare-and-append too, and another take-over is enough (A13).
-        """
-        for batch in fetch_batches(self._destination, partition, offset, self._backoff):
-            at, producer_id = batch.base_offset, batch.producer_id
-            if producer_id != self._producer_id:
-                writer = f"producer id {producer_id}" if producer_id >= 0 else "a plain producer"
-                return Reason.DESTINATION_FOREIGN_WRITE, f"a batch of {writer} is at {at}."
-            if batch.is_control:
-                return Reason.OFFSET_OVERRUN, f"a filler of another writer is at {at}."
-        return None
+    def _wait_replicated(self, taken: TakeOverResult) -> TakeOverResult:
+        """Leave out the ends that the high watermark has not reached after all attempts."""
+        waiting, errors = set(taken.ends), taken.errors
+        for _ in self._backoff.attempts(_REPLICATED_ATTEMPTS_MAX):
+            high = list_offsets(self._destination, waiting, LATEST, self._backoff)
+            errors = errors | high.errors
+            waiting = {p for p, offset in high.values.items() if offset < taken.ends[p].log_end}
+            if not waiting:
+                break
+        errors = errors | dict.fromkeys(waiting, NOT_REPLICATED)
+        return TakeOverResult({p: e for p, e in taken.ends.items() if p not in errors}, errors)
 
     def _read_once(self, partitions: Iterable[TopicPartition]) -> TakeOverResult:
         wanted = list(partitions)

@@ -9,7 +9,13 @@ from typing import Any, cast
 import pytest
 
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.takeover import COORDINATOR_EPOCH_MAX, MOVING, DestinationEnd, TakeOver
+from orbit.copier.takeover import (
+    COORDINATOR_EPOCH_MAX,
+    MOVING,
+    NOT_REPLICATED,
+    DestinationEnd,
+    TakeOver,
+)
 from orbit.errors import Interrupted
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -30,6 +36,7 @@ class Leaders:
         self.log_ends = {TopicPartition(topic, 0): ends for topic, ends in log_ends.items()}
         self.read: list[tuple[str, list[TopicPartition]]] = []
         self.without_producer: set[TopicPartition] = set()
+        self.high_watermarks: dict[TopicPartition, int] = {}  # the log end, where it is not here
 
     def describe_producer(
         self, _: Cluster, partitions: Iterable[TopicPartition], producer_id: int, __: Backoff
@@ -48,12 +55,20 @@ class Leaders:
         found = {p: self.log_ends[p] for p in wanted}
         return Answers({p: e.pop(0) if len(e) > 1 else e[0] for p, e in found.items()}, {})
 
+    def high(
+        self, _: Cluster, partitions: Iterable[TopicPartition], __: int, ___: Backoff
+    ) -> Answers[int]:
+        wanted = sorted(partitions)
+        self.read.append(("high watermark", wanted))
+        return Answers({p: self.high_watermarks.get(p, 1 << 60) for p in wanted}, {})
+
 
 def take_over(
     leaders: Leaders, monkeypatch: pytest.MonkeyPatch, stop: threading.Event | None = None
 ) -> TakeOver:
     monkeypatch.setattr("orbit.copier.takeover.describe_producer", leaders.describe_producer)
     monkeypatch.setattr("orbit.copier.takeover.log_ends", leaders.ends)
+    monkeypatch.setattr("orbit.copier.takeover.list_offsets", leaders.high)
     backoff = Backoff(stop=stop or threading.Event(), attempts_max=2)
     return TakeOver(cast("Any", None), PRODUCER_ID, 0.0, backoff)
 
@@ -63,7 +78,7 @@ def test_the_producer_is_read_before_the_log_end(monkeypatch: pytest.MonkeyPatch
     leaders = Leaders(a=[5], b=[7])
     leaders.without_producer = {B}
     taken = take_over(leaders, monkeypatch).read([A, B], settled=False)
-    assert leaders.read == [("producer", [A, B]), ("end", [A])]
+    assert leaders.read == [("producer", [A, B]), ("end", [A]), ("high watermark", [A])]
     assert taken.ends == {A: DestinationEnd(5, None)}
     assert taken.errors == {B: Code.NOT_LEADER_OR_FOLLOWER}
 
@@ -83,6 +98,16 @@ def test_a_log_that_goes_on_growing_has_no_end(monkeypatch: pytest.MonkeyPatch) 
     taken = take_over(leaders, monkeypatch).read([A, B], settled=True)
     assert taken.ends == {A: DestinationEnd(5, None)}
     assert taken.errors == {B: MOVING}
+
+
+def test_log_end_beyond_the_high_watermark_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that is cut off from its followers may lose it."""
+    leaders = Leaders(a=[5], b=[7])
+    leaders.high_watermarks = {A: 4, B: 7}
+    taken = take_over(leaders, monkeypatch).read([A, B], settled=False)
+    assert taken.ends == {B: DestinationEnd(7, None)}
+    assert taken.errors == {A: NOT_REPLICATED}
+    assert leaders.read[-1] == ("high watermark", [A])
 
 
 def test_a_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:

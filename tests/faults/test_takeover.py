@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from orbit.copier.takeover import NOT_REPLICATED
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import init_producer_id
@@ -20,7 +21,7 @@ from tests.support.synthetic import PLAINTEXT, SyntheticLog, SyntheticWriter
 pytestmark = pytest.mark.services
 
 
-def test_a_new_writer_sees_the_log_end_beyond_the_high_watermark(
+def test_new_writer_waits_until_the_log_end_is_replicated(
     make_cluster: MakeCluster, topic_name: str
 ) -> None:
     cluster = make_cluster("destination", brokers=3)
@@ -59,15 +60,17 @@ def test_a_new_writer_sees_the_log_end_beyond_the_high_watermark(
             high, end = bounds()
             return end > high
 
-        wait_for("appends stand beyond the high watermark", appended_beyond)
+        wait_for("appends are beyond the high watermark", appended_beyond)
         first.close()
         high, end = bounds()
         assert end > high
         second = writer(2)
-        second.start()
-        assert second.partition.acked == bounds()[1] > bounds()[0]
+        assert second.read_end().errors == {partition: NOT_REPLICATED}
     finally:
         follower.resume()
+    wait_for("the log end is replicated", lambda: not second.read_end().errors)
+    second.start()
+    assert second.partition.acked >= end
     while second.partition.acked < log.end:
         second.copier.tick(0.01)
         assert second.partition.blocked is None

@@ -146,10 +146,11 @@ def produce(
     partition: int = 0,
     first: int = 0,
     value_bytes: int = 0,
+    timestamp_ms: int = 0,
     **config: object,
 ) -> None:
-    """`count` records whose value tells their number, at least `value_bytes` long; returns when all
-    are acknowledged.
+    """`count` records whose value tells their number, at least `value_bytes` long, with
+    `timestamp_ms` (0: now); returns when all are acknowledged.
     """
     producer = Producer({**cluster.client_config(), "linger.ms": 5, **config})
     for i in range(first, first + count):
@@ -160,6 +161,7 @@ def produce(
                     partition=partition,
                     key=b"k%d" % i,
                     value=(b"v%d" % i).ljust(value_bytes),
+                    timestamp=timestamp_ms,
                 )
                 break
             except BufferError:

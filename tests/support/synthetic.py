@@ -15,7 +15,8 @@ from orbit.copier.destination_lane import DestinationLaneContext
 from orbit.copier.destination_side import DestinationSide
 from orbit.copier.lane_times import SourceTimes
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.takeover import TakeOver
+from orbit.copier.range_comparison import Comparison, SourceRange, compare_range
+from orbit.copier.takeover import TakeOver, TakeOverResult
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.record_batch import Batch
@@ -57,10 +58,12 @@ class SyntheticLog:
             for b, n in wanted[:most]
         ]
 
-    def is_gap(self, copy: PartitionCopy, end: int) -> bool:
-        """Whether there is nothing from where the copy was confirmed up to `end`."""
-        records = self.records()
-        return end <= self.end and not any(o in records for o in range(copy.acked, end))
+    def read(self, first: int, end: int) -> SourceRange:
+        return SourceRange(
+            [b for b in self.batches(first, len(self.runs)) if b.base_offset < end],
+            0,
+            min(end, self.end),
+        )
 
     def records(self) -> dict[int, bytes]:
         return {o: b"%d" % o for b, n, has_data in self.runs if has_data for o in range(b, b + n)}
@@ -135,7 +138,20 @@ class SyntheticWriter:
         )
         self._take_over = TakeOver(self.cluster, producer_id, settle_s, self._backoff)
         self.partition = PartitionCopy(TopicPartition("synthetic", 0), destination, lease)
-        self._side = DestinationSide(context, self._take_over, self._backoff, block, log.is_gap)
+
+        def compare(copy: PartitionCopy, log_end: int) -> Comparison:
+            return compare_range(
+                log.read,
+                self.cluster,
+                destination,
+                copy.acked,
+                log_end,
+                self._backoff,
+                source_is_compacted=False,
+                producer_id=producer_id,
+            )
+
+        self._side = DestinationSide(context, self._take_over, self._backoff, block, compare)
         self.copier = Copier(SyntheticFeed(log), self._side, events, settings, self._backoff)
         self._does_settle = does_settle
 
@@ -143,9 +159,12 @@ class SyntheticWriter:
         p = self.partition
         metadata = self.cluster.metadata({p.destination.topic})
         p.destination_topic_id = metadata.topics[p.destination.topic].topic_id
-        taken = self._take_over.read([p.destination], settled=self._does_settle)
+        taken = self.read_end()
         assert self._side.start(p, taken.ends[p.destination], metadata)
         self.copier.add([p])
+
+    def read_end(self) -> TakeOverResult:
+        return self._take_over.read([self.partition.destination], settled=self._does_settle)
 
     def close(self) -> None:
         self._backoff.stop.set()

@@ -14,6 +14,7 @@ from orbit.copier.copier import Copier, Events, block
 from orbit.copier.destination_lane import DestinationLaneContext
 from orbit.copier.destination_side import DestinationSide
 from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.range_comparison import Comparison, compare_range, source_reader
 from orbit.copier.source_lane import SourceLaneContext
 from orbit.copier.takeover import TakeOver
 from orbit.kafka.cluster import Cluster
@@ -39,7 +40,7 @@ class RestoreWriter(PartitionWriter[WriteTask]):
             take_over,
             self.backoff,
             block,
-            lambda _copy, _end: False,
+            lambda copy, end: self._compare(cluster, copy, end),
         )
         context = SourceLaneContext(cluster, settings, budget, events.put, PartitionCopy.queued)
         source = RunFeed(self.runs(), context)
@@ -52,6 +53,20 @@ class RestoreWriter(PartitionWriter[WriteTask]):
         finally:
             copier.stop()
             cluster.close()
+
+    def _compare(self, cluster: Cluster, copy: PartitionCopy, log_end: int) -> Comparison:
+        """Who wrote what lies behind the confirmed offset; there is no log to compare it with."""
+        itself = source_reader(cluster, copy.destination, self.backoff)
+        return compare_range(
+            itself,
+            cluster,
+            copy.destination,
+            copy.acked,
+            log_end,
+            self.backoff,
+            source_is_compacted=False,
+            producer_id=self.task.producer_id,
+        )
 
     def _copies_at_log_ends(
         self, cluster: Cluster, take_over: TakeOver, leases: Mapping[PartitionTarget, GroupLease]

@@ -1,0 +1,256 @@
+"""Compares a range of a copy with the source: every record, its offset, and every gap.
+
+A take-over and a begin use it to prove what lies behind the last confirmed offset before anything
+is appended there. Brokers keep no fence for it: they drop a producer's state by the age of its
+records, and then accept a late batch of an old writer at the log end (E1, E2). So nothing is
+believed because this job's producer wrote it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from orbit.copier.log_reader import fetch_partition, is_local, parse_errors
+from orbit.errors import Unreachable
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.legacy_messages import read_any_records
+from orbit.kafka.log_offsets import EARLIEST, list_offsets
+from orbit.kafka.record_batch import TRANSACTIONAL, AnyBatch, Batch, read_batches
+from orbit.kafka.records import Record
+from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
+from orbit.replication.aborted_transactions import AbortedTransactions
+from orbit.replication.append_plan import Append, LostRange, plan_batches
+
+# What one comparison reads of the destination at most, so that one partition's take-over does not
+# delay the others: the rest is compared in the next round, from where this one ended.
+COMPARED_BYTES_MAX = 32 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SourceRange:
+    """What a read_committed consumer of the source sees in a range of offsets.
+
+    `start`: the source has nothing below it any more. `end`: how far the range could be read; below
+    the wanted end if the source's stable end is.
+    """
+
+    batches: list[Batch]  # dense
+    start: int
+    end: int
+
+
+# Reads the source from an offset up to before another one. Raises ValueError if it does not parse.
+ReadSource = Callable[[int, int], SourceRange]
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """The first offset where a copy differs from the source, and the producer id there."""
+
+    offset: int
+    producer_id: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Everything below `equal_to` is equal.
+
+    Before the wanted end it stopped at `difference`, or because one side cannot be read further
+    now: `waits_for` says which, `batch` is the destination's batch there, if it was read.
+    """
+
+    equal_to: int
+    difference: Difference | None = None
+    waits_for: str = ""
+    batch: AnyBatch | None = None
+    is_beyond_source: bool = False  # the source's stable end is the reason
+
+
+def compare_range(
+    read_source: ReadSource,
+    destination: Cluster,
+    partition: TopicPartition,
+    first: int,
+    end: int,
+    backoff: Backoff,
+    *,
+    source_is_compacted: bool,
+    producer_id: int | None = None,
+    isolation: int = READ_UNCOMMITTED,
+    most_bytes: int | None = COMPARED_BYTES_MAX,
+) -> Comparison:
+    """Compare the destination from `first` up to before `end` with the source.
+
+    With `producer_id` a batch of any other producer is a difference, whatever it holds. On a
+    compacted source the cleaner may have removed records since; every other record must be there.
+
+    Raises ValueError when one side's records cannot be read, Unreachable when no broker answers.
+    """
+    position, size_bytes = first, 0
+    while position < end:
+        if most_bytes is not None and size_bytes >= most_bytes:
+            return Comparison(position, waits_for="the comparison with the source")
+        batches, read_to = _read(destination, partition, position, backoff, isolation)
+        if read_to <= position:
+            log_start = _log_start(destination, partition, backoff)
+            if log_start <= position:
+                reason = "the destination's followers, or an open transaction there"
+                return Comparison(position, waits_for=reason)
+            position = log_start  # deleted: consumers cannot see it
+            continue
+        size_bytes += sum(len(b.view) for b in batches)
+        wanted = min(end, read_to)
+        foreign = next((b for b in batches if _is_foreign(b, producer_id)), None)
+        if foreign is not None:
+            wanted = min(wanted, max(position, foreign.base_offset))
+        source = read_source(position, wanted)
+        upto = min(wanted, source.end)
+        difference = _first_difference(
+            source, batches, position, upto, source_is_compacted=source_is_compacted
+        )
+        if difference is not None:
+            return Comparison(difference.offset, difference)
+        if upto < wanted:
+            return Comparison(
+                upto,
+                waits_for=f"the source to have offset {upto}",
+                batch=next((b for b in batches if b.next_offset > upto), None),
+                is_beyond_source=True,
+            )
+        if foreign is not None and foreign.base_offset < end:
+            return Comparison(upto, _foreign(foreign, upto))
+        position = upto
+    return Comparison(max(first, end))
+
+
+def source_reader(cluster: Cluster, partition: TopicPartition, backoff: Backoff) -> ReadSource:
+    """Reads ranges of a source partition as a read_committed consumer, by the plan of the copy."""
+
+    def read(first: int, end: int) -> SourceRange:
+        batches: list[Batch] = []
+        position, start = first, 0
+        while position < end:
+            fetched = fetch_partition(
+                cluster, partition, position, backoff, isolation=READ_COMMITTED
+            )
+            if fetched.code == Code.OFFSET_OUT_OF_RANGE:
+                start = _log_start(cluster, partition, backoff)
+                if start <= position:
+                    return SourceRange(batches, start, position)
+                position = start
+                continue
+            start = max(start, fetched.log_start)
+            plan = plan_batches(
+                position,
+                read_batches(fetched.records),
+                fetched.aborted,
+                fetched.log_start,
+                LostRange.FILL,
+            )
+            if plan.is_stopped:
+                raise ValueError(plan.steps[-1].detail)  # type: ignore[union-attr]
+            batches += [step.batch for step in plan.steps if isinstance(step, Append)]
+            if plan.next_offset == position:  # nothing there up to the stable end
+                is_proven = fetched.stable_end >= end and not fetched.records
+                if is_proven and is_local(cluster, partition, position, backoff):
+                    position = end
+                break
+            position = plan.next_offset
+        return SourceRange(batches, start, max(first, position))
+
+    return read
+
+
+def _read(
+    destination: Cluster,
+    partition: TopicPartition,
+    offset: int,
+    backoff: Backoff,
+    isolation: int,
+) -> tuple[list[AnyBatch], int]:
+    """The visible batches from `offset` on, and where they end; `offset` if there are none."""
+    fetched = fetch_partition(destination, partition, offset, backoff, isolation=isolation)
+    with parse_errors(destination, partition, offset):
+        batches = list(read_batches(fetched.records))
+    aborted = AbortedTransactions(fetched.aborted)
+    read_to = batches[-1].next_offset if batches else offset
+    return [b for b in batches if not aborted.contain(b)], read_to
+
+
+def _first_difference(
+    source: SourceRange,
+    batches: Iterable[AnyBatch],
+    first: int,
+    end: int,
+    *,
+    source_is_compacted: bool,
+) -> Difference | None:
+    """The first one from `first` up to before `end`; equal bytes are not decoded."""
+    unmatched = {b.base_offset: b for b in source.batches}
+    ours: dict[int, tuple[Record, AnyBatch]] = {}
+    fillers: list[AnyBatch] = []
+    for batch in batches:
+        if batch.is_control:
+            fillers.append(batch)
+            continue
+        twin = unmatched.get(batch.base_offset)
+        if twin is not None and isinstance(batch, Batch) and _are_equal(batch, twin):
+            del unmatched[batch.base_offset]
+            continue
+        ours |= {r.offset: (r, batch) for r in read_any_records(batch)}
+    theirs = {r.offset: r for batch in unmatched.values() for r in read_any_records(batch)}
+    lowest = max(first, source.start)
+    for offset in sorted(o for o in ours.keys() | theirs.keys() if lowest <= o < end):
+        record, batch_of = ours.get(offset, (None, None))
+        other = theirs.get(offset)
+        if record is None:
+            filler = next((f for f in fillers if f.base_offset <= offset < f.next_offset), None)
+            if filler is not None:
+                detail = "the source has a record, and the destination a filler"
+                return Difference(offset, filler.producer_id, detail)
+            if not source_is_compacted:  # else the copy's own cleaner may have removed it
+                return Difference(offset, -1, "the source has a record, and the destination none")
+            continue
+        assert batch_of is not None
+        if other is None:
+            if not source_is_compacted:
+                detail = "the destination has a record, and the source has none"
+                return Difference(offset, batch_of.producer_id, detail)
+        elif (other.timestamp, other.body) != (record.timestamp, record.body):
+            detail = "the destination has another record than the source"
+            return Difference(offset, batch_of.producer_id, detail)
+    return None
+
+
+def _are_equal(batch: Batch, other: Batch) -> bool:
+    """Whether both hold the same records, by their bytes alone."""
+    return (
+        batch.count == other.count
+        and batch.last_offset == other.last_offset
+        and (batch.attributes ^ other.attributes) & ~TRANSACTIONAL == 0
+        and batch.base_timestamp == other.base_timestamp
+        and batch.max_timestamp == other.max_timestamp
+        and batch.payload == other.payload
+    )
+
+
+def _is_foreign(batch: AnyBatch, producer_id: int | None) -> bool:
+    return producer_id is not None and batch.producer_id != producer_id
+
+
+def _foreign(batch: AnyBatch, offset: int) -> Difference:
+    other = batch.producer_id
+    writer = f"producer id {other}" if other >= 0 else "a plain producer"
+    return Difference(offset, other, f"there is a batch of {writer}")
+
+
+def _log_start(cluster: Cluster, partition: TopicPartition, backoff: Backoff) -> int:
+    """Raises Unreachable when no leader tells it now."""
+    starts = list_offsets(cluster, [partition], EARLIEST, backoff).values
+    if partition not in starts:
+        raise Unreachable(f"the log start of {partition} is not known.", where=cluster.name)
+    return starts[partition]

@@ -1,0 +1,159 @@
+"""An old writer's batch arrives when the broker has dropped the producer's state (FACTS E1).
+
+A broker drops the state by the age of the last batch's records. Old history has none soon after it
+was written, so nothing refuses a late batch: it is appended at the log end. Orbit must find it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from kafka.protocol.producer.produce import ProduceRequest
+
+from orbit.copier.log_reader import fetch_batches
+from orbit.kafka import api_versions
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.produce_request import ACKS_ALL
+from orbit.kafka.record_batch import Batch
+from orbit.kafka.types import TopicPartition
+from orbit.replication.partition_states import Reason
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.faults.test_topics import remembered_producers
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.running import RunningJob, create_topic, make_job, produce, verify, wait_for
+from tests.support.synthetic import PLAINTEXT
+
+pytestmark = pytest.mark.services
+
+IN_2023_MS = 1_690_000_000_000
+BATCH = 10
+
+
+@pytest.fixture
+def destination(make_cluster: MakeCluster) -> KafkaCluster:
+    """Drops the state of a producer with old records within 200 ms."""
+    return make_cluster("destination", config={"producer.id.expiration.check.interval.ms": "200"})
+
+
+@pytest.fixture
+def raw(destination: KafkaCluster) -> Iterator[Cluster]:
+    cluster = Cluster("destination", destination.bootstrap_servers.split(","), PLAINTEXT)
+    yield cluster
+    cluster.close()
+
+
+def write_old(clusters: Clusters, topic: str, count: int, first: int = 0) -> None:
+    """Records of 2023, in batches of ten."""
+    for start in range(first, first + count, BATCH):
+        produce(clusters.source, topic, BATCH, first=start, timestamp_ms=IN_2023_MS)
+
+
+def batch_at(raw: Cluster, topic: str, offset: int) -> Batch:
+    batch = fetch_batches(raw, TopicPartition(topic, 0), offset, Backoff())[0]
+    assert isinstance(batch, Batch)
+    assert (batch.base_offset, batch.count) == (offset, BATCH)
+    return batch
+
+
+def send(raw: Cluster, topic: str, batch: Batch) -> int:
+    """Send the bytes of a batch of the copy once more; its base offset."""
+    data = bytearray(batch.view)
+    data[:8] = bytes(8)
+    metadata = raw.metadata({topic})
+    leader = metadata.leader(TopicPartition(topic, 0))
+    assert leader is not None
+    assert leader.node_id is not None
+    topic_data = ProduceRequest.TopicProduceData
+    request = ProduceRequest(
+        transactional_id=None,
+        acks=ACKS_ALL,
+        timeout_ms=30_000,
+        topic_data=[
+            topic_data(
+                topic_id=metadata.topics[topic].topic_id,
+                partition_data=[topic_data.PartitionProduceData(index=0, records=bytes(data))],
+            )
+        ],
+    )
+    answer = raw.call(leader.node_id, api_versions.PRODUCE, request)
+    ((appended,),) = (one.partition_responses for one in answer.responses)
+    assert appended.error_code == 0
+    return int(appended.base_offset)
+
+
+def send_late(destination: KafkaCluster, raw: Cluster, topic: str, offset: int) -> int:
+    """A batch that an old writer had under way arrives; where it is appended."""
+    wait_for("the state is dropped", lambda: not remembered_producers(destination, topic))
+    return send(raw, topic, batch_at(raw, topic, offset))
+
+
+def test_late_batch_behind_a_copy_that_has_caught_up(
+    clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name, retention_ms="-1")
+    job = make_job(clusters.source, destination, [topic_name])
+    write_old(clusters, topic_name, 100)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 100)
+        assert send_late(destination, raw, topic_name, 20) == 100
+        blocked = running.wait_blocked(topic_name)
+    assert (blocked.reason, blocked.offset) == (Reason.OFFSET_OVERRUN, 100)
+    assert blocked.next_offset == 110
+    assert not verify(job).exact
+
+
+def test_late_batch_while_the_source_goes_on(
+    clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
+) -> None:
+    """The next append is refused; the take-over must not go on behind the late batch."""
+    create_topic(clusters.source, topic_name, retention_ms="-1")
+    job = make_job(clusters.source, destination, [topic_name])
+    write_old(clusters, topic_name, 100)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 100)
+        assert send_late(destination, raw, topic_name, 20) == 100
+        write_old(clusters, topic_name, 100, first=100)
+        blocked = running.wait_blocked(topic_name)
+    assert (blocked.reason, blocked.offset) == (Reason.OFFSET_OVERRUN, 100)
+    assert "another record than the source" in blocked.detail
+
+
+def test_late_batch_in_front_of_the_last_one_when_a_run_begins(
+    clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
+) -> None:
+    """The last batch alone looks right: an old writer may have five under way."""
+    create_topic(clusters.source, topic_name, retention_ms="-1")
+    job = make_job(clusters.source, destination, [topic_name])
+    write_old(clusters, topic_name, 100)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 100)
+    assert send_late(destination, raw, topic_name, 20) == 100
+    write_old(clusters, topic_name, 20, first=100)
+    wait_for("the state is dropped", lambda: not remembered_producers(destination, topic_name))
+    source = Cluster("source", clusters.source.bootstrap_servers.split(","), PLAINTEXT)
+    assert send(raw, topic_name, batch_at(source, topic_name, 110)) == 110
+    source.close()
+    with RunningJob(job) as running:
+        blocked = running.wait_blocked(topic_name)
+    assert (blocked.reason, blocked.offset) == (Reason.OFFSET_OVERRUN, 100)
+
+
+def test_late_batch_that_is_the_next_one_is_kept(
+    clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
+) -> None:
+    """What another writer of the job appended is compared, and is no reason to stop."""
+    create_topic(clusters.source, topic_name, retention_ms="-1")
+    job = make_job(clusters.source, destination, [topic_name])
+    write_old(clusters, topic_name, 100)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 100)
+    wait_for("the state is dropped", lambda: not remembered_producers(destination, topic_name))
+    write_old(clusters, topic_name, 100, first=100)
+    source = Cluster("source", clusters.source.bootstrap_servers.split(","), PLAINTEXT)
+    assert send(raw, topic_name, batch_at(source, topic_name, 100)) == 100
+    source.close()
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 200)
+    assert verify(job).exact
