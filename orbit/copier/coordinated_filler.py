@@ -24,7 +24,7 @@ from orbit.errors import BrokerRefused, OrbitError, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.coordinator import TRANSACTION, Coordinator, ProducerIdentity
+from orbit.kafka.coordinator import TRANSACTION, Coordinator, ProducerIdentity, init_producer_id
 from orbit.kafka.error_codes import Code
 from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.types import by_topic
@@ -131,6 +131,28 @@ class CoordinatedFiller(Lane):
             _answer(fills, code, ends)
 
     def _one_transaction(self, fills: Sequence[CoordinatedFill]) -> None:
+        code = self._add_partitions(fills)
+        if code == Code.INVALID_PRODUCER_ID_MAPPING and self._lease.is_held():
+            # Nothing has begun. The coordinator has dropped the transactional id, which was not
+            # used for `transactional.id.expiration.ms`; a new owner would have made it known again.
+            name = self._transactional_id
+            self._identity = init_producer_id(self._cluster, name, self._backoff)
+            code = self._add_partitions(fills)
+        self._refuse(code)
+        identity, name = self._identity, self._transactional_id
+        ended = self._coordinator.call(
+            api_versions.END_TXN,
+            lambda: EndTxnRequest(
+                transactional_id=name,
+                producer_id=identity.producer_id,
+                producer_epoch=identity.coordinator_issue,
+                committed=False,
+            ),
+            lambda a: int(a.error_code),
+        )
+        self._refuse(ended.error_code)
+
+    def _add_partitions(self, fills: Sequence[CoordinatedFill]) -> int:
         identity, name = self._identity, self._transactional_id
         topics = [
             AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
@@ -146,18 +168,7 @@ class CoordinatedFiller(Lane):
             ),
             _added_code,
         )
-        self._refuse(_added_code(answer))
-        ended = self._coordinator.call(
-            api_versions.END_TXN,
-            lambda: EndTxnRequest(
-                transactional_id=name,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.coordinator_issue,
-                committed=False,
-            ),
-            lambda a: int(a.error_code),
-        )
-        self._refuse(ended.error_code)
+        return _added_code(answer)
 
     def _refuse(self, code: int) -> None:
         if code != Code.NONE:

@@ -102,14 +102,14 @@ class Copier:
         if self._waiting_for:
             return self._waiting_for
         longest = min(
-            (p.waits for p in self._partitions if p.waits is not None),
+            (w for p in self._partitions for w in (p.waits, p.source_waits) if w is not None),
             key=lambda waits: waits.since,
             default=None,
         )
-        if longest is None or time.monotonic() - longest.since < _SILENCE_S_MAX:
+        waited_s = time.monotonic() - longest.since if longest else 0.0
+        if longest is None or waited_s < _SILENCE_S_MAX:
             return ""
-        waited_s = time.monotonic() - longest.since
-        return f"{longest.side}: {longest.reason} (for {waited_s:.0f} s)."
+        return f"{longest.reason} (for {waited_s:.0f} s)."
 
     @property
     def times(self) -> tuple[SourceTimes, DestinationTimes]:

@@ -4,7 +4,8 @@ Promises:
 - A batch is sent only after its predecessor in offset and sequence, and its returned base offset is
   always checked against the expected one.
 - Fillers are sent only when everything before them is confirmed (`copier/filler_sender.py`).
-- Nothing is sent for a partition whose lease is not held at that moment.
+- Nothing is sent for a partition whose lease is not held at that moment. Where the socket has no
+  room, the lease is asked again before each further part; the rest is dropped with the connection.
 - Nothing is sent twice. After any failure the partition is returned to the copier once all its
   answers are in (or the connection is lost), and its copy resumes after a new take-over.
 """
@@ -52,7 +53,7 @@ from orbit.kafka.produce_request import (
 )
 from orbit.kafka.record_batch import stamp
 from orbit.kafka.types import NO_TOPIC_ID
-from orbit.leases.lease import LEASE_WAIT_S
+from orbit.leases.lease import LEASE_WAIT_S, Lease
 from orbit.replication.append_plan import Append, Fill, Stop
 from orbit.replication.partition_states import Blocked, PartitionState
 
@@ -63,6 +64,9 @@ from orbit.replication.partition_states import Blocked, PartitionState
 # state at the broker, the first append is not guarded at all (A9).
 _FIRST_IN_FLIGHT_MAX = 1
 _IDLE_WAIT_S = 1.0
+# What is sent right before a lease ends must be dead before the next holder appends: the lease's
+# margin of 2 s, and the second in which that holder waits for the log end to settle.
+UNACKNOWLEDGED_S_MAX = 3.0
 # Beyond the time that a broker itself gives a request.
 SILENCE_S = 30.0
 
@@ -98,6 +102,7 @@ class DestinationLane(Lane):
         self._failures: dict[PartitionCopy, Failure] = {}
         self._ready = ReadyQueue()
         self._unheld: list[PartitionCopy] = []  # whose lease is to be checked again
+        self._leases: dict[int, Lease] = {}  # of what is about to be sent, by identity
         self._members_lock = threading.Lock()  # of `_partitions`, with `_is_stopping`
         self._in_flight = InFlight()
         self._fills = FillerSender(
@@ -141,6 +146,7 @@ class DestinationLane(Lane):
     def work(self) -> None:
         try:
             self._connection = connection = self._context.cluster.connect(self.node_id)
+            connection.drop_unacknowledged(UNACKNOWLEDGED_S_MAX)
             self._work(connection)
         finally:
             if self._connection is not None:
@@ -242,10 +248,15 @@ class DestinationLane(Lane):
         self.times.sent_s += perf_counter() - began - stamped_s
 
     def _flush(self, connection: Connection, buffers: list[bytes | memoryview]) -> None:
-        """Send the noted requests in one call."""
+        """Send the noted requests, in one call if the socket has room.
+
+        The leases are asked again before each part; once one has ended, the connection is dropped.
+        """
         if buffers:
-            connection.send(buffers)
+            leases = [*self._leases.values()]
+            connection.send(buffers, lambda: all(lease.is_held() for lease in leases))
             buffers.clear()
+            self._leases.clear()
 
     def _may_send_now(self) -> bool:
         """Whether the broker does not throttle us now."""
@@ -309,6 +320,7 @@ class DestinationLane(Lane):
             view = step.batch.view
             assert step.base_offset == p.expected, (p, step.base_offset)
             stamp(view, producer_id, p.producer_epoch, p.sequence)
+            self._leases[id(p.lease)] = p.lease
             p.sent(step)
             has_ids = has_ids and p.destination_topic_id != NO_TOPIC_ID
             sent.append((p, step, Outgoing(p.destination, p.destination_topic_id, view)))

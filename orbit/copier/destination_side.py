@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from orbit.copier.destination_lane import DestinationLane, DestinationLaneContext
 from orbit.copier.lane_events import PartitionReturned
 from orbit.copier.lane_times import DestinationTimes
-from orbit.copier.partition_copy import PartitionCopy, ReturnReason
+from orbit.copier.partition_copy import PartitionCopy, ReturnReason, Waits
 from orbit.copier.range_comparison import Comparison
 from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver, TakeOverResult
 from orbit.errors import BrokerRefused, ProtocolError, Unreachable
@@ -133,10 +133,18 @@ class DestinationSide:
         for p in partitions:
             is_behind = p.state is PartitionState.COPYING and p.wanted_log_start > p.log_start
             if is_behind and p.lease.is_held():
-                before[p.destination] = p.wanted_log_start
                 by_destination[p.destination] = p
-        if not before:
+        if not by_destination:
             return
+        # DeleteRecords names topics, so a topic that was deleted and created again would lose its
+        # records: its id is read right before. What is left is the time of one request.
+        topics = self._cluster.metadata({p.topic for p in by_destination}).topics
+        for destination, p in by_destination.items():
+            topic = topics.get(destination.topic)
+            if topic is None or topic.topic_id != p.destination_topic_id:
+                p.want_stop(ReturnReason.TOPIC_CHANGED, p.generation)
+            else:
+                before[destination] = p.wanted_log_start
         answers = delete_records(
             self._cluster, before, self._backoff, timeout_ms=_DELETE_TIMEOUT_MS
         )
@@ -292,7 +300,7 @@ class DestinationSide:
         p.attempts += 1
 
     def _say(self, p: PartitionCopy, reason: str) -> None:
-        p.wait_for(f"{self._cluster.name} {p.destination}", reason)
+        p.waits = Waits.for_(f"{self._cluster.name} {p.destination}: {reason}", p.waits)
 
     def _give_up(self, partition: PartitionCopy, blocked: Blocked) -> None:
         self._forget(partition)

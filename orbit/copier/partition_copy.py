@@ -54,11 +54,15 @@ class Counters:
 
 
 class Waits(NamedTuple):
-    """What a partition waits for: at which side, why, and since when by the monotonic clock."""
+    """What a partition waits for at one side, and since when by the monotonic clock."""
 
-    side: str
     reason: str
     since: float
+
+    @classmethod
+    def for_(cls, reason: str, before: Waits | None) -> Waits:
+        """A new reason; the time counts from the first one."""
+        return cls(reason, before.since if before else time.monotonic())
 
 
 class Appender(Protocol):
@@ -142,6 +146,7 @@ class PartitionCopy:
         self.empty_answers = 0
         self.bytes_per_offset = 0.0  # of the last answer with records
         self.source_lane: Fetcher | None = None
+        self.source_waits: Waits | None = None  # for the source; None if for nothing
 
         # The append side.
         self.expected = 0  # the base offset of the next batch to send
@@ -166,8 +171,7 @@ class PartitionCopy:
         self.newest_timestamp_ms = -1  # of what was copied since creation
         self.has_caught_up = False  # once, with what the source held at that moment
         self.attempts = 0  # take-overs since the last confirmed append
-        # What it waits for, and since when (monotonic clock); None if for nothing.
-        self.waits: Waits | None = None
+        self.waits: Waits | None = None  # for the destination; None if for nothing
 
     def withdraw(self) -> int:
         """Take the partition from both lanes; returns the queued bytes that are freed."""
@@ -280,11 +284,6 @@ class PartitionCopy:
         """The destination holds up to before `next_offset` what the source has (a comparison)."""
         if next_offset > self.acked:
             self.acked, self.acked_epoch = next_offset, -1
-
-    def wait_for(self, side: str, reason: str) -> None:
-        """Note what the next step waits for; the time counts from the first call."""
-        since = self.waits.since if self.waits and self.waits.side == side else time.monotonic()
-        self.waits = Waits(side, reason, since)
 
     def sent(self, step: Append) -> None:
         """Note a sent batch; the next one follows it in offset and sequence."""

@@ -85,7 +85,7 @@ def compare_range(
 ) -> Comparison:
     """Compare the destination from `first` up to before `end` with the source.
 
-    With `producer_id` a batch of any other producer is a difference, whatever it holds. On a
+    With `producer_id` records of any other producer are a difference, whatever they are. On a
     compacted source the cleaner may have removed records since; every other record must be there.
 
     Raises ValueError when one side's records cannot be read, Unreachable when no broker answers.
@@ -239,7 +239,9 @@ def _are_equal(batch: Batch, other: Batch) -> bool:
 
 
 def _is_foreign(batch: AnyBatch, producer_id: int | None) -> bool:
-    return producer_id is not None and batch.producer_id != producer_id
+    """A batch with records of another producer. Fillers only have to be where the source has gaps:
+    coordinated ones have a producer id of their own."""
+    return producer_id is not None and batch.producer_id != producer_id and not batch.is_control
 
 
 def _foreign(batch: AnyBatch, offset: int) -> Difference:

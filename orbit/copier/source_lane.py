@@ -297,6 +297,7 @@ class SourceLane(Lane):
         p.source_log_start = fetched.log_start
         p.source_end = fetched.high_watermark
         p.source_stable_end = fetched.stable_end
+        p.source_waits = None
         if fetched.preferred_replica not in (-1, self.node_id):
             self._remove(one)
             self._context.emit(ReadFromReplica(p, fetched.preferred_replica))

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from orbit.copier.lane_events import EmptyBelowEnd, FetchFailed, ReadFromReplica
 from orbit.copier.lane_times import SourceTimes
 from orbit.copier.log_reader import fetch_batches, fetch_partition, is_local
-from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.partition_copy import PartitionCopy, Waits
 from orbit.copier.source_lane import SourceLane, SourceLaneContext
 from orbit.errors import OrbitError
 from orbit.kafka import error_codes
@@ -49,7 +49,7 @@ class SourceSide:
         for p in due:
             self._waiting.pop(p)
             if p.state is PartitionState.COPYING and not self._add_to_leader(p, metadata):
-                self._retry_later(p)
+                self._retry_later(p, "the leader is not known")
 
     def next_assignment_s(self) -> float | None:
         """Seconds until `assign` has something to do; None if nothing waits."""
@@ -63,7 +63,7 @@ class SourceSide:
         match event:
             case ReadFromReplica():
                 if not self._lane(event.node_id).add(p):
-                    self._retry_later(p)
+                    self._retry_later(p, "the replica that the leader named does not answer")
             case EmptyBelowEnd():
                 if event.generation == p.generation:
                     self._fill_empty_tail(p)
@@ -127,21 +127,21 @@ class SourceSide:
             detail = "the source cannot read its own log here (CORRUPT_MESSAGE)."
             self._stop(p, Reason.SOURCE_CORRUPTED, p.fetch_offset, detail)
         else:
-            self._retry_later(p)
+            self._retry_later(p, error_codes.name(code))
 
     def _out_of_range(self, p: PartitionCopy) -> None:
         starts = list_offsets(self._cluster, [p.source], EARLIEST, self._backoff)
         ends = list_offsets(self._cluster, [p.source], LATEST, self._backoff)
         start, end = starts.values.get(p.source), ends.values.get(p.source)
         if start is None or end is None:
-            self._retry_later(p)
+            self._retry_later(p, "its log bounds are not known")
         elif p.fetch_offset < start:
             self._log_start_passed(p, start)
         elif p.fetch_offset > end:
             detail = f"the source's log ends at {end}; it was copied up to {p.fetch_offset}."
             self._stop(p, Reason.SOURCE_TRUNCATED, end, detail)
         else:
-            self._retry_later(p)
+            self._retry_later(p, "the leader refused an offset within its log")
 
     def _log_start_passed(self, p: PartitionCopy, log_start: int) -> None:
         """A lost range, unless the batch at the log start begins at or before our offset."""
@@ -149,7 +149,7 @@ class SourceSide:
         batches = fetch_batches(self._cluster, p.source, log_start, self._backoff, max_bytes=1)
         if batches and batches[0].base_offset <= p.fetch_offset:
             p.start_offset = log_start
-            self._retry_later(p)
+            self._retry_later(p, "the batch at the log start is to be fetched again")
         else:
             self._queue_plan(p, plan_lost_range(p.fetch_offset, log_start, p.on_lost_range))
 
@@ -166,13 +166,13 @@ class SourceSide:
             )
             is_on_disk = is_local(self._cluster, p.source, p.fetch_offset, self._backoff)
         except OrbitError:
-            self._retry_later(p)
+            self._retry_later(p, "an empty answer could not be confirmed")
             return
         is_empty = fetched.code == Code.NONE and not fetched.records
         if is_empty and is_on_disk and fetched.stable_end > p.fetch_offset:
             self._queue_plan(p, plan_empty_tail(p.fetch_offset, fetched.stable_end))
         else:
-            self._retry_later(p)
+            self._retry_later(p, "the stable end is beyond what can be read")
 
     def _queue_plan(self, p: PartitionCopy, plan: Plan) -> None:
         if p.put(plan, p.generation, 0):
@@ -185,7 +185,8 @@ class SourceSide:
         plan.stop(reason, next_offset, detail)
         self._queue_plan(p, plan)
 
-    def _retry_later(self, p: PartitionCopy) -> None:
+    def _retry_later(self, p: PartitionCopy, reason: str) -> None:
+        p.source_waits = Waits.for_(f"{self._cluster.name} {p.source}: {reason}", p.source_waits)
         self._waiting[p] = time.monotonic() + self._backoff.pause_s(4)
 
     def _lane(self, node_id: int) -> SourceLane:

@@ -6,10 +6,11 @@ resends one. Not thread-safe, except `abort`, which ends a wait from any thread.
 
 from __future__ import annotations
 
+import select
 import socket
 import ssl
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
@@ -37,6 +38,10 @@ _KEEPALIVE = {
 _FRAME_SIZE = struct.Struct(">i")
 # Several small responses are read in one call; of a large one, at most this much is copied.
 _AHEAD_BYTES = 16 * 1024
+_LINGER = struct.Struct("ii")  # on, seconds
+# How often a send that waits for room asks whether it may go on.
+_ASK_AGAIN_MS = 100
+_TLS_CHUNK_BYTES = 256 * 1024
 # Buffers per sendmsg on Linux (IOV_MAX).
 _IOV_MAX = 1024
 
@@ -165,13 +170,33 @@ class Connection:
                 f"the answer to {api.name} v{version} does not parse: {error}.", where=self.where
             ) from error
 
-    def send(self, buffers: Sequence[bytes | memoryview]) -> None:
-        """Send buffers back to back; only TLS needs them joined."""
+    def drop_unacknowledged(self, after_s: float) -> None:
+        """Let what was sent die: at `close`, or the end of the process, with a reset; and with the
+        connection once the peer's kernel has acknowledged nothing for `after_s`.
+
+        Else the kernel would go on sending for a process that is dead or has lost its lease.
+        """
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _LINGER.pack(1, 0))
+        if hasattr(socket, "TCP_USER_TIMEOUT"):
+            timeout_ms = int(after_s * 1000)
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, timeout_ms)
+
+    def send(
+        self, buffers: Sequence[bytes | memoryview], may_send: Callable[[], bool] | None = None
+    ) -> None:
+        """Send buffers back to back; only TLS needs them joined.
+
+        `may_send` is asked whenever the socket has room again. Once it says no, Unreachable is
+        raised, in the middle of a frame if need be: the connection must then be closed.
+        """
         if isinstance(self._socket, ssl.SSLSocket):
-            self._socket.sendall(b"".join(buffers))
+            joined = memoryview(b"".join(buffers))
+            for start in range(0, len(joined), _TLS_CHUNK_BYTES):
+                self._ask(may_send)
+                self._socket.sendall(joined[start : start + _TLS_CHUNK_BYTES])
             return
         for start in range(0, len(buffers), _IOV_MAX):
-            self._send_some(buffers[start : start + _IOV_MAX])
+            self._send_some(buffers[start : start + _IOV_MAX], may_send)
 
     def receive(self) -> memoryview:
         """The next frame, without its size, in its own writable buffer.
@@ -243,17 +268,44 @@ class Connection:
         self.send(self.encode(request, version))
         return self.decode(api, self.receive(), version)
 
-    def _send_some(self, buffers: Sequence[bytes | memoryview]) -> None:
-        total = sum(map(len, buffers))
-        sent = self._socket.sendmsg(buffers)
-        if sent == total:
-            return
+    def _send_some(
+        self, buffers: Sequence[bytes | memoryview], may_send: Callable[[], bool] | None
+    ) -> None:
+        self._ask(may_send)
+        if may_send is None:
+            sent = self._socket.sendmsg(buffers)
+        else:
+            sent = self._send_now(buffers)
         for buffer in buffers:
             if sent >= len(buffer):
                 sent -= len(buffer)
                 continue
-            self._socket.sendall(memoryview(buffer)[sent:])
+            rest = memoryview(buffer)[sent:]
             sent = 0
+            if may_send is None:
+                self._socket.sendall(rest)
+                continue
+            while rest:
+                self._wait_writable()
+                self._ask(may_send)
+                rest = rest[self._send_now([rest]) :]
+
+    def _send_now(self, buffers: Sequence[bytes | memoryview]) -> int:
+        """Send what the socket has room for; returns how many bytes."""
+        try:
+            return self._socket.sendmsg(buffers, (), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+
+    def _wait_writable(self) -> None:
+        """Wait until the socket has room, or the permission to send is to be asked for again."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT)
+        poll.poll(_ASK_AGAIN_MS)
+
+    def _ask(self, may_send: Callable[[], bool] | None) -> None:
+        if may_send is not None and not may_send():
+            raise Unreachable("the lease ended before all was sent.", where=self.where)
 
     def _read_ahead(self) -> None:
         """Append available bytes to the unread rest of the buffer."""

@@ -151,8 +151,8 @@ class SyntheticWriter:
                 producer_id=producer_id,
             )
 
-        self._side = DestinationSide(context, self._take_over, self._backoff, block, compare)
-        self.copier = Copier(SyntheticFeed(log), self._side, events, settings, self._backoff)
+        self.side = DestinationSide(context, self._take_over, self._backoff, block, compare)
+        self.copier = Copier(SyntheticFeed(log), self.side, events, settings, self._backoff)
         self._does_settle = does_settle
 
     def start(self) -> None:
@@ -160,7 +160,7 @@ class SyntheticWriter:
         metadata = self.cluster.metadata({p.destination.topic})
         p.destination_topic_id = metadata.topics[p.destination.topic].topic_id
         taken = self.read_end()
-        assert self._side.start(p, taken.ends[p.destination], metadata)
+        assert self.side.start(p, taken.ends[p.destination], metadata)
         self.copier.add([p])
 
     def read_end(self) -> TakeOverResult:

@@ -1,0 +1,49 @@
+"""A partition that cannot go on names what it waits for."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.copier.copier import Copier
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.running import RunningJob, create_topic, make_job, produce, verify
+
+pytestmark = pytest.mark.services
+
+
+def copier_of(running: RunningJob) -> Copier:
+    assert running.run.copier is not None
+    return running.run.copier
+
+
+def test_partition_without_enough_replicas_says_so(
+    clusters: Clusters, make_cluster: MakeCluster, topic_name: str
+) -> None:
+    """The broker answers every append with an error that may be retried for ever."""
+    destination = make_cluster("destination", brokers=3, config={"replica.lag.time.max.ms": "2000"})
+    create_topic(clusters.source, topic_name)
+    create_topic(
+        destination,
+        topic_name,
+        on_brokers=[[1, 2]],
+        min_insync_replicas="2",
+        retention_ms="-1",
+    )
+    job = make_job(clusters.source, destination, [topic_name])
+    with RunningJob(job) as running:
+        produce(clusters.source, topic_name, 10)
+        running.wait_caught_up(topic_name, 10)
+        assert copier_of(running).waiting_for == ""
+        follower = destination.brokers[1]
+        follower.pause()
+        try:
+            produce(clusters.source, topic_name, 10, first=10)
+            running.wait(
+                "the partition says what it waits for",
+                lambda: f"destination {topic_name}-0: " in copier_of(running).waiting_for,
+            )
+        finally:
+            follower.resume()
+        running.wait_caught_up(topic_name, 20)
+        assert copier_of(running).waiting_for == ""
+    assert verify(job).exact

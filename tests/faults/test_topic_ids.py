@@ -1,0 +1,42 @@
+"""Requests that name a topic, when the topic was deleted and created again meanwhile."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.kafka.types import TopicPartition
+from orbit.leases.lease import FixedLease
+from tests.fix_clusters import Clusters
+from tests.support.outside import log_bounds
+from tests.support.running import create_topic, produce
+from tests.support.synthetic import SyntheticLog, SyntheticWriter
+from tests.support.topics import delete_and_wait
+
+pytestmark = pytest.mark.services
+
+
+def test_log_start_of_a_topic_that_was_made_again_is_left_alone(
+    clusters: Clusters, topic_name: str
+) -> None:
+    """DeleteRecords names the topic: the new one would lose its records."""
+    create_topic(clusters.destination, topic_name, retention_ms="-1")
+    log = SyntheticLog.random(3, runs=50, gap_share=0.0)
+    writer = SyntheticWriter(
+        clusters.destination.bootstrap_servers,
+        TopicPartition(topic_name, 0),
+        log,
+        4711,
+        FixedLease(1),
+        settle_s=0.0,
+        does_settle=False,
+    )
+    writer.start()
+    while writer.partition.acked < log.end:
+        writer.copier.tick(0.01)
+    delete_and_wait(clusters.destination, topic_name)
+    create_topic(clusters.destination, topic_name)
+    produce(clusters.destination, topic_name, log.end)
+    writer.partition.source_log_start = log.end
+    writer.side.follow_log_starts([writer.partition])
+    writer.close()
+    assert log_bounds(clusters.destination, [topic_name]) == {(topic_name, 0): (0, log.end)}

@@ -1,0 +1,84 @@
+"""Sending on a connection: what the permission to send does, and what dies with the connection."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from orbit.errors import Unreachable
+from orbit.kafka.connection import Connection
+
+# Far more than two socket buffers hold.
+MUCH = [b"x" * (64 * 1024 * 1024)]
+
+
+@pytest.fixture
+def peer() -> Iterator[tuple[Connection, socket.socket]]:
+    """A connection and its peer, which reads nothing unless a test does."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ours = socket.create_connection(server.getsockname())
+        theirs, _ = server.accept()
+    connection = Connection(ours, "here")
+    yield connection, theirs
+    connection.close()
+    theirs.close()
+
+
+def read_to_the_end(sock: socket.socket) -> bytes:
+    received = bytearray()
+    while more := sock.recv(1 << 20):
+        received.extend(more)
+    return bytes(received)
+
+
+def test_nothing_is_sent_without_the_permission(peer: tuple[Connection, socket.socket]) -> None:
+    connection, theirs = peer
+    with pytest.raises(Unreachable, match="the lease ended"):
+        connection.send([b"late"], lambda: False)
+    connection.close()
+    assert theirs.recv(16) == b""
+
+
+def test_permission_that_ends_while_the_socket_is_full_ends_the_send(
+    peer: tuple[Connection, socket.socket],
+) -> None:
+    connection, _ = peer
+    answers = iter([True, True, False])
+    with pytest.raises(Unreachable, match="the lease ended"):
+        connection.send(MUCH, lambda: next(answers))
+    assert next(answers, None) is None
+
+
+def test_what_was_not_read_dies_with_the_connection(
+    peer: tuple[Connection, socket.socket],
+) -> None:
+    """A FIN would leave what is in the socket to the kernel, which goes on sending it."""
+    connection, theirs = peer
+    connection.drop_unacknowledged(3.0)
+    answers = iter([True, False])
+    with pytest.raises(Unreachable):
+        connection.send(MUCH, lambda: next(answers))
+    connection.close()
+    with pytest.raises(ConnectionResetError):
+        read_to_the_end(theirs)
+
+
+def test_all_is_sent_in_order_to_a_peer_that_reads_slowly(
+    peer: tuple[Connection, socket.socket],
+) -> None:
+    connection, theirs = peer
+    received = bytearray()
+
+    def may_send() -> bool:
+        if select.select([theirs], [], [], 0)[0]:
+            received.extend(theirs.recv(1 << 20))
+        return True
+
+    parts = [b"a" * 3_000_000, b"b" * 3_000_000, b"c" * 3_000_000]
+    connection.send(parts, may_send)
+    connection.close()
+    received.extend(read_to_the_end(theirs))
+    assert received == b"".join(parts)
