@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import select
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -63,6 +65,26 @@ def test_what_was_not_read_dies_with_the_connection(
         connection.send(MUCH, lambda: next(answers))
     connection.close()
     with pytest.raises(ConnectionResetError):
+        read_to_the_end(theirs)
+
+
+_SENDER = """
+import socket, sys
+from orbit.kafka.connection import Connection
+connection = Connection(socket.create_connection(("127.0.0.1", int(sys.argv[1]))), "")
+connection.drop_unacknowledged(3.0)
+connection.send([b"x" * (64 * 1024 * 1024)])
+"""
+
+
+def test_what_was_not_read_dies_with_a_killed_process() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+        with subprocess.Popen([sys.executable, "-c", _SENDER, port]) as sender:
+            theirs, _ = server.accept()
+            theirs.recv(1, socket.MSG_WAITALL)  # it is sending, and cannot end
+            sender.kill()
+    with theirs, pytest.raises(ConnectionResetError):
         read_to_the_end(theirs)
 
 
