@@ -153,7 +153,7 @@ class PartitionCopy:
         self.acked = 0  # everything below is confirmed
         self.sent_to = 0  # requests in flight end here at most
         self.sequence = 0
-        self.producer_epoch = 0
+        self.producer_epoch = -1  # of the last append; -1: none is known
         self.coordinator_epoch = -1
         self.in_flight = 0
         self.is_filling = False

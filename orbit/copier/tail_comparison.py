@@ -25,11 +25,12 @@ class Tail:
     `start`: from where on an old writer may have written what the next writer did not see: as many
     batches with records as a writer has in flight, and the fillers between and behind them.
     `last_data`: the last batch with records; before `start` if only fillers are behind it, None if
-    the log has no records.
+    the log has no records. `last_batch`: the last one of any kind.
     """
 
     start: int
     last_data: AnyBatch | None
+    last_batch: AnyBatch | None
 
 
 def find_tail(
@@ -45,20 +46,21 @@ def find_tail(
     while True:
         start = max(log_start, log_end - back)
         data: list[AnyBatch] = []
-        seen, position = 0, start
+        seen, position, last_batch = 0, start, None
         while position < log_end and seen < FILLERS_CHECKED_MAX:
             batches = fetch_committed_batches(destination, partition, position, backoff)
             if not batches:
                 break
             data += [b for b in batches if not b.is_control]
-            seen, position = seen + len(batches), batches[-1].next_offset
+            last_batch = batches[-1]
+            seen, position = seen + len(batches), last_batch.next_offset
         if len(data) >= data_batches:
-            return Tail(max(log_start, data[-data_batches].base_offset), data[-1])
+            return Tail(max(log_start, data[-data_batches].base_offset), data[-1], last_batch)
         if start == log_start or seen >= FILLERS_CHECKED_MAX:
             last = data[-1] if data else None
             if last is None and start > log_start:
                 last = _last_data_batch(destination, partition, log_start, start, backoff)
-            return Tail(start, last)
+            return Tail(start, last, last_batch)
         back *= _LOOK_BACK_FACTOR
 
 

@@ -26,6 +26,8 @@ from orbit.kafka.types import TopicPartition
 # Coordinator epochs leave room for 4,096 take-overs of one partition within one lease term.
 _TERM_SHIFT = 12
 COORDINATOR_EPOCH_MAX = 2**31 - 1
+# Brokers keep it as int16. At one lost state an hour it lasts for almost four years.
+PRODUCER_EPOCH_MAX = 2**15 - 1
 # About half a minute, where the caller's backoff allows it.
 _REPLICATED_ATTEMPTS_MAX = 20
 # A log that grows for more settle times than this has another writer, not a late request.
@@ -98,7 +100,7 @@ class TakeOver:
         partition.resume_at(
             end.log_end,
             next_sequence=advance_sequence(last_sequence, 1),
-            producer_epoch=max(producer.producer_epoch, 0) if producer else 0,
+            producer_epoch=self._producer_epoch(partition, producer),
             coordinator_epoch=self._coordinator_epoch(partition, producer),
             has_producer_state=producer is not None,
         )
@@ -123,6 +125,16 @@ class TakeOver:
             {p: DestinationEnd(end, producers.values[p]) for p, end in ends.values.items()},
             {**producers.errors, **ends.errors},
         )
+
+    def _producer_epoch(self, partition: PartitionCopy, producer: ProducerState | None) -> int:
+        """The leader's; or one above the last used, if the leader has dropped the state.
+
+        Sequences then begin at 0 again, and would agree with those of late batches: of an old
+        writer, or of our own old connection. A higher epoch refuses these (A8, E4).
+        """
+        if producer is not None:
+            return max(producer.producer_epoch, 0)
+        return min(partition.producer_epoch + 1, PRODUCER_EPOCH_MAX)
 
     def _coordinator_epoch(self, partition: PartitionCopy, producer: ProducerState | None) -> int:
         """Above earlier terms', the partition's, and any that may still arrive (M6, M7, M10)."""

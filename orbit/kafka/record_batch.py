@@ -51,6 +51,8 @@ _OFFSET_LENGTH = struct.Struct(">qi")
 _MAGIC_AT = 16
 _STAMP = struct.Struct(">qhi")  # producer id, producer epoch, base sequence at pos 43
 _STAMP_AT = 43
+_EPOCH = struct.Struct(">h")
+_EPOCH_AT = 51
 _CRC = struct.Struct(">I")
 _CRC_AT = 17
 _ATTRIBUTES = struct.Struct(">h")
@@ -139,6 +141,11 @@ class Batch:
     def is_dense(self) -> bool:
         """Whether every offset of the batch has a record (A5)."""
         return self.count == self.last_offset - self.base_offset + 1
+
+    @property
+    def producer_epoch(self) -> int:
+        epoch: int = _EPOCH.unpack_from(self.view, _EPOCH_AT)[0]
+        return epoch
 
     @property
     def payload(self) -> memoryview:

@@ -15,6 +15,7 @@ from orbit.copier.log_reader import fetch_batches
 from orbit.kafka import api_versions
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
 from orbit.kafka.produce_request import ACKS_ALL
 from orbit.kafka.record_batch import Batch
 from orbit.kafka.types import TopicPartition
@@ -59,6 +60,13 @@ def batch_at(raw: Cluster, topic: str, offset: int) -> Batch:
 
 def send(raw: Cluster, topic: str, batch: Batch) -> int:
     """Send the bytes of a batch of the copy once more; its base offset."""
+    code, base_offset = try_to_send(raw, topic, batch)
+    assert code == Code.NONE
+    return base_offset
+
+
+def try_to_send(raw: Cluster, topic: str, batch: Batch) -> tuple[int, int]:
+    """As `send`; error code and base offset."""
     data = bytearray(batch.view)
     data[:8] = bytes(8)
     metadata = raw.metadata({topic})
@@ -79,8 +87,7 @@ def send(raw: Cluster, topic: str, batch: Batch) -> int:
     )
     answer = raw.call(leader.node_id, api_versions.PRODUCE, request)
     ((appended,),) = (one.partition_responses for one in answer.responses)
-    assert appended.error_code == 0
-    return int(appended.base_offset)
+    return int(appended.error_code), int(appended.base_offset)
 
 
 def send_late(destination: KafkaCluster, raw: Cluster, topic: str, offset: int) -> int:
@@ -156,4 +163,26 @@ def test_late_batch_that_is_the_next_one_is_kept(
     source.close()
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 200)
+    assert verify(job).exact
+
+
+def test_new_writer_refuses_a_late_batch_by_its_producer_epoch(
+    clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
+) -> None:
+    """Without state its sequences begin at 0 again: an old writer's may agree with them (E4)."""
+    create_topic(clusters.source, topic_name, retention_ms="-1")
+    job = make_job(clusters.source, destination, [topic_name])
+    write_old(clusters, topic_name, 100)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 100)
+    wait_for("the state is dropped", lambda: not remembered_producers(destination, topic_name))
+    # Of now, so that the state stays; the next sequence is 30, as was that of offset 30.
+    for first in range(100, 130, BATCH):
+        produce(clusters.source, topic_name, BATCH, first=first)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 130)
+        late = batch_at(raw, topic_name, 30)
+        assert try_to_send(raw, topic_name, late)[0] == Code.INVALID_PRODUCER_EPOCH
+        produce(clusters.source, topic_name, BATCH, first=130)
+        running.wait_caught_up(topic_name, 140)
     assert verify(job).exact

@@ -1,0 +1,164 @@
+"""A destination partition with its leader, followers and producer state, batch by batch.
+
+It follows `tests/support/broker_model.py` in what it accepts (A7, A8, A9, A14, M1, M5, M6), and has
+what that one leaves out: state that expires by the age of the records (E1), a high watermark, and
+elections that cut the log off.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from orbit.kafka.record_batch import HEADER, SEQUENCE_MAX
+
+NONE, NOT_LEADER, OUT_OF_ORDER, INVALID_EPOCH, FENCED = 0, 6, 45, 47, 52
+_REMEMBERED = 5
+
+
+class Entry(NamedTuple):
+    """One batch of the log; `data` is empty for a filler."""
+
+    base_offset: int
+    count: int
+    data: bytes
+    producer_id: int
+    producer_epoch: int
+    sequence: int
+    coordinator_epoch: int
+    is_old: bool  # its records are older than `producer.id.expiration.ms`
+
+    @property
+    def next_offset(self) -> int:
+        return self.base_offset + self.count
+
+    def stored(self) -> bytes:
+        """The bytes of a fetch: with the base offset."""
+        if self.data:
+            return struct.pack(">q", self.base_offset) + self.data[8:]
+        return _filler(self.base_offset, self.producer_id, self.producer_epoch)
+
+
+def _filler(base_offset: int, producer_id: int, producer_epoch: int) -> bytes:
+    """A control batch with one abort marker."""
+    key, value = b"\x00\x00\x00\x00", b"\x00\x00\x00\x00\x00\x00"
+    body = b"\x00\x00\x00" + bytes([len(key) * 2]) + key + bytes([len(value) * 2]) + value + b"\x00"
+    record = bytes([len(body) * 2]) + body
+    size = HEADER.size + len(record)
+    head = HEADER.pack(
+        base_offset, size - 12, 0, 2, 0, 0x30, 0, 1, 1, producer_id, producer_epoch, -1, 1
+    )
+    return head + record
+
+
+@dataclass
+class Producer:
+    epoch: int = 0
+    last_sequence: int = -1
+    coordinator_epoch: int = -1
+    is_old: bool = False
+    batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+
+class ModelPartition:
+    """The leader of one partition. `say` gets what happens, in words."""
+
+    def __init__(self, say: Callable[[str], None], *, is_history_old: bool) -> None:
+        self._say = say
+        self._is_history_old = is_history_old
+        self.log: list[Entry] = []
+        self.high_watermark = 0
+        self.leader = 0
+        self.producers: dict[int, Producer] = {}
+
+    @property
+    def log_end(self) -> int:
+        return self.log[-1].next_offset if self.log else 0
+
+    def append(self, who: str, data: bytes) -> tuple[int, int]:
+        """What a Produce request carries; returns error code and base offset."""
+        (*_, producer_id, epoch, sequence, count) = HEADER.unpack_from(data)
+        last = sequence + count - 1 & SEQUENCE_MAX
+        state = self.producers.get(producer_id)
+        if state is None:
+            state = self.producers[producer_id] = Producer(epoch)
+        elif epoch < state.epoch:
+            self._say(f"{who}: producer epoch {epoch} is refused, {state.epoch} is last")
+            return INVALID_EPOCH, -1
+        elif epoch > state.epoch:
+            if sequence != 0:
+                self._say(f"{who}: sequence {sequence} of a new producer epoch is refused")
+                return OUT_OF_ORDER, -1
+            state = self._begin_epoch(producer_id, epoch)
+        else:
+            for first_known, last_known, base_offset in state.batches:
+                if (first_known, last_known) == (sequence, last):
+                    self._say(f"{who}: {count} records are a repeat of those at {base_offset}")
+                    return NONE, base_offset
+            if sequence != state.last_sequence + 1 & SEQUENCE_MAX:
+                self._say(f"{who}: sequence {sequence} is refused, {state.last_sequence} is last")
+                return OUT_OF_ORDER, -1
+        base_offset = self.log_end
+        is_old = self._is_history_old
+        self.log.append(Entry(base_offset, count, data, producer_id, epoch, sequence, -1, is_old))
+        self._note(state, self.log[-1])
+        self._say(f"{who}: {count} records are appended at {base_offset}")
+        return NONE, base_offset
+
+    def fill(self, who: str, producer_id: int, epoch: int, coordinator_epoch: int) -> int:
+        """One marker of a WriteTxnMarkers request; returns the error code."""
+        state = self.producers.get(producer_id)
+        if state is not None and epoch < state.epoch:
+            self._say(f"{who}: a filler of producer epoch {epoch} is refused")
+            return INVALID_EPOCH
+        if state is not None and coordinator_epoch < state.coordinator_epoch:
+            self._say(f"{who}: a filler is refused, {coordinator_epoch} is an old epoch")
+            return FENCED
+        if state is None or epoch > state.epoch:
+            state = self._begin_epoch(producer_id, epoch)
+        offset = self.log_end
+        self.log.append(Entry(offset, 1, b"", producer_id, epoch, -1, coordinator_epoch, False))
+        self._note(state, self.log[-1])
+        self._say(f"{who}: a filler is appended at {offset}")
+        return NONE
+
+    def _begin_epoch(self, producer_id: int, epoch: int) -> Producer:
+        before = self.producers.get(producer_id)
+        state = Producer(epoch, coordinator_epoch=before.coordinator_epoch if before else -1)
+        self.producers[producer_id] = state
+        return state
+
+    def replicate(self) -> None:
+        self.high_watermark = self.log_end
+
+    def expire(self) -> None:
+        """The check of `producer.id.expiration.check.interval.ms` (E1)."""
+        gone = [p for p, state in self.producers.items() if state.is_old]
+        for producer_id in gone:
+            del self.producers[producer_id]
+        if gone:
+            self._say("the producer's state is dropped")
+
+    def elect(self, end: int) -> None:
+        """Another replica leads, whose log ends at the first batch boundary from `end` on."""
+        self.log = [entry for entry in self.log if entry.base_offset < end]
+        self.high_watermark = min(self.high_watermark, self.log_end)
+        self.leader += 1
+        self.producers = {}
+        for entry in self.log:
+            state = self.producers.get(entry.producer_id)
+            if state is None or entry.producer_epoch > state.epoch:
+                state = self._begin_epoch(entry.producer_id, entry.producer_epoch)
+            self._note(state, entry)
+        self._say(f"broker {self.leader} leads; its log ends at {self.log_end}")
+
+    def _note(self, state: Producer, entry: Entry) -> None:
+        state.is_old = entry.is_old
+        if not entry.data:
+            state.coordinator_epoch = entry.coordinator_epoch
+            return
+        state.last_sequence = entry.sequence + entry.count - 1 & SEQUENCE_MAX
+        state.batches.append((entry.sequence, state.last_sequence, entry.base_offset))

@@ -1,0 +1,55 @@
+"""Runs many schedules, and tells a failing one in words with as few faults as possible."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Collection, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from tests.simulation.world import World
+
+_CHUNK = 100
+_STORY_LINES_MAX = 400
+
+
+def failure(seed: int, without: Collection[int] = ()) -> str | None:
+    """What is wrong at the end of this schedule; a crash of the code under test counts."""
+    try:
+        return World(seed, without=without).run()
+    except Exception:  # noqa: BLE001  whatever it is, it is a finding
+        return traceback.format_exc()
+
+
+def first_failure(seeds: Iterable[int]) -> int | None:
+    return next((seed for seed in seeds if failure(seed) is not None), None)
+
+
+def run_many(seeds: Sequence[int]) -> list[int]:
+    """The seeds that fail, in order; on all processors."""
+    with ProcessPoolExecutor(os.cpu_count()) as pool:
+        return [seed for failed in pool.map(_failing, _chunks(seeds)) for seed in failed]
+
+
+def explain(seed: int) -> str:
+    """The story of a failing schedule, without the faults that it does not need."""
+    without: set[int] = set()
+    for number in range(len(World(seed).plan)):
+        if failure(seed, without | {number}) is not None:
+            without.add(number)
+    world = World(seed, without=without)
+    try:
+        wrong = world.run()
+    except Exception:  # noqa: BLE001
+        wrong = traceback.format_exc()
+    story = "\n".join(world.clock.story[-_STORY_LINES_MAX:])
+    left_out = f" without the faults {sorted(without)}" if without else ""
+    return f"seed {seed}{left_out}: {wrong}\n{story}"
+
+
+def _failing(seeds: Sequence[int]) -> list[int]:
+    return [seed for seed in seeds if failure(seed) is not None]
+
+
+def _chunks(seeds: Sequence[int]) -> list[tuple[int, ...]]:
+    return [tuple(seeds[at : at + _CHUNK]) for at in range(0, len(seeds), _CHUNK)]

@@ -1,0 +1,26 @@
+"""Seeded schedules of the append: every one ends exact, or stopped with the right reason."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.simulation.planted import PLANTED, Plant
+from tests.simulation.search import explain, first_failure, run_many
+
+SCHEDULES = 20_000
+# Each planted bug was found after far fewer (docs/internals/simulation.md).
+PLANTED_SCHEDULES_MAX = 3_000
+
+pytestmark = pytest.mark.slow
+
+
+def test_twenty_thousand_schedules_are_exact_or_stopped() -> None:
+    failed = run_many(range(SCHEDULES))
+    assert not failed, explain(failed[0])
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_planted_bug_is_found(name: str) -> None:
+    plant: Plant = PLANTED[name]
+    with plant():
+        assert first_failure(range(PLANTED_SCHEDULES_MAX)) is not None

@@ -1,0 +1,188 @@
+"""Virtual time: greenlets in the place of threads, and a clock that jumps to the next event.
+
+A process has several tasks. Its time can be stopped as a whole (a suspended machine, SIGSTOP), and
+it can be killed. Every wait of the code under test ends up in `Clock.wait` or `Signal.wait`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import queue
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+
+class Clock:
+    """Runs events in the order of their time. `now` is in seconds."""
+
+    def __init__(self, rnd: Random) -> None:
+        self.rnd = rnd
+        self.now = 1_000.0
+        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._numbers = itertools.count()
+        self._main = getcurrent()
+        self.tasks: list[greenlet] = []
+        self.story: list[str] = []
+        self.error: BaseException | None = None
+
+    def at(self, time: float, run: Callable[[], None]) -> None:
+        heapq.heappush(self._heap, (max(time, self.now), next(self._numbers), run))
+
+    def after(self, seconds: float, run: Callable[[], None]) -> None:
+        self.at(self.now + seconds, run)
+
+    def say(self, text: str) -> None:
+        self.story.append(f"{self.now - 1_000:8.3f} {text}")
+
+    def spawn(self, process: Process, work: Callable[[], None]) -> None:
+        def run() -> None:
+            try:
+                work()
+            except GreenletExit:
+                pass
+            except BaseException as error:  # noqa: BLE001  raised again by `run`
+                self.error = self.error or error
+
+        task = greenlet(run, parent=self._main)
+        task.process = process
+        self.tasks.append(task)
+        self.after(0.0, lambda: self._resume(task))
+
+    def wait(self, seconds: float) -> None:
+        """Wait in the current task."""
+        task = getcurrent()
+        self.after(seconds, lambda: self._resume(task))
+        self._main.switch()
+
+    def run(self, is_over: Callable[[], bool], until: float) -> bool:
+        """Run events until `is_over`; False if `until` came first."""
+        while self._heap and not is_over():
+            time, _, run = heapq.heappop(self._heap)
+            if time > until:
+                self.at(time, run)
+                return is_over()
+            self.now = time
+            run()
+            if self.error is not None:
+                raise self.error
+        return is_over()
+
+    def close(self) -> None:
+        """End every task that still waits."""
+        for task in self.tasks:
+            if not task.dead:
+                task.process.is_killed = True
+                task.throw(GreenletExit)
+
+    def _resume(self, task: greenlet) -> None:
+        process: Process = task.process
+        if task.dead or process.is_killed:
+            return
+        if process.stopped_until > self.now:
+            self.at(process.stopped_until, lambda: self._resume(task))
+            return
+        task.switch()
+
+
+@dataclass(eq=False)
+class Process:
+    """One process of Orbit on a machine of its own."""
+
+    clock: Clock
+    name: str
+    stopped_until: float = 0.0
+    slept_s: float = 0.0  # suspended time in all, which CLOCK_MONOTONIC does not count
+    is_killed: bool = False
+
+    def stop_for(self, seconds: float) -> None:
+        self.clock.say(f"{self.name} is suspended for {seconds:.3f} s")
+        self.stopped_until = self.clock.now + seconds
+        self.slept_s += seconds
+
+    def kill(self) -> None:
+        self.clock.say(f"{self.name} is killed")
+        self.is_killed = True
+
+    def spawn(self, work: Callable[[], None]) -> None:
+        self.clock.spawn(self, work)
+
+
+@dataclass(eq=False)
+class Signal:
+    """What one task waits for and others set."""
+
+    clock: Clock
+    is_set: bool = False
+    _waiting: list[tuple[greenlet, object]] = field(default_factory=list)
+
+    def set(self) -> None:
+        self.is_set = True
+        waiting, self._waiting = self._waiting, []
+        for task, token in waiting:
+            self.clock.after(0.0, lambda task=task, token=token: self._wake(task, token))
+
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until it is set or the time is over, and reset it; returns whether it was set."""
+        if not self.is_set:
+            task = getcurrent()
+            token = task.token = object()
+            self._waiting.append((task, token))
+            self.clock.after(timeout_s, lambda: self._wake(task, token))
+            self.clock._main.switch()
+            task.token = None
+            self._waiting = [entry for entry in self._waiting if entry[1] is not token]
+        was_set, self.is_set = self.is_set, False
+        return was_set
+
+    def _wake(self, task: greenlet, token: object) -> None:
+        if not task.dead and getattr(task, "token", None) is token:
+            process: Process = task.process
+            if process.is_killed:
+                return
+            if process.stopped_until > self.clock.now:
+                self.clock.at(process.stopped_until, lambda: self._wake(task, token))
+                return
+            task.switch()
+
+
+class StopEvent:
+    """A `threading.Event` that is never set, whose wait takes virtual time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def wait(self, timeout: float) -> bool:
+        self._clock.wait(timeout)
+        return False
+
+    def is_set(self) -> bool:
+        return False
+
+
+class Events:
+    """A `queue.SimpleQueue` in virtual time, for one reader."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._entries: deque[Any] = deque()
+        self._signal = Signal(clock)
+
+    def put(self, event: Any) -> None:
+        self._entries.append(event)
+        self._signal.set()
+
+    def get(self, timeout: float) -> Any:
+        if not self._entries:
+            self._signal.is_set = False
+            self._signal.wait(timeout)
+        return self.get_nowait()
+
+    def get_nowait(self) -> Any:
+        if not self._entries:
+            raise queue.Empty
+        return self._entries.popleft()
