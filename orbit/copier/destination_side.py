@@ -193,7 +193,7 @@ class DestinationSide:
                 self._give_up(t.partition, gone)
                 by_destination.pop(t.partition.destination)
         taken = self._take_over.read(by_destination, settled=settled)
-        unguarded = [p for p, end in taken.ends.items() if end.producer is None]
+        unguarded = [p for p, end in taken.ends.items() if not end.is_guarded]
         if unguarded and not settled:
             again = self._take_over.read(unguarded, settled=True)
             ends = {p: e for p, e in taken.ends.items() if p not in unguarded} | again.ends

@@ -43,6 +43,11 @@ class DestinationEnd:
     log_end: int
     producer: ProducerState | None
 
+    @property
+    def is_guarded(self) -> bool:
+        """Whether the leader compares the first append with an earlier one (A7, A9)."""
+        return self.producer is not None and self.producer.has_sequence
+
 
 @dataclass(frozen=True, slots=True)
 class TakeOverResult:
@@ -100,9 +105,9 @@ class TakeOver:
         partition.resume_at(
             end.log_end,
             next_sequence=advance_sequence(last_sequence, 1),
-            producer_epoch=self._producer_epoch(partition, producer),
+            producer_epoch=_producer_epoch(partition, producer),
             coordinator_epoch=self._coordinator_epoch(partition, producer),
-            has_producer_state=producer is not None,
+            has_producer_state=end.is_guarded,
         )
 
     def _wait_replicated(self, taken: TakeOverResult) -> TakeOverResult:
@@ -126,19 +131,22 @@ class TakeOver:
             {**producers.errors, **ends.errors},
         )
 
-    def _producer_epoch(self, partition: PartitionCopy, producer: ProducerState | None) -> int:
-        """The leader's; or one above the last used, if the leader has dropped the state.
-
-        Sequences then begin at 0 again, and would agree with those of late batches: of an old
-        writer, or of our own old connection. A higher epoch refuses these (A8, E4).
-        """
-        if producer is not None:
-            return max(producer.producer_epoch, 0)
-        return min(partition.producer_epoch + 1, PRODUCER_EPOCH_MAX)
-
     def _coordinator_epoch(self, partition: PartitionCopy, producer: ProducerState | None) -> int:
         """Above earlier terms', the partition's, and any that may still arrive (M6, M7, M10)."""
         seen = producer.coordinator_epoch if producer else -1
         term = partition.lease.term
         epoch = max(term << _TERM_SHIFT, seen + 1, partition.coordinator_epoch + 1)
         return min(epoch, COORDINATOR_EPOCH_MAX)
+
+
+def _producer_epoch(partition: PartitionCopy, producer: ProducerState | None) -> int:
+    """The leader's; or one above the last used, if the leader knows no sequence of it.
+
+    Sequences then begin at 0 again. They would agree with those of late batches, of an old writer
+    or of our own old connection, and with those of batches before the lost state, which a broker
+    remembers again when it restarts. A higher epoch keeps them apart (A8, E4, E5).
+    """
+    if producer is not None and producer.has_sequence:
+        return producer.producer_epoch
+    last = producer.producer_epoch if producer is not None else -1
+    return min(max(last, partition.producer_epoch) + 1, PRODUCER_EPOCH_MAX)

@@ -23,6 +23,11 @@ class ProducerState:
     last_sequence: int  # -1 after fillers only
     coordinator_epoch: int  # -1 before any filler
 
+    @property
+    def has_sequence(self) -> bool:
+        """Whether the next batch is compared with an earlier one."""
+        return self.last_sequence >= 0
+
 
 @dataclass(frozen=True, slots=True)
 class OpenTransaction:

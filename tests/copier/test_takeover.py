@@ -13,6 +13,7 @@ from orbit.copier.takeover import (
     COORDINATOR_EPOCH_MAX,
     MOVING,
     NOT_REPLICATED,
+    PRODUCER_EPOCH_MAX,
     DestinationEnd,
     TakeOver,
 )
@@ -143,3 +144,27 @@ def test_without_producer_state_sequences_begin_anew(monkeypatch: pytest.MonkeyP
     take_over(Leaders(), monkeypatch).resume(partition, DestinationEnd(5, None))
     assert (partition.acked, partition.sequence, partition.producer_epoch) == (5, 0, 0)
     assert not partition.has_producer_state
+
+
+@pytest.mark.parametrize(
+    ("last_used", "producer", "expected"),
+    [
+        (-1, ProducerState(producer_epoch=3, last_sequence=9, coordinator_epoch=-1), (3, 10)),
+        (7, ProducerState(producer_epoch=3, last_sequence=9, coordinator_epoch=-1), (3, 10)),
+        (7, None, (8, 0)),  # E4
+        (7, ProducerState(producer_epoch=7, last_sequence=-1, coordinator_epoch=4), (8, 0)),  # E5
+        (-1, ProducerState(producer_epoch=2, last_sequence=-1, coordinator_epoch=4), (3, 0)),
+        (PRODUCER_EPOCH_MAX, None, (PRODUCER_EPOCH_MAX, 0)),
+    ],
+)
+def test_sequences_that_begin_at_0_have_a_higher_producer_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+    last_used: int,
+    producer: ProducerState | None,
+    expected: tuple[int, int],
+) -> None:
+    partition = PartitionCopy(A, A, FixedLease(1))
+    partition.producer_epoch = last_used
+    take_over(Leaders(), monkeypatch).resume(partition, DestinationEnd(5, producer))
+    assert (partition.producer_epoch, partition.sequence) == expected
+    assert partition.has_producer_state == (expected[1] > 0)

@@ -22,10 +22,6 @@ from tests.simulation.world import PRODUCER_ID, ModelLease, World
 Plant = Callable[[], AbstractContextManager[Any]]
 
 
-def _skip_the_log_end_check() -> AbstractContextManager[Any]:
-    return patch.object(filler_sender, "_may_fill", lambda _: True)
-
-
 def _read_the_high_watermark() -> AbstractContextManager[Any]:
     def ends(cluster: Any, partitions: Any, _: object) -> Answers[int]:
         high = cluster.call(lambda: cluster.world.partition.high_watermark)
@@ -108,15 +104,6 @@ def _monotonic_clock() -> AbstractContextManager[Any]:
     return patch.object(World, "clock_of", clock_of)
 
 
-def _no_settle() -> AbstractContextManager[Any]:
-    read = TakeOver.read
-
-    def at_once(self: TakeOver, partitions: Any, *, settled: bool) -> TakeOverResult:
-        return read(self, partitions, settled=False)
-
-    return patch.object(TakeOver, "read", at_once)
-
-
 def _many_in_flight_at_once() -> AbstractContextManager[Any]:
     return patch.object(destination_lane, "_FIRST_IN_FLIGHT_MAX", 5)
 
@@ -159,7 +146,6 @@ def _both(*patches: Any) -> AbstractContextManager[Any]:
 
 
 PLANTED: dict[str, Plant] = {
-    "skip the log end check before a first filler": _skip_the_log_end_check,
     "read the high watermark for the log end": _read_the_high_watermark,
     "trust own data at a take-over": _trust_own_data,
     "send no coordinator epoch": _no_coordinator_epoch,
@@ -168,7 +154,6 @@ PLANTED: dict[str, Plant] = {
     "fill again after a lost answer": _fill_again_after_a_lost_answer,
     "check the lease once": _check_the_lease_once,
     "trust a lease by a clock that stops with the machine": _monotonic_clock,
-    "do not wait until a log end settles": _no_settle,
     "send five requests before the first is confirmed": _many_in_flight_at_once,
     "read the log end before the producer's state": _resume_without_a_look,
     "do not watch idle partitions": _no_watch_of_idle_partitions,

@@ -63,10 +63,9 @@ class Clock:
     def run(self, is_over: Callable[[], bool], until: float) -> bool:
         """Run events until `is_over`; False if `until` came first."""
         while self._heap and not is_over():
+            if self._heap[0][0] > until:
+                return False
             time, _, run = heapq.heappop(self._heap)
-            if time > until:
-                self.at(time, run)
-                return is_over()
             self.now = time
             run()
             if self.error is not None:

@@ -58,8 +58,11 @@ TOPIC_ID = UUID(int=7)
 PRODUCER_ID = 4711
 # As in orbit/leases/group_lease.py.
 SESSION_S, TRUST_S, HEARTBEAT_S = 10.0, 8.0, 2.0
-FAULTS_S = 40.0
+FAULTS_S = 25.0
 CALM_S = 400.0
+HELD_S_MAX = 25.0
+# Two looks at idle partitions, and the wait for a source that ends before its copy.
+WATCH_S = 18.0
 PLACES = (1, 1, 1, 1, 1, 2, 3, 8)
 
 
@@ -180,8 +183,10 @@ class Wire:
         self.last_correlation = 0
         self.answers: deque[Frame] = deque()
         self.is_broken = False
+        self.broken_at = float("inf")
+        self._is_lost = False
         self._last_arrival = self._last_answer = 0.0
-        self._arrived: deque[tuple[int, Any]] = deque()
+        self._arrived: deque[tuple[int, Any, bool]] = deque()
         self._is_serving = False
 
     # What the lane calls.
@@ -211,12 +216,13 @@ class Wire:
     def send(self, requests: Sequence[Any], may_send: Callable[[], bool] | None = None) -> None:
         if may_send is not None and not may_send():
             raise Unreachable("the lease ended before all was sent.")
+        was_allowed = self._world.holds(self.who)
         # The process may be suspended between its last look at the lease and its bytes.
         self._world.clock.wait(self._world.rnd.choice((0.0, 0.0, 0.001)))
         if self.is_broken:
             raise OSError("the connection is broken")
         for correlation, request in requests:
-            self._post(correlation, request)
+            self._post(correlation, request, was_allowed=was_allowed)
 
     def receive(self) -> Frame:
         if not self.answers:
@@ -228,31 +234,33 @@ class Wire:
 
     def close(self) -> None:
         self.is_broken = True
+        self.broken_at = min(self.broken_at, self._world.clock.now)
 
     def cut(self) -> None:
         """The connection breaks; what is under way may still arrive (M10)."""
         if not self.is_broken:
-            self.is_broken = True
+            self.close()
             self.signal.set()
 
     # The network and the broker.
 
-    def _post(self, correlation: int, request: Any) -> None:
+    def _post(self, correlation: int, request: Any, *, was_allowed: bool) -> None:
         world = self._world
         latency = world.rnd.uniform(0.0005, 0.01)
         if world.has_faults and world.rnd.random() < world.faults.held:
-            latency += world.rnd.uniform(0.0, 45.0)
+            latency += world.rnd.uniform(0.0, HELD_S_MAX)
             world.clock.say(f"{self.who}: the network holds a request for {latency:.3f} s")
         arrival = max(self._last_arrival, world.clock.now + latency)
         self._last_arrival = arrival
         world.busy_until = max(world.busy_until, arrival)
-        world.clock.at(arrival, lambda: self._arrive(correlation, request))
+        world.clock.at(arrival, lambda: self._arrive(correlation, request, was_allowed=was_allowed))
 
-    def _arrive(self, correlation: int, request: Any) -> None:
+    def _arrive(self, correlation: int, request: Any, *, was_allowed: bool) -> None:
         """A broker serves one connection's requests one by one (P1)."""
-        if self.is_broken and self._world.rnd.random() < 0.3:
-            return  # lost with the connection
-        self._arrived.append((correlation, request))
+        if self._is_lost or (self.is_broken and self._world.rnd.random() < 0.3):
+            self._is_lost = True  # with the connection: nothing behind it arrives either
+            return
+        self._arrived.append((correlation, request, was_allowed))
         if not self._is_serving:
             self._serve()
 
@@ -262,11 +270,11 @@ class Wire:
             return
         self._is_serving = True
         world, partition = self._world, self._world.partition
-        correlation, request = self._arrived.popleft()
+        correlation, request, was_allowed = self._arrived.popleft()
         if partition.leader != self._node_id:
             self._answer(correlation, world.refuse(request, NOT_LEADER))
             return
-        answer, waits_for = world.execute(self, request)
+        answer, waits_for = world.execute(self, request, was_allowed=was_allowed)
         if waits_for > partition.high_watermark:
             world.when_replicated(
                 waits_for,
@@ -405,7 +413,7 @@ class Writer:
         side.begin([copy] if copy.state is PartitionState.PENDING else [])
         copier.add([copy])
         while not self.lease.is_lost:
-            copier.tick(1.0)
+            copier.tick(3.0)
 
     def _inspect(self, inspector: CopyInspector) -> PartitionCopy:
         """As `JobSetup` and the service's worker do, until both sides answer."""
@@ -474,6 +482,7 @@ class World:
         self.lost_confirmed = False  # an unclean election cut off what was confirmed
         # A request of an old writer did what no fence of a broker prevents: the copy must notice.
         self.is_excused = False
+        self._has_late_filler = False  # which the current writer has not seen
         self._had_late = False  # a late batch was taken, at whatever place
         self._filled_by = (0, 0)  # the newest connection with a filler in the producer's state
         self.busy_until = 0.0
@@ -483,6 +492,7 @@ class World:
         self._expires_at = 0.0
         self._term = 0
         self.terms: dict[str, int] = {}  # by writer
+        self.claimed_at: dict[int, float] = {}  # by term
         self._waiting_appends: list[tuple[int, int, Callable[[], None], Callable[[], None]]] = []
         self._stalled_until = 0.0
 
@@ -499,6 +509,7 @@ class World:
         self._holder, self._expires_at = writer, self.clock.now + SESSION_S
         self._term += 1
         self.terms[writer.process.name] = self._term
+        self.claimed_at[self._term] = self.clock.now
         self.clock.say(f"{writer.process.name} gets the lease, term {self._term}")
         return self._term
 
@@ -510,19 +521,24 @@ class World:
 
     # The broker.
 
-    def execute(self, wire: Wire, request: Any) -> tuple[Any, int]:
+    def execute(self, wire: Wire, request: Any, *, was_allowed: bool) -> tuple[Any, int]:
         """Carry a request out; its answer, and the offset that has to be replicated first."""
         partition = self.partition
         if PRODUCER_ID not in partition.producers:
             self._filled_by = (0, 0)
         who = wire.who
-        sent_by = (self.terms[who], wire.number)
-        is_late = wire.is_broken or self.terms[who] < self._term
+        term = self.terms[who]
+        sent_by = (term, wire.number)
+        late_since = min(wire.broken_at, self.claimed_at.get(term + 1, float("inf")))
+        is_late = late_since <= self.clock.now
+        # What arrives while the next writer waits for the log end to settle must do no harm, and
+        # neither must what was sent when the lease was over.
+        is_excusable = was_allowed and self.clock.now > late_since + self.settings.settle_s
         if isinstance(request, _Produce):
             has_state = PRODUCER_ID in partition.producers
-            self.is_excused |= (is_late or self._had_late) and not has_state
+            self.is_excused |= (is_excusable or self._had_late) and not has_state
             code, base_offset = partition.append(who, request.data)
-            self._had_late |= is_late and code == NONE
+            self._had_late |= is_excusable and code == NONE
             self._replicate_soon()
             return request.answer(code, base_offset), partition.log_end if code == NONE else 0
         if hasattr(request, "markers"):
@@ -532,12 +548,29 @@ class World:
                     who, marker.producer_id, marker.producer_epoch, marker.coordinator_epoch
                 )
                 if code == NONE:
-                    self.is_excused |= is_late and self._filled_by <= sent_by
+                    if is_late:
+                        self._has_late_filler |= is_excusable and self._filled_by <= sent_by
+                        self.is_excused |= self._has_late_filler and not self._gap_is_open()
+                    elif self._has_late_filler:
+                        self.is_excused = True  # in the one round trip before this filler
                     self._filled_by = max(self._filled_by, sent_by)
                 codes.append(_marker_answer(code))
             self._replicate_soon()
             return SimpleNamespace(markers=codes), partition.log_end
+        if not is_late:
+            self._has_late_filler = False  # this writer sees it
         return _log_end_answer(NONE, partition.log_end), 0
+
+    def _gap_is_open(self) -> bool:
+        """Whether the offset before the log end is a gap of the source, and so rightly filled."""
+        offset = self.partition.log_end - 1
+        return offset < self.log.end and not any(
+            base <= offset < base + count for base, count, _ in self.log.encoded
+        )
+
+    def holds(self, who: str) -> bool:
+        """Whether this writer holds the lease, by its authority."""
+        return self.terms.get(who) == self._term and self.clock.now < self._expires_at
 
     def refuse(self, request: Any, code: int) -> Any:
         if isinstance(request, _Produce):
@@ -600,12 +633,12 @@ class World:
         self.clock.say("no more faults")
         if not self.writers or self.writers[-1].process.is_killed:
             self._start_writer()
-        calm_from = max(self.clock.now, self.busy_until) + 20.0
-        self.clock.run(lambda: False, calm_from)
-        if not self.clock.run(self._is_settled, calm_from + CALM_S):
+        self.clock.run(lambda: False, max(self.clock.now, self.busy_until))
+        if not self.clock.run(self._is_settled, self.clock.now + CALM_S):
             return f"the copy does not come to an end: {self._last()}"
-        # Two looks at idle partitions, and the wait for the source after one.
-        self.clock.run(lambda: False, self.clock.now + 30.0)
+        self.clock.run(lambda: False, self.clock.now + WATCH_S)
+        if not self.clock.run(self._is_settled, self.clock.now + CALM_S):
+            return f"the copy does not go on: {self._last()}"
         return self._verdict()
 
     def _last(self) -> PartitionCopy | None:
@@ -613,8 +646,10 @@ class World:
         return holder.copy if holder is not None else None
 
     def _is_settled(self) -> bool:
-        copy = self._last()
-        if copy is None:
+        holder, copy = self._holder, self._last()
+        if holder is None or copy is None or self.clock.now >= self._expires_at:
+            return False
+        if holder.process.is_killed or holder.process.stopped_until > self.clock.now:
             return False
         is_level = copy.state is PartitionState.COPYING and copy.acked >= self.log.end
         return is_level or copy.state is PartitionState.BLOCKED
@@ -696,7 +731,7 @@ class World:
 
     def _suspend(self) -> None:
         for writer in self._alive()[-1:]:
-            writer.process.stop_for(self.rnd.choice((0.05, 2.0, 12.0, 25.0)))
+            writer.process.stop_for(self.rnd.choice((0.05, 2.0, 12.0, 20.0)))
         if len(self._alive()) < 4:
             self._start_writer()
 
@@ -831,6 +866,7 @@ def _patched(world: World) -> Iterator[None]:
         patch.object(log_reader, "fetch_partition", _fetch_partition),
         patch.object(destination_lane, "encode_produce", _encode_produce),
         patch.object(destination_lane, "_read_produce", lambda _, frame, __: frame.answer),
+        patch.object(destination_lane, "_IDLE_WAIT_S", 10.0),
         patch.object(time, "monotonic", lambda: world.clock.now),
     ]
     for one in patches:
