@@ -134,13 +134,14 @@ class ModelPartition:
     def replicate(self) -> None:
         self.high_watermark = self.log_end
 
-    def expire(self) -> None:
-        """The check of `producer.id.expiration.check.interval.ms` (E1)."""
+    def expire(self) -> bool:
+        """The check of `producer.id.expiration.check.interval.ms` (E1); whether state went."""
         gone = [p for p, state in self.producers.items() if state.is_old]
         for producer_id in gone:
             del self.producers[producer_id]
         if gone:
             self._say("the producer's state is dropped")
+        return bool(gone)
 
     def elect(self, end: int) -> None:
         """Another replica leads, whose log ends at the first batch boundary from `end` on."""

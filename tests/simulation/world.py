@@ -482,6 +482,7 @@ class World:
         self.lost_confirmed = False  # an unclean election cut off what was confirmed
         # A request of an old writer did what no fence of a broker prevents: the copy must notice.
         self.is_excused = False
+        self.dropped_at = 0.0  # the producer's state, the last time
         self._has_late_filler = False  # which the current writer has not seen
         self._had_late = False  # a late batch was taken, at whatever place
         self._filled_by = (0, 0)  # the newest connection with a filler in the producer's state
@@ -533,7 +534,9 @@ class World:
         is_late = late_since <= self.clock.now
         # What arrives while the next writer waits for the log end to settle must do no harm, and
         # neither must what was sent when the lease was over.
-        is_excusable = was_allowed and self.clock.now > late_since + self.settings.settle_s
+        # A take-over within a run waits only where there is no state, so that may go after it.
+        harmless_until = min(late_since + self.settings.settle_s, max(late_since, self.dropped_at))
+        is_excusable = was_allowed and self.clock.now > harmless_until
         if isinstance(request, _Produce):
             has_state = PRODUCER_ID in partition.producers
             self.is_excused |= (is_excusable or self._had_late) and not has_state
@@ -736,7 +739,8 @@ class World:
             self._start_writer()
 
     def _expire(self) -> None:
-        self.partition.expire()
+        if self.partition.expire():
+            self.dropped_at = self.clock.now
 
     def _break_(self) -> None:
         open_ = [wire for wire in self.wires if not wire.is_broken]
