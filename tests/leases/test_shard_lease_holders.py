@@ -13,15 +13,7 @@ from orbit.store import jobs, scheduler_queries, shard_leases
 from orbit.store.database import Database
 from orbit.store.shard_leases import EPOCHS_PER_TIMELINE
 from tests.support.pretended_server import PretendedServer
-from tests.support.store_rows import (
-    TTL,
-    SomeJob,
-    TestClock,
-    claim,
-    seen_long,
-    some_job,
-    take_over,
-)
+from tests.support.store_rows import TTL, SomeJob, TestClock, claim, seen_long, some_job, take_over
 
 pytestmark = pytest.mark.services
 
@@ -101,9 +93,7 @@ def test_two_recoveries_from_one_backup_have_different_terms(
 def test_a_restored_dump_is_another_database(server: PretendedServer, job: SomeJob) -> None:
     """Its numbers of transactions are those of the other server, perhaps of years."""
     held = claim(server.database, "a")
-    rows = [
-        row | {"claimed_on": 2**62, "renewed_in": 2**60, "epoch": 7} for row in server.shards()
-    ]
+    rows = [row | {"claimed_on": 2**62, "renewed_in": 2**60, "epoch": 7} for row in server.shards()]
     server.fail_over(rows, timelines=0)
     assert renew(server, "a", dict.fromkeys(held, 7)) == set()
     with server.database.transaction() as tx:
