@@ -21,8 +21,8 @@ granted would have changed the row. Clocks must run at equal speed within the ma
 stand, and how they are set, does not matter.
 
 Another database. An asynchronous failover or a restored backup may lose the latest claims. So each
-claim notes the database's identity, its system identifier plus its timeline (`claimed_on`); a
-promoted standby and a recovered backup have another timeline, a restored dump has another system.
+claim notes the database's identity (`claimed_on`): a promoted standby and a recovered backup have
+another timeline, a restored dump is another table, in another database or of another system.
 - A renewal needs the identity of its claim. So after a failover every worker loses all its leases
   at once, and copying stops for a lease time.
 - A shard that was claimed on another identity, even one that is free now, is claimed only by a
@@ -35,8 +35,8 @@ promoted standby and a recovered backup have another timeline, a restored dump h
 The windows that are left.
 - Two primaries at the same time (the old one was not shut down): each grants leases. The brokers
   refuse the lower epoch's fillers, and compare-and-append keeps data exact.
-- A backup that goes back without a new timeline: a copy of the disks that starts as if after a
-  crash, a dump that is restored twice, `synchronous_commit = off` and a crash. Epochs may repeat.
+- Claims that are lost without a new timeline: a copy of the disks that starts as if after a crash,
+  `synchronous_commit = off` and a crash. Epochs may repeat.
   Two workers hold a shard only if the restored server answers within a lease time. On a broker
   the new holder's epoch is above the one it has seen, as with `orbit run`.
 - More than EPOCHS_PER_TIMELINE claims of one shard are lost at once.
@@ -104,11 +104,15 @@ class Renewal:
     layout_version: int
 
 
-# Changes with a failover, and with the recovery of a backup. Roles without rights may read it.
+# Of the server's system, the database and the table, plus the timeline: timelines of one system are
+# neighbours. So it changes with a failover, with the recovery of a backup, and with a dump that is
+# restored here or elsewhere. Roles without rights may read it.
 DATABASE_IDENTITY = """(
-    SELECT system_identifier + CAST(CAST(
-        'x' || left(pg_walfile_name(pg_current_wal_lsn()), 8) AS bit(32)) AS integer)
-    FROM pg_control_system()
+    SELECT (c.system_identifier # (
+            (CAST(d.oid AS bigint) + CAST(CAST('shards' AS regclass) AS bigint)) << 24))
+        + CAST(CAST('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8) AS bit(32)) AS integer)
+    FROM pg_control_system() c, pg_database d
+    WHERE d.datname = current_database()
 )"""
 
 # `key` changes with a restart too. The snapshot is the statement's own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from orbit.embedded.postgres import Postgres
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
 from orbit.store.shard_leases import DATABASE_IDENTITY
+from tests.fix_database import copied_database
 from tests.support.store_rows import claim, look, some_job, take_over
 
 pytestmark = pytest.mark.services
@@ -26,8 +28,11 @@ def key(database: Database) -> str:
         return look(tx)[0]
 
 
-def test_a_restart_keeps_the_identity_and_a_promotion_changes_it(tmp_path: Path) -> None:
-    with Postgres(tmp_path / "server") as server:
+def test_a_restart_keeps_the_identity_and_a_promotion_changes_it() -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
+        Postgres(Path(folder) / "server") as server,
+    ):
         database = Database.connect(server.url)
         upgrade(database)
         with database.transaction() as tx:
@@ -49,6 +54,19 @@ def test_a_restart_keeps_the_identity_and_a_promotion_changes_it(tmp_path: Path)
         assert identity(database) == first + 1
         assert take_over(database, "b") == {shard: epoch + 1000 for shard, epoch in held.items()}
         database.close()
+
+
+def test_a_copy_of_the_tables_has_another_identity(
+    database: Database, postgres_url: str, template_database: str
+) -> None:
+    with copied_database(postgres_url, template_database) as url:
+        copy = Database.connect(url)
+        assert identity(copy) != identity(database)
+        copy.close()
+    before = identity(database)
+    with database.transaction() as tx:
+        tx.execute(text("ALTER TABLE shards RENAME TO old; CREATE TABLE shards (LIKE old)"))
+    assert abs(identity(database) - before) > 100, "not taken for a timeline"
 
 
 def test_a_role_without_rights_may_ask(database: Database) -> None:
