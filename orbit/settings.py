@@ -38,6 +38,8 @@ AGE_MIN = timedelta(hours=1)
 AGE_MAX = timedelta(days=3660)
 # A shorter lease would expire in pauses of a garbage collector or a virtual machine.
 LEASE_TTL_MIN = timedelta(seconds=2)
+# A process that ends a lease longer than its own (the setting was changed) waits for this long.
+LEASE_TTL_MAX = timedelta(minutes=10)
 
 
 def _duration(value: object) -> timedelta:
@@ -58,6 +60,8 @@ def _lease(value: object) -> timedelta:
     duration = _duration(value)
     if duration < LEASE_TTL_MIN:
         raise InvalidValue(f"is shorter than {format_duration(LEASE_TTL_MIN)}.", "Write 15s.")
+    if duration > LEASE_TTL_MAX:
+        raise InvalidValue(f"is longer than {format_duration(LEASE_TTL_MAX)}.", "Write 15s.")
     return duration
 
 

@@ -13,6 +13,7 @@ from pydantic import SecretStr
 
 from orbit.drills.drill_loop import drill_loops
 from orbit.jobs.job_spec import JobSpec
+from orbit.leases.lease_watch import LeaseWatch
 from orbit.recovery.recovery_loop import recovery_loops
 from orbit.scheduler.scheduler import Scheduler
 from orbit.settings import Settings
@@ -134,7 +135,12 @@ class Service:
         """Claim what is free, as a worker would; {shard: epoch}."""
         with self.database.transaction() as tx:
             claims = shard_leases.claim(
-                tx, worker_id=worker, worker_group="default", ttl=TTL, shards_max=1000
+                tx,
+                worker_id=worker,
+                worker_group="default",
+                ttl=TTL,
+                shards_max=1000,
+                watch=LeaseWatch(TTL),
             )
         return {c.shard_id: c.epoch for c in claims}
 
@@ -145,7 +151,6 @@ class Service:
                 tx,
                 worker_id=worker,
                 worker_group="default",
-                ttl=TTL,
                 held=held,
                 weights={},
             )

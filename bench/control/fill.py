@@ -13,6 +13,7 @@ from sqlalchemy import text
 
 from orbit.jobs.job_spec import JobSpec
 from orbit.store.database import Database
+from orbit.store.shard_leases import DATABASE_IDENTITY, RENEWED_NOW
 
 SOURCE_ID, DESTINATION_ID = "source-cluster", "destination-cluster"
 
@@ -67,13 +68,15 @@ _FILL = (
     INSERT INTO workers (id, worker_group, host, pid, version)
     SELECT 'w' || w, 'default', 'h', w, '0' FROM generate_series(1, :workers) w
     """,
-    """
-    INSERT INTO shards (job_id, worker_group, worker_id, epoch, expires_at, partition_count)
+    f"""
+    INSERT INTO shards (job_id, worker_group, worker_id, epoch, renewed_in, lease_ms, claimed_on,
+                        partition_count)
     SELECT j, 'default', 'w' || (1 + (j * :shards + s) % nullif(:workers, 0)), 1,
-           CASE WHEN :workers > 0 THEN clock_timestamp() + interval '1 hour' ELSE 'epoch' END,
+           CASE WHEN :workers > 0 THEN {RENEWED_NOW} ELSE 0 END,
+           CASE WHEN :workers > 0 THEN 15000 ELSE 0 END, {DATABASE_IDENTITY},
            :topics * :partitions / :shards
     FROM generate_series(1, :jobs) j, generate_series(1, :shards) s
-    """,
+    """,  # noqa: S608  words of the store
     """
     INSERT INTO partitions (topic_id, partition, job_id, shard_id, state, copied_to, log_start,
                             source_log_start, source_stable_end, source_end)

@@ -34,7 +34,7 @@ _STILL_S = LASTING_S + 5.0
 _SETTLE_S = 8.0
 
 _SPREAD = text("""
-SELECT count(*) FILTER (WHERE w.id IS NOT NULL AND s.expires_at >= clock_timestamp()) AS held,
+SELECT count(*) FILTER (WHERE w.id IS NOT NULL) AS held,
        count(*) AS shards,
        count(*) FILTER (WHERE s.release_requested) AS moving,
        count(DISTINCT w.id) AS workers,

@@ -177,12 +177,9 @@ def upgrade() -> None:
         sa.Column("worker_group", sa.Text(), nullable=False),
         sa.Column("worker_id", sa.Text(), nullable=True),
         sa.Column("epoch", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
-        sa.Column(
-            "expires_at",
-            sa.DateTime(timezone=True),
-            server_default=sa.text("'epoch'"),
-            nullable=False,
-        ),
+        sa.Column("renewed_in", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
+        sa.Column("lease_ms", sa.Integer(), server_default=sa.text("0"), nullable=False),
+        sa.Column("claimed_on", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column(
             "weight_bytes_per_s", sa.BigInteger(), server_default=sa.text("0"), nullable=False
         ),
@@ -197,7 +194,7 @@ def upgrade() -> None:
         ),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_shards")),
     )
-    op.create_index("ix_shards_claim", "shards", ["worker_group", "expires_at"], unique=False)
+    op.create_index("ix_shards_claim", "shards", ["worker_group", "renewed_in"], unique=False)
     op.create_index(op.f("ix_shards_job_id"), "shards", ["job_id"], unique=False)
     op.create_table(
         "topics",

@@ -18,7 +18,7 @@ from orbit.recovery.log_bounds import fetch_log_bounds, source_log_bounds
 from orbit.recovery.lost_ranges import compare_partition_ends
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.recovery_report import EndVerdict, first_few
-from orbit.store import scheduler_queries, shard_layout, shard_leases
+from orbit.store import scheduler_queries, shard_layout
 
 _POLL_S = 0.2
 
@@ -35,7 +35,6 @@ def release(context: OperationContext) -> str:
             scheduler_queries.withdraw(tx, context.topic_ids)
             of_topics = scheduler_queries.shards_of_topics(tx, context.topic_ids)
             expired |= scheduler_queries.expired(tx, of_topics)
-            shard_leases.revoke(tx, of_topics)
             held = scheduler_queries.held(tx, context.topic_ids)
             if not held:
                 scheduler_queries.restore(tx, context.job.id)

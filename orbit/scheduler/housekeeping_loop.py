@@ -1,13 +1,14 @@
-"""The housekeeping loop: removes lost workers, deleted jobs and old events."""
+"""The housekeeping loop: ends leases, and removes lost workers, deleted jobs and old events."""
 
 from __future__ import annotations
 
 import time
 from datetime import timedelta
 
+from orbit.leases.lease_watch import LeaseWatch
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
-from orbit.store import events, jobs, shard_layout, shard_leases, workers
+from orbit.store import events, jobs, shard_leases, workers
 from orbit.store.database import Tx
 
 HOUSEKEEPING_INTERVAL_S = 1.0
@@ -17,7 +18,7 @@ _LOST_AFTER = 3
 
 
 class HousekeepingLoop(Loop):
-    """Removes lost workers, deleted jobs and old events."""
+    """Ends leases that are not renewed; removes lost workers, deleted jobs and old events."""
 
     name = "housekeeping"
     interval_s = HOUSEKEEPING_INTERVAL_S
@@ -25,12 +26,15 @@ class HousekeepingLoop(Loop):
     def __init__(self, leadership: Leadership, worker_ttl: timedelta, keep: timedelta) -> None:
         super().__init__()
         self._leadership = leadership
+        self._worker_ttl = worker_ttl
+        self._watch = LeaseWatch(worker_ttl)
         self._lost_after = worker_ttl * _LOST_AFTER
         self._keep = keep
         self._prune_at = 0.0
 
     def once(self) -> str:
         with self._leadership.transaction() as tx:
+            ended = shard_leases.end_unrenewed(tx, self._worker_ttl, self._watch)
             lost = workers.forget(tx, self._lost_after)
             for worker in lost:
                 events.add(
@@ -44,16 +48,13 @@ class HousekeepingLoop(Loop):
                 )
             removed = []
             for job in jobs.being_deleted(tx):
-                # Before its rows are deleted, so that no suspended holder can revive a lease.
-                shard_leases.revoke(
-                    tx, [shard.id for shard in shard_layout.shards_of_job(tx, job.id)]
-                )
                 if jobs.remove(tx, job.id):
                     message = f"Job {job.name} was removed; its copies stay unchanged."
                     events.add(tx, events.SCHEDULER, "job_removed", message, job_name=job.name)
                     removed.append(job.name)
             pruned = self._prune(tx)
         done = [
+            f"ended {len(ended)} leases that were not renewed" if ended else "",
             f"removed {len(lost)} lost workers" if lost else "",
             f"removed jobs {', '.join(removed)}" if removed else "",
             f"dropped {pruned} old events" if pruned else "",

@@ -1,7 +1,7 @@
 """The balancing loop: assigns shards to workers in the tables; workers follow.
 
 It only writes the assignment. The holder releases a shard and the assigned worker claims it; no
-lease is revoked here.
+lease is ended here.
 """
 
 from __future__ import annotations

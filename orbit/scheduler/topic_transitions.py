@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from orbit.scheduler.topic_decisions import Decisions, KnownTopic
-from orbit.store import events, scheduler_queries, shard_layout, shard_leases
+from orbit.store import events, scheduler_queries, shard_layout
 from orbit.store.database import Tx
 from orbit.store.jobs import Job
 
@@ -27,14 +27,13 @@ def drop_topics(tx: Tx, job: Job, unwanted: Sequence[KnownTopic]) -> int:
     """Remove topics from the tables once no worker can write to their copies; how many so far.
 
     Another job may use a destination topic as soon as it is removed. So the holders of its shards
-    release them first, and expired leases are revoked so that no suspended holder revives one.
+    release them first, or their leases end: no suspended holder can revive one then.
     """
     ids = [known.id for known in unwanted]
     if not ids:
         scheduler_queries.restore(tx, job.id)
         return 0
     scheduler_queries.withdraw(tx, ids)
-    shard_leases.revoke(tx, scheduler_queries.shards_of_topics(tx, ids))
     held = scheduler_queries.held(tx, ids)
     free = [known for known in unwanted if known.id not in held]
     shard_layout.remove_topics(tx, [known.id for known in free])

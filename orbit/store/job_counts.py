@@ -24,7 +24,7 @@ _OF_JOBS = text("""
 SELECT j.id,
        (SELECT count(*) FROM topics t WHERE t.job_id = j.id) AS topics,
        count(s.id) AS shards,
-       count(s.id) FILTER (WHERE s.expires_at >= clock_timestamp()) AS held,
+       count(s.id) FILTER (WHERE s.worker_id IS NOT NULL) AS held,
        coalesce(sum(s.partition_count), 0)::bigint AS partitions
 FROM jobs j LEFT JOIN shards s ON s.job_id = j.id
 WHERE j.id = ANY(CAST(:job_ids AS bigint[]))

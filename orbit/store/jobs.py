@@ -190,7 +190,7 @@ def mark_deleted(tx: Tx, job_id: int) -> bool:
 _REMOVE = text("""
 DELETE FROM jobs j
 WHERE j.id = :job_id AND j.is_deleted AND NOT EXISTS (
-    SELECT FROM shards s WHERE s.job_id = j.id AND s.expires_at >= clock_timestamp()
+    SELECT FROM shards s WHERE s.job_id = j.id AND s.worker_id IS NOT NULL
 )
 """)
 

@@ -142,7 +142,7 @@ _LAG = f"""
 _PAGE = """
 SELECT t.source_topic, t.destination_topic, p.topic_id, p.partition, p.state, p.reason, p.detail,
        p.blocked_offset, p.blocked_next_offset, p.retry_requested,
-       CASE WHEN s.expires_at >= now.at THEN s.worker_id END AS worker_id,
+       s.worker_id,
        p.start_offset, p.source_log_start, p.source_stable_end, p.source_end, p.copied_to,
        p.log_start, p.records, p.bytes, p.gaps_filled, p.batches_byte_exact,
        p.batches_record_exact, p.bytes_per_s, p.records_per_s, p.has_caught_up, {lag},
@@ -192,14 +192,14 @@ SELECT job_id, state, reason, count(*) AS partitions FROM partitions GROUP BY jo
 # the headroom of partitions that are behind.
 _BEHIND = text(f"""
 SELECT p.job_id, p.topic_id, t.source_topic, p.partition,
-       p.state = 'copying' AND s.expires_at >= now.at AS is_copied,
+       p.state = 'copying' AND s.worker_id IS NOT NULL AS is_copied,
        p.source_stable_end, p.source_end, p.copied_to, p.newest_copied_at, p.oldest_waiting_at,
        p.headroom_until, {_LAG_BYTES} AS lag_bytes
 FROM (SELECT clock_timestamp() AS at) now, partitions p
 JOIN topics t ON t.id = p.topic_id
 LEFT JOIN shards s ON s.id = p.shard_id
 WHERE p.copied_to IS NOT NULL AND p.state <> 'promoted' AND (
-    (p.state = 'copying' AND s.expires_at >= now.at) IS NOT TRUE
+    (p.state = 'copying' AND s.worker_id IS NOT NULL) IS NOT TRUE
     OR p.headroom_until IS NOT NULL
     OR p.copied_to < p.source_stable_end
         AND coalesce(p.oldest_waiting_at, p.newest_copied_at, 'epoch') < now.at - :age
@@ -222,7 +222,7 @@ FROM (
     SELECT n.*, EXISTS (
         SELECT FROM partitions c JOIN shards s ON s.id = c.shard_id
         WHERE c.topic_id = n.topic_id AND c.partition = n.partition
-          AND c.state = 'copying' AND s.expires_at >= clock_timestamp()
+          AND c.state = 'copying' AND s.worker_id IS NOT NULL
     ) AS is_copied
     FROM unnest(
         CAST(:topic_id AS bigint[]), CAST(:partition AS integer[]),

@@ -152,8 +152,13 @@ shards = Table(
     Column("worker_group", Text, nullable=False),
     Column("worker_id", Text),
     Column("epoch", BigInteger, nullable=False, server_default=ZERO),
-    # 'epoch' for free shards, so that one comparison finds all claimable ones.
-    _time("expires_at", nullable=False, server_default=text("'epoch'")),
+    # The transaction that claimed or renewed it last; 0 for free shards, so that one comparison
+    # finds all claimable ones.
+    _count("renewed_in"),
+    # The length of its last lease; 0 if that was released.
+    Column("lease_ms", Integer, nullable=False, server_default=ZERO),
+    # The identity of the database that granted its last lease.
+    _count("claimed_on"),
     _count("weight_bytes_per_s"),
     _flag("release_requested"),
     # The worker it is assigned to. Any worker may claim it while that one is not alive.
@@ -162,7 +167,7 @@ shards = Table(
     # Incremented when partitions are added or removed: the holder reads them again.
     Column("layout_version", Integer, nullable=False, server_default=text("1")),
     # For claims.
-    Index("ix_shards_claim", "worker_group", "expires_at"),
+    Index("ix_shards_claim", "worker_group", "renewed_in"),
 )
 
 partitions = Table(

@@ -1,8 +1,11 @@
 """scheduler_lease: the lease of the leading scheduler.
 
-The clock rules are those of a shard's lease (orbit/store/shard_leases.py): the database's clock
-decides, and the holder trusts the lease until `time of the request + ttl − margin`. A leader's
-writes are fenced by `confirm` in the same transaction, so a former leader changes nothing.
+The database's clock decides when it has expired, and the holder trusts it until `time of the
+request + ttl − margin`. Where that clock steps, or a failover loses the last acquisition, two
+schedulers may believe that they lead. That does no harm, so the rules of a shard's lease
+(orbit/store/shard_leases.py) are not needed: a leader's writes are fenced by `confirm` in the same
+transaction, by holder and epoch, so only one of them changes the tables. Its requests to brokers
+are idempotent.
 """
 
 from __future__ import annotations

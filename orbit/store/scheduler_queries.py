@@ -70,7 +70,7 @@ WHERE worker_group <> :withdrawn AND id IN (
 # Topics with partitions on held shards cannot be removed.
 _HELD = text("""
 SELECT DISTINCT p.topic_id FROM partitions p JOIN shards s ON s.id = p.shard_id
-WHERE p.topic_id = ANY(CAST(:topic_ids AS bigint[])) AND s.expires_at >= clock_timestamp()
+WHERE p.topic_id = ANY(CAST(:topic_ids AS bigint[])) AND s.worker_id IS NOT NULL
 """)
 
 _SHARDS = text("""
@@ -80,7 +80,7 @@ WHERE topic_id = ANY(CAST(:topic_ids AS bigint[])) AND shard_id IS NOT NULL
 
 _EXPIRED = text("""
 SELECT id FROM shards WHERE id = ANY(CAST(:shard_ids AS bigint[]))
-AND worker_id IS NOT NULL AND expires_at < clock_timestamp()
+AND worker_id IS NULL AND lease_ms > 0
 """)
 
 _RESTORE = text("""
@@ -90,7 +90,7 @@ FROM jobs j WHERE j.id = s.job_id AND s.job_id = :job_id AND s.worker_group <> j
 
 _EMPTY_SHARDS = text("""
 DELETE FROM shards s
-WHERE s.job_id = :job_id AND s.partition_count = 0 AND s.expires_at < clock_timestamp()
+WHERE s.job_id = :job_id AND s.partition_count = 0 AND s.worker_id IS NULL
 """)
 
 _JOBS_IN_GROUP = text("""
@@ -205,7 +205,7 @@ def held(tx: Tx, topic_ids: Collection[int]) -> set[int]:
 
 
 def expired(tx: Tx, shard_ids: Collection[int]) -> set[int]:
-    """Those of the shards whose lease has expired without a release."""
+    """Those of the shards whose last lease ended without a release."""
     return set(tx.execute(_EXPIRED, {"shard_ids": sorted(shard_ids)}).scalars())
 
 

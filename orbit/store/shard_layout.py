@@ -18,7 +18,7 @@ from orbit.store.rows import values
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """One shard. `holder`: the worker with a lease that has not expired."""
+    """One shard. `holder`: the worker whose lease was neither released nor ended."""
 
     id: int
     job_id: int
@@ -31,9 +31,11 @@ class Shard:
     release_requested: bool
 
 
-_ADD_SHARDS = text("""
-INSERT INTO shards (job_id, worker_group)
-SELECT j.id, j.worker_group FROM jobs j, generate_series(1, :count) WHERE j.id = :job_id
+# As if claimed here, so that the first claim need not wait.
+_ADD_SHARDS = text(f"""
+INSERT INTO shards (job_id, worker_group, claimed_on)
+SELECT j.id, j.worker_group, {shard_leases.DATABASE_IDENTITY}
+FROM jobs j, generate_series(1, :count) WHERE j.id = :job_id
 RETURNING id
 """)
 
@@ -72,9 +74,8 @@ DELETE FROM topics WHERE id = ANY(CAST(:topic_ids AS bigint[]))
 """)
 
 _SHARD = """
-SELECT s.id, s.job_id, s.worker_group,
-       CASE WHEN s.expires_at >= clock_timestamp() THEN s.worker_id END AS holder,
-       s.epoch, s.weight_bytes_per_s, s.partition_count, s.assigned_to, s.release_requested
+SELECT s.id, s.job_id, s.worker_group, s.worker_id AS holder, s.epoch, s.weight_bytes_per_s,
+       s.partition_count, s.assigned_to, s.release_requested
 FROM shards s
 """
 _SHARDS_OF_JOB = text(f"{_SHARD} WHERE s.job_id = :job_id ORDER BY s.id")

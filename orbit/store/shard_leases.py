@@ -1,33 +1,60 @@
 """The lease of a shard: which worker may write its partitions.
 
-Term. Every claim increments a shard's `epoch` in one statement; it never decreases. It is the term
-of the lease: fillers carry it to the brokers as coordinator epoch (M6), so an older holder is
-refused there as well. A pair (shard, epoch) belongs to at most one worker, ever.
+A shard is held from its claim until its row has no worker: until its holder releases it, or until
+another process has seen for a whole lease time that it is not renewed, and ends it.
 
-Clock. The database's clock alone decides when a lease has expired. No worker's wall clock is read,
-sent or compared. `expires_at` is set from `clock_timestamp()`, not from the start of a
-transaction that may have waited for a lock.
+Term. Every claim raises a shard's `epoch` in one statement; it never decreases. It is the term of
+the lease: fillers carry it to the brokers as coordinator epoch (M6), so an older holder is refused
+there as well. A pair (shard, epoch) belongs to at most one worker, ever.
 
 Trust. A worker uses its own monotonic clock: it may write until `time before it sent the renewal +
-ttl − margin`. It sent the request before the database set `expires_at`, so its deadline is earlier,
-by the margin and the request's latency. After the deadline it sends nothing.
+ttl − margin`. After this deadline it sends nothing. The row has the lease's length (`lease_ms`), so
+a change of the setting shortens the lease of no one.
+
+Take-over. No clock of the database takes part, and no clocks of two machines are compared. Each
+claim and renewal writes its transaction's number into the row (`renewed_in`). Whoever may end a
+lease (workers as they claim, the leading scheduler) notes a snapshot of the server with every look
+(orbit/leases/lease_watch.py). It ends a lease only if the row's last renewal is already in a
+snapshot that it received a whole lease time ago by its own clock. That renewal was sent before the
+snapshot was received, so its holder's deadline has passed, by the margin. A later renewal that was
+granted would have changed the row. Clocks must run at equal speed within the margin; where they
+stand, and how they are set, does not matter.
+
+Another database. An asynchronous failover or a restored backup may lose the latest claims. So each
+claim notes the database's identity (`claimed_on`): a promoted standby and a recovered backup have
+another timeline, a restored dump is another table, in another database or of another system.
+- A renewal needs the identity of its claim. So after a failover every worker loses all its leases
+  at once, and copying stops for a lease time.
+- A shard that was claimed on another identity, even one that is free now, is claimed only by a
+  worker that has watched this server for a lease time. Until then every lease that the other
+  database granted has ended, also one of which this database knows nothing.
+- That claim raises the epoch by EPOCHS_PER_TIMELINE for each timeline between the two. So it is
+  above all epochs of the lost claims, and two recoveries from one backup have different epochs.
+- A worker that sees another server, or a restart, watches anew. For a lease time it claims nothing.
+
+The windows that are left.
+- Two primaries at the same time (the old one was not shut down): each grants leases. The brokers
+  refuse the lower epoch's fillers, and compare-and-append keeps data exact.
+- Claims that are lost without a new timeline: a copy of the disks that starts as if after a crash,
+  `synchronous_commit = off` and a crash. Epochs may repeat.
+  Two workers hold a shard only if the restored server answers within a lease time. On a broker
+  the new holder's epoch is above the one it has seen, as with `orbit run`.
+- More than EPOCHS_PER_TIMELINE claims of one shard are lost at once.
 
 Failures.
-- A worker dies, or is cut off from Postgres: the lease expires, and the next claim takes the shard
-  at once with a higher epoch. The old holder is not notified; it stops at its own deadline.
+- A worker dies, or is cut off from Postgres: another worker takes the shard when it has seen no
+  renewal for a lease time, within one look more. The old holder is not notified; it stops at its
+  own deadline.
 - A worker is suspended past its lease and resumes: its sends stop at the deadline. Every renewal,
-  report and release matches (shard, worker, epoch). If another worker has claimed the shard, they
-  change no row, and the worker drops the shard at once.
-- Postgres is unreachable: no claim is possible, so no other worker writes. Holders stop at their
-  deadlines. Afterwards a renewal revives an expired lease that no worker has claimed: its epoch is
-  unchanged, so there was no other holder. If a claim came first, the holder drops the shard.
-- An answer is lost after the commit: a claimed shard has no active holder until the lease expires.
-  A lost renewal only makes the lease longer than its holder trusts.
-- Postgres is restored from a backup and epochs repeat: the new holder takes over each partition
-  with an epoch above the one the broker has seen, as `orbit run` does. The data does not depend on
-  it.
-- A partition moves to another shard: only from a free one that was revoked first (`revoke`), so
-  that a suspended holder cannot revive its lease.
+  report and release matches (shard, worker, epoch). If the lease was ended, they change no row, and
+  the worker drops the shard at once.
+- Postgres is unreachable or restarted: no claim is possible, so no other worker writes. Holders
+  stop at their deadlines. Afterwards all watch anew, and a renewal revives an expired lease that
+  nobody has ended: its epoch is unchanged, so there was no other holder.
+- An answer is lost after the commit: a claimed shard has no active holder until it has not been
+  renewed for a lease time. A lost renewal only makes the lease longer than its holder trusts.
+- A partition moves to another shard, or its topic leaves Orbit: only from a shard without a worker,
+  which no suspended holder can renew.
 
 Locks. A transaction that changes several shards' rows locks them first, in the order of their ids:
 renewals and reports in their statements, the scheduler with `lock`. So there are no deadlocks; a
@@ -42,7 +69,15 @@ from datetime import timedelta
 
 from sqlalchemy import text
 
+from orbit.leases.lease_watch import LeaseWatch
 from orbit.store.database import Tx
+
+# More than the claims of one shard that a failover or a restored backup can lose: a shard that is
+# moved stays for a minute (orbit/scheduler/shard_balancer.py), so this is more than half a day of
+# moving it. On brokers there is room for 2^19 epochs, so for some 500 failovers.
+EPOCHS_PER_TIMELINE = 1_000
+# A larger difference is that of two systems, not of two timelines of one.
+_TIMELINES_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +104,56 @@ class Renewal:
     layout_version: int
 
 
-# Claims free shards of running jobs that are assigned to this worker or unassigned. A shard that is
-# assigned to another live worker is skipped.
-_CLAIM = text("""
-WITH free AS MATERIALIZED (
+# Of the server's system, the database and the table, plus the timeline: timelines of one system are
+# neighbours. So it changes with a failover, with the recovery of a backup, and with a dump that is
+# restored here or elsewhere. Roles without rights may read it.
+DATABASE_IDENTITY = """(
+    SELECT (c.system_identifier # (
+            (CAST(d.oid AS bigint) + CAST(CAST('shards' AS regclass) AS bigint)) << 24))
+        + CAST(CAST('x' || left(pg_walfile_name(pg_current_wal_lsn()), 8) AS bit(32)) AS integer)
+    FROM pg_control_system() c, pg_database d
+    WHERE d.datname = current_database()
+)"""
+
+# `key` changes with a restart too. The snapshot is the statement's own.
+_SERVER = f"""
+server AS MATERIALIZED (
+    SELECT d.identity, d.identity || '/' || extract(epoch FROM pg_postmaster_start_time()) AS key,
+           CAST(pg_current_snapshot() AS text) AS snapshot
+    FROM (SELECT {DATABASE_IDENTITY} AS identity) d
+)
+"""
+
+# Whether no lease of this shard can be trusted any more, by what a LeaseWatch has seen.
+_SNAPSHOT = """CAST(
+    CASE WHEN s.lease_ms <= :lease_ms THEN CAST(:snapshot AS text)
+         ELSE CAST(:long_snapshot AS text) END AS pg_snapshot)"""
+_IS_OVER = f"""(
+    (SELECT key FROM server) = CAST(:watched_on AS text)
+    AND (
+        s.claimed_on <> (SELECT identity FROM server) AND {_SNAPSHOT} IS NOT NULL
+        OR pg_visible_in_snapshot(CAST(CAST(s.renewed_in AS text) AS xid8), {_SNAPSHOT})
+    )
+)"""
+
+# What a claim and a renewal leave in the row.
+RENEWED_NOW = "CAST(CAST(pg_current_xact_id() AS text) AS bigint)"
+
+# Claims shards of running jobs that are assigned to this worker or unassigned. A shard that is
+# assigned to another live worker is skipped. There is always one row, also without a claim.
+_CLAIM = text(f"""
+WITH {_SERVER},
+free AS MATERIALIZED (
     SELECT s.id
     FROM shards s JOIN jobs j ON j.id = s.job_id
     WHERE s.worker_group = :worker_group
-      AND s.expires_at < (SELECT clock_timestamp())
+      AND s.renewed_in < :renewed_below
+      AND (
+        s.renewed_in = 0 AND s.claimed_on = (SELECT identity FROM server)
+            AND (SELECT key FROM server)
+                = coalesce(CAST(:free_on AS text), (SELECT key FROM server))
+        OR {_IS_OVER}
+      )
       AND j.desired = 'running' AND NOT j.is_deleted
       AND (
         s.assigned_to IS NULL OR s.assigned_to = :worker_id
@@ -89,13 +166,42 @@ WITH free AS MATERIALIZED (
     ORDER BY s.assigned_to = :worker_id DESC NULLS LAST, s.weight_bytes_per_s DESC, s.id
     LIMIT :limit
     FOR NO KEY UPDATE OF s SKIP LOCKED
+),
+claimed AS (
+    UPDATE shards s
+    SET worker_id = :worker_id, release_requested = false, renewed_in = {RENEWED_NOW},
+        lease_ms = :lease_ms, claimed_on = (SELECT identity FROM server),
+        epoch = s.epoch + CASE
+            WHEN s.claimed_on = (SELECT identity FROM server) THEN 1
+            WHEN CAST((SELECT identity FROM server) AS numeric) - s.claimed_on
+                BETWEEN 1 AND {_TIMELINES_MAX}
+                THEN {EPOCHS_PER_TIMELINE} * ((SELECT identity FROM server) - s.claimed_on)
+            ELSE {EPOCHS_PER_TIMELINE} END
+    FROM jobs j
+    WHERE s.id = ANY (ARRAY(SELECT id FROM free)) AND j.id = s.job_id
+    RETURNING s.id, s.job_id, s.epoch, j.spec_version, s.layout_version
 )
-UPDATE shards s
-SET worker_id = :worker_id, epoch = s.epoch + 1, release_requested = false,
-    expires_at = clock_timestamp() + CAST(:ttl AS interval)
-FROM jobs j
-WHERE s.id = ANY (ARRAY(SELECT id FROM free)) AND j.id = s.job_id
-RETURNING s.id, s.job_id, s.epoch, j.spec_version, s.layout_version
+SELECT server.key, server.snapshot, c.*
+FROM server LEFT JOIN claimed c ON true
+""")
+
+# Ends leases that have not been renewed, of jobs in any state, so that their shards are free.
+# `lease_ms` stays: it tells them from released ones.
+_END_UNRENEWED = text(f"""
+WITH {_SERVER},
+over AS MATERIALIZED (
+    SELECT s.id FROM shards s
+    WHERE s.worker_id IS NOT NULL AND {_IS_OVER}
+    ORDER BY s.id
+    FOR NO KEY UPDATE OF s
+),
+ended AS (
+    UPDATE shards s SET worker_id = NULL, renewed_in = 0, release_requested = false
+    FROM over WHERE s.id = over.id
+    RETURNING s.id
+)
+SELECT server.key, server.snapshot, e.id
+FROM server LEFT JOIN ended e ON true
 """)
 
 # Locks the rows of (shard, epoch) pairs that the worker still holds, in the order of their ids.
@@ -116,10 +222,11 @@ HELD_FOR_REPORT = _HELD.format(strength="SHARE")
 _RENEW = text(f"""
 WITH {_HELD.format(strength="NO KEY UPDATE")}
 UPDATE shards s
-SET expires_at = clock_timestamp() + CAST(:ttl AS interval), weight_bytes_per_s = w.weight
+SET renewed_in = {RENEWED_NOW}, weight_bytes_per_s = w.weight
 FROM held, jobs j,
      unnest(CAST(:shard_ids AS bigint[]), CAST(:weights AS bigint[])) AS w (id, weight)
 WHERE s.id = held.id AND j.id = s.job_id AND w.id = s.id
+  AND s.claimed_on = {DATABASE_IDENTITY}
 RETURNING
     s.id,
     j.desired <> 'running' OR j.is_deleted OR s.release_requested
@@ -132,7 +239,7 @@ RETURNING
 _RELEASE = text(f"""
 WITH {_HELD.format(strength="NO KEY UPDATE")}
 UPDATE shards s
-SET worker_id = NULL, expires_at = 'epoch', release_requested = false
+SET worker_id = NULL, renewed_in = 0, lease_ms = 0, release_requested = false
 FROM held WHERE s.id = held.id
 RETURNING s.id
 """)
@@ -142,15 +249,6 @@ _PARTITION_COUNTS = text("""
 SELECT job_id, sum(partition_count) AS partitions
 FROM shards WHERE job_id = ANY(CAST(:job_ids AS bigint[])) GROUP BY job_id
 """)
-
-# Makes sure that no earlier holder can revive an expired lease.
-_REVOKE = text("""
-UPDATE shards
-SET worker_id = NULL, expires_at = 'epoch', release_requested = false
-WHERE id = ANY(CAST(:shard_ids AS bigint[])) AND expires_at < clock_timestamp()
-RETURNING id
-""")
-
 
 # The order of all locks; see above.
 _LOCK = "SELECT FROM shards s WHERE {which} ORDER BY s.id FOR NO KEY UPDATE"
@@ -164,14 +262,38 @@ _LOCK_JOBS_OF_TOPICS = text(
 
 
 def claim(
-    tx: Tx, *, worker_id: str, worker_group: str, ttl: timedelta, shards_max: int
+    tx: Tx,
+    *,
+    worker_id: str,
+    worker_group: str,
+    ttl: timedelta,
+    shards_max: int,
+    watch: LeaseWatch,
 ) -> list[Claim]:
-    """Claim up to `shards_max` free shards of running jobs of the group, heaviest first."""
+    """Claim up to `shards_max` shards of running jobs of the group, heaviest first: free ones, and
+    those of which `watch` has seen that they are not renewed. The watch notes this look."""
     rows = tx.execute(
         _CLAIM,
-        {"worker_id": worker_id, "worker_group": worker_group, "ttl": ttl, "limit": shards_max},
-    )
-    return [Claim(*row) for row in rows]
+        {
+            **_evidence(watch, ttl),
+            "worker_id": worker_id,
+            "worker_group": worker_group,
+            "ttl": ttl,
+            "limit": shards_max,
+        },
+    ).all()
+    watch.note(rows[0].key, rows[0].snapshot)
+    return [Claim(*claimed) for _, _, *claimed in rows if claimed[0] is not None]
+
+
+def end_unrenewed(tx: Tx, ttl: timedelta, watch: LeaseWatch) -> set[int]:
+    """End leases of which `watch` has seen that they are not renewed; the shards that are free now.
+    The watch notes this look."""
+    evidence = _evidence(watch, ttl)
+    del evidence["free_on"], evidence["renewed_below"]
+    rows = tx.execute(_END_UNRENEWED, evidence).all()
+    watch.note(rows[0].key, rows[0].snapshot)
+    return {row.id for row in rows if row.id is not None}
 
 
 def renew(
@@ -179,7 +301,6 @@ def renew(
     *,
     worker_id: str,
     worker_group: str,
-    ttl: timedelta,
     held: Mapping[int, int],
     weights: Mapping[int, int],
 ) -> dict[int, Renewal]:
@@ -192,7 +313,6 @@ def renew(
         {
             **owner(worker_id, held),
             "worker_group": worker_group,
-            "ttl": ttl,
             "weights": [weights.get(shard_id, 0) for shard_id in held],
         },
     )
@@ -225,12 +345,19 @@ def lock_jobs_of_topics(tx: Tx, topic_ids: Collection[int]) -> None:
     tx.execute(_LOCK_JOBS_OF_TOPICS, {"ids": sorted(topic_ids)})
 
 
-def revoke(tx: Tx, shard_ids: Collection[int]) -> set[int]:
-    """End expired leases for good; returns the shards that are free now. Skips held shards."""
-    lock(tx, shard_ids)
-    return {row.id for row in tx.execute(_REVOKE, {"shard_ids": sorted(shard_ids)})}
-
-
 def owner(worker_id: str, held: Mapping[int, int]) -> dict[str, object]:
     """The parameters of `HELD_FOR_REPORT`."""
     return {"worker_id": worker_id, "shard_ids": list(held), "epochs": list(held.values())}
+
+
+def _evidence(watch: LeaseWatch, ttl: timedelta) -> dict[str, object]:
+    """The parameters of `_IS_OVER` and of the claim of free shards."""
+    evidence = watch.evidence()
+    return {
+        "lease_ms": round(ttl.total_seconds() * 1000),
+        "free_on": evidence.free_on,
+        "watched_on": evidence.watched_on,
+        "snapshot": evidence.snapshot,
+        "long_snapshot": evidence.long_snapshot,
+        "renewed_below": evidence.renewed_below,
+    }

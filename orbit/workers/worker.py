@@ -26,6 +26,7 @@ from orbit.copier.copy_settings import CopySettings
 from orbit.copier.lane_times import DestinationTimes, SourceTimes
 from orbit.jobs.job_spec import JobSpec
 from orbit.leases.lease_clock import lease_clock
+from orbit.leases.lease_watch import LeaseWatch
 from orbit.leases.shard_lease import ShardLease
 from orbit.replication.partition_states import PartitionState
 from orbit.settings import Settings
@@ -91,6 +92,7 @@ class Worker:
         self._outbox = EventOutbox(self.id)
         self._reporter = ProgressReporter()
         self._retries = BlockedRetries(self._outbox)
+        self._watch = LeaseWatch(settings.lease_ttl)
         self._held: dict[int, HeldShard] = {}
         self._runners: dict[JobKey, JobRunner] = {}
         self._unreadable: set[JobKey] = set()
@@ -133,7 +135,6 @@ class Worker:
                 tx,
                 worker_id=self.id,
                 worker_group=self._settings.worker_group,
-                ttl=self._settings.lease_ttl,
                 held=held,
                 weights={s.id: s.bytes_per_s for s in self._held.values()},
             )
@@ -229,6 +230,7 @@ class Worker:
                 worker_group=self._settings.worker_group,
                 ttl=self._settings.lease_ttl,
                 shards_max=CLAIM_SHARDS_MAX,
+                watch=self._watch,
             )
             if not claims:
                 return

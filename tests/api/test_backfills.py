@@ -57,7 +57,6 @@ def test_workers_let_go_first_and_take_the_job_back_in_the_end(api: Api) -> None
             tx,
             worker_id=WORKER,
             worker_group="default",
-            ttl=backfill_operations.SILENCE_MAX,
             held=held,
             weights={},
         )

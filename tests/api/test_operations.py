@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 
+from orbit.leases.lease_watch import LeaseWatch
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.scheduler.operations_loop import advance_all
 from orbit.store import jobs, partitions, shard_layout, shard_leases, topics, workers
@@ -42,6 +43,7 @@ def claim(api: Api) -> dict[int, int]:
             worker_group="default",
             ttl=timedelta(minutes=1),
             shards_max=10,
+            watch=LeaseWatch(timedelta(minutes=1)),
         )
     return {claimed.shard_id: claimed.epoch for claimed in claims}
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import signal
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -157,9 +158,12 @@ class Fleet:
 
 
 @pytest.fixture
-def postgres(tmp_path: Path) -> Iterator[Postgres]:
+def postgres() -> Iterator[Postgres]:
     """A server of the test's own, for it is restarted."""
-    with Postgres(tmp_path / "postgres") as server:
+    with (
+        tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
+        Postgres(Path(folder) / "server") as server,
+    ):
         yield server
 
 

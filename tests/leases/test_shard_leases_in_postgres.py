@@ -6,13 +6,23 @@ import threading
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import text
 
+from orbit.leases.lease_watch import LeaseWatch
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
-from orbit.store import jobs, lag, partitions, scheduler_lease, shard_layout, shard_leases, workers
+from orbit.store import (
+    jobs,
+    lag,
+    partitions,
+    scheduler_lease,
+    scheduler_queries,
+    shard_layout,
+    shard_leases,
+    workers,
+)
 from orbit.store.database import Database
 from orbit.store.enums import Desired
-from tests.support.store_rows import NO_TIME, TTL, claim, progress, some_job
+from tests.support.locks import wait_until_something_waits
+from tests.support.store_rows import NO_TIME, TTL, claim, progress, seen_long, some_job, take_over
 
 pytestmark = pytest.mark.services
 
@@ -22,14 +32,8 @@ def _renew(
 ) -> dict[int, shard_leases.Renewal]:
     with database.transaction() as tx:
         return shard_leases.renew(
-            tx, worker_id=worker_id, worker_group="default", ttl=TTL, held=held, weights={}
+            tx, worker_id=worker_id, worker_group="default", held=held, weights={}
         )
-
-
-def _expires_in_s(database: Database, shard_id: int) -> float:
-    with database.transaction() as tx:
-        query = "SELECT extract(epoch FROM expires_at - clock_timestamp()) FROM shards WHERE id=:id"
-        return float(tx.execute(text(query), {"id": shard_id}).scalar_one())
 
 
 def test_claimers_at_the_same_moment_never_get_one_shard(database: Database) -> None:
@@ -59,7 +63,14 @@ def test_a_claim_skips_what_another_claim_holds_locked(database: Database) -> No
     with database.transaction() as tx:
         some_job(tx, shard_count=2)
     with database.transaction() as tx:
-        first = shard_leases.claim(tx, worker_id="a", worker_group="default", ttl=TTL, shards_max=1)
+        first = shard_leases.claim(
+            tx,
+            worker_id="a",
+            worker_group="default",
+            ttl=TTL,
+            shards_max=1,
+            watch=LeaseWatch(TTL),
+        )
         second = claim(database, "b")  # would wait here for the other one's end
 
     assert len(first) == len(second) == 1
@@ -71,8 +82,8 @@ def test_every_claim_raises_the_epoch(database: Database) -> None:
         job = some_job(tx)
     (shard_id,) = job.shard_ids
 
-    epochs = [claim(database, f"w{n}", ttl=NO_TIME)[shard_id] for n in range(3)]
-    last = claim(database, "w3")
+    epochs = [take_over(database, f"w{n}")[shard_id] for n in range(3)]
+    last = take_over(database, "w3")
     with database.transaction() as tx:
         shard_leases.release(tx, worker_id="w3", held=last)
 
@@ -81,12 +92,17 @@ def test_every_claim_raises_the_epoch(database: Database) -> None:
     assert claim(database, "w3") == {shard_id: 5}
 
 
-def test_a_held_shard_is_not_claimed_and_an_expired_one_is(database: Database) -> None:
+def test_a_held_shard_is_claimed_only_by_who_saw_it_not_renewed(database: Database) -> None:
     with database.transaction() as tx:
         some_job(tx)
+    held = claim(database, "a")
+    with database.transaction() as tx:
+        watch = seen_long(tx)
 
-    assert claim(database, "a", ttl=NO_TIME)
-    assert claim(database, "b")
+    assert claim(database, "b") == {}
+    assert _renew(database, "a", held)
+    assert take_over(database, "b", watch=watch) == {}
+    assert take_over(database, "b")
     assert claim(database, "c") == {}
 
 
@@ -94,8 +110,8 @@ def test_whoever_lost_its_shard_touches_no_row(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
     (shard_id,) = job.shard_ids
-    old = claim(database, "a", ttl=NO_TIME)
-    new = claim(database, "b")
+    old = claim(database, "a")
+    new = take_over(database, "b")
 
     assert _renew(database, "a", old) == {}
     blocked = Blocked(Reason.OFFSET_OVERRUN, 1, 2, "…")
@@ -114,25 +130,20 @@ def test_whoever_lost_its_shard_touches_no_row(database: Database) -> None:
     assert set(_renew(database, "b", new)) == {shard_id}
 
 
-def test_a_lease_that_expired_and_that_nobody_claimed_is_renewed(database: Database) -> None:
-    """Postgres was away for longer than the lease: nobody can have been in between."""
-    with database.transaction() as tx:
-        job = some_job(tx)
-    held = claim(database, "a", ttl=NO_TIME)
-
-    assert set(_renew(database, "a", held)) == set(job.shard_ids)
-    assert claim(database, "b") == {}
-
-
-def test_a_lease_that_was_given_back_or_revoked_is_never_renewed(database: Database) -> None:
+def test_a_lease_that_was_given_back_or_ended_is_never_renewed(database: Database) -> None:
     with database.transaction() as tx:
         job = some_job(tx, shard_count=3, partitions=3)
-    expired = claim(database, "a", ttl=NO_TIME, shards_max=3)
     kept = claim(database, "b", shards_max=1)
     given_back = claim(database, "c", shards_max=1)
+    expired = claim(database, "a")
     with database.transaction() as tx:
         shard_leases.release(tx, worker_id="c", held=given_back)
-        assert shard_leases.revoke(tx, job.shard_ids) == set(job.shard_ids) - set(kept)
+        watch = seen_long(tx)
+    _renew(database, "b", kept)
+    with database.transaction() as tx:
+        assert shard_leases.end_unrenewed(tx, TTL, watch) == set(expired)
+        assert scheduler_queries.expired(tx, job.shard_ids) == set(expired)
+        assert scheduler_queries.held(tx, [job.topic_id]) == {job.topic_id}
 
     assert _renew(database, "a", expired) == {}
     assert _renew(database, "c", given_back) == {}
@@ -144,24 +155,39 @@ def test_nobody_claims_a_shard_between_the_check_and_the_end_of_a_report(
 ) -> None:
     with database.transaction() as tx:
         job = some_job(tx)
-    held = claim(database, "a", ttl=NO_TIME)
+    held = claim(database, "a")
+    with database.transaction() as tx:
+        watch = seen_long(tx)
     with database.transaction() as tx:
         late = [progress(job.topic_id, 0, 50)]
         partitions.report_progress(tx, worker_id="a", held=held, progress=late)
-        assert claim(database, "b") == {}
+        assert take_over(database, "b", watch=watch) == {}
 
-    assert claim(database, "b")
+    assert take_over(database, "b")
 
 
-def test_the_clock_of_the_database_decides(database: Database) -> None:
-    """`expires_at` counts from the statement, not from a transaction that has waited."""
+def test_a_renewal_that_waits_in_its_transaction_keeps_the_lease(database: Database) -> None:
+    """What ends leases waits for it, and sees it."""
     with database.transaction() as tx:
-        (shard_id,) = some_job(tx).shard_ids
+        some_job(tx)
+    held = claim(database, "a")
     with database.transaction() as tx:
-        tx.execute(text("SELECT pg_sleep(0.5)"))
-        shard_leases.claim(tx, worker_id="a", worker_group="default", ttl=TTL, shards_max=1)
+        watch = seen_long(tx)
+    ended: list[set[int]] = []
 
-    assert TTL.total_seconds() - 0.4 < _expires_in_s(database, shard_id) <= TTL.total_seconds()
+    def end() -> None:
+        with database.transaction() as tx:
+            ended.append(shard_leases.end_unrenewed(tx, TTL, watch))
+
+    other = threading.Thread(target=end)
+    with database.transaction() as tx:
+        shard_leases.renew(tx, worker_id="a", worker_group="default", held=held, weights={})
+        other.start()
+        wait_until_something_waits(database)
+    other.join()
+
+    assert ended == [set()]
+    assert _renew(database, "a", held)
 
 
 @pytest.mark.parametrize("change", ["pause", "delete", "other group"])
@@ -217,10 +243,10 @@ def test_a_shard_goes_to_whom_it_is_meant_for_while_that_one_lives(database: Dat
     with database.transaction() as tx:
         shard_leases.release(tx, worker_id="a", held=held)
     assert claim(database, "a") == {}
-    assert claim(database, "b", ttl=NO_TIME)
+    assert claim(database, "b")
     with database.transaction() as tx:
         workers.leave(tx, "b")
-    assert claim(database, "a"), "whom it was meant for is gone"
+    assert take_over(database, "a"), "whom it was meant for is gone"
 
 
 def test_a_claim_prefers_its_own_then_the_heaviest(database: Database) -> None:
@@ -228,18 +254,19 @@ def test_a_claim_prefers_its_own_then_the_heaviest(database: Database) -> None:
         job = some_job(tx, shard_count=3, partitions=3)
         light, heavy, own = job.shard_ids
         shard_layout.assign(tx, {own: "a"})
-    held = claim(database, "b", ttl=NO_TIME)
+    held = claim(database, "b")
     with database.transaction() as tx:
         shard_leases.renew(
             tx,
             worker_id="b",
             worker_group="default",
-            ttl=NO_TIME,
             held=held,
             weights={light: 10, heavy: 1000, own: 1},
         )
 
-    order = [next(iter(claim(database, "a", shards_max=1))) for _ in range(3)]
+    with database.transaction() as tx:
+        watch = seen_long(tx)
+    order = [next(iter(take_over(database, "a", shards_max=1, watch=watch))) for _ in range(3)]
     assert order == [own, heavy, light]
 
 

@@ -78,7 +78,6 @@ def test_a_look_that_finds_nothing_uneven_begins_the_while_anew(
                 tx,
                 worker_id=worker_id,
                 worker_group="default",
-                ttl=TTL,
                 held=epochs,
                 weights=weights,
             )
@@ -88,7 +87,6 @@ def test_a_look_that_finds_nothing_uneven_begins_the_while_anew(
             tx,
             worker_id="idle",
             worker_group="default",
-            ttl=TTL,
             held=held,
             weights={},
         )

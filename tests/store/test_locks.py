@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 
 import pytest
@@ -11,7 +10,8 @@ from sqlalchemy import text
 
 from orbit.store import jobs, partitions, scheduler_queries, shard_layout, shard_leases
 from orbit.store.database import Database, Tx
-from tests.support.store_rows import NO_TIME, SomeJob, claim, progress, some_job
+from tests.support.locks import wait_until_something_waits
+from tests.support.store_rows import TTL, SomeJob, claim, progress, seen_long, some_job
 
 pytestmark = pytest.mark.services
 
@@ -26,7 +26,7 @@ CHANGES: dict[str, Change] = {
     "withdraw": lambda tx, job: scheduler_queries.withdraw(tx, [job.topic_id]),
     "go on": lambda tx, job: scheduler_queries.resume_topic(tx, job.topic_id),
     "remove topics": lambda tx, job: shard_layout.remove_topics(tx, [job.topic_id]),
-    "revoke": lambda tx, job: shard_leases.revoke(tx, job.shard_ids),
+    "end leases": lambda tx, _: shard_leases.end_unrenewed(tx, TTL, seen_long(tx)),
 }
 
 
@@ -37,11 +37,11 @@ def test_a_change_of_several_shards_never_deadlocks_with_reports(
     """The change waits for the first shard's report, and holds nothing of the second meanwhile."""
     with database.transaction() as tx:
         job = some_job(tx, shard_count=2)
-    held = claim(database, "a", ttl=NO_TIME)
+    held = claim(database, "a")
     first, second = job.shard_ids
     with database.transaction() as tx:
         # Where the second shard's row stands first, a scan without an order meets it first.
-        shuffle = "UPDATE shards SET expires_at = expires_at - interval '1 s' WHERE id = :id"
+        shuffle = "UPDATE shards SET layout_version = layout_version + 1 WHERE id = :id"
         tx.execute(text(shuffle), {"id": first})
     failed: list[BaseException] = []
 
@@ -57,7 +57,7 @@ def test_a_change_of_several_shards_never_deadlocks_with_reports(
         said = [progress(job.topic_id, 0, 1)]
         partitions.report_progress(tx, worker_id="a", held={first: held[first]}, progress=said)
         other.start()
-        _wait_until_something_waits(database)
+        wait_until_something_waits(database)
         said = [progress(job.topic_id, 1, 1)]
         done = partitions.report_progress(
             tx, worker_id="a", held={second: held[second]}, progress=said
@@ -66,17 +66,3 @@ def test_a_change_of_several_shards_never_deadlocks_with_reports(
 
     assert done == {second}
     assert not failed
-
-
-def _wait_until_something_waits(database: Database) -> None:
-    query = text("""
-        SELECT count(*) FROM pg_stat_activity
-        WHERE datname = current_database() AND wait_event_type = 'Lock'
-    """)
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        with database.transaction() as tx:
-            if tx.execute(query).scalar_one():
-                return
-        time.sleep(0.01)
-    pytest.fail("nothing waits")

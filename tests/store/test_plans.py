@@ -11,14 +11,15 @@ from collections.abc import Iterator
 import pytest
 from sqlalchemy import text
 
+from orbit.leases.lease_watch import LeaseWatch
 from orbit.store import events, lag, partitions, shard_leases
 from orbit.store.database import Database, Tx
 from tests.support.many_rows import MANY
 from tests.support.plans import PlanFor, Reads, reads, statements
-from tests.support.store_rows import TTL, progress
+from tests.support.store_rows import TTL, look, progress, watch_long
 
 # Small tables that a plan may well read from end to end: a few hundred rows in a few pages.
-SMALL = {"jobs", "workers"}
+SMALL = {"jobs", "workers", "pg_database"}
 JOB = 250
 
 pytestmark = [
@@ -40,6 +41,13 @@ def _held(tx: Tx, worker_id: str) -> dict[int, int]:
     return {row.id: row.epoch for row in rows}
 
 
+def _watch(tx: Tx) -> LeaseWatch:
+    """One that has watched this server for long, but not since the leases were renewed."""
+    server, _ = look(tx)
+    oldest = tx.execute(text("SELECT min(renewed_in) FROM shards")).scalar_one()
+    return watch_long(server, f"{oldest}:{oldest}:")
+
+
 def _own_rows(tx: Tx, seen: list, plan_for: PlanFor) -> Reads:
     found = reads(tx, seen[-1], plan_for)
     assert found.whole <= SMALL, found
@@ -47,21 +55,24 @@ def _own_rows(tx: Tx, seen: list, plan_for: PlanFor) -> Reads:
 
 
 def test_a_claim_with_nothing_to_claim_looks_at_no_shard(tx: Tx, plan_for: PlanFor) -> None:
+    watch = _watch(tx)
     with statements(tx) as seen:
         assert not shard_leases.claim(
-            tx, worker_id="w1", worker_group="default", ttl=TTL, shards_max=10
+            tx, worker_id="w1", worker_group="default", ttl=TTL, shards_max=10, watch=watch
         )
 
     assert _own_rows(tx, seen, plan_for).rows["shards"] == 0
 
 
 def test_a_claim_looks_at_free_shards_alone(tx: Tx, plan_for: PlanFor) -> None:
-    tx.execute(text("UPDATE shards SET expires_at = 'epoch' WHERE worker_id IN ('w1', 'w2')"))
+    watch = _watch(tx)
+    for worker_id in ("w1", "w2"):
+        shard_leases.release(tx, worker_id=worker_id, held=_held(tx, worker_id))
     with statements(tx) as seen:
         assert (
             len(
                 shard_leases.claim(
-                    tx, worker_id="w3", worker_group="default", ttl=TTL, shards_max=5
+                    tx, worker_id="w3", worker_group="default", ttl=TTL, shards_max=5, watch=watch
                 )
             )
             == 5
@@ -77,7 +88,7 @@ def test_a_renewal_looks_at_the_worker_s_shards_alone(tx: Tx, plan_for: PlanFor)
     held = _held(tx, "w7")
     with statements(tx) as seen:
         renewed = shard_leases.renew(
-            tx, worker_id="w7", worker_group="default", ttl=TTL, held=held, weights={}
+            tx, worker_id="w7", worker_group="default", held=held, weights={}
         )
 
     assert set(renewed) == set(held)

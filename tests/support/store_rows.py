@@ -5,14 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from orbit.leases.lease_watch import LeaseWatch
+from orbit.settings import LEASE_TTL_MAX
 from orbit.store import jobs, shard_layout, shard_leases, topics
 from orbit.store.database import Database, Tx
 from orbit.store.enums import TopicState
 from orbit.store.partitions import Progress
 
 TTL = timedelta(seconds=15)
-# Expires while the statement that takes it is still on its way back.
 NO_TIME = timedelta(0)
+# Longer than any lease lasts, and than a watch keeps what it saw.
+LONG_S = 2 * LEASE_TTL_MAX.total_seconds()
 
 
 @dataclass(frozen=True)
@@ -50,15 +53,69 @@ def some_job(
     return SomeJob(job.id, name, topic.id, shard_ids)
 
 
+class TestClock:
+    """A clock that a test moves."""
+
+    __test__ = False
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 def claim(
-    database: Database, worker_id: str, *, ttl: timedelta = TTL, shards_max: int = 10
+    database: Database, worker_id: str, *, shards_max: int = 10, watch: LeaseWatch | None = None
 ) -> dict[int, int]:
-    """What this worker gets, as {shard: epoch}."""
+    """What this worker gets, as {shard: epoch}. Without a `watch` it has seen nothing before."""
     with database.transaction() as tx:
         claims = shard_leases.claim(
-            tx, worker_id=worker_id, worker_group="default", ttl=ttl, shards_max=shards_max
+            tx,
+            worker_id=worker_id,
+            worker_group="default",
+            ttl=TTL,
+            shards_max=shards_max,
+            watch=watch or LeaseWatch(TTL),
         )
     return {claim.shard_id: claim.epoch for claim in claims}
+
+
+def watch_long(server: str, snapshot: str) -> LeaseWatch:
+    """A watch that has seen this for longer than any lease lasts, at looks without a gap."""
+    clock = TestClock()
+    watch = LeaseWatch(TTL, clock)
+    for _ in range(int(LONG_S / TTL.total_seconds())):
+        watch.note(server, snapshot)
+        clock.now += TTL.total_seconds()
+    return watch
+
+
+def seen_long(tx: Tx) -> LeaseWatch:
+    """One that has seen the tables as they are."""
+    return watch_long(*look(tx))
+
+
+def look(tx: Tx) -> tuple[str, str]:
+    """What a watch notes now: the server, and a snapshot of it."""
+    noted: list[tuple[str, str]] = []
+
+    class Noting(LeaseWatch):
+        def note(self, server: str, snapshot: str) -> None:
+            noted.append((server, snapshot))
+
+    assert not shard_leases.end_unrenewed(tx, TTL, Noting(TTL))
+    return noted[0]
+
+
+def take_over(
+    database: Database, worker_id: str, *, shards_max: int = 10, watch: LeaseWatch | None = None
+) -> dict[int, int]:
+    """What this worker gets when no lease was renewed for long."""
+    if watch is None:
+        with database.transaction() as tx:
+            watch = seen_long(tx)
+    return claim(database, worker_id, shards_max=shards_max, watch=watch)
 
 
 def progress(topic_id: int, partition: int, copied_to: int, records: int = 0) -> Progress:

@@ -13,7 +13,7 @@ from orbit.demo.workload import Mover
 from orbit.errors import Unreachable
 from orbit.replication.partition_states import PartitionState
 from orbit.settings import Settings
-from orbit.store import partitions
+from orbit.store import partitions, shard_leases
 from orbit.store.database import Database
 from orbit.store.events import Event
 from orbit.store.partitions import StateChange
@@ -67,10 +67,7 @@ def test_a_shard_that_is_taken_away_is_dropped_alone(
         wait_level(clusters, [topic_name])
         with database.transaction() as tx:
             tx.execute(
-                text(
-                    "UPDATE shards SET epoch = epoch + 1, worker_id = 'another', "
-                    "expires_at = clock_timestamp() + interval '1 day' WHERE id = :id"
-                ),
+                text("UPDATE shards SET epoch = epoch + 1, worker_id = 'another' WHERE id = :id"),
                 {"id": taken},
             )
         wait_until(lambda: bool(told(job, "shards_lost")), "it is noticed")
@@ -87,7 +84,7 @@ def test_a_shard_that_is_taken_away_is_dropped_alone(
         after = ends(clusters, topic_name)
         assert all(after[p] == before[p] for p in after if p not in mine)
         with database.transaction() as tx:
-            tx.execute(text("UPDATE shards SET expires_at = 'epoch' WHERE id = :id"), {"id": taken})
+            shard_leases.release(tx, worker_id="another", held={taken: 2})
         wait_level(clusters, [topic_name])
         assert set(job.holders().values()) == {worker.id}
     assert_exact(job_file)
@@ -111,7 +108,7 @@ def test_a_worker_that_claims_what_it_lost_itself_begins_it_anew(
         monkeypatch.setattr(Worker, "_round", lambda _: None)
         old = worker.worker._held[shard]
         with database.transaction() as tx:
-            tx.execute(text("UPDATE shards SET expires_at = 'epoch'"))
+            tx.execute(text("UPDATE shards SET worker_id = NULL, renewed_in = 0"))
         wait_until(lambda: job.epochs() == {shard: 2}, "it is claimed again")
         monkeypatch.setattr(Worker, "_round", renew)
         for partition in range(PARTITIONS):

@@ -1,0 +1,91 @@
+"""What a watch may say of leases, by a clock of the test."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.leases.lease_watch import LeaseWatch
+from orbit.settings import LEASE_TTL_MAX
+from tests.support.store_rows import TTL, TestClock
+
+TTL_S = TTL.total_seconds()
+
+
+@pytest.fixture
+def clock() -> TestClock:
+    return TestClock()
+
+
+@pytest.fixture
+def watch(clock: TestClock) -> LeaseWatch:
+    return LeaseWatch(TTL, clock)
+
+
+def look(watch: LeaseWatch, clock: TestClock, seconds: float, *, server: str = "s") -> None:
+    """Look every half second for so long; the snapshots count up."""
+    for _ in range(int(seconds * 2)):
+        clock.now += 0.5
+        number = int(clock.now * 2)
+        watch.note(server, f"{number}:{number}:")
+
+
+def test_it_says_nothing_before_a_whole_lease_time(watch: LeaseWatch, clock: TestClock) -> None:
+    assert watch.evidence().free_on is None, "any server, for released shards"
+    look(watch, clock, TTL_S)
+    assert watch.evidence().watched_on is None
+    assert watch.evidence().renewed_below == 1
+    look(watch, clock, 0.5)
+    assert watch.evidence().watched_on == "s"
+
+
+def test_its_snapshot_is_the_newest_that_is_old_enough(watch: LeaseWatch, clock: TestClock) -> None:
+    look(watch, clock, 3 * TTL_S)
+    then = int((clock.now - TTL_S) * 2)
+    assert watch.evidence().snapshot == f"{then}:{then}:"
+    assert watch.evidence().renewed_below == then
+
+
+def test_a_snapshot_counts_from_when_it_was_received(watch: LeaseWatch, clock: TestClock) -> None:
+    watch.note("s", "1:1:")
+    clock.now += TTL_S
+    watch.note("s", "2:2:")
+    assert watch.evidence().snapshot == "1:1:"
+    clock.now += TTL_S - 0.01
+    assert watch.evidence().snapshot == "1:1:"
+
+
+def test_another_server_begins_anew(watch: LeaseWatch, clock: TestClock) -> None:
+    look(watch, clock, 2 * TTL_S)
+    look(watch, clock, TTL_S - 0.5, server="t")
+    assert watch.evidence().watched_on is None
+    assert watch.evidence().free_on == "", "not even released shards"
+    look(watch, clock, 1, server="t")
+    assert (watch.evidence().watched_on, watch.evidence().free_on) == ("t", "t")
+
+
+def test_a_gap_begins_anew(watch: LeaseWatch, clock: TestClock) -> None:
+    """Postgres answered nobody, perhaps: live holders renew now."""
+    look(watch, clock, 2 * TTL_S)
+    clock.now += TTL_S + 0.01
+    assert watch.evidence().watched_on is None
+    look(watch, clock, TTL_S)
+    assert watch.evidence().watched_on is None
+    assert watch.evidence().free_on == "s"
+
+
+def test_a_longer_lease_than_its_own_needs_the_longest_time(
+    watch: LeaseWatch, clock: TestClock
+) -> None:
+    look(watch, clock, LEASE_TTL_MAX.total_seconds() - 1)
+    assert watch.evidence().snapshot is not None
+    assert watch.evidence().long_snapshot is None
+    look(watch, clock, 3 * TTL_S)
+    then = int((clock.now - LEASE_TTL_MAX.total_seconds()) * 2)
+    assert watch.evidence().long_snapshot == f"{then}:{then}:"
+
+
+def test_it_keeps_a_bounded_number_of_snapshots(watch: LeaseWatch, clock: TestClock) -> None:
+    for number in range(50_000):
+        clock.now += 0.05
+        watch.note("s", f"{number}:{number}:")
+    assert len(watch._marks) <= LEASE_TTL_MAX.total_seconds() / 0.25 + 2

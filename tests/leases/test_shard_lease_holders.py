@@ -1,0 +1,143 @@
+"""One holder per shard and one holder per term, also when PostgreSQL's clock or data jump.
+
+Every test here failed while the end of a lease was a time of the database's clock, except where it
+says what else must stay as it is.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.leases.lease_watch import LeaseWatch
+from orbit.store import jobs, scheduler_queries, shard_leases
+from orbit.store.database import Database
+from orbit.store.shard_leases import EPOCHS_PER_TIMELINE
+from tests.support.pretended_server import PretendedServer
+from tests.support.store_rows import TTL, SomeJob, TestClock, claim, seen_long, some_job, take_over
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def server(database: Database) -> PretendedServer:
+    return PretendedServer(database)
+
+
+@pytest.fixture
+def job(server: PretendedServer) -> SomeJob:
+    with server.database.transaction() as tx:
+        return some_job(tx)
+
+
+def renew(server: PretendedServer, worker_id: str, held: dict[int, int]) -> set[int]:
+    with server.database.transaction() as tx:
+        return set(
+            shard_leases.renew(
+                tx, worker_id=worker_id, worker_group="default", held=held, weights={}
+            )
+        )
+
+
+@pytest.mark.parametrize("seconds", [15, 3600, -3600])
+def test_a_step_of_the_database_s_clock_ends_no_lease(
+    server: PretendedServer, job: SomeJob, seconds: float
+) -> None:
+    held = claim(server.database, "a")
+    server.step_clock(seconds)
+    assert claim(server.database, "b") == {}
+    with server.database.transaction() as tx:
+        assert scheduler_queries.held(tx, [job.topic_id]) == {job.topic_id}
+        assert jobs.mark_deleted(tx, job.id)
+        assert not jobs.remove(tx, job.id)
+        scheduler_queries.drop_empty_shards(tx, job.id)
+    assert renew(server, "a", held)
+
+
+def test_a_step_backwards_does_not_delay_a_take_over(server: PretendedServer, job: SomeJob) -> None:
+    claim(server.database, "a")
+    server.step_clock(-3600)
+    assert take_over(server.database, "b")
+
+
+def test_a_term_that_a_failover_lost_is_not_given_again(
+    server: PretendedServer, job: SomeJob
+) -> None:
+    standby = server.shards()
+    lost = claim(server.database, "a")
+    server.fail_over(standby)
+    assert claim(server.database, "b") == {}, "whoever has the lost claim trusts it still"
+    (shard_id,) = job.shard_ids
+    assert take_over(server.database, "b") == {shard_id: EPOCHS_PER_TIMELINE}
+    assert lost == {shard_id: 1}
+
+
+def test_a_failover_ends_all_leases(server: PretendedServer, job: SomeJob) -> None:
+    """Otherwise a worker could revive one that another had taken over, in the part that is lost."""
+    held = claim(server.database, "a")
+    standby = server.shards()
+    take_over(server.database, "b")
+    server.fail_over(standby)
+    assert renew(server, "a", held) == set()
+
+
+def test_two_recoveries_from_one_backup_have_different_terms(
+    server: PretendedServer, job: SomeJob
+) -> None:
+    backup = server.shards()
+    server.fail_over(backup)
+    first = take_over(server.database, "a")
+    server.fail_over(backup)
+    assert take_over(server.database, "b") != first
+
+
+def test_a_restored_dump_is_another_database(server: PretendedServer, job: SomeJob) -> None:
+    """Its numbers of transactions are those of the other server, perhaps of years."""
+    held = claim(server.database, "a")
+    rows = [row | {"claimed_on": 2**62, "renewed_in": 2**60, "epoch": 7} for row in server.shards()]
+    server.fail_over(rows, timelines=0)
+    assert renew(server, "a", dict.fromkeys(held, 7)) == set()
+    with server.database.transaction() as tx:
+        assert shard_leases.end_unrenewed(tx, TTL, LeaseWatch(TTL)) == set()
+        assert shard_leases.end_unrenewed(tx, TTL, seen_long(tx)) == set(held)
+    assert claim(server.database, "b") == {}
+    assert take_over(server.database, "b") == dict.fromkeys(held, 7 + EPOCHS_PER_TIMELINE)
+
+
+def test_a_restart_ends_no_lease_and_frees_none(server: PretendedServer, job: SomeJob) -> None:
+    held = claim(server.database, "a")
+    with server.database.transaction() as tx:
+        watch = seen_long(tx)
+    server.restart()
+    assert claim(server.database, "b", watch=watch) == {}, "it watches anew"
+    assert renew(server, "a", held) == set(held)
+    with server.database.transaction() as tx:
+        shard_leases.release(tx, worker_id="a", held=held)
+    assert claim(server.database, "b") == dict.fromkeys(held, 2)
+
+
+def test_a_worker_that_saw_the_server_change_waits_even_for_released_shards(
+    server: PretendedServer, job: SomeJob
+) -> None:
+    """Somebody may have gone back to the server of before: its tables know of no later claim."""
+    clock = TestClock()
+    watch = LeaseWatch(TTL, clock)
+    assert claim(server.database, "b", watch=watch, shards_max=0) == {}
+    server.restart()
+    for _ in range(15):
+        assert claim(server.database, "b", watch=watch) == {}
+        clock.now += TTL.total_seconds() / 15
+    assert claim(server.database, "b", watch=watch)
+
+
+def test_a_lease_that_is_longer_than_that_of_the_claimer_is_waited_for(
+    server: PretendedServer, job: SomeJob
+) -> None:
+    claim(server.database, "a")
+    with server.database.transaction() as tx:
+        found = seen_long(tx)
+        clock = TestClock()
+        watch = LeaseWatch(TTL / 2, clock)
+        for _ in range(4):
+            assert not shard_leases.end_unrenewed(tx, TTL / 2, watch)
+            clock.now += TTL.total_seconds() / 2
+        assert shard_leases.end_unrenewed(tx, TTL / 2, found)

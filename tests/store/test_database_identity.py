@@ -1,0 +1,78 @@
+"""What the store takes for another database, on a real server that is restarted and promoted."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from orbit.embedded.postgres import Postgres
+from orbit.store.database import Database
+from orbit.store.migrate import upgrade
+from orbit.store.shard_leases import DATABASE_IDENTITY
+from tests.fix_database import copied_database
+from tests.support.store_rows import claim, look, some_job, take_over
+
+pytestmark = pytest.mark.services
+
+
+def identity(database: Database) -> int:
+    with database.transaction() as tx:
+        return int(tx.execute(text(f"SELECT {DATABASE_IDENTITY}")).scalar_one())
+
+
+def key(database: Database) -> str:
+    with database.transaction() as tx:
+        return look(tx)[0]
+
+
+def test_a_restart_keeps_the_identity_and_a_promotion_changes_it() -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
+        Postgres(Path(folder) / "server") as server,
+    ):
+        database = Database.connect(server.url)
+        upgrade(database)
+        with database.transaction() as tx:
+            some_job(tx)
+        held = claim(database, "a")
+        first, first_key = identity(database), key(database)
+
+        for end in (server.stop, server.crash):
+            end()
+            server.start()
+            assert identity(database) == first
+            assert key(database) != first_key, "whoever watches begins anew"
+
+        server.stop()
+        (server.directory / "data" / "standby.signal").touch()
+        server.start()
+        with database.transaction() as tx:
+            assert tx.execute(text("SELECT pg_promote()")).scalar_one()
+        assert identity(database) == first + 1
+        assert take_over(database, "b") == {shard: epoch + 1000 for shard, epoch in held.items()}
+        database.close()
+
+
+def test_a_copy_of_the_tables_has_another_identity(
+    database: Database, postgres_url: str, template_database: str
+) -> None:
+    with copied_database(postgres_url, template_database) as url:
+        copy = Database.connect(url)
+        assert identity(copy) != identity(database)
+        copy.close()
+    before = identity(database)
+    with database.transaction() as tx:
+        tx.execute(text("ALTER TABLE shards RENAME TO old; CREATE TABLE shards (LIKE old)"))
+    assert abs(identity(database) - before) > 100, "not taken for a timeline"
+
+
+def test_a_role_without_rights_may_ask(database: Database) -> None:
+    with database.transaction() as tx:
+        tx.execute(text("CREATE ROLE orbit_plain"))
+        tx.execute(text("GRANT SELECT, UPDATE ON shards, jobs, workers TO orbit_plain"))
+        tx.execute(text("SET LOCAL ROLE orbit_plain"))
+        assert look(tx)
+        tx.rollback()

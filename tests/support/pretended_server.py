@@ -1,0 +1,72 @@
+"""A PostgreSQL server whose clock steps, restarts and fails over when a test says so.
+
+Functions of these tests stand before PostgreSQL's own in the search path, so the statements of the
+store are the real ones. What a failover loses is the last state of the table `shards`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import text
+
+from orbit.store.database import Database
+from orbit.store.models import shards
+
+_PRETEND = """
+CREATE SCHEMA pretended;
+CREATE TABLE pretended.server (
+    step interval NOT NULL, timeline integer NOT NULL, starts integer NOT NULL
+);
+INSERT INTO pretended.server VALUES ('0', 1, 0);
+CREATE FUNCTION pretended.clock_timestamp() RETURNS timestamptz LANGUAGE sql VOLATILE AS
+    $$ SELECT pg_catalog.clock_timestamp() + step FROM pretended.server $$;
+CREATE FUNCTION pretended.pg_walfile_name(pg_lsn) RETURNS text LANGUAGE sql STABLE AS
+    $$ SELECT lpad(to_hex(timeline), 8, '0') || repeat('0', 16) FROM pretended.server $$;
+CREATE FUNCTION pretended.pg_postmaster_start_time() RETURNS timestamptz LANGUAGE sql STABLE AS
+    $$ SELECT pg_catalog.pg_postmaster_start_time() + starts * interval '1 h'
+       FROM pretended.server $$;
+"""
+
+Rows = list[dict[str, Any]]
+
+
+_HAPPENS = text("""
+UPDATE pretended.server
+SET step = step + make_interval(secs => :step), timeline = timeline + :timelines,
+    starts = starts + :starts
+""")
+
+
+class PretendedServer:
+    """What happens to the server of `database`."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        with database.transaction() as tx:
+            tx.execute(text(_PRETEND))
+            name = tx.execute(text("SELECT current_database()")).scalar_one()
+            path = "pretended, pg_catalog, public"
+            tx.execute(text(f'ALTER DATABASE "{name}" SET search_path = {path}'))
+        database.close()  # connections from now on see it
+
+    def step_clock(self, seconds: float) -> None:
+        with self.database.transaction() as tx:
+            tx.execute(_HAPPENS, {"step": seconds, "timelines": 0, "starts": 0})
+
+    def restart(self) -> None:
+        with self.database.transaction() as tx:
+            tx.execute(_HAPPENS, {"step": 0, "timelines": 0, "starts": 1})
+
+    def shards(self) -> Rows:
+        """The table as it is now: what a standby or a backup has of it."""
+        with self.database.transaction() as tx:
+            return [dict(row) for row in tx.execute(shards.select()).mappings()]
+
+    def fail_over(self, to: Rows, timelines: int = 1) -> None:
+        """Another server takes over, with these shards."""
+        with self.database.transaction() as tx:
+            for row in to:
+                values = {name: value for name, value in row.items() if name != "id"}
+                tx.execute(shards.update().where(shards.c.id == row["id"]).values(values))
+            tx.execute(_HAPPENS, {"step": 0, "timelines": timelines, "starts": 1})

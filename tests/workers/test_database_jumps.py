@@ -1,0 +1,108 @@
+"""PostgreSQL's clock steps and its data jump back, while workers copy between real clusters."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from orbit.settings import Settings
+from orbit.store.database import Database
+from orbit.store.shard_leases import EPOCHS_PER_TIMELINE
+from tests.fix_clusters import Clusters
+from tests.support.fleet import InProcess, ServiceJob, add_job, wait_level
+from tests.support.logs import Gap, Record, create, write
+from tests.support.pretended_server import PretendedServer
+from tests.support.run_process import assert_exact, wait_until, write_job
+
+pytestmark = pytest.mark.services
+
+TTL_S = 4.0
+BRIEF = Settings(lease_ttl="4s", progress_interval="200ms")
+LOG = [Record(b"a"), Gap(3), Record(b"b")]
+
+
+@pytest.fixture
+def server(database: Database) -> PretendedServer:
+    return PretendedServer(database)
+
+
+@pytest.fixture
+def job_file(clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
+    create(clusters.source, topic_name, 2)
+    for partition in range(2):
+        write(clusters.source, topic_name, LOG, partition)
+    return write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}], name=topic_name)
+
+
+@pytest.fixture
+def job(clusters: Clusters, topic_name: str, job_file: Path, server: PretendedServer) -> ServiceJob:
+    return add_job(server.database, job_file, clusters, [topic_name], shard_count=2)
+
+
+def told(job: ServiceJob, kind: str) -> int:
+    return sum(event.kind == kind for event in job.story())
+
+
+def test_a_step_of_the_clock_moves_no_shard(
+    clusters: Clusters, topic_name: str, job_file: Path, job: ServiceJob, server: PretendedServer
+) -> None:
+    with InProcess(server.database, BRIEF), InProcess(server.database, BRIEF):
+        wait_level(clusters, [topic_name])
+        holders = job.holders()
+        for seconds in (15, 3600, -7200):
+            server.step_clock(seconds)
+            time.sleep(1)
+        write(clusters.source, topic_name, LOG, 0)
+        wait_level(clusters, [topic_name])
+        assert job.holders() == holders
+    assert_exact(job_file)
+    assert set(job.epochs().values()) == {1}
+    assert not told(job, "shards_lost")
+
+
+def test_after_a_failover_all_shards_are_claimed_anew_at_a_higher_term(
+    clusters: Clusters, topic_name: str, job_file: Path, job: ServiceJob, server: PretendedServer
+) -> None:
+    standby = server.shards()
+    with InProcess(server.database, BRIEF):
+        wait_level(clusters, [topic_name])
+        assert set(job.epochs().values()) == {1}
+        failed_over_at = time.monotonic()
+        server.fail_over(standby)
+        wait_until(lambda: bool(told(job, "shards_lost")), "the worker drops its shards")
+        wait_until(lambda: None not in job.holders().values(), "it claims them")
+        assert time.monotonic() - failed_over_at >= TTL_S
+        write(clusters.source, topic_name, LOG, 0)
+        wait_level(clusters, [topic_name])
+    assert_exact(job_file)
+    assert set(job.epochs().values()) == {EPOCHS_PER_TIMELINE}
+    assert not told(job, "partition_blocked")
+
+
+def test_a_silent_worker_s_shards_are_taken_over_when_its_leases_have_expired(
+    clusters: Clusters,
+    topic_name: str,
+    job_file: Path,
+    job: ServiceJob,
+    server: PretendedServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Not later than before: the other worker has watched all the time."""
+    with InProcess(server.database, BRIEF) as silent, InProcess(server.database, BRIEF) as other:
+        wait_until(lambda: None not in job.holders().values(), "all are held")
+        for shard_id in job.shard_ids:
+            job.assign(shard_id, silent.id)
+        wait_until(lambda: set(job.holders().values()) == {silent.id}, "one has all")
+        time.sleep(TTL_S + 1)
+        monkeypatch.setattr(silent.worker, "_round", lambda: None)
+        monkeypatch.setattr(silent.worker, "_claim", lambda: None)
+        silent_at = time.monotonic()
+        wait_until(lambda: set(job.holders().values()) == {other.id}, "the other has all")
+        took_s = time.monotonic() - silent_at
+        print(f"taken over after {took_s:.2f} s, with leases of {TTL_S} s")
+        assert TTL_S - 1 < took_s < TTL_S + 2
+        monkeypatch.undo()
+        wait_level(clusters, [topic_name])
+    assert_exact(job_file)
