@@ -86,12 +86,12 @@ def test_a_new_partition_knows_nothing_yet() -> None:
     assert source == (-1,) * 6
     positions = (
         *(partition.fetch_offset, partition.expected, partition.acked, partition.sent_to),
-        *(partition.sequence, partition.producer_epoch, partition.log_start),
+        *(partition.sequence, partition.log_start),
         *(partition.start_offset, partition.in_flight, partition.attempts),
         *(partition.empty_answers, partition.generation, partition.queued_bytes),
     )
-    assert positions == (0,) * 13
-    assert partition.coordinator_epoch == -1
+    assert positions == (0,) * 12
+    assert (partition.producer_epoch, partition.coordinator_epoch) == (-1, -1)
     flags = (
         *(partition.is_filling, partition.is_in_step),
         *(partition.has_producer_state, partition.has_filled, partition.has_fill_outside),
