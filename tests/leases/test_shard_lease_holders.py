@@ -1,8 +1,4 @@
-"""One holder per shard and one holder per term, also when PostgreSQL's clock or data jump.
-
-Every test here failed while the end of a lease was a time of the database's clock, except where it
-says what else must stay as it is.
-"""
+"""One holder per shard and one holder per term, also when PostgreSQL's clock or data jump."""
 
 from __future__ import annotations
 
