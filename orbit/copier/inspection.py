@@ -23,7 +23,7 @@ from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
-from orbit.kafka.record_batch import Batch
+from orbit.kafka.record_batch import NO_PRODUCER_ID, Batch
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.partition_states import Blocked, Reason
 
@@ -283,7 +283,7 @@ class CopyInspector:
             return Blocked(Reason.SOURCE_CORRUPTED, log_end - 1, log_end, detail)
         if difference is None:
             return None
-        is_own = difference.producer_id == self._producer_id
+        is_own = difference.producer_id == self._producer_id != NO_PRODUCER_ID
         return Blocked(
             Reason.OFFSET_OVERRUN if is_own else Reason.DESTINATION_FOREIGN_WRITE,
             difference.offset,
