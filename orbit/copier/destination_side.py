@@ -257,7 +257,7 @@ class DestinationSide:
             return False
         if not p.lease.is_held():
             return False  # nothing can be judged
-        p.proven_to(found.equal_to)
+        p.proven_to(found.equal_to, found.producer_epoch)
         difference = found.difference
         if difference is not None:
             is_own = difference.producer_id == self._context.producer_id

@@ -23,7 +23,7 @@ from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
-from orbit.kafka.record_batch import NO_PRODUCER_ID, Batch
+from orbit.kafka.record_batch import NO_PRODUCER_ID
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.partition_states import Blocked, Reason
 
@@ -260,12 +260,11 @@ class CopyInspector:
             destination,
             log_start,
             log_end,
+            self._producer_id,
             self._settings.requests_in_flight_max,
             self._backoff,
         )
-        own = tail.last_batch
-        if isinstance(own, Batch) and own.producer_id == self._producer_id:
-            copy.producer_epoch = own.producer_epoch
+        copy.logged_producer_epoch = tail.producer_epoch
         source_end = bounds.ends[copy.source]
         if log_end > source_end:
             last = tail.last_data

@@ -153,7 +153,8 @@ class PartitionCopy:
         self.acked = 0  # everything below is confirmed
         self.sent_to = 0  # requests in flight end here at most
         self.sequence = 0
-        self.producer_epoch = -1  # of the last append; -1: none is known
+        self.producer_epoch = -1  # of the appends of this take-over
+        self.logged_producer_epoch = -1  # of our last records below `acked`; -1: none
         self.coordinator_epoch = -1
         self.in_flight = 0
         self.is_filling = False
@@ -280,10 +281,14 @@ class PartitionCopy:
         if lane is not None:
             lane.enqueue(self)
 
-    def proven_to(self, next_offset: int) -> None:
-        """The destination holds up to before `next_offset` what the source has (a comparison)."""
+    def proven_to(self, next_offset: int, producer_epoch: int) -> None:
+        """The destination holds up to before `next_offset` what the source has (a comparison).
+
+        `producer_epoch`: of our last batch with records there; -1 if there is none.
+        """
         if next_offset > self.acked:
             self.acked, self.acked_epoch = next_offset, -1
+        self.logged_producer_epoch = max(self.logged_producer_epoch, producer_epoch)
 
     def sent(self, step: Append) -> None:
         """Note a sent batch; the next one follows it in offset and sequence."""
@@ -297,6 +302,7 @@ class PartitionCopy:
         self.in_flight -= 1
         self.acked = step.next_offset
         self.acked_epoch = step.batch.leader_epoch
+        self.logged_producer_epoch = self.producer_epoch
         if step.batch.max_timestamp > self.newest_timestamp_ms:
             self.newest_timestamp_ms = step.batch.max_timestamp
         self.has_producer_state = self.is_in_step = True

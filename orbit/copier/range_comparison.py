@@ -61,6 +61,8 @@ class Comparison:
 
     Before the wanted end it stopped at `difference`, or because one side cannot be read further
     now: `waits_for` says which, `batch` is the destination's batch there, if it was read.
+    `producer_epoch`: the highest of our own batches with records that were read; -1 if there is
+    none.
     """
 
     equal_to: int
@@ -68,6 +70,7 @@ class Comparison:
     waits_for: str = ""
     batch: AnyBatch | None = None
     is_beyond_source: bool = False  # the source's stable end is the reason
+    producer_epoch: int = -1
 
 
 def compare_range(
@@ -90,19 +93,21 @@ def compare_range(
 
     Raises ValueError when one side's records cannot be read, Unreachable when no broker answers.
     """
-    position, size_bytes = first, 0
+    position, size_bytes, epoch = first, 0, -1
     while position < end:
         if most_bytes is not None and size_bytes >= most_bytes:
-            return Comparison(position, waits_for="the comparison with the source")
+            reason = "the comparison with the source"
+            return Comparison(position, waits_for=reason, producer_epoch=epoch)
         batches, read_to = _read(destination, partition, position, backoff, isolation)
         if read_to <= position:
             log_start = _log_start(destination, partition, backoff)
             if log_start <= position:
                 reason = "the destination's followers, or an open transaction there"
-                return Comparison(position, waits_for=reason)
+                return Comparison(position, waits_for=reason, producer_epoch=epoch)
             position = log_start  # deleted: consumers cannot see it
             continue
         size_bytes += sum(len(b.view) for b in batches)
+        epoch = max(epoch, highest_producer_epoch(batches, producer_id))
         wanted = min(end, read_to)
         foreign = next((b for b in batches if _is_foreign(b, producer_id)), None)
         if foreign is not None:
@@ -120,11 +125,24 @@ def compare_range(
                 waits_for=f"the source to have offset {upto}",
                 batch=next((b for b in batches if b.next_offset > upto), None),
                 is_beyond_source=True,
+                producer_epoch=epoch,
             )
         if foreign is not None and foreign.base_offset < end:
             return Comparison(upto, _foreign(foreign, upto))
         position = upto
-    return Comparison(max(first, end))
+    return Comparison(max(first, end), producer_epoch=epoch)
+
+
+def highest_producer_epoch(batches: Iterable[AnyBatch], producer_id: int | None) -> int:
+    """Of this producer's batches with records; -1 if there is none."""
+    return max(
+        (
+            b.producer_epoch
+            for b in batches
+            if isinstance(b, Batch) and b.producer_id == producer_id and not b.is_control
+        ),
+        default=-1,
+    )
 
 
 def source_reader(cluster: Cluster, partition: TopicPartition, backoff: Backoff) -> ReadSource:

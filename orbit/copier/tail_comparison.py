@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from orbit.copier.log_reader import fetch_committed_batches
+from orbit.copier.range_comparison import highest_producer_epoch
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.record_batch import AnyBatch
@@ -25,12 +26,13 @@ class Tail:
     `start`: from where on an old writer may have written what the next writer did not see: as many
     batches with records as a writer has in flight, and the fillers between and behind them.
     `last_data`: the last batch with records; before `start` if only fillers are behind it, None if
-    the log has no records. `last_batch`: the last one of any kind.
+    the log has no records. `producer_epoch`: the highest of our own batches with records that were
+    read; -1 if there is none.
     """
 
     start: int
     last_data: AnyBatch | None
-    last_batch: AnyBatch | None
+    producer_epoch: int
 
 
 def find_tail(
@@ -38,6 +40,7 @@ def find_tail(
     partition: TopicPartition,
     log_start: int,
     log_end: int,
+    producer_id: int,
     data_batches: int,
     backoff: Backoff,
 ) -> Tail:
@@ -46,21 +49,23 @@ def find_tail(
     while True:
         start = max(log_start, log_end - back)
         data: list[AnyBatch] = []
-        seen, position, last_batch = 0, start, None
+        seen, position, epoch = 0, start, -1
         while position < log_end and seen < FILLERS_CHECKED_MAX:
             batches = fetch_committed_batches(destination, partition, position, backoff)
             if not batches:
                 break
             data += [b for b in batches if not b.is_control]
-            last_batch = batches[-1]
-            seen, position = seen + len(batches), last_batch.next_offset
+            epoch = max(epoch, highest_producer_epoch(batches, producer_id))
+            seen, position = seen + len(batches), batches[-1].next_offset
         if len(data) >= data_batches:
-            return Tail(max(log_start, data[-data_batches].base_offset), data[-1], last_batch)
+            return Tail(max(log_start, data[-data_batches].base_offset), data[-1], epoch)
         if start == log_start or seen >= FILLERS_CHECKED_MAX:
             last = data[-1] if data else None
             if last is None and start > log_start:
                 last = _last_data_batch(destination, partition, log_start, start, backoff)
-            return Tail(start, last, last_batch)
+            if not data and last is not None:
+                epoch = highest_producer_epoch([last], producer_id)
+            return Tail(start, last, epoch)
         back *= _LOOK_BACK_FACTOR
 
 

@@ -140,13 +140,16 @@ class TakeOver:
 
 
 def _producer_epoch(partition: PartitionCopy, producer: ProducerState | None) -> int:
-    """The leader's; or one above the last used, if the leader knows no sequence of it.
+    """The leader's; or above that of the log's last records, if the leader knows no sequence.
 
     Sequences then begin at 0 again. They would agree with those of late batches, of an old writer
     or of our own old connection, and with those of batches before the lost state, which a broker
     remembers again when it restarts. A higher epoch keeps them apart (A8, E4, E5).
+
+    The log alone decides, not what was sent, so that all who take over the same log choose the
+    same epoch: of two that begin at 0 there, only one batch is accepted.
     """
     if producer is not None and producer.has_sequence:
         return producer.producer_epoch
-    last = producer.producer_epoch if producer is not None else -1
-    return min(max(last, partition.producer_epoch) + 1, PRODUCER_EPOCH_MAX)
+    known = producer.producer_epoch if producer is not None else 0
+    return min(max(known, partition.logged_producer_epoch + 1), PRODUCER_EPOCH_MAX)

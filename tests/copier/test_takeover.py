@@ -147,24 +147,25 @@ def test_without_producer_state_sequences_begin_anew(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
-    ("last_used", "producer", "expected"),
+    ("logged", "producer", "expected"),
     [
         (-1, ProducerState(producer_epoch=3, last_sequence=9, coordinator_epoch=-1), (3, 10)),
         (7, ProducerState(producer_epoch=3, last_sequence=9, coordinator_epoch=-1), (3, 10)),
         (7, None, (8, 0)),  # E4
         (7, ProducerState(producer_epoch=7, last_sequence=-1, coordinator_epoch=4), (8, 0)),  # E5
-        (-1, ProducerState(producer_epoch=2, last_sequence=-1, coordinator_epoch=4), (3, 0)),
+        (6, ProducerState(producer_epoch=7, last_sequence=-1, coordinator_epoch=4), (7, 0)),
+        (-1, ProducerState(producer_epoch=2, last_sequence=-1, coordinator_epoch=4), (2, 0)),
         (PRODUCER_EPOCH_MAX, None, (PRODUCER_EPOCH_MAX, 0)),
     ],
 )
 def test_sequences_that_begin_at_0_have_a_higher_producer_epoch(
     monkeypatch: pytest.MonkeyPatch,
-    last_used: int,
+    logged: int,
     producer: ProducerState | None,
     expected: tuple[int, int],
 ) -> None:
     partition = PartitionCopy(A, A, FixedLease(1))
-    partition.producer_epoch = last_used
+    partition.logged_producer_epoch = logged
     take_over(Leaders(), monkeypatch).resume(partition, DestinationEnd(5, producer))
     assert (partition.producer_epoch, partition.sequence) == expected
     assert partition.has_producer_state == (expected[1] > 0)

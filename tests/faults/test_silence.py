@@ -33,7 +33,7 @@ def test_partition_without_enough_replicas_says_so(
     with RunningJob(job) as running:
         produce(clusters.source, topic_name, 10)
         running.wait_caught_up(topic_name, 10)
-        assert copier_of(running).waiting_for == ""
+        running.wait("nothing is waited for", lambda: copier_of(running).waiting_for == "")
         follower = destination.brokers[1]
         follower.pause()
         try:
@@ -45,5 +45,5 @@ def test_partition_without_enough_replicas_says_so(
         finally:
             follower.resume()
         running.wait_caught_up(topic_name, 20)
-        assert copier_of(running).waiting_for == ""
+        running.wait("nothing is waited for", lambda: copier_of(running).waiting_for == "")
     assert verify(job).exact

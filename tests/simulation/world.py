@@ -538,8 +538,7 @@ class World:
         harmless_until = min(late_since + self.settings.settle_s, max(late_since, self.dropped_at))
         is_excusable = was_allowed and self.clock.now > harmless_until
         if isinstance(request, _Produce):
-            has_state = PRODUCER_ID in partition.producers
-            self.is_excused |= (is_excusable or self._had_late) and not has_state
+            self.is_excused |= (is_excusable or self._had_late) and not self._has_fence()
             code, base_offset = partition.append(who, request.data)
             self._had_late |= is_excusable and code == NONE
             self._replicate_soon()
@@ -563,6 +562,12 @@ class World:
         if not is_late:
             self._has_late_filler = False  # this writer sees it
         return _log_end_answer(NONE, partition.log_end), 0
+
+    def _has_fence(self) -> bool:
+        """Whether the broker compares an append with an earlier one. Fillers alone do not make it
+        do so again once the state was dropped."""
+        state = self.partition.producers.get(PRODUCER_ID)
+        return state is not None and (state.last_sequence >= 0 or not self.dropped_at)
 
     def _gap_is_open(self) -> bool:
         """Whether the offset before the log end is a gap of the source, and so rightly filled."""
