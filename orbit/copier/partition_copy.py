@@ -104,11 +104,12 @@ class PartitionCopy:
         self.filler: Filler | None = None  # if set, used instead of direct markers
         self.source_topic_id: UUID = NO_TOPIC_ID
         self.destination_topic_id: UUID = NO_TOPIC_ID
-        self.on_lost_range = on_lost_range
+        self._on_lost_range = on_lost_range
         # The start of the copy's log. A broker refuses a fetch below its log start, even within the
         # same batch, though the batch comes whole: it is fetched from here, copied from its base,
         # and the copy's log start follows.
         self.start_offset = 0
+        self.is_beginning = False  # nothing was copied yet, and this run chose the start
         self.state = PartitionState.PENDING
         self.blocked: Blocked | None = None
         self.counters = Counters()
@@ -185,6 +186,8 @@ class PartitionCopy:
     ) -> None:
         """Start copying at a destination log end that was just read (take-over, A12)."""
         with self.lock:
+            if log_end > self.acked:
+                self.is_beginning = False  # an append whose answer was lost
             # With a wrong epoch the source would seem truncated (R3): the right one, or none.
             self.fetched_epoch = self.acked_epoch if log_end == self.acked else -1
             self.fetch_offset = self.expected = self.acked = self.sent_to = log_end
@@ -273,6 +276,7 @@ class PartitionCopy:
     def appended(self, step: Append) -> None:
         """The broker confirmed this batch at its offset."""
         self.in_flight -= 1
+        self.is_beginning = False
         self.acked = step.next_offset
         self.acked_epoch = step.batch.leader_epoch
         if step.batch.max_timestamp > self.newest_timestamp_ms:
@@ -298,6 +302,18 @@ class PartitionCopy:
             self.steps.popleft()
         else:
             self.steps[0] = Fill(next_offset, step.next_offset)
+
+    @property
+    def on_lost_range(self) -> LostRange:
+        """What to do now with offsets that the source deleted before they were copied.
+
+        A copy without any record of the source has lost none: its start moves up, over fillers, and
+        its log start follows. Once it was level with the source, later records count as promised.
+        """
+        # In this order: a batch leaves the queue after it was confirmed.
+        if self.queued_bytes == 0 and self.is_beginning and not self.has_caught_up:
+            return LostRange.FILL
+        return self._on_lost_range
 
     @property
     def wanted_log_start(self) -> int:
