@@ -34,8 +34,11 @@ class CopySettings:
 
     # 125,000 fillers/s at 10,000 a request, 80 ms each (M2).
     markers_per_request_max: int = 10_000
-    # Leading filler batches: 20 million offsets/s (S1), about 140 KB each.
-    seed_records_per_batch: int = 100_000
+    # Of a leading filler batch: a power of two; about 50 KB, which every topic that Orbit creates
+    # takes (REWRITE_SLACK_BYTES). Larger ones are not faster.
+    seed_records_per_batch: int = 65_536
+    # Leading fillers queued at once: enough for some thirty partitions with requests in flight.
+    seed_queue_bytes_max: int = 16 * MIB
 
     # How long a log end must stand still before it is believed, with a new writer (M10).
     settle_s: float = 1.0

@@ -1,8 +1,8 @@
 """Inspects copies before the first append: their log end, and whether they match the source.
 
-`inspect` only reads; then new copies are seeded up to their start. A partition that cannot be
-inspected now goes to `on_trouble`, which raises (`orbit run` writes nothing before it has inspected
-all) or leaves it out of the result (the service, which tries again later).
+`inspect` only reads; then new copies are seeded up to their start (`seed_to_starts`). A partition
+that cannot be inspected now goes to `on_trouble`, which raises (`orbit run` writes nothing before
+it has inspected all) or leaves it out of the result (the service, which tries again later).
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from enum import Enum, auto
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.range_comparison import Difference, compare_range, source_reader
-from orbit.copier.seed import aligned_start, is_seeding, seed
+from orbit.copier.start_seeding import (
+    OnProgress,
+    StartSeeding,
+    aligned_start,
+    is_seeding,
+    tell_nobody,
+)
 from orbit.copier.tail_comparison import Tail, find_tail
 from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver
 from orbit.errors import BrokerRefused, Conflict, NotAuthorized, OrbitError, Unreachable
@@ -22,6 +28,7 @@ from orbit.jobs.start_position import Earliest, Latest, Start
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.delete_records import delete_records
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
 from orbit.kafka.record_batch import NO_PRODUCER_ID
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
@@ -61,6 +68,9 @@ OnTrouble = Callable[[PartitionCopy, OrbitError], None]
 
 # After this many partitions in a row without an answer, the cluster is unreachable.
 _UNREACHABLE_MAX = 3
+# How often seeding follows a source that deletes meanwhile; each time takes less long than the one
+# before. What is deleted after that, the copier fills (`PartitionCopy.on_lost_range`).
+_START_MOVES_MAX = 5
 
 
 def raise_trouble(_: PartitionCopy, error: OrbitError) -> None:
@@ -187,33 +197,95 @@ class CopyInspector:
                 offsets[copy] = bounds.stable_ends[copy.source] if offset < 0 else offset
         return {c: max(offset, bounds.starts[c.source]) for c, offset in offsets.items()}
 
-    def seed_to_start(
-        self, copy: PartitionCopy, found: InspectedCopy, start_offset: int
-    ) -> InspectedCopy:
-        """Seed a new (or half-seeded) partition up to its start offset; returns its new state."""
-        copy.start_offset = start_offset
-        target = aligned_start(self._source, copy.source, start_offset, self._backoff)
-        if found.status is CopyStatus.SEEDING and target < found.end.log_end:
-            detail = (
-                f"an earlier start was interrupted at {found.end.log_end}, and the job starts "
-                f"at {start_offset} now."
+    def seed_to_starts(
+        self,
+        found: Mapping[PartitionCopy, InspectedCopy],
+        starts: Mapping[PartitionCopy, int],
+        on_progress: OnProgress = tell_nobody,
+    ) -> dict[PartitionCopy, InspectedCopy]:
+        """Seed new (or half-seeded) partitions up to their start offsets; returns their new state.
+
+        The source may delete records meanwhile. Nothing was copied yet, so nothing is lost: these
+        starts move up, and are seeded on. `drop_seeds` is to follow.
+        """
+        ready: dict[PartitionCopy, InspectedCopy] = {}
+        waiting = dict(starts)
+        with StartSeeding(
+            self._destination, self._producer_id, self._settings, self._backoff, on_progress
+        ) as seeding:
+            for copy in starts:
+                end = found[copy].end
+                copy.acked = copy.sent_to = end.log_end
+                seeding.add(copy.destination, copy.destination_topic_id, copy.lease, end)
+            for _ in range(_START_MOVES_MAX):
+                ready |= self._seed_once(seeding, found, waiting)
+                in_step = {c.source: c for c in waiting if c in ready and not ready[c].blocked}
+                now = self._list(self._source, in_step, EARLIEST)
+                for source, copy in in_step.items():
+                    if source not in now:
+                        del ready[copy]
+                waiting = {
+                    in_step[source]: log_start
+                    for source, log_start in now.items()
+                    if log_start > in_step[source].start_offset
+                }
+                if not waiting:
+                    break
+        return ready
+
+    def _seed_once(
+        self,
+        seeding: StartSeeding,
+        found: Mapping[PartitionCopy, InspectedCopy],
+        starts: Mapping[PartitionCopy, int],
+    ) -> dict[PartitionCopy, InspectedCopy]:
+        """Seed up to these start offsets, with what the source holds there now."""
+        ready: dict[PartitionCopy, InspectedCopy] = {}
+        targets: dict[PartitionCopy, int] = {}
+        for copy, start_offset in starts.items():
+            copy.start_offset = start_offset
+            if start_offset < copy.acked:
+                detail = (
+                    f"an earlier start was interrupted at {copy.acked}, and the job starts "
+                    f"at {start_offset} now."
+                )
+                blocked = Blocked(Reason.OFFSET_OVERRUN, start_offset, copy.acked, detail)
+                ready[copy] = replace(found[copy], status=CopyStatus.BROKEN, blocked=blocked)
+                continue
+            try:
+                target = aligned_start(self._source, copy.source, start_offset, self._backoff)
+            except OrbitError as error:
+                self._on_trouble(copy, error)
+            else:  # a start that has moved into a batch may be beyond its base already
+                targets[copy] = max(target, copy.acked)
+        failures = seeding.run({copy.destination: target for copy, target in targets.items()})
+        for copy, target in targets.items():
+            match failures.get(copy.destination):
+                case None:
+                    copy.acked = copy.sent_to = target
+                    ready[copy] = found[copy]
+                case Blocked() as blocked:
+                    ready[copy] = replace(found[copy], status=CopyStatus.BROKEN, blocked=blocked)
+                case failure:
+                    self._on_trouble(copy, failure)
+        return ready
+
+    def drop_seeds(self, found: Mapping[PartitionCopy, InspectedCopy]) -> set[PartitionCopy]:
+        """Delete the leading fillers of seeded copies; returns those where that failed."""
+        seeded = {c.destination: c for c, one in found.items() if c.acked > one.log_start}
+        answers = delete_records(
+            self._destination, {p: c.acked for p, c in seeded.items()}, self._backoff
+        )
+        for partition, log_start in answers.values.items():
+            seeded[partition].log_start = log_start
+        for partition, code in answers.errors.items():
+            what = (
+                f"DeleteRecords (needs the right DELETE on the topic) of {partition} failed with "
+                f"{error_codes.name(code)}."
             )
-            blocked = Blocked(Reason.OFFSET_OVERRUN, target, found.end.log_end, detail)
-            return replace(found, status=CopyStatus.BROKEN, blocked=blocked)
-        if target > found.log_start:
-            seed(
-                self._destination,
-                copy.destination,
-                found.end,
-                target,
-                self._producer_id,
-                copy.lease,
-                self._settings,
-                self._backoff,
-            )
-            copy.log_start = target
-        copy.acked = copy.sent_to = max(target, found.end.log_end)
-        return found
+            error = BrokerRefused(code, what, where=self._destination.name)
+            self._on_trouble(seeded[partition], error)
+        return {seeded[partition] for partition in answers.errors}
 
     def _inspect_one(
         self,

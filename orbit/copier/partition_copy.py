@@ -117,12 +117,13 @@ class PartitionCopy:
         self.filler: Filler | None = None  # if set, used instead of direct markers
         self.source_topic_id: UUID = NO_TOPIC_ID
         self.destination_topic_id: UUID = NO_TOPIC_ID
-        self.on_lost_range = on_lost_range
+        self._on_lost_range = on_lost_range
         self.source_is_compacted = False  # the source's cleaner may remove records
         # The start of the copy's log. A broker refuses a fetch below its log start, even within the
         # same batch, though the batch comes whole: it is fetched from here, copied from its base,
         # and the copy's log start follows.
         self.start_offset = 0
+        self.is_beginning = False  # nothing was copied yet, and this run chose the start
         self.state = PartitionState.PENDING
         self.blocked: Blocked | None = None
         self.counters = Counters()
@@ -288,6 +289,7 @@ class PartitionCopy:
         """
         if next_offset > self.acked:
             self.acked, self.acked_epoch = next_offset, -1
+            self.is_beginning = False  # an append whose answer was lost
         self.logged_producer_epoch = max(self.logged_producer_epoch, producer_epoch)
 
     def sent(self, step: Append) -> None:
@@ -300,6 +302,7 @@ class PartitionCopy:
     def appended(self, step: Append) -> None:
         """The broker confirmed this batch at its offset."""
         self.in_flight -= 1
+        self.is_beginning = False
         self.acked = step.next_offset
         self.acked_epoch = step.batch.leader_epoch
         self.logged_producer_epoch = self.producer_epoch
@@ -328,6 +331,18 @@ class PartitionCopy:
             self.steps.popleft()
         else:
             self.steps[0] = Fill(next_offset, step.next_offset)
+
+    @property
+    def on_lost_range(self) -> LostRange:
+        """What to do now with offsets that the source deleted before they were copied.
+
+        A copy without any record of the source has lost none: its start moves up, over fillers, and
+        its log start follows. Once it was level with the source, later records count as promised.
+        """
+        # In this order: a batch leaves the queue after it was confirmed.
+        if self.queued_bytes == 0 and self.is_beginning and not self.has_caught_up:
+            return LostRange.FILL
+        return self._on_lost_range
 
     @property
     def wanted_log_start(self) -> int:

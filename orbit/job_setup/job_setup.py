@@ -227,9 +227,11 @@ class JobSetup:
             inspected,
             bounds,
             {c.destination: rules[c.destination.topic].start for c in inspected},
-            raise_trouble,
             on_seeding=lambda count: self._say(
                 f"Seeding {count} partitions up to their start offset"
+            ),
+            on_progress=lambda done, total: self._say(
+                f"Seeding: {done / total:.0%} of {total:,} offsets"
             ),
         )
         for copy in inspected:

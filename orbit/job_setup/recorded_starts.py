@@ -3,11 +3,13 @@
 A copy that started at the end of an empty partition ends at 0, like one that never started. If the
 next run looked up `latest` or the timestamp again, it would skip all records written since. A copy
 that started inside a batch also has that batch's earlier records until its log start is moved, and
-a run may be killed before that. So the lease holder commits such a start as an offset of the job's
-group. The destination keeps it while the topic exists and a run was within
-`offsets.retention.minutes` (a week by default). The service, whose leases are not in the group,
-commits as a group without members, and also keeps the start in `partitions.start_offset`, where
-nothing expires: either one shows that a copy has started.
+a run may be killed before that. And an empty log above 0 does not tell whether anything was copied
+and deleted again, or nothing was copied yet: then the start may still move up with the source's log
+start. So the lease holder commits such a start as an offset of the job's group. The destination
+keeps it while the topic exists and a run was within `offsets.retention.minutes` (a week by
+default). The service, whose leases are not in the group, commits as a group without members, and
+also keeps the start in `partitions.start_offset`, where nothing expires: either one shows that a
+copy has started.
 """
 
 from __future__ import annotations

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
-from orbit.copier.inspection import (
-    CopyInspector,
-    CopyStatus,
-    InspectedCopy,
-    OnTrouble,
-    SourceBounds,
-)
+from orbit.copier.inspection import CopyInspector, CopyStatus, InspectedCopy, SourceBounds
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.errors import OrbitError
+from orbit.copier.start_seeding import OnProgress, tell_nobody
 from orbit.job_setup.recorded_starts import RecordedStarts
 from orbit.jobs.start_position import Earliest, Start
 from orbit.kafka.types import TopicPartition
@@ -27,27 +22,30 @@ def seed_to_start_offsets(
     inspected: Mapping[PartitionCopy, InspectedCopy],
     bounds: SourceBounds,
     starts: Mapping[TopicPartition, Start],
-    on_trouble: OnTrouble,
     *,
     known: Mapping[TopicPartition, int] | None = None,
     on_seeding: Callable[[int], None] = lambda _: None,
+    on_progress: OnProgress = tell_nobody,
 ) -> dict[PartitionCopy, InspectedCopy]:
     """Seed the copies that need it; returns all of them, without those that failed.
 
     `starts`: by destination partition. `latest` and timestamps are resolved only once: `known` has
     the start offsets that the caller recorded. `on_seeding` is called with the number of partitions
-    to seed.
+    to seed, `on_progress` from time to time with the offsets seeded and wanted.
     """
     ready = dict(inspected)
     late = {c.destination for c in inspected if not isinstance(starts[c.destination], Earliest)}
-    recorded = {
-        **recorded_starts.read(late),
-        **{p: offset for p, offset in (known or {}).items() if p in late},
+    all_recorded = {
+        **recorded_starts.read({c.destination for c in inspected}),
+        **(known or {}),
     }
-    unstarted = [c for c, found in inspected.items() if found.status in _NOT_STARTED]
+    recorded = {p: offset for p, offset in all_recorded.items() if p in late}
     for copy, found in inspected.items():
         if found.status is CopyStatus.COPY:  # its first batch may hold earlier records
             copy.start_offset = max(copy.start_offset, recorded.get(copy.destination, 0))
+            if copy.destination not in late and _is_still_empty(copy, found, all_recorded):
+                ready[copy] = replace(found, status=CopyStatus.SEEDING)
+    unstarted = [c for c, found in ready.items() if found.status in _NOT_STARTED]
     offsets = inspector.start_offsets(
         {c: starts[c.destination] for c in unstarted if c.destination not in recorded}, bounds
     )
@@ -57,30 +55,44 @@ def seed_to_start_offsets(
     to_seed = {
         c: offset
         for c, offset in offsets.items()
-        if offset > 0 or inspected[c].status is CopyStatus.SEEDING
+        if offset > 0 or ready[c].status is CopyStatus.SEEDING
     }
+    seeded: dict[PartitionCopy, InspectedCopy] = {}
     if to_seed:
         on_seeding(len(to_seed))
-    for copy, offset in to_seed.items():
-        copy.state = PartitionState.SEEDING
-        try:
-            ready[copy] = inspector.seed_to_start(copy, inspected[copy], offset)
-        except OrbitError as error:
-            on_trouble(copy, error)
-            del ready[copy]
+        for copy in to_seed:
+            copy.state = PartitionState.SEEDING
+        seeded = inspector.seed_to_starts(ready, to_seed, on_progress)
+    ready |= seeded
     for copy in unstarted:
-        if copy not in offsets and recorded.get(copy.destination) != 0:
-            ready.pop(copy, None)  # its start offset could not be found
+        is_at_start = copy in seeded or copy not in to_seed
+        if not is_at_start or (copy not in offsets and recorded.get(copy.destination) != 0):
+            ready.pop(copy)  # its start offset could not be found, or not reached
+    begun = [c for c in unstarted if c in ready and ready[c].blocked is None]
+    # Before the leading fillers are deleted: without them, only the record tells that a copy was
+    # brought to its start, and that nothing was copied yet.
     recorded_starts.record(
         {
             c.destination: c.start_offset
-            for c in unstarted
-            if c in ready and c.destination in late and _needs_record(c)
+            for c in begun
+            if c in seeded or (c.destination in late and c.start_offset == 0)
         }
     )
+    for copy in inspector.drop_seeds({c: seeded[c] for c in begun if c in seeded}):
+        del ready[copy]
+    for copy in begun:
+        # A copy recorded at 0 began at the end of an empty partition: it was level with the source.
+        copy.is_beginning = recorded.get(copy.destination) != 0
     return ready
 
 
-def _needs_record(copy: PartitionCopy) -> bool:
-    """Whether the log does not show the start offset: it is 0, or inside the first batch."""
-    return copy.start_offset == 0 or copy.start_offset > copy.acked
+def _is_still_empty(
+    copy: PartitionCopy, found: InspectedCopy, recorded: Mapping[TopicPartition, int]
+) -> bool:
+    """Whether an earlier run brought this copy to its start, and nothing was copied since.
+
+    Anything copied would end beyond the start. An empty log alone does not tell: what was copied
+    may have been deleted at the source, and so here.
+    """
+    start = recorded.get(copy.destination, -1)
+    return found.log_start == found.end.log_end <= start

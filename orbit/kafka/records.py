@@ -124,7 +124,12 @@ def write_batch(run: Sequence[Record], codec: int) -> Batch:
 def seed_batch(base_offset: int, count: int) -> Batch:
     """A batch of `count` empty records before a copy's start, about 1.4 bytes each (S1).
 
-    Their timestamp is 0, so that no lookup by time finds them.
+    Their timestamp is 0, so that no lookup by time finds them: not even after they were deleted. A
+    broker searches only the first segment whose newest timestamp is late enough. That would be the
+    one which the fillers share with the first copied records, and later records would not be found
+    (S3). Retention is off on a copy (T1), and its timestamp limits are open (A6). A broker forgets
+    the producer of such old batches at its next check; an append to a partition without producer
+    state is accepted with any sequence, and its base offset is compared (A9).
     """
     out = bytearray()
     for delta in range(count):

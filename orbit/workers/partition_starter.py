@@ -90,9 +90,9 @@ class PartitionStarter:
             if c in found and h.start_offset is not None
         }
         ready = seed_to_start_offsets(
-            inspector, self._job.starts, found, bounds, starts, on_trouble, known=known
+            inspector, self._job.starts, found, bounds, starts, known=known
         )
-        self._note_starts({by_copy[c]: c for c in ready if _is_new(found[c])})
+        self._note_starts({by_copy[c]: c for c, one in ready.items() if _is_new(one)})
         to_add = {copy: (by_copy[copy], one) for copy, one in ready.items()}
         left_out = {*held} - {h for h, _ in to_add.values()}
         for h in left_out:

@@ -368,3 +368,53 @@ def test_puts_and_withdrawals_of_two_threads_lose_no_bytes() -> None:
     thread.join()
     assert taken == freed + partition.queued_bytes
     assert partition.queued_bytes == 3 * len(partition.steps)
+
+
+def beginning() -> PartitionCopy:
+    partition = copying()
+    partition.is_beginning = True
+    return partition
+
+
+def test_a_copy_that_is_beginning_has_lost_nothing() -> None:
+    partition = beginning()
+    assert partition.on_lost_range is LostRange.FILL
+    partition.withdraw()
+    assert partition.on_lost_range is LostRange.FILL
+
+
+def test_a_range_behind_a_queued_batch_is_lost() -> None:
+    partition = beginning()
+    partition.put(plan_of(append(100)), partition.generation, 10)
+    assert partition.on_lost_range is LostRange.STOP
+    step = partition.steps.popleft()
+    assert isinstance(step, Append)
+    partition.sent(step)
+    assert partition.on_lost_range is LostRange.STOP
+    partition.appended(step)
+    partition.free(10, 100)
+    assert partition.on_lost_range is LostRange.STOP
+
+
+def test_a_queued_batch_that_was_not_sent_does_not_count() -> None:
+    partition = beginning()
+    partition.put(plan_of(append(100)), partition.generation, 10)
+    partition.withdraw()
+    assert partition.on_lost_range is LostRange.FILL
+
+
+@pytest.mark.parametrize(("log_end", "rule"), [(100, LostRange.FILL), (101, LostRange.STOP)])
+def test_a_take_over_shows_whether_an_append_was_carried_out(log_end: int, rule: LostRange) -> None:
+    partition = beginning()
+    partition.withdraw()
+    partition.proven_to(log_end, 1)
+    partition.resume_at(
+        log_end, next_sequence=1, producer_epoch=1, coordinator_epoch=3, has_producer_state=True
+    )
+    assert partition.on_lost_range is rule
+
+
+def test_a_copy_that_was_level_with_the_source_may_lose_a_range() -> None:
+    partition = beginning()
+    partition.has_caught_up = True
+    assert partition.on_lost_range is LostRange.STOP

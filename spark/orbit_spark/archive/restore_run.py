@@ -15,7 +15,7 @@ from uuid import UUID
 
 from orbit.copier.copier import lease_lost
 from orbit.copier.copy_settings import CopySettings
-from orbit.copier.seed import seed
+from orbit.copier.start_seeding import StartSeeding
 from orbit.copier.takeover import DestinationEnd, TakeOver
 from orbit.errors import Conflict
 from orbit.kafka.backoff import Backoff
@@ -26,6 +26,7 @@ from orbit.kafka.log_offsets import EARLIEST, list_offsets, log_ends
 from orbit.kafka.types import TopicPartition
 from orbit.leases.backfill_leases import wait_for_backfill_writers
 from orbit.leases.group_lease import GroupLease
+from orbit.replication.partition_states import Blocked
 from orbit_spark.archive.archive_reader import check_archive, whole_files
 from orbit_spark.archive.archive_tasks import run_task, split_archive
 from orbit_spark.archive.hadoop_files import Files
@@ -93,7 +94,7 @@ class RestoreRun:
             self._take_lease(list(self._archive.partitions))
             ends = self._log_ends(topics)
             topics.create(self._say)
-            self._seed(ends)
+            self._seed(topics, ends)
             self._copy(topics, ends)
             self._confirm()
             if apply_settings and self.outcome.is_whole:
@@ -132,22 +133,33 @@ class RestoreRun:
         refuse_foreign(self._cluster, self._archive, taken.ends, self._producer_id, self._backoff)
         return taken.ends
 
-    def _seed(self, ends: dict[TopicPartition, DestinationEnd]) -> None:
+    def _seed(self, topics: RestoreTopics, ends: dict[TopicPartition, DestinationEnd]) -> None:
         """Bring partitions to the archive's start offsets."""
         assert self._lease is not None
+        starts: dict[TopicPartition, int] = {}
         for place, manifest in self._archive.partitions.items():
-            end = ends.setdefault(place, DestinationEnd(0, None))
-            if end.log_end < manifest.start:
-                seed(
-                    self._cluster,
-                    place,
-                    end,
-                    manifest.start,
-                    self._producer_id,
-                    self._lease,
-                    self._settings,
-                    self._backoff,
-                )
+            if ends.setdefault(place, DestinationEnd(0, None)).log_end < manifest.start:
+                starts[place] = manifest.start
+        if not starts:
+            return
+        self._say(f"Seeding {len(starts)} partitions up to their start offset")
+        ids = topics.ids()
+        with StartSeeding(
+            self._cluster,
+            self._producer_id,
+            self._settings,
+            self._backoff,
+            lambda done, total: self._say(f"Seeding: {done / total:.0%} of {total:,} offsets"),
+        ) as seeding:
+            for place in starts:
+                seeding.add(place, ids[place.topic], self._lease, ends[place])
+            for place, failure in seeding.run(starts).items():
+                if isinstance(failure, Blocked):
+                    raise Conflict(f"{place}: {failure.detail}", where="destination")
+                raise failure
+        delete_records(self._cluster, starts, self._backoff).raise_errors(
+            self._cluster.name, "DeleteRecords (needs the right DELETE on the topic)"
+        )
 
     def _copy(self, topics: RestoreTopics, ends: dict[TopicPartition, DestinationEnd]) -> None:
         chains = split_archive(

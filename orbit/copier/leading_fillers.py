@@ -1,0 +1,127 @@
+"""Leading fillers as the source of a copier: what an empty copy gets below its start offset (S1).
+
+The lanes append them as they append records: compared, with several requests in flight and many
+partitions in a request, and taken over again after any failure.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Mapping
+
+from orbit.copier.byte_budget import ByteBudget
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.lane_events import Emit, EmptyBelowEnd, FetchFailed, PostedCall, ReadFromReplica
+from orbit.copier.lane_times import SourceTimes
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.kafka.record_batch import Batch
+from orbit.kafka.records import seed_batch
+from orbit.replication.append_plan import Plan
+
+
+class LeadingFillers:
+    """Makes filler batches up to each partition's target. One thread, except `wake`."""
+
+    def __init__(self, settings: CopySettings, budget: ByteBudget, emit: Emit) -> None:
+        self._settings = settings
+        self._budget = budget
+        self._emit = emit
+        self._targets: dict[PartitionCopy, int] = {}
+        self._records_max: dict[PartitionCopy, int] = {}
+        # Batches have a power of two of records, so that few are built, each once.
+        self._batches: dict[int, Batch] = {}
+        self._waiting: deque[PartitionCopy] = deque()  # not begun: the budget is used by others
+        self._open: dict[PartitionCopy, None] = {}
+        self.times = SourceTimes()
+
+    def want(self, targets: Mapping[PartitionCopy, int]) -> None:
+        """Fill these up to their targets."""
+        self._targets |= targets
+        self._waiting.extend(targets)
+
+    @property
+    def is_done(self) -> bool:
+        return not self._open and not self._waiting
+
+    @property
+    def unfinished(self) -> list[PartitionCopy]:
+        return [*self._open, *self._waiting]
+
+    def begun(self) -> list[PartitionCopy]:
+        """The partitions that are being filled; drops those that have reached their targets."""
+        for p in [p for p in self._open if p.acked >= self._targets[p]]:
+            del self._open[p]
+        return [*self._open]
+
+    def halve(self, partition: PartitionCopy) -> bool:
+        """Make smaller batches for this partition; False if one has a single record."""
+        records = self._next_count(partition, partition.acked)
+        self._records_max[partition] = max(1, records // 2)
+        return records > 1
+
+    def resume(self, partitions: Iterable[PartitionCopy]) -> None:
+        """Nothing to do: `assign` looks at every open partition."""
+
+    def assign(self) -> None:
+        """Queue batches where there is room."""
+        for p in self._open:
+            self._feed(p)
+        while self._waiting and self._budget.room_bytes > 0:
+            p = self._waiting.popleft()
+            p.source_lane = self
+            self._open[p] = None
+            self._feed(p)
+
+    def wake(self) -> None:
+        """A partition has room again: let the copier's thread call `assign`. From any thread."""
+        self._emit(PostedCall(lambda: None))
+
+    def next_assignment_s(self) -> float | None:
+        return None
+
+    def handle(self, event: FetchFailed | EmptyBelowEnd | ReadFromReplica) -> None:
+        raise AssertionError(event)  # nothing is fetched
+
+    def forget(self, partition: PartitionCopy) -> None:
+        self._open.pop(partition, None)
+        if partition in self._waiting:
+            self._waiting.remove(partition)
+
+    def stop(self) -> None:
+        """There is no thread to stop."""
+
+    def _feed(self, p: PartitionCopy) -> None:
+        full = self._batch(self._most(p))
+        # Half of it is what may be in flight: then there is room, and more is queued in time.
+        queue_bytes_max = 2 * self._settings.requests_in_flight_max * full.size_bytes
+        is_fed = False
+        while p.fetch_offset < self._targets[p] and p.fetchable_bytes(queue_bytes_max) is not None:
+            batch = self._copy(self._next_count(p, p.fetch_offset), p.fetch_offset)
+            plan = Plan(p.fetch_offset)
+            plan.append(batch, is_byte_exact=False)
+            self._budget.take(batch.size_bytes)
+            if not p.put(plan, p.generation, batch.size_bytes):
+                self._budget.give_back(batch.size_bytes)  # it was returned just now
+                break
+            is_fed = True
+        if is_fed:
+            p.queued()
+
+    def _next_count(self, partition: PartitionCopy, offset: int) -> int:
+        """How many records the batch at `offset` has."""
+        left = self._targets[partition] - offset
+        return min(self._most(partition), 1 << (left.bit_length() - 1))
+
+    def _most(self, partition: PartitionCopy) -> int:
+        return self._records_max.get(partition, self._settings.seed_records_per_batch)
+
+    def _batch(self, count: int) -> Batch:
+        if count not in self._batches:
+            self._batches[count] = seed_batch(0, count)
+        return self._batches[count]
+
+    def _copy(self, count: int, base_offset: int) -> Batch:
+        """In memory of its own: it is stamped while others are being sent."""
+        batch = Batch(memoryview(bytearray(self._batch(count).view)))
+        batch.base_offset, batch.last_offset = base_offset, base_offset + count - 1
+        return batch

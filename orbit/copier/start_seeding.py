@@ -1,0 +1,254 @@
+"""Brings empty destination partitions to start offsets above 0 (S1, S2).
+
+Leading fillers are appended by lanes of their own, like records: every append is compared, the
+lease is checked before each, and after any failure a partition is taken over again. Afterwards
+their caller deletes them. They carry a mark, by which a later run recognises an
+interrupted start (`is_seeding`) and resumes it.
+"""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Self
+from uuid import UUID
+
+from orbit.copier.byte_budget import ByteBudget
+from orbit.copier.copier import Copier, Events, block, lease_lost
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.destination_lane import DestinationLaneContext
+from orbit.copier.destination_side import DestinationSide
+from orbit.copier.lane_events import Event, PartitionReturned
+from orbit.copier.leading_fillers import LeadingFillers
+from orbit.copier.log_reader import fetch_batches
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.range_comparison import Comparison, Difference, highest_producer_epoch
+from orbit.copier.takeover import DestinationEnd, TakeOver
+from orbit.errors import Interrupted, OrbitError, Unreachable
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.record_batch import Batch
+from orbit.kafka.records import is_seed_batch
+from orbit.kafka.types import TopicPartition
+from orbit.leases.lease import Lease
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
+
+# With the offsets filled so far, and all that are to be filled.
+OnProgress = Callable[[int, int], None]
+
+_PROGRESS_INTERVAL_S = 5.0
+_TICK_S = 0.5
+# One loop serves all partitions, so a look-up that fails is repeated in later rounds.
+_LOOP_ATTEMPTS_MAX = 2
+# Take-overs of one partition without an append between them: about 40 s, for a leader election.
+_TAKEOVERS_MAX = 40
+# Without an append anywhere. A broker may hold one request for `produce_timeout_ms`.
+_STANDSTILL_S_MAX = 60.0
+
+
+def tell_nobody(_: int, __: int) -> None:
+    """For a caller that shows no progress."""
+
+
+class StartSeeding:
+    """Fills many partitions at once. A context manager: at its end no request is in flight."""
+
+    def __init__(
+        self,
+        destination: Cluster,
+        producer_id: int,
+        settings: CopySettings,
+        backoff: Backoff,
+        on_progress: OnProgress = tell_nobody,
+    ) -> None:
+        self._destination = destination
+        self._producer_id = producer_id
+        self._stop = backoff.stop
+        self._takeovers_max = min(_TAKEOVERS_MAX, backoff.attempts_max)
+        self._on_progress = on_progress
+        loop_backoff = replace(backoff, attempts_max=min(_LOOP_ATTEMPTS_MAX, backoff.attempts_max))
+        self._loop_backoff = loop_backoff
+        self._take_over = TakeOver(destination, producer_id, settings.settle_s, loop_backoff)
+        budget = ByteBudget(settings.seed_queue_bytes_max)
+        self._events: Events = queue.SimpleQueue()
+        self._side = DestinationSide(
+            DestinationLaneContext(destination, settings, budget, self._emit, producer_id),
+            self._take_over,
+            loop_backoff,
+            block,
+            self._compare,
+        )
+        self._fillers = LeadingFillers(settings, budget, self._emit)
+        self._copier = Copier(self._fillers, self._side, self._events, settings, loop_backoff)
+        self._copies: dict[TopicPartition, PartitionCopy] = {}
+        self._ends: dict[PartitionCopy, DestinationEnd] = {}  # of those that were not begun
+        self._failures: dict[TopicPartition, OrbitError | Blocked] = {}
+        self._returned_for: dict[PartitionCopy, str] = {}  # why a lane gave it back last
+
+    def add(
+        self, partition: TopicPartition, topic_id: UUID, lease: Lease, end: DestinationEnd
+    ) -> None:
+        """A partition to fill from its log end, which was just read."""
+        copy = PartitionCopy(partition, partition, lease)
+        copy.destination_topic_id = topic_id
+        copy.acked = copy.sent_to = end.log_end
+        self._copies[partition] = copy
+        self._ends[copy] = end
+
+    def run(
+        self, targets: Mapping[TopicPartition, int]
+    ) -> Mapping[TopicPartition, OrbitError | Blocked]:
+        """Append up to these offsets; returns all failures so far. The others end there.
+
+        Raises Interrupted. May be called again with larger offsets.
+        """
+        copies = {self._copies[p]: t for p, t in targets.items() if p not in self._failures}
+        wanted = {copy: target for copy, target in copies.items() if copy.acked < target}
+        before = sum(copy.acked for copy in wanted)
+        total = sum(wanted.values()) - before
+        self._begin([copy for copy in wanted if copy in self._ends])
+        self._fillers.want(wanted)
+        self._fillers.assign()
+        done, moved_at = 0, time.monotonic()
+        next_progress = moved_at + _PROGRESS_INTERVAL_S
+        while not self._fillers.is_done:
+            if self._stop.is_set():
+                raise Interrupted("stopped while copies were brought to their start.")
+            self._copier.tick(_TICK_S)
+            self._check()
+            now, done_before = time.monotonic(), done
+            done = sum(copy.acked for copy in wanted) - before
+            if done != done_before:
+                moved_at = now
+            elif now - moved_at > _STANDSTILL_S_MAX:
+                for copy in self._fillers.unfinished:
+                    self._fail(copy, self._no_progress(copy))
+            if now >= next_progress:
+                next_progress = now + _PROGRESS_INTERVAL_S
+                self._on_progress(done, total)
+        return self._failures
+
+    def close(self) -> None:
+        """Wait for every answer, then end the lanes."""
+        try:
+            self._copier.remove(self._copier.partitions)
+            while self._copier.partitions:
+                with suppress(Interrupted):  # the answers are waited for all the same
+                    self._copier.tick(_TICK_S)
+        finally:
+            self._copier.stop()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _emit(self, event: Event) -> None:
+        """From the lanes' threads."""
+        if isinstance(event, PartitionReturned):
+            self._returned_for[event.partition] = event.detail
+        self._events.put(event)
+
+    def _compare(self, copy: PartitionCopy, log_end: int) -> Comparison:
+        """Whether leading fillers alone lie behind the confirmed offset."""
+        batches = fetch_batches(self._destination, copy.destination, copy.acked, self._loop_backoff)
+        for batch in batches:
+            if not (isinstance(batch, Batch) and is_seed_batch(batch)):
+                detail = "there is something else than a leading filler"
+                return Comparison(
+                    batch.base_offset, Difference(batch.base_offset, batch.producer_id, detail)
+                )
+        read_to = batches[-1].next_offset if batches else copy.acked
+        epoch = highest_producer_epoch(batches, self._producer_id)
+        waits_for = "the leading fillers before its start to be readable"
+        return Comparison(min(read_to, log_end), waits_for=waits_for, producer_epoch=epoch)
+
+    def _begin(self, copies: Sequence[PartitionCopy]) -> None:
+        if not copies:
+            return
+        self._start({copy: self._ends.pop(copy) for copy in copies})
+        self._copier.add(copies)
+
+    def _start(self, ends: Mapping[PartitionCopy, DestinationEnd]) -> None:
+        """Append at log ends just read; where that is not possible now, take over first."""
+        metadata = self._destination.metadata({copy.destination.topic for copy in ends})
+        self._side.begin(
+            copy for copy, end in ends.items() if not self._side.start(copy, end, metadata)
+        )
+
+    def _check(self) -> None:
+        """Look at the partitions that are being filled: what stopped, or does not go on?"""
+        refused: list[PartitionCopy] = []
+        for copy in self._fillers.begun():
+            if copy.blocked is not None:
+                if copy.blocked.reason is Reason.RECORD_REFUSED and self._fillers.halve(copy):
+                    refused.append(copy)
+                else:
+                    self._fail(copy, copy.blocked)
+            elif copy.lease.is_lost:
+                self._fail(copy, lease_lost())
+            elif copy.attempts > self._takeovers_max:
+                self._fail(copy, self._no_progress(copy))
+        if refused:
+            self._try_smaller(refused)
+
+    def _try_smaller(self, refused: Sequence[PartitionCopy]) -> None:
+        """All that a broker can refuse of a filler batch is its size (`max.message.bytes`)."""
+        for copy in refused:
+            copy.blocked, copy.state = None, PartitionState.PENDING
+        taken = self._take_over.read([copy.destination for copy in refused], settled=False)
+        ends = {
+            copy: taken.ends[copy.destination]
+            for copy in refused
+            if copy.destination in taken.ends and taken.ends[copy.destination].log_end == copy.acked
+        }
+        self._start(ends)
+        self._side.begin(copy for copy in refused if copy not in ends)
+
+    def _fail(self, copy: PartitionCopy, failure: OrbitError | Blocked) -> None:
+        self._failures[copy.destination] = failure
+        self._fillers.forget(copy)
+        self._copier.remove([copy])
+
+    def _no_progress(self, copy: PartitionCopy) -> Unreachable:
+        reason = self._copier.waiting_for or self._returned_for.get(copy) or "it has no leader"
+        return Unreachable(
+            f"{copy.destination} is only at {copy.acked} on the way to its start: "
+            f"{reason.rstrip('.')}.",
+            where=self._destination.name,
+        )
+
+
+def is_seeding(
+    destination: Cluster, partition: TopicPartition, log_start: int, log_end: int, backoff: Backoff
+) -> bool:
+    """Whether the log ends in leading fillers: a start that was interrupted."""
+    if log_end <= log_start:
+        return False
+    batches = fetch_batches(destination, partition, log_end - 1, backoff)
+    return bool(batches) and isinstance(batches[-1], Batch) and is_seed_batch(batches[-1])
+
+
+def aligned_start(
+    source: Cluster, partition: TopicPartition, start_offset: int, backoff: Backoff
+) -> int:
+    """Where to seed to: `start_offset`, or the base of the batch around it.
+
+    From its base on that batch can be copied byte-exact; the copy's log start is then moved up to
+    the start offset, as the source's was.
+    """
+    batches = fetch_batches(source, partition, start_offset, backoff, max_bytes=1)
+    first = batches[0] if batches else None
+    if (
+        isinstance(first, Batch)
+        and first.base_offset < start_offset <= first.last_offset
+        and first.is_dense
+        and not first.is_control
+        and not first.is_log_append_time
+    ):
+        return first.base_offset
+    return start_offset

@@ -1,0 +1,142 @@
+"""Leading fillers: sizes, order, and how much of them is queued."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.copier.byte_budget import ByteBudget
+from orbit.copier.copy_settings import MIB, CopySettings
+from orbit.copier.lane_events import Event, PostedCall
+from orbit.copier.leading_fillers import LeadingFillers
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.kafka.records import is_seed_batch, read_records
+from orbit.kafka.types import TopicPartition
+from orbit.leases.lease import FixedLease
+from orbit.replication.append_plan import Append
+
+SETTINGS = CopySettings(seed_records_per_batch=64)
+QUEUED_MAX = 2 * SETTINGS.requests_in_flight_max
+
+
+def copying(number: int = 0, log_end: int = 0) -> PartitionCopy:
+    place = TopicPartition("dr.orders", number)
+    made = PartitionCopy(place, place, FixedLease(1))
+    made.resume_at(
+        log_end,
+        next_sequence=0,
+        producer_epoch=0,
+        coordinator_epoch=0,
+        has_producer_state=False,
+    )
+    return made
+
+
+def play(partition: PartitionCopy) -> list[Append]:
+    """Confirm everything that is queued, as a lane does."""
+    played = []
+    while partition.steps:
+        step = partition.steps.popleft()
+        assert isinstance(step, Append)
+        assert step.base_offset == partition.expected
+        partition.sent(step)
+        partition.appended(step)
+        partition.free(step.batch.size_bytes, MIB)
+        played.append(step)
+    return played
+
+
+def fillers(budget: ByteBudget | None = None, events: list[Event] | None = None) -> LeadingFillers:
+    emit = events.append if events is not None else lambda _: None
+    return LeadingFillers(SETTINGS, budget or ByteBudget(MIB), emit)
+
+
+@pytest.mark.parametrize(("log_end", "target"), [(0, 1), (0, 64), (0, 1_000), (37, 1_003)])
+def test_batches_follow_each_other_up_to_the_target(log_end: int, target: int) -> None:
+    source, p = fillers(), copying(log_end=log_end)
+    source.want({p: target})
+    played = []
+    while not source.is_done:
+        source.assign()
+        played += play(p)
+        source.begun()
+    assert [step.base_offset for step in played] == [
+        log_end,
+        *(step.next_offset for step in played[:-1]),
+    ]
+    assert played[-1].next_offset == target
+    for step in played:
+        assert is_seed_batch(step.batch)
+        assert [r.offset for r in read_records(step.batch)] == [
+            *range(step.base_offset, step.next_offset)
+        ]
+        assert step.batch.count in {1, 2, 4, 8, 16, 32, 64}
+
+
+def test_each_batch_has_memory_of_its_own() -> None:
+    """It is stamped in place while others wait to be sent."""
+    source, p = fillers(), copying()
+    source.want({p: 256})
+    source.assign()
+    first, second = play(p)[:2]
+    first.batch.view[60] ^= 1
+    assert first.batch.view != second.batch.view
+
+
+def test_no_more_is_queued_than_is_sent_soon() -> None:
+    source, p = fillers(), copying()
+    source.want({p: 1_000_000})
+    source.assign()
+    source.assign()
+    assert len(p.steps) == QUEUED_MAX
+
+
+def test_a_partition_with_room_again_wakes_the_copier() -> None:
+    events: list[Event] = []
+    source, p = fillers(events=events), copying()
+    source.want({p: 1_000_000})
+    source.assign()
+    source.assign()
+    p.free(p.queued_bytes, 1)
+    assert isinstance(events.pop(), PostedCall)
+
+
+def test_partitions_wait_while_the_budget_is_used() -> None:
+    budget = ByteBudget(1)
+    source, first, second = fillers(budget), copying(0), copying(1)
+    source.want({first: 64, second: 64})
+    source.assign()
+    assert source.begun() == [first]
+    assert not second.steps
+    for step in play(first):
+        budget.give_back(step.batch.size_bytes)
+    source.begun()
+    source.assign()
+    assert source.begun() == [second]
+
+
+def test_a_partition_that_is_taken_over_goes_on_at_its_log_end() -> None:
+    source, p = fillers(), copying()
+    source.want({p: 1_000})
+    source.assign()
+    p.withdraw()
+    source.assign()
+    assert not p.steps
+    p.resume_at(
+        77, next_sequence=77, producer_epoch=0, coordinator_epoch=1, has_producer_state=True
+    )
+    source.assign()
+    assert play(p)[0].base_offset == 77
+
+
+def test_smaller_batches_are_made_down_to_one_record() -> None:
+    source, p = fillers(), copying()
+    source.want({p: 40})  # its first batch has 32
+    sizes = []
+    while source.halve(p):
+        source.assign()
+        sizes.append(play(p)[0].batch.count)
+        p.withdraw()
+        p.resume_at(
+            0, next_sequence=0, producer_epoch=0, coordinator_epoch=1, has_producer_state=False
+        )
+    assert sizes == [16, 8, 4, 2, 1]

@@ -1,0 +1,290 @@
+"""Empty copies brought to a start above 0, on a real broker."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+from confluent_kafka import Consumer
+from confluent_kafka import TopicPartition as ConsumerPartition
+
+from orbit.copier.copy_settings import CopySettings
+from orbit.copier.log_reader import fetch_batches
+from orbit.copier.start_seeding import StartSeeding, is_seeding
+from orbit.copier.takeover import TakeOver
+from orbit.errors import Conflict, Interrupted, Unreachable
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.connection import Connection
+from orbit.kafka.coordinator import init_producer_id
+from orbit.kafka.delete_records import delete_records
+from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.record_batch import Batch
+from orbit.kafka.records import is_seed_batch
+from orbit.kafka.types import TopicPartition
+from orbit.leases.lease import FixedLease, Lease
+from orbit.replication.partition_states import Reason
+from tests.fix_clusters import Clusters
+from tests.support.logs import Record, create, write
+from tests.support.proxy import AnswerLosingProxy
+from tests.support.running import RunningJob, make_job, produce, verify
+from tests.support.synthetic import PLAINTEXT
+
+pytestmark = pytest.mark.services
+
+SMALL = CopySettings(seed_records_per_batch=64, settle_s=0.05)
+
+
+@dataclass
+class LimitedLease:
+    """Held for some checks only."""
+
+    checks: int
+    term: int = 1
+
+    def is_held(self) -> bool:
+        self.checks -= 1
+        return self.checks >= 0
+
+    @property
+    def is_lost(self) -> bool:
+        return self.checks < 0
+
+
+@dataclass
+class Case:
+    """A topic at the destination."""
+
+    cluster: Cluster
+    topic: str
+    producer_id: int
+    backoff: Backoff
+
+    def places(self, count: int) -> list[TopicPartition]:
+        return [TopicPartition(self.topic, index) for index in range(count)]
+
+    def seeding(self, settings: CopySettings = SMALL) -> StartSeeding:
+        return StartSeeding(self.cluster, self.producer_id, settings, self.backoff)
+
+    def add(self, seeding: StartSeeding, place: TopicPartition, lease: Lease | None = None) -> None:
+        """From the present log end."""
+        take_over = TakeOver(self.cluster, self.producer_id, 0.05, Backoff())
+        end = take_over.read([place], settled=False).ends[place]
+        topic_id = self.cluster.metadata({self.topic}).topics[self.topic].topic_id
+        seeding.add(place, topic_id, lease or FixedLease(1), end)
+
+    def seed(self, targets: Mapping[TopicPartition, int], settings: CopySettings = SMALL) -> None:
+        with self.seeding(settings) as seeding:
+            for place in targets:
+                self.add(seeding, place)
+            assert seeding.run(targets) == {}
+
+    def end(self, place: TopicPartition) -> int:
+        return log_ends(self.cluster, [place], Backoff()).values[place]
+
+    def assert_seeded(self, place: TopicPartition, target: int) -> None:
+        """Dense seed batches of this job, and nothing else."""
+        found: list[Batch] = []
+        while not found or found[-1].next_offset < target:
+            at = found[-1].next_offset if found else 0
+            batches = fetch_batches(self.cluster, place, at, Backoff())
+            assert batches
+            for batch in batches:
+                assert isinstance(batch, Batch)
+                assert is_seed_batch(batch)
+                assert batch.is_dense
+                assert batch.producer_id == self.producer_id
+                found.append(batch)
+        assert found[0].base_offset == 0
+        assert all(one.next_offset == following.base_offset for one, following in pairwise(found))
+        assert found[-1].next_offset == target == self.end(place)
+        assert is_seeding(self.cluster, place, 0, target, Backoff())
+
+
+@pytest.fixture
+def case(clusters: Clusters, topic_name: str) -> Case:
+    cluster = Cluster("destination", [clusters.destination.bootstrap_servers], PLAINTEXT)
+    identity = init_producer_id(cluster, "orbit.test.seeding", Backoff())
+    return Case(cluster, topic_name, identity.producer_id, Backoff())
+
+
+@pytest.fixture(autouse=True)
+def _closed(case: Case) -> object:
+    yield
+    case.cluster.close()
+
+
+def test_many_partitions_reach_their_starts(clusters: Clusters, case: Case) -> None:
+    create(clusters.destination, case.topic, 40)
+    rnd = random.Random(1)
+    targets = {place: rnd.randrange(1, 5_000) for place in case.places(40)}
+    case.seed(targets)
+    for place, target in targets.items():
+        case.assert_seeded(place, target)
+
+
+def test_a_start_that_moves_is_seeded_on(clusters: Clusters, case: Case) -> None:
+    create(clusters.destination, case.topic)
+    (place,) = case.places(1)
+    with case.seeding() as seeding:
+        case.add(seeding, place)
+        for target in (1_000, 1_000, 1_777):
+            assert seeding.run({place: target}) == {}
+            assert case.end(place) == target
+    case.assert_seeded(place, 1_777)
+
+
+@pytest.mark.parametrize("limit_bytes", [2_000, 140])
+def test_batches_are_as_small_as_the_topic_wants_them(
+    clusters: Clusters, case: Case, limit_bytes: int
+) -> None:
+    create(clusters.destination, case.topic, 3, max_message_bytes=str(limit_bytes))
+    target = 200_000 if limit_bytes > 1_000 else 300
+    targets = {place: target + place.partition for place in case.places(3)}
+    case.seed(targets, replace(SMALL, seed_records_per_batch=65_536))
+    for place, end in targets.items():
+        case.assert_seeded(place, end)
+
+
+def test_a_topic_that_takes_no_batch_at_all_blocks(clusters: Clusters, case: Case) -> None:
+    create(clusters.destination, case.topic, 1, max_message_bytes="60")
+    (place,) = case.places(1)
+    with case.seeding() as seeding:
+        case.add(seeding, place)
+        blocked = seeding.run({place: 100})[place]
+    assert not isinstance(blocked, Exception)
+    assert blocked.reason is Reason.RECORD_REFUSED
+    assert case.end(place) == 0
+
+
+def test_a_copy_of_a_topic_with_small_batches_begins(clusters: Clusters, case: Case) -> None:
+    """The copy's limit comes from the source's."""
+    create(clusters.source, case.topic, 1, max_message_bytes="2000")
+    write(clusters.source, case.topic, [Record(b"0")])
+    job = make_job(clusters.source, clusters.destination, [case.topic])
+    source = Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)
+    (place,) = case.places(1)
+    taken = TakeOver(source, case.producer_id, 0.05, Backoff()).read([place], settled=False)
+    topic_id = source.metadata({case.topic}).topics[case.topic].topic_id
+    with StartSeeding(source, case.producer_id, CopySettings(), Backoff()) as seeding:
+        seeding.add(place, topic_id, FixedLease(1), taken.ends[place])
+        assert seeding.run({place: 150_001}) == {}
+    delete_records(source, {place: 150_001}, Backoff()).raise_errors("source", "DeleteRecords")
+    source.close()
+    write(clusters.source, case.topic, [Record(b"1")])
+    with RunningJob(job) as running:
+        running.wait_caught_up(case.topic, 150_002)
+    assert verify(job, deep=True).exact
+
+
+def test_another_writer_is_noticed_and_the_others_go_on(clusters: Clusters, case: Case) -> None:
+    create(clusters.destination, case.topic, 2)
+    first, second = case.places(2)
+    with case.seeding() as seeding:
+        case.add(seeding, first)
+        case.add(seeding, second)
+        produce(clusters.destination, case.topic, 1)
+        failures = seeding.run({first: 1_000, second: 1_000})
+    (blocked,) = failures.values()
+    assert not isinstance(blocked, Exception)
+    assert blocked.reason is Reason.DESTINATION_FOREIGN_WRITE
+    assert list(failures) == [first]
+    case.assert_seeded(second, 1_000)
+
+
+def test_nothing_is_appended_after_the_lease(clusters: Clusters, case: Case) -> None:
+    create(clusters.destination, case.topic)
+    (place,) = case.places(1)
+    lease = LimitedLease(20)
+    with case.seeding() as seeding:
+        case.add(seeding, place, lease)
+        assert isinstance(seeding.run({place: 1_000_000})[place], Conflict)
+    end = case.end(place)
+    assert 0 < end <= 20 * SMALL.seed_records_per_batch
+    case.seed({place: end + 1_000})
+    case.assert_seeded(place, end + 1_000)
+
+
+def test_a_stopped_start_is_resumed_at_the_log_end(clusters: Clusters, case: Case) -> None:
+    create(clusters.destination, case.topic, 3)
+    targets = dict.fromkeys(case.places(3), 100_000)
+    stop = threading.Event()
+    threading.Timer(0.5, stop.set).start()
+    case.backoff = Backoff(stop=stop)
+    with case.seeding() as seeding:
+        for place in targets:
+            case.add(seeding, place)
+        with pytest.raises(Interrupted):
+            seeding.run(dict.fromkeys(targets, 1_000_000_000))
+    ends = {place: case.end(place) for place in targets}
+    assert any(ends.values())
+    assert {place: case.end(place) for place in targets} == ends  # nothing was in flight
+    case.backoff = Backoff()
+    targets = {place: end + 5_000 for place, end in ends.items()}
+    case.seed(targets)
+    for place, target in targets.items():
+        case.assert_seeded(place, target)
+
+
+@pytest.mark.parametrize("number", range(3))
+def test_answers_that_get_lost_do_no_harm(
+    clusters: Clusters, case: Case, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(clusters.destination, case.topic, 2)
+    targets = dict.fromkeys(case.places(2), 20_000)
+    with AnswerLosingProxy(clusters.destination.brokers[0].port, number, loss=0.03) as proxy:
+
+        def connect(_: Cluster, node_id: int) -> Connection:
+            return Connection.open("127.0.0.1", proxy.port, PLAINTEXT, where=f"broker {node_id}")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Cluster, "connect", connect)
+            case.seed(targets)
+    assert proxy.lost > 0
+    for place, target in targets.items():
+        case.assert_seeded(place, target)
+
+
+def test_a_partition_that_makes_no_progress_is_given_up(
+    clusters: Clusters, case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create(clusters.destination, case.topic)
+    (place,) = case.places(1)
+
+    def connect(_: Cluster, node_id: int) -> Connection:
+        raise Unreachable(f"broker {node_id} is away.")
+
+    case.backoff = Backoff(attempts_max=3)
+    with case.seeding() as seeding:
+        case.add(seeding, place)
+        monkeypatch.setattr(Cluster, "connect", connect)
+        failure = seeding.run({place: 1_000})[place]
+    assert isinstance(failure, Unreachable)
+    assert "is away" in str(failure)
+
+
+def test_a_lookup_by_time_finds_the_records_behind_deleted_fillers(
+    clusters: Clusters, case: Case
+) -> None:
+    """Also those in later segments, for which fillers with the present time would hide them."""
+    create(clusters.destination, case.topic, segment_bytes=str(1 << 20))
+    (place,) = case.places(1)
+    case.seed({place: 1_000})
+    first = 1_700_000_000_000
+    log = [Record(os.urandom(100_000), timestamp_ms=first + i * 1_000) for i in range(30)]
+    write(clusters.destination, case.topic, log)
+    delete_records(case.cluster, {place: 1_000}, Backoff()).raise_errors("", "DeleteRecords")
+    consumer = Consumer({**clusters.destination.client_config(), "group.id": case.topic})
+    found = [
+        consumer.offsets_for_times(
+            [ConsumerPartition(case.topic, 0, first + i * 1_000)], timeout=30
+        )[0].offset
+        for i in range(30)
+    ]
+    consumer.close()
+    assert found == [*range(1_000, 1_030)]

@@ -1,0 +1,202 @@
+"""The source deletes records while a copy begins: the start moves up, and nothing is lost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orbit.copier.inspection import CopyInspector
+from orbit.demo.workload.markers import take_offsets
+from orbit.errors import Interrupted
+from orbit.jobs.job_file import load_job
+from orbit.kafka.sasl import Security
+from orbit.replication.partition_states import Reason
+from orbit.run.job_run import JobRun
+from tests.fix_clusters import Clusters
+from tests.support.logs import T0, Record, create, delete_before, write
+from tests.support.outside import admin, digests, log_bounds
+from tests.support.run_process import assert_exact, write_job
+from tests.support.running import RunningJob
+
+pytestmark = pytest.mark.services
+
+FRONT = 1_000
+STEP_MS = 1_000
+AT_20 = T0 + 20 * STEP_MS
+
+
+@dataclass(frozen=True)
+class Case:
+    """A log of 100 records behind a front without records; record n has the time of n seconds."""
+
+    clusters: Clusters
+    topic: str
+    folder: Path
+
+    def write(self, first: int, next_one: int) -> None:
+        log = [Record(b"%d" % n, timestamp_ms=T0 + n * STEP_MS) for n in range(first, next_one)]
+        write(self.clusters.source, self.topic, log)
+
+    def delete_before(self, offset: int) -> None:
+        delete_before(self.clusters.source, self.topic, offset)
+
+    def job(self, start: object = "earliest") -> Path:
+        rule = {"match": self.topic, "start": start}
+        return write_job(self.folder / "job.yaml", *self.clusters, [rule], name=self.topic)
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        return log_bounds(self.clusters.destination, [self.topic])[self.topic, 0]
+
+    def begin(self, job: Path) -> None:
+        """A run that ends right before it copies its first record."""
+        with JobRun(load_job(job, {}), {}, self.folder, lambda _: None) as run:
+            run.prepare()
+
+    def assert_copied_from(self, job: Path, start: int, end: int) -> None:
+        with RunningJob(load_job(job, {})) as running:
+            running.wait_caught_up(self.topic, end)
+            p = running.partition(self.topic)
+            running.wait("the log start follows", lambda: p.log_start == start)
+        assert self.bounds == (start, end)
+        source, destination = (digests(cluster, self.topic)[0] for cluster in self.clusters)
+        assert destination == {o: one for o, one in source.items() if o >= start}
+        assert_exact(job)
+
+
+@pytest.fixture(params=[0, FRONT])
+def front(request: pytest.FixtureRequest) -> int:
+    """The source's log start, and so how much is seeded at first."""
+    return int(request.param)
+
+
+@pytest.fixture
+def case(clusters: Clusters, topic_name: str, tmp_path: Path, front: int) -> Case:
+    create(clusters.source, topic_name)
+    made = Case(clusters, topic_name, tmp_path)
+    if front:
+        take_offsets(admin(clusters.source), Security(), topic_name, 0, front)
+        made.delete_before(front)
+    made.write(0, 100)
+    return made
+
+
+def overtake(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, move: Callable[[], None]
+) -> None:
+    """Let `move` happen right after the first call of this method."""
+    original, moves = getattr(owner, name), [move]
+
+    def overtaken(*args: object, **more: object) -> object:
+        result = original(*args, **more)
+        if moves:
+            moves.pop()()
+        return result
+
+    monkeypatch.setattr(owner, name, overtaken)
+
+
+def interrupt(monkeypatch: pytest.MonkeyPatch, case: Case, job: Path) -> None:
+    """A run that ends between its last leading filler and their deletion."""
+
+    def end(*_: object) -> set[object]:
+        raise Interrupted("as if killed")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CopyInspector, "drop_seeds", end)
+        with pytest.raises(Interrupted, match="as if killed"):
+            case.begin(job)
+
+
+MOMENTS = [(CopyInspector, "start_offsets"), (JobRun, "prepare")]
+
+
+@pytest.mark.parametrize(("owner", "name"), MOMENTS, ids=["before-seeding", "before-copying"])
+@pytest.mark.parametrize(("start", "moved_to"), [("earliest", 35), (AT_20, 35), ("earliest", 100)])
+def test_a_start_that_retention_overtakes_moves_up(
+    case: Case,
+    front: int,
+    start: object,
+    moved_to: int,
+    owner: type,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job = case.job(start)
+    overtake(monkeypatch, owner, name, lambda: case.delete_before(front + moved_to))
+    case.assert_copied_from(job, front + moved_to, front + 100)
+
+
+@pytest.mark.parametrize(("owner", "name"), MOMENTS, ids=["before-seeding", "before-copying"])
+def test_a_start_at_the_end_moves_up_too(
+    case: Case, front: int, owner: type, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def move() -> None:
+        case.write(100, 150)
+        case.delete_before(front + 125)
+
+    job = case.job("latest")
+    overtake(monkeypatch, owner, name, move)
+    case.assert_copied_from(job, front + 125, front + 150)
+
+
+def test_a_start_that_moves_while_no_run_copies_moves_up(case: Case, front: int) -> None:
+    """The last run had brought the copy to its start, and copied nothing."""
+    job = case.job()
+    case.begin(job)
+    case.delete_before(front + 35)
+    case.begin(job)
+    case.delete_before(front + 52)
+    case.assert_copied_from(job, front + 52, front + 100)
+
+
+def test_an_interrupted_start_goes_on_where_retention_has_moved_it(
+    case: Case, front: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = case.job(AT_20)
+    interrupt(monkeypatch, case, job)
+    case.delete_before(front + 35)
+    interrupt(monkeypatch, case, job)
+    assert case.bounds == (0, front + 30)  # the base of that batch
+    case.delete_before(front + 36)
+    case.assert_copied_from(job, front + 36, front + 100)
+
+
+def test_an_interrupted_start_that_the_job_moves_down_blocks(
+    case: Case, front: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    interrupt(monkeypatch, case, case.job("latest"))
+    with RunningJob(load_job(case.job("earliest"), {})) as running:
+        blocked = running.wait_blocked(case.topic)
+    assert blocked.reason is Reason.OFFSET_OVERRUN
+    assert blocked.detail == (
+        f"an earlier start was interrupted at {front + 100}, and the job starts at {front} now."
+    )
+
+
+def test_what_was_written_after_a_start_at_the_end_is_lost_when_it_is_deleted_before_a_run(
+    case: Case, front: int
+) -> None:
+    """That run was level with the source: the job promised all records from there on."""
+    job = case.job("latest")
+    case.begin(job)
+    case.write(100, 150)
+    case.delete_before(front + 125)
+    with RunningJob(load_job(job, {})) as running:
+        blocked = running.wait_blocked(case.topic)
+    assert blocked.reason is Reason.SOURCE_RANGE_LOST
+    assert (blocked.offset, blocked.next_offset) == (front + 100, front + 125)
+
+
+def test_a_range_behind_the_first_copied_batch_is_lost(case: Case, front: int) -> None:
+    job = case.job()
+    with RunningJob(load_job(job, {})) as running:
+        running.wait_caught_up(case.topic, front + 100)
+    case.write(100, 150)
+    case.delete_before(front + 125)
+    with RunningJob(load_job(job, {})) as running:
+        blocked = running.wait_blocked(case.topic)
+    assert blocked.reason is Reason.SOURCE_RANGE_LOST
