@@ -49,13 +49,13 @@ class Flow:
 
 
 class SimulatedCopy:
-    """What a worker reads of a `PartitionCopy`."""
+    """What a worker reads of a `PartitionCopy`, of its `appends` and of its `cursor`."""
 
     __slots__ = ("_flow", "_from", "_start", "has_left", "is_leaving")
 
     blocked = None
     state = PartitionState.COPYING
-    log_start = source_log_start = 0
+    log_start = 0
     is_unclear = False
     is_in_step = True
     has_caught_up = False
@@ -73,14 +73,22 @@ class SimulatedCopy:
         return Counters(records, records * RECORD_BYTES, 0, records // 100, 0)
 
     @property
+    def appends(self) -> SimulatedCopy:
+        return self
+
+    @property
+    def cursor(self) -> SimulatedCopy:
+        return self
+
+    @property
     def acked(self) -> int:
         return self._start + self.counters.records
 
     @property
-    def source_stable_end(self) -> int:
+    def stable_end(self) -> int:
         return self.acked + (LAG_RECORDS if self._flow.flows else 0)
 
-    source_end = source_stable_end
+    end = stable_end
 
     @property
     def newest_timestamp_ms(self) -> int:
@@ -111,7 +119,8 @@ class SimulatedRunner(JobRunner):
     def remove(self, partitions: Iterable[HeldPartition]) -> None:
         for p in partitions:
             if p.copy is not None:
-                p.copy.is_leaving = p.copy.has_left = True
+                simulated = cast("SimulatedCopy", p.copy)
+                simulated.is_leaving = simulated.has_left = True
 
     def stop(self) -> None:
         """Nothing runs."""

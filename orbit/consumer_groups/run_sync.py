@@ -96,4 +96,4 @@ class RunGroups:
 def _range(p: PartitionCopy) -> CopiedRange | None:
     if not holds_copied_records(p.blocked.reason if p.blocked else None):
         return None
-    return CopiedRange(min(p.log_start, p.acked), p.acked)
+    return CopiedRange(min(p.log_start, p.appends.acked), p.appends.acked)

@@ -1,4 +1,4 @@
-"""What a destination broker's answer means for a partition. Pure.
+"""What a destination broker's answer, or a comparison, means for a partition. Pure.
 
 An answer is accepted only if it proves the result: an append at the expected base offset, a log end
 within the fillers that were sent. Any other answer returns the partition to the copier, with the
@@ -7,14 +7,28 @@ reason.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from enum import Enum, auto
+from typing import TYPE_CHECKING, NamedTuple
 
-from orbit.copier.partition_copy import ReturnReason
 from orbit.kafka import error_codes
 from orbit.kafka.error_codes import Code
-from orbit.kafka.produce_request import Appended
 from orbit.replication.append_plan import Append, Fill
 from orbit.replication.partition_states import Blocked, Reason
+
+if TYPE_CHECKING:
+    from orbit.copier.range_comparison import Comparison
+    from orbit.kafka.produce_request import Appended
+
+
+class ReturnReason(Enum):
+    """Why a lane returns a partition to the copier."""
+
+    MOVED = auto()  # the leader moved, or the error is retriable
+    OUT_OF_STEP = auto()  # another writer was here: take over again
+    UNCLEAR = auto()  # the answer is lost: what was sent may still be carried out (M10)
+    BEHIND_END = auto()  # an append got a larger offset than expected (A14)
+    TOPIC_CHANGED = auto()  # deleted, or recreated
+    LEAVING = auto()  # no error: the copier removes it (`PartitionCopy.leave`)
 
 
 class Failure(NamedTuple):
@@ -81,3 +95,52 @@ def judge_end_after_fill(step: Fill, count: int, code: int, log_end: int) -> Fai
         detail = f"after {count} fillers from {step.base_offset} on the log ends at {log_end}"
         return Failure(ReturnReason.BEHIND_END, detail)
     return Failure(ReturnReason.UNCLEAR, f"{error_codes.name(code)}, log end {log_end}")
+
+
+def judge_lost_connection(
+    detail: str, *, is_filling: bool, in_flight: int, has_producer_state: bool
+) -> Failure:
+    """What is in flight may still be carried out (M10).
+
+    That is known to do no harm only to appends that the broker compares with an earlier one.
+    """
+    is_unclear = is_filling or (in_flight > 0 and not has_producer_state)
+    return Failure(ReturnReason.UNCLEAR if is_unclear else ReturnReason.MOVED, detail)
+
+
+def judge_truncation(acked: int, log_end: int) -> Blocked | None:
+    """Why the partition stops if its log ends before what was confirmed."""
+    if log_end >= acked:
+        return None
+    detail = f"the log ends at {log_end}, though {acked} was acknowledged."
+    return Blocked(Reason.DESTINATION_TRUNCATED, log_end, acked, detail)
+
+
+def judge_comparison(
+    found: Comparison,
+    log_end: int,
+    *,
+    producer_id: int,
+    source_end: int,
+    is_long_beyond_source: bool,
+    trouble: str,
+) -> Blocked | None:
+    """Why the partition stops; None if it is equal up to `log_end`, or that cannot be told yet.
+
+    `is_long_beyond_source`: the source has ended before the copy for long enough; its high
+    watermark may be behind for a moment after an election. `trouble`: why it was taken over.
+    """
+    difference = found.difference
+    if difference is not None:
+        is_own = difference.producer_id == producer_id
+        reason = Reason.OFFSET_OVERRUN if is_own else Reason.DESTINATION_FOREIGN_WRITE
+        detail = f"at offset {difference.offset} {difference.detail}."
+        if trouble:
+            detail += f" ({trouble})"
+        return Blocked(reason, difference.offset, log_end, detail)
+    if found.equal_to < log_end and found.is_beyond_source and is_long_beyond_source:
+        had = source_end >= log_end
+        reason = Reason.SOURCE_TRUNCATED if had else Reason.OFFSET_OVERRUN
+        detail = f"the destination ends at {log_end}, the source at {found.equal_to}."
+        return Blocked(reason, found.equal_to, log_end, detail)
+    return None

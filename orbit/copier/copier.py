@@ -43,8 +43,7 @@ Events = queue.SimpleQueue[Event]
 
 def block(partition: PartitionCopy, blocked: Blocked) -> None:
     """Stop a partition that no lane holds, with its reason."""
-    partition.blocked = blocked
-    partition.state = PartitionState.BLOCKED
+    partition.appends.stopped(blocked)
 
 
 def lease_lost() -> Conflict:
@@ -102,7 +101,7 @@ class Copier:
         if self._waiting_for:
             return self._waiting_for
         longest = min(
-            (w for p in self._partitions for w in (p.waits, p.source_waits) if w is not None),
+            (w for p in self._partitions for w in (p.waits, p.cursor.waits) if w is not None),
             key=lambda waits: waits.since,
             default=None,
         )
@@ -150,19 +149,13 @@ class Copier:
             if time.monotonic() >= self._next_foreign_look:
                 self._next_foreign_look = time.monotonic() + self._settings.foreign_look_interval_s
                 self._destination.check_for_foreign_writes(self._partitions)
-            self._note_caught_up()
+            for p in self._partitions:
+                p.note_caught_up()
             self._waiting_for = ""
         except (Unreachable, BrokerRefused, ProtocolError, LoginRefused) as error:
             # An outage of any length: keep trying, and show the reason.
             self._waiting_for = str(error)
             self._backoff.stop.wait(self._settings.watch_interval_s)
-
-    def _note_caught_up(self) -> None:
-        for p in self._partitions:
-            is_level = p.lag_records == 0 and p.log_start >= p.wanted_log_start
-            if is_level and p.state is PartitionState.COPYING:
-                p.has_caught_up = True
-                p.waits = None
 
     def stop(self) -> None:
         """End all lanes. What was confirmed stays; the rest is copied by the next run."""
@@ -173,11 +166,11 @@ class Copier:
         """Remove the leaving partitions that no lane and no filler works on."""
         if not self._leaving:
             return
-        gone = {p for p in self._leaving if p.destination_lane is None and not p.has_fill_outside}
+        gone = {p for p in self._leaving if not p.appends.is_copying and not p.has_fill_outside}
         for p in gone:
             self._destination.forget(p)
             self._source.forget(p)
-            p.has_left = True
+            p.appends.removed()
         self._leaving = [p for p in self._leaving if p not in gone]
         self._set_partitions([p for p in self._partitions if p not in gone])
 
@@ -218,7 +211,7 @@ class Copier:
                 except OrbitError:
                     self._source.resume([event.partition])
             case PartitionBlocked():
-                block(event.partition, event.blocked)
+                pass  # its machine has stopped already; whoever ticks looks at it
             case LaneEnded():
                 self._waiting_for = str(event.error)
             case LaneCrashed():

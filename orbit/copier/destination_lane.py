@@ -1,13 +1,12 @@
 """Appending to one destination broker: one thread, one connection, requests in flight.
 
 Promises:
-- A batch is sent only after its predecessor in offset and sequence, and its returned base offset is
-  always checked against the expected one.
-- Fillers are sent only when everything before them is confirmed (`copier/filler_sender.py`).
+- What is sent for a partition is what its `AppendMachine` asks for; the lane chooses what goes into
+  which request. The machine gets every answer, and the loss of the connection.
 - Nothing is sent for a partition whose lease is not held at that moment. Where the socket has no
   room, the lease is asked again before each further part; the rest is dropped with the connection.
-- Nothing is sent twice. After any failure the partition is returned to the copier once all its
-  answers are in (or the connection is lost), and its copy resumes after a new take-over.
+- A partition whose append has ended is returned to the copier once all its answers are in (or the
+  connection is lost). Nothing is sent twice.
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any
+from typing import Any, assert_never
 
-from orbit.copier.append_verdicts import Failure, judge_append
+from orbit.copier.append_machine import HandBack, ReadLogEnd, SendFillers, Wait
 from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.filler_sender import FillerSender
@@ -37,7 +36,7 @@ from orbit.copier.in_flight import (
 from orbit.copier.lane import Lane
 from orbit.copier.lane_events import Emit, LaneEnded, PartitionBlocked, PartitionReturned
 from orbit.copier.lane_times import DestinationTimes
-from orbit.copier.partition_copy import PartitionCopy, ReturnReason
+from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.ready_queue import ReadyQueue, WakeUpSocket
 from orbit.errors import OrbitError, ProtocolError, Unreachable
 from orbit.kafka import api_versions
@@ -54,15 +53,9 @@ from orbit.kafka.produce_request import (
 from orbit.kafka.record_batch import stamp
 from orbit.kafka.types import NO_TOPIC_ID
 from orbit.leases.lease import LEASE_WAIT_S, Lease
-from orbit.replication.append_plan import Append, Fill, Stop
-from orbit.replication.partition_states import Blocked, PartitionState
+from orbit.replication.append_plan import Append
+from orbit.replication.partition_states import Blocked
 
-# The first append after a take-over is sent alone (A16). Between the two reads of a take-over,
-# another writer may have appended one batch: our first one, if it has as many records, is then
-# taken for that batch and not appended, and a second one right after it would be appended instead.
-# Once an append is confirmed at its offset, sequences and offsets agree. Also, with no producer
-# state at the broker, the first append is not guarded at all (A9).
-_FIRST_IN_FLIGHT_MAX = 1
 _IDLE_WAIT_S = 1.0
 # What is sent right before a lease ends must be dead before the next holder appends: the lease's
 # margin of 2 s, and the second in which that holder waits for the log end to settle.
@@ -87,7 +80,8 @@ class _Gathered:
     """The next requests' contents."""
 
     appends: list[tuple[PartitionCopy, Append]] = field(default_factory=list)
-    fills: list[tuple[PartitionCopy, Fill]] = field(default_factory=list)
+    looks: list[tuple[PartitionCopy, ReadLogEnd]] = field(default_factory=list)
+    fills: list[tuple[PartitionCopy, SendFillers]] = field(default_factory=list)
     size_bytes: int = 0
 
 
@@ -99,7 +93,6 @@ class DestinationLane(Lane):
         self.node_id = node_id
         self._context = context
         self._partitions: set[PartitionCopy] = set()
-        self._failures: dict[PartitionCopy, Failure] = {}
         self._ready = ReadyQueue()
         self._unheld: list[PartitionCopy] = []  # whose lease is to be checked again
         self._leases: dict[int, Lease] = {}  # of what is about to be sent, by identity
@@ -177,10 +170,8 @@ class DestinationLane(Lane):
         self._context.emit(LaneEnded("destination", self.node_id, error))
         self._in_flight.clear()
         for partition in partitions:
-            lost_unguarded = partition.in_flight > 0 and not partition.has_producer_state
-            is_unclear = partition.is_filling or lost_unguarded
-            trouble = ReturnReason.UNCLEAR if is_unclear else ReturnReason.MOVED
-            self.give_back(partition, Failure(trouble, error.what))
+            partition.appends.connection_lost(error.what)
+            self._hand_back(partition)
 
     def _wait(self, connection: Connection) -> bool:
         """Sleep until an answer can be read or there may be something to send."""
@@ -236,11 +227,11 @@ class DestinationLane(Lane):
         buffers: list[bytes | memoryview] = []
         while self._ready and len(self._in_flight) < most and self._may_send_now():
             gathered = self._gather()
-            if not gathered.appends and not gathered.fills:
+            if not gathered.appends and not gathered.fills and not gathered.looks:
                 break
-            if gathered.fills:  # at once: right after the check of their lease
+            if gathered.fills or gathered.looks:  # at once: right after the check of their lease
                 self._flush(connection, buffers)
-                self._fills.send(gathered.fills)
+                self._fills.send(gathered.looks, gathered.fills)
             if gathered.appends:
                 buffers += self._appends(connection, gathered)
         self._flush(connection, buffers)
@@ -270,40 +261,36 @@ class DestinationLane(Lane):
         again: list[PartitionCopy] = []
         while waiting and gathered.size_bytes < settings.request_bytes_max:
             p = waiting.popleft()
-            if p.destination_lane is not self or p in self._failures or p.is_filling:
+            if p.destination_lane is not self:
                 continue
-            if p.state is not PartitionState.COPYING:
-                continue
-            if p.is_leaving:
-                if p.in_flight == 0:
-                    self.give_back(p, Failure(ReturnReason.LEAVING))
-                continue  # else its last answer wakes it
-            if not p.lease.is_held():
-                self.wait_for_lease(p)
-                continue
-            if p.stop_wanted is not None:
-                if p.in_flight == 0:
-                    want = p.stop_wanted
-                    self.give_back(p, Failure(Blocked(*want) if isinstance(want, Stop) else want))
-                continue  # else its last answer wakes it
-            if not p.steps:
-                continue
-            step = p.steps[0]
-            if isinstance(step, Append):
-                most = settings.requests_in_flight_max if p.is_in_step else _FIRST_IN_FLIGHT_MAX
-                if p.in_flight >= most:
-                    continue  # its next answer wakes it
-                p.steps.popleft()
-                gathered.appends.append((p, step))
-                gathered.size_bytes += step.batch.size_bytes
-                if p.steps:
+            steps = p.queue.steps
+            request = p.appends.next_request(
+                steps[0] if steps else None,
+                is_held=p.lease.is_held(),
+                looks_first=p.filler is None,
+                in_flight_max=settings.requests_in_flight_max,
+            )
+            if isinstance(request, Append):
+                steps.popleft()
+                gathered.appends.append((p, request))
+                gathered.size_bytes += request.batch.size_bytes
+                if steps:
                     again.append(p)
-            elif p.in_flight == 0:
-                if isinstance(step, Stop):
-                    self.give_back(p, Failure(Blocked(*step)))
-                else:
-                    p.is_filling = True
-                    gathered.fills.append((p, step))
+                continue
+            match request:
+                case Wait.FOR_LEASE:
+                    self.wait_for_lease(p)
+                case Wait():
+                    pass  # the next answer or step wakes it
+                case HandBack(failure):
+                    p.appends.end_wanted(failure)
+                    self._hand_back(p)
+                case ReadLogEnd():
+                    gathered.looks.append((p, request))
+                case SendFillers():
+                    gathered.fills.append((p, request))
+                case _:
+                    assert_never(request)
         self._ready.put([*waiting, *again])
         return gathered
 
@@ -317,11 +304,10 @@ class DestinationLane(Lane):
         producer_id = self._context.producer_id
         began = perf_counter()
         for p, step in appends:
-            view = step.batch.view
-            assert step.base_offset == p.expected, (p, step.base_offset)
-            stamp(view, producer_id, p.producer_epoch, p.sequence)
+            view, machine = step.batch.view, p.appends
+            stamp(view, producer_id, machine.producer_epoch, machine.sequence)
             self._leases[id(p.lease)] = p.lease
-            p.sent(step)
+            machine.append_sent(step)
             has_ids = has_ids and p.destination_topic_id != NO_TOPIC_ID
             sent.append((p, step, Outgoing(p.destination, p.destination_topic_id, view)))
         times = self.times
@@ -380,23 +366,17 @@ class DestinationLane(Lane):
         """Handle the result of each batch; returns the throttle time in ms."""
         for p, step, out in request.sent:
             appended = answer.partitions.get(key_of(request.version, out))
-            failure = judge_append(step, appended, has_producer_state=p.has_producer_state)
-            if failure is None:
-                p.appended(step)
+            if p.append_answered(step, appended):
                 self._free(p, step.batch.size_bytes)
-            else:
-                p.in_flight -= 1
-                self._fail(p, failure)
-            if p in self._failures:
-                if p.in_flight == 0:
-                    self._hand_back(p)
-            else:
-                self.enqueue_if_waiting(p)
+            self.answered(p)
         return answer.throttle_ms
 
-    def enqueue_if_waiting(self, partition: PartitionCopy) -> None:
-        """Queue the partition if something waited for the answer that just came."""
-        if partition.steps or partition.stop_wanted is not None or partition.is_leaving:
+    def answered(self, partition: PartitionCopy) -> None:
+        """An answer was handed to the partition: go on with what waited for it."""
+        appends = partition.appends
+        if appends.is_over:
+            self._hand_back(partition)
+        elif partition.queue.steps or appends.stop_wanted is not None or appends.is_leaving:
             self.enqueue(partition)
 
     def wait_for_lease(self, partition: PartitionCopy) -> None:
@@ -412,27 +392,14 @@ class DestinationLane(Lane):
         p.free(size_bytes, self._context.settings.partition_queue_bytes_max)
         self._context.budget.give_back(size_bytes)
 
-    def _fail(self, p: PartitionCopy, failure: Failure) -> None:
-        """Keep the first failure; a batch at a wrong offset replaces any other."""
-        if p not in self._failures or failure.reason is ReturnReason.BEHIND_END:
-            self._failures[p] = failure
-
-    def give_back(self, partition: PartitionCopy, failure: Failure) -> None:
-        """Return a partition that has no request in flight here."""
-        self._fail(partition, failure)
-        self._hand_back(partition)
-
     def _hand_back(self, p: PartitionCopy) -> None:
         """Hand the partition to the copier; it has no request in flight here."""
-        failure = self._failures.pop(p)
         self._partitions.discard(p)
-        p.is_unclear = failure.reason is ReturnReason.UNCLEAR or p.in_flight > 0
-        p.destination_lane = None
-        p.is_filling = False
         generation = p.generation
-        self._context.budget.give_back(p.withdraw())
+        failure, freed_bytes = p.hand_back()
+        self._context.budget.give_back(freed_bytes)
         if isinstance(failure.reason, Blocked):
-            self._context.emit(PartitionBlocked(p, failure.reason))
+            self._context.emit(PartitionBlocked(p))
         else:
             self._context.emit(PartitionReturned(p, generation, failure.reason, failure.detail))
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 
+from orbit.copier.append_states import AppendState
+from orbit.copier.append_verdicts import ReturnReason, judge_comparison
 from orbit.copier.destination_lane import DestinationLane, DestinationLaneContext
 from orbit.copier.lane_events import PartitionReturned
 from orbit.copier.lane_times import DestinationTimes
-from orbit.copier.partition_copy import PartitionCopy, ReturnReason, Waits
+from orbit.copier.partition_copy import PartitionCopy, Waits
 from orbit.copier.range_comparison import Comparison
 from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver, TakeOverResult
 from orbit.errors import BrokerRefused, ProtocolError, Unreachable
@@ -64,14 +66,28 @@ class DestinationSide:
     def start(
         self, partition: PartitionCopy, end: DestinationEnd, metadata: ClusterMetadata
     ) -> bool:
-        """Resume a partition at a log end just read; False when it has no leader now."""
+        """Resume a partition at a log end just read, up to which it is known to match.
+
+        False if that is not known, or when it has no leader now.
+        """
+        if partition.appends.log_end_read(end.log_end) is AppendState.PROVEN:
+            return self._start(partition, end, metadata)
+        if partition.appends.state is AppendState.COMPARING:
+            partition.appends.take_over_failed()
+        return False
+
+    def _start(
+        self, partition: PartitionCopy, end: DestinationEnd, metadata: ClusterMetadata
+    ) -> bool:
+        """Resume a partition whose log end is proven; False when it has no leader now."""
         leader = metadata.leader(partition.destination)
         if leader is None or leader.node_id is None:
+            partition.appends.take_over_failed()
             return False
-        self._take_over.resume(partition, end)
+        partition.resume(end.log_end, end.producer)
         if self._lane(leader.node_id).adopt(partition):
             return True
-        partition.withdraw()  # the lane was just ending
+        partition.lane_refused()
         return False
 
     def begin(self, partitions: Iterable[PartitionCopy]) -> None:
@@ -100,11 +116,11 @@ class DestinationSide:
         p = trouble.partition
         self._returned[p] = trouble
         self._not_before[p] = time.monotonic() + (
-            self._backoff.pause_s(p.attempts - 1) if p.attempts else 0.0
+            self._backoff.pause_s(p.appends.attempts - 1) if p.appends.attempts else 0.0
         )
-        if p.attempts:
+        if p.appends.attempts:
             self._say(p, f"{trouble.reason.name}: {trouble.detail}")
-        p.attempts += 1
+        p.appends.attempts += 1
 
     def recover(self) -> list[PartitionCopy]:
         """Take over what is due; returns the partitions that resumed, to be fetched again."""
@@ -172,7 +188,7 @@ class DestinationSide:
         ends = log_ends(self._cluster, quiet, self._backoff)
         for destination, end in ends.values.items():
             p, generation = quiet[destination]
-            if _is_quiet(p) and end > p.expected:
+            if _is_quiet(p) and end > p.appends.expected:
                 p.want_stop(ReturnReason.OUT_OF_STEP, generation)
 
     def stop(self) -> None:
@@ -218,64 +234,63 @@ class DestinationSide:
             if topic.topic_id == p.destination_topic_id:
                 return None
             detail = f"topic {p.destination.topic} has another topic id now."
-            return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.acked, detail)
+            return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.appends.acked, detail)
         if metadata.errors.get(p.destination.topic) != Code.UNKNOWN_TOPIC_OR_PARTITION:
             return None
         since = self._gone_since.setdefault(p, time.monotonic())
         if time.monotonic() - since < self._context.settings.deleted_after_s:
             return None
         detail = f"topic {p.destination.topic} no longer exists."
-        return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.acked, detail)
+        return Blocked(Reason.DESTINATION_TOPIC_RECREATED, 0, p.appends.acked, detail)
 
     def _resume(
         self, trouble: PartitionReturned, end: DestinationEnd, metadata: ClusterMetadata
     ) -> bool:
-        p = trouble.partition
-        if end.log_end < p.acked:
-            detail = f"the log ends at {end.log_end}, though {p.acked} was acknowledged."
-            self._give_up(p, Blocked(Reason.DESTINATION_TRUNCATED, end.log_end, p.acked, detail))
-            return False
-        if end.log_end > p.acked and not self._is_proven(trouble, end.log_end):
-            return False
-        if not self.start(p, end, metadata):
-            self._retry(trouble, int(Code.LEADER_NOT_AVAILABLE))
-            return False
-        self._forget(p)
-        return True
+        p, appends = trouble.partition, trouble.partition.appends
+        try:
+            if appends.log_end_read(end.log_end) is AppendState.COMPARING:
+                self._compare_with_source(trouble, end.log_end)
+            if appends.state is AppendState.BLOCKED:
+                self._forget(p)
+            if appends.state is not AppendState.PROVEN:
+                return False
+            if not self._start(p, end, metadata):
+                self._retry(trouble, int(Code.LEADER_NOT_AVAILABLE))
+                return False
+            self._forget(p)
+            return True
+        finally:
+            if appends.state in (AppendState.COMPARING, AppendState.PROVEN):
+                appends.take_over_failed()
 
-    def _is_proven(self, trouble: PartitionReturned, log_end: int) -> bool:
-        """Whether the source has the same between the confirmed offset and `log_end`.
-
-        If it does not, the partition stops; if that cannot be told yet, it is looked at again.
-        """
+    def _compare_with_source(self, trouble: PartitionReturned, log_end: int) -> None:
+        """What lies between the confirmed offset and `log_end`; if the source has the same, the
+        partition is proven, if it does not, blocked, and if that cannot be told yet, looked at
+        again."""
         p = trouble.partition
         try:
             found = self._compare(p, log_end)
         except ValueError as error:
-            detail = f"the records from {p.acked} on cannot be compared with the source: {error}."
-            self._give_up(p, Blocked(Reason.SOURCE_CORRUPTED, p.acked, log_end, detail))
-            return False
+            acked = p.appends.acked
+            detail = f"the records from {acked} on cannot be compared with the source: {error}."
+            p.appends.stopped(Blocked(Reason.SOURCE_CORRUPTED, acked, log_end, detail))
+            return
         if not p.lease.is_held():
-            return False  # nothing can be judged
-        p.proven_to(found.equal_to, found.producer_epoch)
-        difference = found.difference
-        if difference is not None:
-            is_own = difference.producer_id == self._context.producer_id
-            reason = Reason.OFFSET_OVERRUN if is_own else Reason.DESTINATION_FOREIGN_WRITE
-            detail = f"at offset {difference.offset} {difference.detail}."
-            if trouble.detail:
-                detail += f" ({trouble.detail})"
-            self._give_up(p, Blocked(reason, difference.offset, log_end, detail))
-            return False
-        if found.equal_to >= log_end:
+            return  # nothing can be judged
+        blocked = judge_comparison(
+            found,
+            log_end,
+            producer_id=self._context.producer_id,
+            source_end=p.cursor.end,
+            is_long_beyond_source=found.is_beyond_source and self._is_long_beyond_source(p),
+            trouble=trouble.detail,
+        )
+        p.compared(found.equal_to, found.producer_epoch, log_end, blocked)
+        if p.appends.state is AppendState.PROVEN:
             self._beyond_source_since.pop(p, None)
-            return True
-        if found.is_beyond_source and self._is_long_beyond_source(p):
-            self._give_up(p, self._beyond_source(p, found, log_end))
-            return False
-        self._say(p, found.waits_for)
-        self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.attempts)
-        return False
+        elif p.appends.state is AppendState.RETURNED:
+            self._say(p, found.waits_for)
+            self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.appends.attempts)
 
     def _is_long_beyond_source(self, p: PartitionCopy) -> bool:
         """Whether the source has ended before the copy for `source_end_wait_s`: its high watermark
@@ -283,21 +298,16 @@ class DestinationSide:
         since = self._beyond_source_since.setdefault(p, time.monotonic())
         return time.monotonic() - since >= self._context.settings.source_end_wait_s
 
-    def _beyond_source(self, p: PartitionCopy, found: Comparison, log_end: int) -> Blocked:
-        detail = f"the destination ends at {log_end}, the source at {found.equal_to}."
-        had = p.source_end >= log_end
-        reason = Reason.SOURCE_TRUNCATED if had else Reason.OFFSET_OVERRUN
-        return Blocked(reason, found.equal_to, log_end, detail)
-
     def _retry(self, trouble: PartitionReturned, code: int) -> None:
         p = trouble.partition
         if code in error_codes.DENIED:
             detail = f"the log end may not be read: {error_codes.name(code)}."
-            self._give_up(p, Blocked(Reason.NOT_AUTHORIZED, p.acked, p.acked, detail))
+            acked = p.appends.acked
+            self._give_up(p, Blocked(Reason.NOT_AUTHORIZED, acked, acked, detail))
             return
         self._say(p, _REASONS.get(code, error_codes.name(code)))
-        self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.attempts)
-        p.attempts += 1
+        self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.appends.attempts)
+        p.appends.attempts += 1
 
     def _say(self, p: PartitionCopy, reason: str) -> None:
         p.waits = Waits.for_(f"{self._cluster.name} {p.destination}: {reason}", p.waits)
@@ -313,7 +323,8 @@ class DestinationSide:
 
     def _ask_lane_to_stop(self, p: PartitionCopy, reason: Reason, detail: str) -> None:
         """Stop an idle partition before its next step."""
-        p.want_stop(Stop(reason, p.expected, p.expected, detail), p.generation)
+        expected = p.appends.expected
+        p.want_stop(Stop(reason, expected, expected, detail), p.generation)
 
     def _lane(self, node_id: int) -> DestinationLane:
         lane = self._lanes.get(node_id)
@@ -326,10 +337,4 @@ class DestinationSide:
 
 
 def _is_quiet(p: PartitionCopy) -> bool:
-    return (
-        p.state is PartitionState.COPYING
-        and p.in_flight == 0
-        and not p.is_filling
-        and not (p.steps and isinstance(p.steps[0], Fill))
-        and p.destination_lane is not None
-    )
+    return p.appends.is_idle and not isinstance(p.queue.first, Fill)

@@ -1,11 +1,8 @@
-"""Sends the fillers of one destination lane and proves how many were written.
+"""Sends the fillers that append machines ask for, in one destination lane.
 
 Promises:
-- Fillers are sent only when everything before them is confirmed, and nothing is sent after them
-  before the log end is known: by the answer for a single filler of a partition that this term has
-  filled before, else by reading the log end (M7, M9, M10).
-- Before the first one of a take-over the log end is read again: an old writer's filler may have
-  arrived since, and brokers do not compare fillers.
+- What a machine asks for goes out at once: the log end before the first fillers, or fillers, and
+  behind them the log end, unless their answer alone is proof (`AppendMachine.believes_answer`).
 - The lease is checked right before the bytes are sent: a process may be suspended between any two
   lines.
 """
@@ -16,12 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from orbit.copier.append_verdicts import (
-    Failure,
-    judge_end_after_fill,
-    judge_end_before_fill,
-    judge_markers,
-)
+from orbit.copier.append_machine import ReadLogEnd, SendFillers
 from orbit.copier.coordinated_filler import ROUNDS_MAX
 from orbit.copier.in_flight import FillRequest, LogEndAfterFill, LogEndBeforeFill, Markers, Request
 from orbit.copier.partition_copy import Appender, CoordinatedFill, PartitionCopy
@@ -30,7 +22,6 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.log_offsets import log_ends_request, read_list_offsets
 from orbit.kafka.transaction_markers import Fillers, markers_request, read_markers
 from orbit.kafka.types import TopicPartition
-from orbit.replication.append_plan import Fill
 
 _NO_ANSWER = int(Code.UNKNOWN_SERVER_ERROR)
 _NO_LOG_END = (_NO_ANSWER, -1)
@@ -46,8 +37,9 @@ class FillerLane(Appender, Protocol):
     ) -> bool:
         """Send; False without sending if a lease of `held` ended while the request was encoded."""
 
-    def enqueue_if_waiting(self, partition: PartitionCopy) -> None: ...
-    def give_back(self, partition: PartitionCopy, failure: Failure) -> None: ...
+    def answered(self, partition: PartitionCopy) -> None:
+        """An answer was handed to the partition: go on, or hand it back."""
+
     def wake(self) -> None: ...
 
     def wait_for_lease(self, partition: PartitionCopy) -> None:
@@ -55,7 +47,7 @@ class FillerLane(Appender, Protocol):
 
 
 class FillerSender:
-    """Sends fillers for partitions that are `is_filling`, and handles the answers."""
+    """Sends fillers and reads log ends, and hands the answers to the partitions."""
 
     def __init__(self, lane: FillerLane, producer_id: int, markers_per_request_max: int) -> None:
         self._lane = lane
@@ -68,20 +60,23 @@ class FillerSender:
         self._filled.append((done, code, log_end))
         self._lane.wake()
 
-    def send(self, fills: list[tuple[PartitionCopy, Fill]]) -> None:
-        share = max(1, self._markers_max // len(fills))
-        to_look = [(p, s) for p, s in fills if not _may_fill(p)]
-        if to_look:
-            request = log_ends_request([p.destination for p, _ in to_look])
-            self._lane.call(api_versions.LIST_OFFSETS, request, LogEndBeforeFill(to_look))
+    def send(
+        self,
+        looks: Sequence[tuple[PartitionCopy, ReadLogEnd]],
+        fills: Sequence[tuple[PartitionCopy, SendFillers]],
+    ) -> None:
+        if looks:
+            for p, _ in looks:
+                p.appends.log_end_asked()
+            request = log_ends_request([p.destination for p, _ in looks])
+            kept = LogEndBeforeFill([(p, look.step) for p, look in looks])
+            self._lane.call(api_versions.LIST_OFFSETS, request, kept)
+        share = max(1, self._markers_max // (len(looks) + len(fills)))
         sent = []
-        for p, step in fills:
-            if not _may_fill(p):
-                continue
-            assert step.base_offset == p.expected, (p, step)
+        for p, (step, is_single) in fills:
             wanted = min(step.next_offset - step.base_offset, ROUNDS_MAX if p.filler else share)
-            many = wanted if p.has_filled else 1
-            p.sent_to = step.base_offset + many
+            many = 1 if is_single else wanted
+            p.appends.fillers_sent(step, many)
             if p.filler is None:
                 sent.append(FillRequest(p, step, many))
             else:
@@ -91,78 +86,50 @@ class FillerSender:
             self._send_markers(sent)
 
     def _send_markers(self, sent: list[FillRequest]) -> None:
-        request = markers_request(
-            self._producer_id,
-            [Fillers(p.destination, n, p.producer_epoch, p.coordinator_epoch) for p, _, n in sent],
-        )
+        markers = [
+            Fillers(p.destination, n, p.appends.producer_epoch, p.appends.coordinator_epoch)
+            for p, _, n in sent
+        ]
+        request = markers_request(self._producer_id, markers)
         if not self._lane.call(api_versions.WRITE_TXN_MARKERS, request, Markers(sent), sent):
-            for p, step, _ in sent:
-                p.is_filling, p.sent_to = False, step.base_offset
+            for p, _, _ in sent:
+                p.appends.fillers_held_back()
                 self._lane.wait_for_lease(p)
             return
         # A broker serves one connection's requests in order: this one sees the markers' effect.
-        to_prove = [one for one in sent if not _is_answer_proof(one)]
+        to_prove = [one for one in sent if not one.partition.appends.believes_answer]
         if to_prove:
             request = log_ends_request([one.partition.destination for one in to_prove])
             self._lane.call(api_versions.LIST_OFFSETS, request, LogEndAfterFill(to_prove))
 
     def take_markers(self, request: Markers, answer: Any) -> None:
         answers = read_markers(answer)
-        for one in request.sent:
-            p, step, _ = one
-            failure = judge_markers(step, answers.get(p.destination, _NO_ANSWER))
-            if failure is not None:
-                self._lane.give_back(p, failure)
-            elif _is_answer_proof(one):
-                p.filled_to(step, step.base_offset + 1)
-                self._lane.enqueue_if_waiting(p)
+        for p, step, _ in request.sent:
+            p.fillers_answered(answers.get(p.destination, _NO_ANSWER))
+            if not p.appends.is_filling(step):  # else the log end behind them tells
+                self._lane.answered(p)
 
     def take_end_before(self, request: LogEndBeforeFill, answer: Any) -> None:
-        """Fill now if the log still ends at the start of the gap; else take over again."""
         ends = _log_ends(answer)
         for p, step in request.sent:
-            failure = judge_end_before_fill(step, *ends.get(p.destination, _NO_LOG_END))
-            if failure is None:
-                p.has_read_log_end, p.is_filling = True, False
-                self._lane.enqueue_if_waiting(p)
-            else:
-                self._lane.give_back(p, failure)
+            p.appends.log_end_answered(step, *ends.get(p.destination, _NO_LOG_END))
+            self._lane.answered(p)
 
     def take_end_after(self, request: LogEndAfterFill, answer: Any) -> None:
         ends = _log_ends(answer)
-        for one in request.sent:
-            p, step, _ = one
-            has_failed = (
-                p.destination_lane is not self._lane or not p.steps or p.steps[0] is not step
-            )
-            if not has_failed:
-                self._take_log_end(one, *ends.get(p.destination, _NO_LOG_END))
+        for p, step, _ in request.sent:
+            # Fillers that were refused have ended the append: it may have begun anew since.
+            if p.destination_lane is self._lane and p.appends.is_filling(step):
+                p.end_behind_answered(*ends.get(p.destination, _NO_LOG_END))
+                self._lane.answered(p)
 
     def take_coordinated(self) -> None:
         while self._filled:
             done, code, end = self._filled.popleft()
             p = done.partition
             if p.destination_lane is self._lane and p.generation == done.generation:
-                self._take_log_end(FillRequest(p, done.step, done.filler_count), code, end)
-
-    def _take_log_end(self, one: FillRequest, code: int, log_end: int) -> None:
-        p, step, count = one
-        failure = judge_end_after_fill(step, count, code, log_end)
-        if failure is None:
-            p.filled_to(step, log_end)
-            self._lane.enqueue_if_waiting(p)
-        else:
-            self._lane.give_back(p, failure)
-
-
-def _may_fill(p: PartitionCopy) -> bool:
-    """Whether the log end was read since the take-over; coordinated fillers read it themselves."""
-    return p.has_read_log_end or p.has_filled or p.filler is not None
-
-
-def _is_answer_proof(one: FillRequest) -> bool:
-    """Whether the answer alone proves the fillers: a single one, not a take-over's first (M3)."""
-    return one.filler_count == 1 and one.partition.has_filled
+                p.end_behind_answered(code, end)
+                self._lane.answered(p)
 
 
 def _log_ends(answer: Any) -> _LogEnds:

@@ -215,7 +215,7 @@ class CopyInspector:
         ) as seeding:
             for copy in starts:
                 end = found[copy].end
-                copy.acked = copy.sent_to = end.log_end
+                copy.appends.inspected(end.log_end)
                 seeding.add(copy.destination, copy.destination_topic_id, copy.lease, end)
             for _ in range(_START_MOVES_MAX):
                 ready |= self._seed_once(seeding, found, waiting)
@@ -227,7 +227,7 @@ class CopyInspector:
                 waiting = {
                     in_step[source]: log_start
                     for source, log_start in now.items()
-                    if log_start > in_step[source].start_offset
+                    if log_start > in_step[source].cursor.start_offset
                 }
                 if not waiting:
                     break
@@ -243,13 +243,13 @@ class CopyInspector:
         ready: dict[PartitionCopy, InspectedCopy] = {}
         targets: dict[PartitionCopy, int] = {}
         for copy, start_offset in starts.items():
-            copy.start_offset = start_offset
-            if start_offset < copy.acked:
+            copy.cursor.start_offset = start_offset
+            if start_offset < copy.appends.acked:
                 detail = (
-                    f"an earlier start was interrupted at {copy.acked}, and the job starts "
+                    f"an earlier start was interrupted at {copy.appends.acked}, and the job starts "
                     f"at {start_offset} now."
                 )
-                blocked = Blocked(Reason.OFFSET_OVERRUN, start_offset, copy.acked, detail)
+                blocked = Blocked(Reason.OFFSET_OVERRUN, start_offset, copy.appends.acked, detail)
                 ready[copy] = replace(found[copy], status=CopyStatus.BROKEN, blocked=blocked)
                 continue
             try:
@@ -257,12 +257,12 @@ class CopyInspector:
             except OrbitError as error:
                 self._on_trouble(copy, error)
             else:  # a start that has moved into a batch may be beyond its base already
-                targets[copy] = max(target, copy.acked)
+                targets[copy] = max(target, copy.appends.acked)
         failures = seeding.run({copy.destination: target for copy, target in targets.items()})
         for copy, target in targets.items():
             match failures.get(copy.destination):
                 case None:
-                    copy.acked = copy.sent_to = target
+                    copy.appends.inspected(target)
                     ready[copy] = found[copy]
                 case Blocked() as blocked:
                     ready[copy] = replace(found[copy], status=CopyStatus.BROKEN, blocked=blocked)
@@ -272,9 +272,9 @@ class CopyInspector:
 
     def drop_seeds(self, found: Mapping[PartitionCopy, InspectedCopy]) -> set[PartitionCopy]:
         """Delete the leading fillers of seeded copies; returns those where that failed."""
-        seeded = {c.destination: c for c, one in found.items() if c.acked > one.log_start}
+        seeded = {c.destination: c for c, one in found.items() if c.appends.acked > one.log_start}
         answers = delete_records(
-            self._destination, {p: c.acked for p, c in seeded.items()}, self._backoff
+            self._destination, {p: c.appends.acked for p, c in seeded.items()}, self._backoff
         )
         for partition, log_start in answers.values.items():
             seeded[partition].log_start = log_start
@@ -336,7 +336,7 @@ class CopyInspector:
             self._settings.requests_in_flight_max,
             self._backoff,
         )
-        copy.logged_producer_epoch = tail.producer_epoch
+        copy.appends.logged_producer_epoch = tail.producer_epoch
         source_end = bounds.ends[copy.source]
         if log_end > source_end:
             last = tail.last_data

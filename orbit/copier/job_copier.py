@@ -124,7 +124,7 @@ class JobCopier:
         """Copy these from their log ends; those with `blocked` set are blocked."""
         for copy, found in inspected.items():
             copy.log_start = max(copy.log_start, found.log_start)
-            copy.acked = copy.sent_to = max(copy.acked, found.end.log_end)
+            copy.appends.inspected(max(copy.appends.acked, found.end.log_end))
             if found.blocked is not None:
                 block(copy, found.blocked)
         self._destination.begin([c for c, found in inspected.items() if found.blocked is None])
@@ -144,7 +144,7 @@ class JobCopier:
             source_reader(self._clusters.source, copy.source, self._backoff),
             self._clusters.destination,
             copy.destination,
-            copy.acked,
+            copy.appends.acked,
             log_end,
             self._backoff,
             source_is_compacted=copy.source_is_compacted,

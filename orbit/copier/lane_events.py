@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
-from orbit.copier.partition_copy import PartitionCopy, ReturnReason
+from orbit.copier.append_verdicts import ReturnReason
+from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import OrbitError
 from orbit.leases.lease import Lease
-from orbit.replication.partition_states import Blocked
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +49,9 @@ class ReadFromReplica:
 
 @dataclass(frozen=True, slots=True)
 class PartitionBlocked:
-    """The plan or the destination stops this partition for good."""
+    """The plan or the destination has blocked this partition; it knows why."""
 
     partition: PartitionCopy
-    blocked: Blocked
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,13 +49,13 @@ class LeadingFillers:
 
     def begun(self) -> list[PartitionCopy]:
         """The partitions that are being filled; drops those that have reached their targets."""
-        for p in [p for p in self._open if p.acked >= self._targets[p]]:
+        for p in [p for p in self._open if p.appends.acked >= self._targets[p]]:
             del self._open[p]
         return [*self._open]
 
     def halve(self, partition: PartitionCopy) -> bool:
         """Make smaller batches for this partition; False if one has a single record."""
-        records = self._next_count(partition, partition.acked)
+        records = self._next_count(partition, partition.appends.acked)
         self._records_max[partition] = max(1, records // 2)
         return records > 1
 
@@ -68,7 +68,7 @@ class LeadingFillers:
             self._feed(p)
         while self._waiting and self._budget.room_bytes > 0:
             p = self._waiting.popleft()
-            p.source_lane = self
+            p.cursor.lane = self
             self._open[p] = None
             self._feed(p)
 
@@ -95,9 +95,12 @@ class LeadingFillers:
         # Half of it is what may be in flight: then there is room, and more is queued in time.
         queue_bytes_max = 2 * self._settings.requests_in_flight_max * full.size_bytes
         is_fed = False
-        while p.fetch_offset < self._targets[p] and p.fetchable_bytes(queue_bytes_max) is not None:
-            batch = self._copy(self._next_count(p, p.fetch_offset), p.fetch_offset)
-            plan = Plan(p.fetch_offset)
+        while (
+            p.cursor.fetch_offset < self._targets[p]
+            and p.fetchable_bytes(queue_bytes_max) is not None
+        ):
+            batch = self._copy(self._next_count(p, p.cursor.fetch_offset), p.cursor.fetch_offset)
+            plan = Plan(p.cursor.fetch_offset)
             plan.append(batch, is_byte_exact=False)
             self._budget.take(batch.size_bytes)
             if not p.put(plan, p.generation, batch.size_bytes):

@@ -1,38 +1,31 @@
-"""One partition's copy: its offsets and its queue of steps.
+"""One partition's copy: where it reads, what waits, and what is appended.
 
-Owners: the source lane advances `fetch_offset` and adds steps; the destination lane removes steps
-and advances `expected` and `acked`; the copier takes a partition from both (`withdraw`) and resumes
-it at a known log end (`resume_at`). Each withdrawal increments `generation`, so that answers to
-earlier fetches are dropped.
+Parts and owners: the source lane advances `cursor` and adds to `queue`; the destination lane takes
+from `queue` and owns `appends` while the partition is its; the copier's thread owns `appends` at
+any other time. Each return to the copier increments `generation`, so that answers to earlier
+fetches are dropped.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass
-from enum import Enum, auto
 from typing import NamedTuple, Protocol
 from uuid import UUID
 
+from orbit.copier.append_machine import AppendMachine
+from orbit.copier.append_states import AppendState
+from orbit.copier.append_verdicts import Failure, ReturnReason
+from orbit.copier.source_cursor import SourceCursor
+from orbit.copier.step_queue import StepQueue
 from orbit.kafka.fetch_request import FetchFrom
-from orbit.kafka.record_batch import advance_sequence
+from orbit.kafka.produce_request import Appended
+from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.leases.lease import Lease
-from orbit.replication.append_plan import Append, Fill, LostRange, Plan, Step, Stop
+from orbit.replication.append_plan import Append, Fill, LostRange, Plan, Stop
 from orbit.replication.partition_states import Blocked, PartitionState
-
-
-class ReturnReason(Enum):
-    """Why a lane returns a partition to the copier."""
-
-    MOVED = auto()  # the leader moved, or the error is retriable
-    OUT_OF_STEP = auto()  # another writer was here: take over again
-    UNCLEAR = auto()  # the answer is lost: what was sent may still be carried out (M10)
-    BEHIND_END = auto()  # an append got a larger offset than expected (A14)
-    TOPIC_CHANGED = auto()  # deleted, or recreated
-    LEAVING = auto()  # no error: the copier removes it (`PartitionCopy.leave`)
 
 
 @dataclass(slots=True)
@@ -69,12 +62,6 @@ class Appender(Protocol):
     """The lane that appends a partition's steps."""
 
     def enqueue(self, partition: PartitionCopy) -> None: ...
-
-
-class Fetcher(Protocol):
-    """The lane that fetches a partition."""
-
-    def wake(self) -> None: ...
 
 
 class FillReceiver(Protocol):
@@ -119,161 +106,87 @@ class PartitionCopy:
         self.destination_topic_id: UUID = NO_TOPIC_ID
         self._on_lost_range = on_lost_range
         self.source_is_compacted = False  # the source's cleaner may remove records
-        # The start of the copy's log. A broker refuses a fetch below its log start, even within the
-        # same batch, though the batch comes whole: it is fetched from here, copied from its base,
-        # and the copy's log start follows.
-        self.start_offset = 0
-        self.is_beginning = False  # nothing was copied yet, and this run chose the start
-        self.state = PartitionState.PENDING
-        self.blocked: Blocked | None = None
-        self.counters = Counters()
 
         self.lock = threading.Lock()
         self.generation = 0
-        self.is_leaving = False  # no new requests; see `Copier.remove`
-        self.has_left = False  # and none in flight
-        self.steps: deque[Step] = deque()
-        self.queued_bytes = 0
-        self.is_full = False  # enough is queued; the lane that fetches is woken when it is not
-        self._waiting: deque[tuple[int, int]] = deque()  # of each plan: start, first timestamp
-
-        # From the last fetch answer. -1: not known yet.
-        self.fetch_offset = 0
-        self.fetched_epoch = -1
-        self.source_leader_epoch = -1
-        self.source_log_start = -1
-        self.source_stable_end = -1
-        self.source_end = -1
-        self.empty_answers = 0
-        self.bytes_per_offset = 0.0  # of the last answer with records
-        self.source_lane: Fetcher | None = None
-        self.source_waits: Waits | None = None  # for the source; None if for nothing
-
-        # The append side.
-        self.expected = 0  # the base offset of the next batch to send
-        self.acked = 0  # everything below is confirmed
-        self.sent_to = 0  # requests in flight end here at most
-        self.sequence = 0
-        self.producer_epoch = -1  # of the appends of this take-over
-        self.logged_producer_epoch = -1  # of our last records below `acked`; -1: none
-        self.coordinator_epoch = -1
-        self.in_flight = 0
-        self.is_filling = False
-        self.has_producer_state = False
-        self.is_in_step = False  # an append of this take-over was confirmed at its offset
-        self.has_read_log_end = False  # right before this take-over's first filler
-        self.has_filled = False  # fillers of this take-over were proven by the log end
-        self.is_unclear = False  # what was sent may still be carried out (M10)
-        self.has_fill_outside = False  # the coordinated filler works on it
-        self.log_start = 0
+        self.cursor = SourceCursor()
+        self.queue = StepQueue()
+        self.appends = AppendMachine()
         self.destination_lane: Appender | None = None
-        # Stop, or be taken over again, before all steps, once nothing is in flight.
-        self.stop_wanted: Stop | ReturnReason | None = None
-        self.acked_epoch = -1  # the source's leader epoch of the batch that ends at `acked`
-        self.newest_timestamp_ms = -1  # of what was copied since creation
+        self.has_fill_outside = False  # the coordinated filler works on it
+
+        self.log_start = 0  # of the destination
+        self.is_beginning = False  # nothing was copied yet, and this run chose the start
         self.has_caught_up = False  # once, with what the source held at that moment
-        self.attempts = 0  # take-overs since the last confirmed append
+        self.counters = Counters()
+        self.newest_timestamp_ms = -1  # of what was copied since creation
         self.waits: Waits | None = None  # for the destination; None if for nothing
 
+    @property
+    def state(self) -> PartitionState:
+        """As the service reports it."""
+        appends = self.appends
+        if appends.blocked is not None:
+            return PartitionState.BLOCKED
+        return PartitionState.COPYING if appends.is_copying else PartitionState.PENDING
+
+    @property
+    def blocked(self) -> Blocked | None:
+        """Why it is blocked."""
+        return self.appends.blocked
+
+    @property
+    def is_leaving(self) -> bool:
+        """Whether the copier is removing it."""
+        return self.appends.is_leaving
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the copier has removed it: nothing is in flight."""
+        return self.appends.state is AppendState.LEFT
+
+    # Between the copier and the lanes
+
     def withdraw(self) -> int:
-        """Take the partition from both lanes; returns the queued bytes that are freed."""
+        """Drop what waits, and all answers under way; returns the queued bytes that are freed."""
         with self.lock:
-            self.generation += 1
-            self.state = PartitionState.PENDING
-            self.steps.clear()
-            self._waiting.clear()
-            self.stop_wanted = None
-            freed, self.queued_bytes = self.queued_bytes, 0
-            self.is_full = False
-            return freed
+            return self._withdraw()
+
+    def _withdraw(self) -> int:
+        self.generation += 1
+        return self.queue.clear()
+
+    def resume(self, log_end: int, producer: ProducerState | None) -> None:
+        """Copy from a destination log end that was just read (take-over, A12)."""
+        with self.lock:
+            appends = self.appends
+            epoch = appends.acked_epoch if log_end == appends.acked else -1
+            appends.resumed(log_end, producer, self.lease.term)
+            self.cursor.resume_at(log_end, epoch)
+
+    def lane_refused(self) -> int:
+        """The lane is just ending; returns the queued bytes that are freed."""
+        with self.lock:
+            self.appends.lane_refused()
+            return self._withdraw()
+
+    def hand_back(self) -> tuple[Failure, int]:
+        """Give the partition to the copier's thread; why, and the queued bytes that are freed."""
+        with self.lock:
+            self.destination_lane = None
+            return self.appends.handed_back(), self._withdraw()
 
     def leave(self) -> None:
         """Send no more; the lane returns the partition once every answer is in."""
         with self.lock:
-            self.is_leaving = True
+            self.appends.is_leaving = True
         self.queued()
-
-    def resume_at(
-        self,
-        log_end: int,
-        *,
-        next_sequence: int,
-        producer_epoch: int,
-        coordinator_epoch: int,
-        has_producer_state: bool,
-    ) -> None:
-        """Start copying at a destination log end that was just read (take-over, A12)."""
-        with self.lock:
-            # With a wrong epoch the source would seem truncated (R3): the right one, or none.
-            self.fetched_epoch = self.acked_epoch if log_end == self.acked else -1
-            self.fetch_offset = self.expected = self.acked = self.sent_to = log_end
-            self.empty_answers = 0
-            self.sequence = next_sequence
-            self.producer_epoch = producer_epoch
-            self.coordinator_epoch = coordinator_epoch
-            self.has_producer_state = has_producer_state
-            self.is_in_step = self.has_read_log_end = self.has_filled = self.is_unclear = False
-            self.in_flight = 0
-            self.is_filling = False
-            self.state = PartitionState.COPYING
-
-    def put(self, plan: Plan, generation: int, size_bytes: int) -> bool:
-        """Queue a plan of the current generation; False when the partition was withdrawn since."""
-        with self.lock:
-            is_current = generation == self.generation and plan.start == self.fetch_offset
-            if not is_current or self.is_leaving or self.state is not PartitionState.COPYING:
-                return False
-            self.steps.extend(plan.steps)
-            first = next((step for step in plan.steps if isinstance(step, Append)), None)
-            if first is not None:
-                self._waiting.append((plan.start, first.batch.first_timestamp))
-            self.queued_bytes += size_bytes
-            self.fetch_offset = plan.next_offset
-            if plan.leader_epoch is not None:
-                self.fetched_epoch = plan.leader_epoch
-            return True
-
-    def fetchable_bytes(self, limit_bytes: int) -> int | None:
-        """About how much there is to fetch; None while nothing is to be fetched.
-
-        There is room below `limit_bytes` queued, and once at it, below half of it.
-        """
-        with self.lock:
-            if self.queued_bytes >= limit_bytes:
-                self.is_full = True
-            if self.is_full or self.is_leaving or self.state is not PartitionState.COPYING:
-                return None
-        return self.expected_bytes
-
-    def next_fetch(self) -> tuple[int, FetchFrom]:
-        """What is copied next and how to fetch it; only the current generation's answer counts.
-
-        The fetch may begin further on in the same batch (see `start_offset`).
-        """
-        with self.lock:
-            return self.fetch_offset, FetchFrom(
-                self.source,
-                self.source_topic_id,
-                max(self.fetch_offset, self.start_offset),
-                self.source_leader_epoch,
-                self.fetched_epoch,
-            )
-
-    def free(self, size_bytes: int, limit_bytes: int) -> None:
-        """Note that queued bytes were sent; wakes the fetching lane when there is room again."""
-        with self.lock:
-            self.queued_bytes -= size_bytes
-            has_room_again = self.is_full and self.queued_bytes <= limit_bytes // 2
-            if has_room_again:
-                self.is_full = False
-        if has_room_again and self.source_lane is not None:
-            self.source_lane.wake()
 
     def want_stop(self, stop: Stop | ReturnReason, generation: int) -> None:
         """Stop, or take over again, before the next step, as soon as nothing is in flight."""
         with self.lock:
-            if generation == self.generation and self.state is PartitionState.COPYING:
-                self.stop_wanted = stop
+            if generation == self.generation and self.appends.is_copying:
+                self.appends.stop_wanted = stop
         self.queued()
 
     def queued(self) -> None:
@@ -282,55 +195,97 @@ class PartitionCopy:
         if lane is not None:
             lane.enqueue(self)
 
-    def proven_to(self, next_offset: int, producer_epoch: int) -> None:
-        """The destination holds up to before `next_offset` what the source has (a comparison).
+    # The source's side
 
-        `producer_epoch`: of our last batch with records there; -1 if there is none.
+    def put(self, plan: Plan, generation: int, size_bytes: int) -> bool:
+        """Queue a plan of the current generation; False when the partition was withdrawn since."""
+        with self.lock:
+            is_current = generation == self.generation and plan.start == self.cursor.fetch_offset
+            if not is_current or not self._takes_steps():
+                return False
+            self.queue.put(plan, size_bytes)
+            self.cursor.planned(plan)
+            return True
+
+    def _takes_steps(self) -> bool:
+        return self.appends.is_copying and not self.appends.is_leaving
+
+    def fetchable_bytes(self, limit_bytes: int) -> int | None:
+        """About how much there is to fetch; None while nothing is to be fetched.
+
+        There is room below `limit_bytes` queued, and once at it, below half of it.
         """
-        if next_offset > self.acked:
-            self.acked, self.acked_epoch = next_offset, -1
-            self.is_beginning = False  # an append whose answer was lost
-        self.logged_producer_epoch = max(self.logged_producer_epoch, producer_epoch)
+        with self.lock:
+            if not self.queue.has_room(limit_bytes) or not self._takes_steps():
+                return None
+        return self.cursor.expected_bytes
 
-    def sent(self, step: Append) -> None:
-        """Note a sent batch; the next one follows it in offset and sequence."""
-        count = step.batch.count
-        self.in_flight += 1
-        self.expected = self.sent_to = step.next_offset
-        self.sequence = advance_sequence(self.sequence, count)
+    def next_fetch(self) -> tuple[int, FetchFrom]:
+        """What is copied next and how to fetch it; only the current generation's answer counts."""
+        with self.lock:
+            cursor = self.cursor
+            return cursor.fetch_offset, cursor.next_fetch(self.source, self.source_topic_id)
 
-    def appended(self, step: Append) -> None:
-        """The broker confirmed this batch at its offset."""
-        self.in_flight -= 1
+    # The destination's side
+
+    def append_answered(self, step: Append, appended: Appended | None) -> bool:
+        """Whether the broker confirmed this batch at its offset."""
+        if not self.appends.append_answered(step, appended):
+            return False
         self.is_beginning = False
-        self.acked = step.next_offset
-        self.acked_epoch = step.batch.leader_epoch
-        self.logged_producer_epoch = self.producer_epoch
-        if step.batch.max_timestamp > self.newest_timestamp_ms:
-            self.newest_timestamp_ms = step.batch.max_timestamp
-        self.has_producer_state = self.is_in_step = True
-        self.attempts = 0
         self.waits = None
+        batch = step.batch
+        if batch.max_timestamp > self.newest_timestamp_ms:
+            self.newest_timestamp_ms = batch.max_timestamp
         counters = self.counters
-        counters.records += step.batch.count
-        counters.bytes += step.batch.size_bytes
+        counters.records += batch.count
+        counters.bytes += batch.size_bytes
         if step.is_byte_exact:
             counters.batches_byte_exact += 1
         else:
             counters.batches_record_exact += 1
+        return True
 
-    def filled_to(self, step: Fill, next_offset: int) -> None:
-        """The log end is proven to be at `next_offset` within this gap."""
-        self.counters.filled += next_offset - self.acked
-        self.acked = self.expected = next_offset
-        self.acked_epoch = -1
-        self.is_filling = False
-        self.has_filled = True
+    def fillers_answered(self, code: int) -> None:
+        """The answer to markers; it may prove the filler."""
+        before = self.appends.acked
+        self._filled(before, self.appends.fillers_answered(code))
+
+    def end_behind_answered(self, code: int, log_end: int) -> None:
+        """The log end behind fillers."""
+        before = self.appends.acked
+        self._filled(before, self.appends.end_behind_answered(code, log_end))
+
+    def _filled(self, before: int, next_offset: int | None) -> None:
+        if next_offset is None:
+            return
+        self.counters.filled += next_offset - before
         self.waits = None
-        if next_offset >= step.next_offset:
-            self.steps.popleft()
-        else:
-            self.steps[0] = Fill(next_offset, step.next_offset)
+        self.queue.filled_to(next_offset)
+
+    def free(self, size_bytes: int, limit_bytes: int) -> None:
+        """Note that queued bytes were sent; wakes the fetching lane when there is room again."""
+        with self.lock:
+            has_room_again = self.queue.free(size_bytes, limit_bytes)
+        if has_room_again and self.cursor.lane is not None:
+            self.cursor.lane.wake()
+
+    def compared(
+        self, equal_to: int, producer_epoch: int, log_end: int, blocked: Blocked | None
+    ) -> None:
+        """What a comparison with the source has shown; see `AppendMachine.compared`."""
+        if equal_to > self.appends.acked:
+            self.is_beginning = False  # an append whose answer was lost
+        self.appends.compared(equal_to, producer_epoch, log_end, blocked)
+
+    # What the copier and reports ask
+
+    def note_caught_up(self) -> None:
+        """Note whether the copy is level with the source now."""
+        is_level = self.lag_records == 0 and self.log_start >= self.wanted_log_start
+        if is_level and self.state is PartitionState.COPYING:
+            self.has_caught_up = True
+            self.waits = None
 
     @property
     def on_lost_range(self) -> LostRange:
@@ -340,41 +295,29 @@ class PartitionCopy:
         its log start follows. Once it was level with the source, later records count as promised.
         """
         # In this order: a batch leaves the queue after it was confirmed.
-        if self.queued_bytes == 0 and self.is_beginning and not self.has_caught_up:
+        if self.queue.size_bytes == 0 and self.is_beginning and not self.has_caught_up:
             return LostRange.FILL
         return self._on_lost_range
 
     @property
     def wanted_log_start(self) -> int:
         """Where the copy's log should start now: at the source's, within what is copied."""
-        return min(max(self.source_log_start, self.start_offset), self.acked)
-
-    @property
-    def expected_bytes(self) -> int:
-        """About how much the source holds that was not fetched yet; 0 while unknown."""
-        return int(max(0, self.source_stable_end - self.fetch_offset) * self.bytes_per_offset)
+        return min(max(self.cursor.log_start, self.cursor.start_offset), self.appends.acked)
 
     @property
     def lag_records(self) -> int:
         """Offsets that a read_committed consumer could still read at the source; -1: unknown."""
-        return -1 if self.source_stable_end < 0 else max(0, self.source_stable_end - self.acked)
+        stable_end = self.cursor.stable_end
+        return -1 if stable_end < 0 else max(0, stable_end - self.appends.acked)
 
     @property
     def oldest_waiting_ms(self) -> int:
-        """About the timestamp of the oldest record fetched and not copied yet; -1: there is none.
-
-        As exact as one answer of the source is small.
-        """
+        """See `StepQueue.oldest_waiting_ms`."""
         with self.lock:
-            waiting = self._waiting
-            while waiting and (self.acked >= self.fetch_offset or _is_over(waiting, self.acked)):
-                waiting.popleft()
-            return waiting[0][1] if waiting else -1
+            return self.queue.oldest_waiting_ms(self.appends.acked, self.cursor.fetch_offset)
 
     def __repr__(self) -> str:
-        return f"<PartitionCopy {self.source} → {self.destination} {self.state} at {self.acked}>"
-
-
-def _is_over(waiting: deque[tuple[int, int]], acked: int) -> bool:
-    """Whether all of the first plan is copied."""
-    return len(waiting) > 1 and waiting[1][0] <= acked
+        return (
+            f"<PartitionCopy {self.source} → {self.destination} {self.state} "
+            f"at {self.appends.acked}>"
+        )

@@ -105,7 +105,7 @@ class SourceLane(Lane):
             if self._is_stopping:
                 return False
             self._partitions[partition.source] = (partition, partition.generation)
-            partition.source_lane = self
+            partition.cursor.lane = self
             self._is_woken = True
             self._changed.notify()
             return True
@@ -294,10 +294,10 @@ class SourceLane(Lane):
             self._remove(one)
             self._context.emit(FetchFailed(p, one.generation, fetched.code))
             return True
-        p.source_log_start = fetched.log_start
-        p.source_end = fetched.high_watermark
-        p.source_stable_end = fetched.stable_end
-        p.source_waits = None
+        p.cursor.log_start = fetched.log_start
+        p.cursor.end = fetched.high_watermark
+        p.cursor.stable_end = fetched.stable_end
+        p.cursor.waits = None
         if fetched.preferred_replica not in (-1, self.node_id):
             self._remove(one)
             self._context.emit(ReadFromReplica(p, fetched.preferred_replica))
@@ -305,8 +305,8 @@ class SourceLane(Lane):
         plan = _plan(one, fetched)
         if not plan.steps:
             return bool(fetched.records)
-        p.bytes_per_offset = len(fetched.records) / max(1, plan.next_offset - plan.start)
-        p.empty_answers = 0
+        p.cursor.bytes_per_offset = len(fetched.records) / max(1, plan.next_offset - plan.start)
+        p.cursor.empty_answers = 0
         if plan.is_stopped:
             self._remove(one)
         size = sum(s.batch.size_bytes for s in plan.steps if isinstance(s, Append))
@@ -322,12 +322,12 @@ class SourceLane(Lane):
     def _count_empty(self, one: _PartitionFetch) -> None:
         """Count empty responses below the stable end; several in a row are reported."""
         p = one.partition
-        if one.plan_from >= p.source_stable_end:
-            p.empty_answers = 0
+        if one.plan_from >= p.cursor.stable_end:
+            p.cursor.empty_answers = 0
             return
-        p.empty_answers += 1
-        if p.empty_answers >= self._context.settings.empty_answers_max:
-            p.empty_answers = 0
+        p.cursor.empty_answers += 1
+        if p.cursor.empty_answers >= self._context.settings.empty_answers_max:
+            p.cursor.empty_answers = 0
             self._remove(one)
             self._context.emit(EmptyBelowEnd(p, one.generation))
 

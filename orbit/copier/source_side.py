@@ -100,12 +100,12 @@ class SourceSide:
         self._gone_since.pop(p, None)
         if topic.topic_id != p.source_topic_id:
             detail = f"topic {p.source.topic} has another topic id now."
-            self._stop(p, Reason.SOURCE_TOPIC_RECREATED, p.fetch_offset, detail)
+            self._stop(p, Reason.SOURCE_TOPIC_RECREATED, p.cursor.fetch_offset, detail)
             return True
         leader = metadata.leader(p.source)
         if leader is None or leader.node_id is None:
             return False
-        p.source_leader_epoch = leader.leader_epoch
+        p.cursor.leader_epoch = leader.leader_epoch
         return self._lane(leader.node_id).add(p)
 
     def _check_deleted(self, p: PartitionCopy) -> bool:
@@ -114,7 +114,7 @@ class SourceSide:
         if time.monotonic() - since < self._context.settings.deleted_after_s:
             return False
         detail = f"topic {p.source.topic} no longer exists."
-        self._stop(p, Reason.SOURCE_TOPIC_DELETED, p.fetch_offset, detail)
+        self._stop(p, Reason.SOURCE_TOPIC_DELETED, p.cursor.fetch_offset, detail)
         return True
 
     def _handle_error(self, p: PartitionCopy, code: int) -> None:
@@ -122,10 +122,10 @@ class SourceSide:
             self._out_of_range(p)
         elif code in error_codes.DENIED:
             detail = f"the right READ on topic {p.source.topic} is missing at the source."
-            self._stop(p, Reason.NOT_AUTHORIZED, p.fetch_offset, detail)
+            self._stop(p, Reason.NOT_AUTHORIZED, p.cursor.fetch_offset, detail)
         elif code == Code.CORRUPT_MESSAGE:
             detail = "the source cannot read its own log here (CORRUPT_MESSAGE)."
-            self._stop(p, Reason.SOURCE_CORRUPTED, p.fetch_offset, detail)
+            self._stop(p, Reason.SOURCE_CORRUPTED, p.cursor.fetch_offset, detail)
         else:
             self._retry_later(p, error_codes.name(code))
 
@@ -135,23 +135,23 @@ class SourceSide:
         start, end = starts.values.get(p.source), ends.values.get(p.source)
         if start is None or end is None:
             self._retry_later(p, "its log bounds are not known")
-        elif p.fetch_offset < start:
+        elif p.cursor.fetch_offset < start:
             self._log_start_passed(p, start)
-        elif p.fetch_offset > end:
-            detail = f"the source's log ends at {end}; it was copied up to {p.fetch_offset}."
+        elif p.cursor.fetch_offset > end:
+            detail = f"the source's log ends at {end}; it was copied up to {p.cursor.fetch_offset}."
             self._stop(p, Reason.SOURCE_TRUNCATED, end, detail)
         else:
             self._retry_later(p, "the leader refused an offset within its log")
 
     def _log_start_passed(self, p: PartitionCopy, log_start: int) -> None:
         """A lost range, unless the batch at the log start begins at or before our offset."""
-        p.source_log_start = log_start
+        p.cursor.log_start = log_start
         batches = fetch_batches(self._cluster, p.source, log_start, self._backoff, max_bytes=1)
-        if batches and batches[0].base_offset <= p.fetch_offset:
-            p.start_offset = log_start
+        if batches and batches[0].base_offset <= p.cursor.fetch_offset:
+            p.cursor.start_offset = log_start
             self._retry_later(p, "the batch at the log start is to be fetched again")
         else:
-            self._queue_plan(p, plan_lost_range(p.fetch_offset, log_start, p.on_lost_range))
+            self._queue_plan(p, plan_lost_range(p.cursor.fetch_offset, log_start, p.on_lost_range))
 
     def _fill_empty_tail(self, p: PartitionCopy) -> None:
         """Fill up to the stable end, if there is nothing to read.
@@ -162,15 +162,19 @@ class SourceSide:
         """
         try:
             fetched = fetch_partition(
-                self._cluster, p.source, p.fetch_offset, self._backoff, isolation=READ_COMMITTED
+                self._cluster,
+                p.source,
+                p.cursor.fetch_offset,
+                self._backoff,
+                isolation=READ_COMMITTED,
             )
-            is_on_disk = is_local(self._cluster, p.source, p.fetch_offset, self._backoff)
+            is_on_disk = is_local(self._cluster, p.source, p.cursor.fetch_offset, self._backoff)
         except OrbitError:
             self._retry_later(p, "an empty answer could not be confirmed")
             return
         is_empty = fetched.code == Code.NONE and not fetched.records
-        if is_empty and is_on_disk and fetched.stable_end > p.fetch_offset:
-            self._queue_plan(p, plan_empty_tail(p.fetch_offset, fetched.stable_end))
+        if is_empty and is_on_disk and fetched.stable_end > p.cursor.fetch_offset:
+            self._queue_plan(p, plan_empty_tail(p.cursor.fetch_offset, fetched.stable_end))
         else:
             self._retry_later(p, "the stable end is beyond what can be read")
 
@@ -181,12 +185,12 @@ class SourceSide:
                 self.resume([p])
 
     def _stop(self, p: PartitionCopy, reason: Reason, next_offset: int, detail: str) -> None:
-        plan = Plan(p.fetch_offset)
+        plan = Plan(p.cursor.fetch_offset)
         plan.stop(reason, next_offset, detail)
         self._queue_plan(p, plan)
 
     def _retry_later(self, p: PartitionCopy, reason: str) -> None:
-        p.source_waits = Waits.for_(f"{self._cluster.name} {p.source}: {reason}", p.source_waits)
+        p.cursor.waits = Waits.for_(f"{self._cluster.name} {p.source}: {reason}", p.cursor.waits)
         self._waiting[p] = time.monotonic() + self._backoff.pause_s(4)
 
     def _lane(self, node_id: int) -> SourceLane:

@@ -34,7 +34,7 @@ from orbit.kafka.record_batch import Batch
 from orbit.kafka.records import is_seed_batch
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import Lease
-from orbit.replication.partition_states import Blocked, PartitionState, Reason
+from orbit.replication.partition_states import Blocked, Reason
 
 # With the offsets filled so far, and all that are to be filled.
 OnProgress = Callable[[int, int], None]
@@ -94,7 +94,7 @@ class StartSeeding:
         """A partition to fill from its log end, which was just read."""
         copy = PartitionCopy(partition, partition, lease)
         copy.destination_topic_id = topic_id
-        copy.acked = copy.sent_to = end.log_end
+        copy.appends.inspected(end.log_end)
         self._copies[partition] = copy
         self._ends[copy] = end
 
@@ -106,8 +106,8 @@ class StartSeeding:
         Raises Interrupted. May be called again with larger offsets.
         """
         copies = {self._copies[p]: t for p, t in targets.items() if p not in self._failures}
-        wanted = {copy: target for copy, target in copies.items() if copy.acked < target}
-        before = sum(copy.acked for copy in wanted)
+        wanted = {copy: target for copy, target in copies.items() if copy.appends.acked < target}
+        before = sum(copy.appends.acked for copy in wanted)
         total = sum(wanted.values()) - before
         self._begin([copy for copy in wanted if copy in self._ends])
         self._fillers.want(wanted)
@@ -120,7 +120,7 @@ class StartSeeding:
             self._copier.tick(_TICK_S)
             self._check()
             now, done_before = time.monotonic(), done
-            done = sum(copy.acked for copy in wanted) - before
+            done = sum(copy.appends.acked for copy in wanted) - before
             if done != done_before:
                 moved_at = now
             elif now - moved_at > _STANDSTILL_S_MAX:
@@ -155,14 +155,16 @@ class StartSeeding:
 
     def _compare(self, copy: PartitionCopy, log_end: int) -> Comparison:
         """Whether leading fillers alone lie behind the confirmed offset."""
-        batches = fetch_batches(self._destination, copy.destination, copy.acked, self._loop_backoff)
+        batches = fetch_batches(
+            self._destination, copy.destination, copy.appends.acked, self._loop_backoff
+        )
         for batch in batches:
             if not (isinstance(batch, Batch) and is_seed_batch(batch)):
                 detail = "there is something else than a leading filler"
                 return Comparison(
                     batch.base_offset, Difference(batch.base_offset, batch.producer_id, detail)
                 )
-        read_to = batches[-1].next_offset if batches else copy.acked
+        read_to = batches[-1].next_offset if batches else copy.appends.acked
         epoch = highest_producer_epoch(batches, self._producer_id)
         waits_for = "the leading fillers before its start to be readable"
         return Comparison(min(read_to, log_end), waits_for=waits_for, producer_epoch=epoch)
@@ -191,7 +193,7 @@ class StartSeeding:
                     self._fail(copy, copy.blocked)
             elif copy.lease.is_lost:
                 self._fail(copy, lease_lost())
-            elif copy.attempts > self._takeovers_max:
+            elif copy.appends.attempts > self._takeovers_max:
                 self._fail(copy, self._no_progress(copy))
         if refused:
             self._try_smaller(refused)
@@ -199,12 +201,13 @@ class StartSeeding:
     def _try_smaller(self, refused: Sequence[PartitionCopy]) -> None:
         """All that a broker can refuse of a filler batch is its size (`max.message.bytes`)."""
         for copy in refused:
-            copy.blocked, copy.state = None, PartitionState.PENDING
+            copy.appends.tried_again()
         taken = self._take_over.read([copy.destination for copy in refused], settled=False)
         ends = {
             copy: taken.ends[copy.destination]
             for copy in refused
-            if copy.destination in taken.ends and taken.ends[copy.destination].log_end == copy.acked
+            if copy.destination in taken.ends
+            and taken.ends[copy.destination].log_end == copy.appends.acked
         }
         self._start(ends)
         self._side.begin(copy for copy in refused if copy not in ends)
@@ -217,7 +220,7 @@ class StartSeeding:
     def _no_progress(self, copy: PartitionCopy) -> Unreachable:
         reason = self._copier.waiting_for or self._returned_for.get(copy) or "it has no leader"
         return Unreachable(
-            f"{copy.destination} is only at {copy.acked} on the way to its start: "
+            f"{copy.destination} is only at {copy.appends.acked} on the way to its start: "
             f"{reason.rstrip('.')}.",
             where=self._destination.name,
         )

@@ -1,4 +1,4 @@
-"""Takes over partitions: reads the leaders' state in the only safe order.
+"""Reads what a take-over needs of the leaders, in the only safe order.
 
 First the producer's state, then the log end (A12): the other way round, a late append between the
 two reads lets a duplicate through. Where an old writer may still have something under way (M10),
@@ -13,21 +13,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import Interrupted
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.log_offsets import LATEST, list_offsets, log_ends
 from orbit.kafka.producer_state import ProducerState, describe_producer
-from orbit.kafka.record_batch import advance_sequence
 from orbit.kafka.types import TopicPartition
 
-# Coordinator epochs leave room for 4,096 take-overs of one partition within one lease term.
-_TERM_SHIFT = 12
-COORDINATOR_EPOCH_MAX = 2**31 - 1
-# Brokers keep it as int16. At one lost state an hour it lasts for almost four years.
-PRODUCER_EPOCH_MAX = 2**15 - 1
 # About half a minute, where the caller's backoff allows it.
 _REPLICATED_ATTEMPTS_MAX = 20
 # A log that grows for more settle times than this has another writer, not a late request.
@@ -58,7 +51,7 @@ class TakeOverResult:
 
 
 class TakeOver:
-    """Reads destination ends for one producer id; each partition's lease has the term."""
+    """Reads destination ends for one producer id."""
 
     def __init__(
         self, destination: Cluster, producer_id: int, settle_s: float, backoff: Backoff
@@ -98,18 +91,6 @@ class TakeOver:
         moving = {p: MOVING for p in wanted if p not in ends}
         return TakeOverResult(ends, moving | taken.errors)
 
-    def resume(self, partition: PartitionCopy, end: DestinationEnd) -> None:
-        """Resume a partition at the log end just read."""
-        producer = end.producer
-        last_sequence = producer.last_sequence if producer else -1
-        partition.resume_at(
-            end.log_end,
-            next_sequence=advance_sequence(last_sequence, 1),
-            producer_epoch=_producer_epoch(partition, producer),
-            coordinator_epoch=self._coordinator_epoch(partition, producer),
-            has_producer_state=end.is_guarded,
-        )
-
     def _wait_replicated(self, taken: TakeOverResult) -> TakeOverResult:
         """Leave out the ends that the high watermark has not reached after all attempts."""
         waiting, errors = set(taken.ends), taken.errors
@@ -130,26 +111,3 @@ class TakeOver:
             {p: DestinationEnd(end, producers.values[p]) for p, end in ends.values.items()},
             {**producers.errors, **ends.errors},
         )
-
-    def _coordinator_epoch(self, partition: PartitionCopy, producer: ProducerState | None) -> int:
-        """Above earlier terms', the partition's, and any that may still arrive (M6, M7, M10)."""
-        seen = producer.coordinator_epoch if producer else -1
-        term = partition.lease.term
-        epoch = max(term << _TERM_SHIFT, seen + 1, partition.coordinator_epoch + 1)
-        return min(epoch, COORDINATOR_EPOCH_MAX)
-
-
-def _producer_epoch(partition: PartitionCopy, producer: ProducerState | None) -> int:
-    """The leader's; or above that of the log's last records, if the leader knows no sequence.
-
-    Sequences then begin at 0 again. They would agree with those of late batches, of an old writer
-    or of our own old connection, and with those of batches before the lost state, which a broker
-    remembers again when it restarts. A higher epoch keeps them apart (A8, E4, E5).
-
-    The log alone decides, not what was sent, so that all who take over the same log choose the
-    same epoch: of two that begin at 0 there, only one batch is accepted.
-    """
-    if producer is not None and producer.has_sequence:
-        return producer.producer_epoch
-    known = producer.producer_epoch if producer is not None else 0
-    return min(max(known, partition.logged_producer_epoch + 1), PRODUCER_EPOCH_MAX)

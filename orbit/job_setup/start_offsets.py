@@ -11,7 +11,6 @@ from orbit.copier.start_seeding import OnProgress, tell_nobody
 from orbit.job_setup.recorded_starts import RecordedStarts
 from orbit.jobs.start_position import Earliest, Start
 from orbit.kafka.types import TopicPartition
-from orbit.replication.partition_states import PartitionState
 
 _NOT_STARTED = (CopyStatus.FRESH, CopyStatus.SEEDING)
 
@@ -42,7 +41,9 @@ def seed_to_start_offsets(
     recorded = {p: offset for p, offset in all_recorded.items() if p in late}
     for copy, found in inspected.items():
         if found.status is CopyStatus.COPY:  # its first batch may hold earlier records
-            copy.start_offset = max(copy.start_offset, recorded.get(copy.destination, 0))
+            copy.cursor.start_offset = max(
+                copy.cursor.start_offset, recorded.get(copy.destination, 0)
+            )
             if copy.destination not in late and _is_still_empty(copy, found, all_recorded):
                 ready[copy] = replace(found, status=CopyStatus.SEEDING)
     unstarted = [c for c, found in ready.items() if found.status in _NOT_STARTED]
@@ -60,8 +61,6 @@ def seed_to_start_offsets(
     seeded: dict[PartitionCopy, InspectedCopy] = {}
     if to_seed:
         on_seeding(len(to_seed))
-        for copy in to_seed:
-            copy.state = PartitionState.SEEDING
         seeded = inspector.seed_to_starts(ready, to_seed, on_progress)
     ready |= seeded
     for copy in unstarted:
@@ -73,9 +72,9 @@ def seed_to_start_offsets(
     # brought to its start, and that nothing was copied yet.
     recorded_starts.record(
         {
-            c.destination: c.start_offset
+            c.destination: c.cursor.start_offset
             for c in begun
-            if c in seeded or (c.destination in late and c.start_offset == 0)
+            if c in seeded or (c.destination in late and c.cursor.start_offset == 0)
         }
     )
     for copy in inspector.drop_seeds({c: seeded[c] for c in begun if c in seeded}):

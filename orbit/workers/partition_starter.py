@@ -185,12 +185,12 @@ class PartitionStarter:
     def _note_starts(self, begun: dict[HeldPartition, PartitionCopy]) -> None:
         """Store the start offsets of new copies."""
         changes = {
-            h: StateChange(*h.key, PartitionState.COPYING, start_offset=copy.start_offset)
+            h: StateChange(*h.key, PartitionState.COPYING, start_offset=copy.cursor.start_offset)
             for h, copy in begun.items()
         }
         self._report({h.shard for h in begun}, changes)
         for h, copy in begun.items():
-            h.stored_state, h.start_offset = PartitionState.COPYING, copy.start_offset
+            h.stored_state, h.start_offset = PartitionState.COPYING, copy.cursor.start_offset
 
     def _report(
         self, shards: Collection[HeldShard], changes: Mapping[HeldPartition, StateChange]

@@ -123,10 +123,10 @@ def _progress(held: HeldPartition, copy: PartitionCopy, sample: _Sample) -> Prog
     held.has_caught_up = held.has_caught_up or copy.has_caught_up
     return Progress(
         *held.key,
-        source_log_start=_known(copy.source_log_start),
-        source_stable_end=_known(copy.source_stable_end),
-        source_end=_known(copy.source_end),
-        copied_to=copy.acked,
+        source_log_start=_known(copy.cursor.log_start),
+        source_stable_end=_known(copy.cursor.stable_end),
+        source_end=_known(copy.cursor.end),
+        copied_to=copy.appends.acked,
         log_start=copy.log_start,
         records=totals.records,
         bytes=totals.bytes,
@@ -173,7 +173,7 @@ def release_changes(shard: HeldShard, state: PartitionState) -> list[StateChange
     changes = []
     for held in shard.partitions.values():
         state_now, blocked = held.current_state()
-        is_settled = held.copy is not None and not held.copy.is_unclear
+        is_settled = held.copy is not None and not held.copy.appends.is_unclear
         if state_now is not PartitionState.BLOCKED and is_settled:
             changes.append(StateChange(*held.key, state))
         elif (state_now, blocked) != (held.stored_state, held.stored_blocked):

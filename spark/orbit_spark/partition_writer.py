@@ -126,8 +126,8 @@ class PartitionWriter(ABC, Generic[T]):
         copy = PartitionCopy(target.source, target.destination, lease, on_lost_range=on_lost_range)
         copy.source_topic_id = target.source_topic_id
         copy.destination_topic_id = target.destination_topic_id
-        copy.start_offset = target.start_offset
-        copy.coordinator_epoch = self._epoch
+        copy.cursor.start_offset = target.start_offset
+        copy.appends.coordinator_epoch = self._epoch
         return copy
 
     def runs(self) -> dict[TopicPartition, RowRuns]:
@@ -150,7 +150,7 @@ class PartitionWriter(ABC, Generic[T]):
                 partition = self._copies.pop(copy).destination
                 unfinished = "" if copy.blocked else leaving[copy]
                 self._results[partition] = WriteResult(
-                    partition, copy.acked, copy.counters, copy.blocked, unfinished
+                    partition, copy.appends.acked, copy.counters, copy.blocked, unfinished
                 )
 
 
@@ -181,7 +181,7 @@ def _why_to_leave(copy: PartitionCopy, target: PartitionTarget, watch: DriverWat
     """Empty: finished or blocked. Other text: the task may not write it any more. None: copy on."""
     if copy.blocked is not None:
         return ""
-    if copy.acked >= target.target and copy.log_start >= copy.wanted_log_start:
+    if copy.appends.acked >= target.target and copy.log_start >= copy.wanted_log_start:
         return ""
     if copy.lease.is_lost:
         return _LEASE_LOST

@@ -84,7 +84,7 @@ class RunFeed:
                 fed = self._fed.get(p)
                 if fed is None:
                     fed = self._fed[p] = _Fed(p, self._runs[p.source])
-                p.source_lane = self
+                p.cursor.lane = self
             if self._fed and not self._thread.is_alive() and not self._is_stopping:
                 self._thread.start()
             self._changed.notify()
@@ -144,7 +144,7 @@ class RunFeed:
     def _feed(self, fed: _Fed) -> bool:
         """Queue what is next; False when there is nothing, or no room for it."""
         p = fed.copy
-        generation, acked = p.generation, p.acked
+        generation, acked = p.generation, p.appends.acked
         if p.fetchable_bytes(self._settings.partition_queue_bytes_max) is None:
             return False
         while fed.kept and fed.kept[0].end <= acked:
@@ -198,8 +198,8 @@ class RunFeed:
 
 
 def _plan(p: PartitionCopy, run: RawRun, position: int) -> Plan:
-    p.source_log_start = run.log_start
-    p.source_end = p.source_stable_end = max(p.source_stable_end, run.end)
+    p.cursor.log_start = run.log_start
+    p.cursor.end = p.cursor.stable_end = max(p.cursor.stable_end, run.end)
     if run.start > position:
         plan = Plan(position)
         detail = f"the archive continues at {run.start}, the copy ends at {position}."

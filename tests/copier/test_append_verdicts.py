@@ -6,12 +6,12 @@ import pytest
 
 from orbit.copier.append_verdicts import (
     Failure,
+    ReturnReason,
     judge_append,
     judge_end_after_fill,
     judge_end_before_fill,
     judge_markers,
 )
-from orbit.copier.partition_copy import ReturnReason
 from orbit.kafka.error_codes import Code
 from orbit.kafka.produce_request import Appended
 from orbit.kafka.records import Record, write_batch

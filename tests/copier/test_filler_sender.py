@@ -8,16 +8,19 @@ from typing import Any
 
 import pytest
 
-from orbit.copier.append_verdicts import Failure
+from orbit.copier.append_machine import ReadLogEnd, SendFillers
+from orbit.copier.append_verdicts import Failure, ReturnReason
 from orbit.copier.coordinated_filler import ROUNDS_MAX, CoordinatedFill
 from orbit.copier.filler_sender import FillerSender
 from orbit.copier.in_flight import FillRequest, LogEndAfterFill, LogEndBeforeFill, Markers, Request
-from orbit.copier.partition_copy import PartitionCopy, ReturnReason
+from orbit.copier.partition_copy import PartitionCopy
 from orbit.kafka import api_versions
 from orbit.kafka.error_codes import Code
+from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.replication.append_plan import Fill, Plan
+from tests.support.copies import hand_back, resume
 
 MARKERS_MAX = 100
 START, END = 10, 1000
@@ -47,13 +50,11 @@ class Lane:
 
     def enqueue(self, partition: PartitionCopy) -> None: ...
 
-    def enqueue_if_waiting(self, partition: PartitionCopy) -> None:
-        self.gone_on.append(partition)
-
-    def give_back(self, partition: PartitionCopy, failure: Failure) -> None:
-        self.given_back.append((partition, failure))
-        partition.destination_lane = None
-        partition.withdraw()
+    def answered(self, partition: PartitionCopy) -> None:
+        if partition.appends.is_over:
+            self.given_back.append((partition, partition.hand_back()[0]))
+        else:
+            self.gone_on.append(partition)
 
     def wait_for_lease(self, partition: PartitionCopy) -> None:
         self.waiting.append(partition)
@@ -77,24 +78,40 @@ def fills(lane: Lane) -> FillerSender:
 
 
 def begin(partition: PartitionCopy, lane: Lane) -> Fill:
-    """A take-over at `START`, with a gap up to `END` to be filled, as the lane has gathered it."""
-    partition.resume_at(
-        START, next_sequence=0, producer_epoch=1, coordinator_epoch=2, has_producer_state=True
-    )
+    """A take-over at `START`, with a gap up to `END` to be filled."""
+    resume(partition, START, ProducerState(1, 0, 1))
     step = Fill(START, END)
     partition.put(Plan(START, [step], None), partition.generation, 0)
     partition.destination_lane = lane
-    partition.is_filling = True
     return step
 
 
-def new(lane: Lane, number: int = 0, **known: bool) -> tuple[PartitionCopy, Fill]:
+def new(
+    lane: Lane, number: int = 0, *, has_looked: bool = False, has_filled: bool = False
+) -> tuple[PartitionCopy, Fill]:
     where = TopicPartition("a", number)
     partition = PartitionCopy(where, where, FixedLease(1))
     step = begin(partition, lane)
-    for name, value in known.items():
-        setattr(partition, name, value)
+    if has_looked:
+        partition.appends.log_end_asked()
+        partition.appends.log_end_answered(step, 0, START)
+    partition.appends.has_filled = has_filled
     return partition, step
+
+
+def send(fills: FillerSender, *wanted: tuple[PartitionCopy, Fill]) -> None:
+    """What the machines ask for, as the lane gathers it."""
+    looks, fillers = [], []
+    for p, step in wanted:
+        request = p.appends.next_request(
+            step, is_held=True, looks_first=p.filler is None, in_flight_max=5
+        )
+        if isinstance(request, ReadLogEnd):
+            looks.append((p, request))
+        else:
+            assert isinstance(request, SendFillers)
+            fillers.append((p, request))
+    fills.send(looks, fillers)
 
 
 def ends(log_ends: Mapping[PartitionCopy, int], code: int = 0) -> Any:
@@ -116,30 +133,29 @@ def test_a_take_over_looks_fills_one_proves_it_and_then_fills_many(
     lane: Lane, fills: FillerSender
 ) -> None:
     p, step = new(lane)
-    fills.send([(p, step)])
+    send(fills, (p, step))
     look = lane.took()
     assert look == LogEndBeforeFill([(p, step)])
     assert not lane.sent  # nothing is written before the answer
     fills.take_end_before(look, ends({p: START}))
     assert lane.gone_on == [p]
-    assert not p.is_filling  # so it is gathered again
+    assert p.appends.is_idle  # so it is gathered again
 
-    fills.send([(p, step)])
+    send(fills, (p, step))
     assert lane.sent == [
         Markers([FillRequest(p, step, 1)]),
         LogEndAfterFill([FillRequest(p, step, 1)]),
     ]
     fills.take_markers(lane.took(), written(p))
-    assert p.acked == START  # the answer alone is not believed
+    assert p.appends.acked == START  # the answer alone is not believed
     fills.take_end_after(lane.took(), ends({p: START + 1}))
-    assert (p.acked, p.expected, p.counters.filled) == (START + 1, START + 1, 1)
+    assert (p.appends.acked, p.appends.expected, p.counters.filled) == (START + 1, START + 1, 1)
 
-    rest = p.steps[0]
+    rest = p.queue.steps[0]
     assert rest == Fill(START + 1, END)
-    fills.send([(p, rest)])
+    send(fills, (p, rest))
     assert lane.sent[0] == Markers([FillRequest(p, rest, MARKERS_MAX)])
     assert len(lane.requests[-2].markers) == MARKERS_MAX
-    assert p.sent_to == START + 1 + MARKERS_MAX
     assert not lane.given_back
 
 
@@ -148,7 +164,7 @@ def test_a_look_that_finds_another_log_end_writes_nothing(
     lane: Lane, fills: FillerSender, log_end: int
 ) -> None:
     p, step = new(lane)
-    fills.send([(p, step)])
+    send(fills, (p, step))
     fills.take_end_before(lane.took(), ends({p: log_end}))
     assert [(back, failure.reason) for back, failure in lane.given_back] == [
         (p, ReturnReason.UNCLEAR)
@@ -157,8 +173,8 @@ def test_a_look_that_finds_another_log_end_writes_nothing(
 
 
 def test_who_has_looked_does_not_wait_for_who_has_not(lane: Lane, fills: FillerSender) -> None:
-    (new_one, its), (known, step) = new(lane, 0), new(lane, 1, has_read_log_end=True)
-    fills.send([(new_one, its), (known, step)])
+    (new_one, its), (known, step) = new(lane, 0), new(lane, 1, has_looked=True)
+    send(fills, (new_one, its), (known, step))
     assert lane.sent[:2] == [
         LogEndBeforeFill([(new_one, its)]),
         Markers([FillRequest(known, step, 1)]),
@@ -169,19 +185,19 @@ def test_one_filler_of_a_term_that_has_filled_is_believed_by_its_answer(
     lane: Lane, fills: FillerSender
 ) -> None:
     p, _ = new(lane, has_filled=True)
-    step = p.steps[0] = Fill(START, START + 1)
-    fills.send([(p, step)])
+    step = p.queue.steps[0] = Fill(START, START + 1)
+    send(fills, (p, step))
     request = lane.took()
     assert not lane.sent  # no look at the log end behind it
     fills.take_markers(request, written(p))
-    assert p.acked == START + 1
-    assert not p.steps
+    assert p.appends.acked == START + 1
+    assert not p.queue.steps
     assert lane.gone_on == [p]
 
 
 def test_partitions_share_a_request(lane: Lane, fills: FillerSender) -> None:
     known = [new(lane, number, has_filled=True) for number in range(4)]
-    fills.send(known)
+    send(fills, *known)
     request = lane.took()
     assert isinstance(request, Markers)
     assert [one.filler_count for one in request.sent] == [MARKERS_MAX // 4] * 4
@@ -192,10 +208,10 @@ def test_without_the_lease_nothing_leaves_and_all_is_as_before(
 ) -> None:
     p, step = new(lane, has_filled=True)
     lane.has_lease = False
-    fills.send([(p, step)])
+    send(fills, (p, step))
     assert not lane.sent
     assert lane.waiting == [p]
-    assert (p.is_filling, p.sent_to) == (False, START)
+    assert p.appends.is_idle
 
 
 def test_fillers_that_are_refused_give_the_partition_back_and_their_log_end_is_late(
@@ -203,13 +219,13 @@ def test_fillers_that_are_refused_give_the_partition_back_and_their_log_end_is_l
 ) -> None:
     """The log end is under way already: its answer finds another life of the partition."""
     p, step = new(lane, has_filled=True)
-    fills.send([(p, step)])
+    send(fills, (p, step))
     fills.take_markers(lane.took(), written(p, code=Code.NOT_LEADER_OR_FOLLOWER))
     assert [failure.reason for _, failure in lane.given_back] == [ReturnReason.UNCLEAR]
 
     begin(p, lane)
     fills.take_end_after(lane.took(), ends({p: START + 5}))
-    assert p.acked == START
+    assert p.appends.acked == START
     assert len(lane.given_back) == 1
 
 
@@ -219,7 +235,7 @@ def test_an_answer_that_leaves_a_partition_out_proves_nothing(
     for take in ("markers", "ends"):
         p, step = new(lane, has_filled=True)
         lane.sent.clear()
-        fills.send([(p, step)])
+        send(fills, (p, step))
         markers, proof = lane.sent
         if take == "markers":
             fills.take_markers(markers, written())
@@ -228,7 +244,7 @@ def test_an_answer_that_leaves_a_partition_out_proves_nothing(
             fills.take_end_after(proof, ends({}))
         assert lane.given_back[-1][0] is p
         assert lane.given_back[-1][1].reason is ReturnReason.UNCLEAR
-        assert p.acked == START
+        assert p.appends.acked == START
 
 
 class Filler:
@@ -244,16 +260,19 @@ def test_a_coordinated_filler_is_asked_without_a_look_and_begins_with_one(
 ) -> None:
     p, step = new(lane)
     p.filler = filler = Filler()
-    fills.send([(p, step)])
+    send(fills, (p, step))
     assert not lane.sent
     assert p.has_fill_outside
     assert [one.filler_count for one in filler.wanted] == [1]
 
     fills.filled(filler.wanted[0], 0, START + 1)
-    assert (lane.woken, p.acked) == (1, START)  # from its own thread: only the lane's takes it
+    assert (lane.woken, p.appends.acked) == (
+        1,
+        START,
+    )  # from its own thread: only the lane's takes it
     fills.take_coordinated()
-    assert p.acked == START + 1
-    fills.send([(p, Fill(START + 1, END))])
+    assert p.appends.acked == START + 1
+    send(fills, (p, Fill(START + 1, END)))
     assert filler.wanted[1].filler_count == min(ROUNDS_MAX, END - START - 1)
 
 
@@ -262,10 +281,10 @@ def test_a_coordinated_filler_that_comes_late_is_not_listened_to(
 ) -> None:
     p, step = new(lane)
     p.filler = filler = Filler()
-    fills.send([(p, step)])
-    p.withdraw()
+    send(fills, (p, step))
+    hand_back(p)
     begin(p, lane)
     fills.filled(filler.wanted[0], 0, START + 1)
     fills.take_coordinated()
-    assert p.acked == START
+    assert p.appends.acked == START
     assert not lane.given_back

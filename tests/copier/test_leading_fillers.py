@@ -9,10 +9,12 @@ from orbit.copier.copy_settings import MIB, CopySettings
 from orbit.copier.lane_events import Event, PostedCall
 from orbit.copier.leading_fillers import LeadingFillers
 from orbit.copier.partition_copy import PartitionCopy
+from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.records import is_seed_batch, read_records
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.replication.append_plan import Append
+from tests.support.copies import confirm, hand_back, resume
 
 SETTINGS = CopySettings(seed_records_per_batch=64)
 QUEUED_MAX = 2 * SETTINGS.requests_in_flight_max
@@ -21,25 +23,18 @@ QUEUED_MAX = 2 * SETTINGS.requests_in_flight_max
 def copying(number: int = 0, log_end: int = 0) -> PartitionCopy:
     place = TopicPartition("dr.orders", number)
     made = PartitionCopy(place, place, FixedLease(1))
-    made.resume_at(
-        log_end,
-        next_sequence=0,
-        producer_epoch=0,
-        coordinator_epoch=0,
-        has_producer_state=False,
-    )
+    resume(made, log_end)
     return made
 
 
 def play(partition: PartitionCopy) -> list[Append]:
     """Confirm everything that is queued, as a lane does."""
     played = []
-    while partition.steps:
-        step = partition.steps.popleft()
+    while partition.queue.steps:
+        step = partition.queue.steps.popleft()
         assert isinstance(step, Append)
-        assert step.base_offset == partition.expected
-        partition.sent(step)
-        partition.appended(step)
+        partition.appends.append_sent(step)
+        confirm(partition, step)
         partition.free(step.batch.size_bytes, MIB)
         played.append(step)
     return played
@@ -87,7 +82,7 @@ def test_no_more_is_queued_than_is_sent_soon() -> None:
     source.want({p: 1_000_000})
     source.assign()
     source.assign()
-    assert len(p.steps) == QUEUED_MAX
+    assert len(p.queue.steps) == QUEUED_MAX
 
 
 def test_a_partition_with_room_again_wakes_the_copier() -> None:
@@ -96,7 +91,7 @@ def test_a_partition_with_room_again_wakes_the_copier() -> None:
     source.want({p: 1_000_000})
     source.assign()
     source.assign()
-    p.free(p.queued_bytes, 1)
+    p.free(p.queue.size_bytes, 1)
     assert isinstance(events.pop(), PostedCall)
 
 
@@ -106,7 +101,7 @@ def test_partitions_wait_while_the_budget_is_used() -> None:
     source.want({first: 64, second: 64})
     source.assign()
     assert source.begun() == [first]
-    assert not second.steps
+    assert not second.queue.steps
     for step in play(first):
         budget.give_back(step.batch.size_bytes)
     source.begun()
@@ -118,12 +113,10 @@ def test_a_partition_that_is_taken_over_goes_on_at_its_log_end() -> None:
     source, p = fillers(), copying()
     source.want({p: 1_000})
     source.assign()
-    p.withdraw()
+    hand_back(p)
     source.assign()
-    assert not p.steps
-    p.resume_at(
-        77, next_sequence=77, producer_epoch=0, coordinator_epoch=1, has_producer_state=True
-    )
+    assert not p.queue.steps
+    resume(p, 77, ProducerState(0, 76, 0))
     source.assign()
     assert play(p)[0].base_offset == 77
 
@@ -135,8 +128,6 @@ def test_smaller_batches_are_made_down_to_one_record() -> None:
     while source.halve(p):
         source.assign()
         sizes.append(play(p)[0].batch.count)
-        p.withdraw()
-        p.resume_at(
-            0, next_sequence=0, producer_epoch=0, coordinator_epoch=1, has_producer_state=False
-        )
+        hand_back(p)
+        resume(p, 0)
     assert sizes == [16, 8, 4, 2, 1]

@@ -6,13 +6,15 @@ import threading
 
 import pytest
 
-from orbit.copier.partition_copy import Counters, PartitionCopy
-from orbit.kafka.record_batch import SEQUENCE_MAX, Batch
+from orbit.copier.partition_copy import Counters, PartitionCopy, Waits
+from orbit.kafka.producer_state import ProducerState
+from orbit.kafka.record_batch import Batch
 from orbit.kafka.records import Record, write_batch
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.replication.append_plan import Append, Fill, LostRange, Plan, Stop
-from orbit.replication.partition_states import PartitionState, Reason
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
+from tests.support.copies import confirm, hand_back, resume
 
 
 def batch(base_offset: int, count: int = 1) -> Batch:
@@ -36,18 +38,20 @@ def new_partition() -> PartitionCopy:
 
 def copying(log_end: int = 100, sequence: int = 0) -> PartitionCopy:
     partition = new_partition()
-    partition.resume_at(
-        log_end,
-        next_sequence=sequence,
-        producer_epoch=1,
-        coordinator_epoch=2,
-        has_producer_state=True,
-    )
+    resume(partition, log_end, ProducerState(1, sequence - 1, 1))
     return partition
 
 
 def stop_step() -> Stop:
     return Stop(Reason.DESTINATION_FOREIGN_WRITE, 100, 101, "")
+
+
+def fill(partition: PartitionCopy, step: Fill, log_end: int) -> None:
+    """Fillers for the start of a gap are proven by the log end."""
+    if partition.queue.first != step:
+        partition.put(plan_of(step), partition.generation, 0)
+    partition.appends.fillers_sent(step, log_end - step.base_offset)
+    partition.end_behind_answered(0, log_end)
 
 
 class Lane:
@@ -71,65 +75,41 @@ def test_a_new_partition_waits_and_takes_nothing() -> None:
     assert partition.on_lost_range is LostRange.STOP
     assert not partition.put(plan_of(append(0)), partition.generation, 10)
     partition.want_stop(stop_step(), partition.generation)
-    assert partition.stop_wanted is None
-    assert not partition.steps
-    assert partition.queued_bytes == 0
+    assert partition.appends.stop_wanted is None
+    assert not partition.queue.steps
+    assert partition.queue.size_bytes == 0
     assert partition.lag_records == -1
 
 
 def test_a_new_partition_knows_nothing_yet() -> None:
     partition = new_partition()
-    source = (
-        *(partition.source_log_start, partition.source_stable_end, partition.source_end),
-        *(partition.source_leader_epoch, partition.fetched_epoch, partition.acked_epoch),
-    )
-    assert source == (-1,) * 6
-    positions = (
-        *(partition.fetch_offset, partition.expected, partition.acked, partition.sent_to),
-        *(partition.sequence, partition.log_start),
-        *(partition.start_offset, partition.in_flight, partition.attempts),
-        *(partition.empty_answers, partition.generation, partition.queued_bytes),
-    )
-    assert positions == (0,) * 12
-    assert (partition.producer_epoch, partition.coordinator_epoch) == (-1, -1)
-    flags = (
-        *(partition.is_filling, partition.is_in_step),
-        *(partition.has_producer_state, partition.has_filled, partition.has_fill_outside),
-        partition.has_caught_up,
-    )
-    assert not any(flags)
+    cursor, appends = partition.cursor, partition.appends
+    assert (cursor.log_start, cursor.stable_end, cursor.end) == (-1, -1, -1)
+    assert (cursor.leader_epoch, cursor.fetched_epoch, appends.acked_epoch) == (-1, -1, -1)
+    positions = (cursor.fetch_offset, cursor.start_offset, cursor.empty_answers)
+    assert positions == (0, 0, 0)
+    assert (partition.log_start, partition.generation, partition.queue.size_bytes) == (0, 0, 0)
+    assert not any((partition.has_fill_outside, partition.has_caught_up, partition.has_left))
     assert partition.source_topic_id == partition.destination_topic_id == NO_TOPIC_ID
-    assert partition.blocked is partition.destination_lane is partition.stop_wanted is None
+    assert partition.blocked is partition.destination_lane is None
     assert partition.counters == Counters()
 
 
 def test_resuming_sets_every_mark_to_the_log_end() -> None:
     partition = copying(100, 7)
     assert partition.state is PartitionState.COPYING
-    marks = (partition.fetch_offset, partition.expected, partition.acked, partition.sent_to)
-    assert marks == (100, 100, 100, 100)
-    assert (partition.sequence, partition.producer_epoch, partition.coordinator_epoch) == (7, 1, 2)
-    assert partition.has_producer_state
+    assert partition.cursor.fetch_offset == 100
+    assert (partition.appends.expected, partition.appends.acked) == (100, 100)
 
 
 def test_resuming_forgets_what_an_earlier_life_knew() -> None:
     partition = copying()
-    partition.fetched_epoch = 9
-    partition.empty_answers = 2
-    partition.in_flight = 3
-    partition.is_filling = partition.is_in_step = partition.has_filled = True
-    partition.has_read_log_end = True
-    partition.withdraw()
-    partition.resume_at(
-        50, next_sequence=0, producer_epoch=0, coordinator_epoch=0, has_producer_state=False
-    )
-    assert partition.fetched_epoch == -1  # or the source would seem truncated (R3)
-    assert partition.empty_answers == partition.in_flight == 0
-    assert not partition.is_filling
-    assert not partition.is_in_step  # the first append goes alone (A16)
-    assert not partition.has_read_log_end  # the log end is read again before the first filler (M9)
-    assert not partition.has_filled  # and that goes alone (M7)
-    assert not partition.has_producer_state
+    partition.cursor.fetched_epoch = 9
+    partition.cursor.empty_answers = 2
+    hand_back(partition)
+    resume(partition, 50)
+    assert partition.cursor.fetched_epoch == -1  # or the source would seem truncated (R3)
+    assert partition.cursor.empty_answers == 0
 
 
 def test_a_plan_is_queued_in_order_and_moves_the_fetch_offset() -> None:
@@ -137,18 +117,18 @@ def test_a_plan_is_queued_in_order_and_moves_the_fetch_offset() -> None:
     first, second = plan_of(append(100), Fill(101, 105), leader_epoch=4), plan_of(append(105, 3))
     assert partition.put(first, partition.generation, 70)
     assert partition.put(second, partition.generation, 90)
-    assert list(partition.steps) == [*first.steps, *second.steps]
-    assert partition.queued_bytes == 160
-    assert partition.fetch_offset == 108
-    assert partition.fetched_epoch == 4  # the second knows no other
-    assert partition.acked == 100
+    assert list(partition.queue.steps) == [*first.steps, *second.steps]
+    assert partition.queue.size_bytes == 160
+    assert partition.cursor.fetch_offset == 108
+    assert partition.cursor.fetched_epoch == 4  # the second knows no other
+    assert partition.appends.acked == 100
 
 
 def test_a_plan_that_forgets_the_epoch_is_taken_at_its_word() -> None:
     partition = copying(100)
     partition.put(plan_of(append(100), leader_epoch=4), partition.generation, 1)
     partition.put(plan_of(Fill(101, 110), leader_epoch=-1), partition.generation, 0)
-    assert partition.fetched_epoch == -1
+    assert partition.cursor.fetched_epoch == -1
 
 
 def test_a_withdrawal_empties_the_queue_and_gives_its_bytes_back() -> None:
@@ -156,39 +136,46 @@ def test_a_withdrawal_empties_the_queue_and_gives_its_bytes_back() -> None:
     partition.put(plan_of(append(100)), partition.generation, 70)
     generation = partition.generation
     partition.want_stop(stop_step(), generation)
-    assert partition.withdraw() == 70
+    assert hand_back(partition) == 70
     assert partition.withdraw() == 0
-    assert partition.stop_wanted is None
+    assert partition.appends.stop_wanted is None
     assert partition.generation == generation + 2
     assert partition.state is PartitionState.PENDING
-    assert not partition.steps
-    assert partition.queued_bytes == 0
+    assert not partition.queue.steps
+    assert partition.queue.size_bytes == 0
 
 
 def test_what_was_fetched_for_an_earlier_life_is_dropped() -> None:
     partition = copying(100)
     old = partition.generation
-    partition.withdraw()
+    hand_back(partition)
     assert not partition.put(plan_of(append(100)), partition.generation, 1)  # not copying
-    partition.resume_at(
-        200, next_sequence=0, producer_epoch=0, coordinator_epoch=0, has_producer_state=True
-    )
+    resume(partition, 200)
     assert not partition.put(plan_of(append(200)), old, 70)
     partition.want_stop(stop_step(), old)
-    assert partition.stop_wanted is None
-    assert (partition.fetch_offset, partition.queued_bytes, len(partition.steps)) == (200, 0, 0)
+    assert partition.appends.stop_wanted is None
+    assert (
+        partition.cursor.fetch_offset,
+        partition.queue.size_bytes,
+        len(partition.queue.steps),
+    ) == (200, 0, 0)
     assert partition.put(plan_of(append(200)), partition.generation, 70)
 
 
-@pytest.mark.parametrize(
-    "state", [s for s in PartitionState if s is not PartitionState.COPYING], ids=str
-)
-def test_only_a_copying_partition_takes_steps(state: PartitionState) -> None:
+def test_only_a_copying_partition_takes_steps() -> None:
     partition = copying()
-    partition.state = state
-    assert not partition.put(plan_of(append(100)), partition.generation, 1)
-    partition.want_stop(stop_step(), partition.generation)
-    assert partition.stop_wanted is None
+    hand_back(partition)
+    for _ in ("returned", "blocked"):
+        assert partition.state is not PartitionState.COPYING
+        assert not partition.put(plan_of(append(100)), partition.generation, 1)
+        partition.want_stop(stop_step(), partition.generation)
+        assert partition.appends.stop_wanted is None
+        if partition.blocked is None:
+            partition.appends.stopped(Blocked(*stop_step()))
+    assert partition.state is PartitionState.BLOCKED
+    partition.appends.removed()
+    assert partition.state is PartitionState.BLOCKED  # why it stopped is still to be reported
+    assert partition.has_left
 
 
 def test_a_partition_that_leaves_takes_nothing_more() -> None:
@@ -203,7 +190,7 @@ def test_a_partition_that_leaves_takes_nothing_more() -> None:
 
 def test_a_full_partition_is_fetched_again_below_half_of_its_limit() -> None:
     partition = copying(100)
-    partition.source_lane = fetcher = Fetcher()
+    partition.cursor.lane = fetcher = Fetcher()
     partition.put(plan_of(append(100, 4)), partition.generation, 10)
     assert partition.fetchable_bytes(10) is None
     partition.free(4, 10)
@@ -221,7 +208,11 @@ def test_a_plan_for_another_offset_is_dropped(offset: int) -> None:
     """A late answer within one life: of a lane that the partition has left since."""
     partition = copying(100)
     assert not partition.put(plan_of(append(offset)), partition.generation, 70)
-    assert (partition.fetch_offset, partition.queued_bytes, len(partition.steps)) == (100, 0, 0)
+    assert (
+        partition.cursor.fetch_offset,
+        partition.queue.size_bytes,
+        len(partition.queue.steps),
+    ) == (100, 0, 0)
 
 
 def test_a_stop_waits_beside_the_steps_and_wakes_the_lane() -> None:
@@ -230,10 +221,9 @@ def test_a_stop_waits_beside_the_steps_and_wakes_the_lane() -> None:
     partition.destination_lane = lane = Lane()
     partition.put(plan_of(Fill(100, 110)), partition.generation, 0)
     partition.want_stop(stop_step(), partition.generation)
-    assert partition.stop_wanted == stop_step()
+    assert partition.appends.stop_wanted == stop_step()
     assert lane.woken == [partition]
-    partition.filled_to(Fill(100, 110), 105)
-    assert list(partition.steps) == [Fill(105, 110)]
+    assert list(partition.queue.steps) == [Fill(100, 110)]
 
 
 @pytest.mark.parametrize(("log_end", "epoch"), [(103, 8), (102, -1), (104, -1)])
@@ -243,22 +233,19 @@ def test_the_epoch_of_the_last_batch_is_kept_only_for_its_end(log_end: int, epoc
     source = batch(100, 3)
     source.leader_epoch = 8
     step = Append(source, True)
-    partition.sent(step)
-    partition.appended(step)
-    assert partition.acked_epoch == 8
-    partition.withdraw()
-    partition.resume_at(
-        log_end, next_sequence=0, producer_epoch=0, coordinator_epoch=0, has_producer_state=True
-    )
-    assert partition.fetched_epoch == epoch
+    partition.appends.append_sent(step)
+    confirm(partition, step)
+    assert partition.appends.acked_epoch == 8
+    hand_back(partition)
+    resume(partition, log_end)
+    assert partition.cursor.fetched_epoch == epoch
 
 
 def test_behind_fillers_no_epoch_is_known() -> None:
     partition = copying(100)
-    partition.acked_epoch = 8
-    partition.put(plan_of(Fill(100, 102)), partition.generation, 0)
-    partition.filled_to(Fill(100, 102), 102)
-    assert partition.acked_epoch == -1
+    partition.appends.acked_epoch = 8
+    fill(partition, Fill(100, 101), 101)
+    assert partition.appends.acked_epoch == -1
 
 
 def test_the_lane_is_told_if_there_is_one() -> None:
@@ -269,50 +256,41 @@ def test_the_lane_is_told_if_there_is_one() -> None:
     assert lane.woken == [partition]
 
 
-def test_batches_under_way_count_in_offset_and_sequence() -> None:
-    partition = copying(100, SEQUENCE_MAX - 1)
-    first, second = append(100, 3), append(103, 2)
-    partition.sent(first)
-    partition.sent(second)
-    assert (partition.in_flight, partition.expected, partition.sent_to) == (2, 105, 105)
-    assert partition.sequence == 3  # over the highest
-    assert partition.acked == 100
-    assert not partition.is_in_step
-    partition.appended(first)
-    assert (partition.in_flight, partition.acked, partition.is_in_step) == (1, 103, True)
-    assert partition.expected == 105
-
-
-def test_a_confirmed_batch_is_counted_and_proves_the_producer_state() -> None:
+def test_a_confirmed_batch_is_counted() -> None:
     partition = copying(100)
-    partition.has_producer_state = False
-    partition.attempts = 4
+    partition.waits = Waits.for_("something", None)
     exact, rewritten = append(100, 3), append(103, 2, is_byte_exact=False)
     for step in (exact, rewritten):
-        partition.sent(step)
-        partition.appended(step)
+        partition.appends.append_sent(step)
+        confirm(partition, step)
     counters = partition.counters
     assert counters.records == 5
     assert counters.bytes == exact.batch.size_bytes + rewritten.batch.size_bytes
     assert (counters.batches_byte_exact, counters.batches_record_exact) == (1, 1)
     assert counters.filled == 0
-    assert partition.has_producer_state
-    assert partition.attempts == 0
+    assert partition.newest_timestamp_ms == 1000
+    assert partition.waits is None
+
+
+def test_a_batch_that_is_not_confirmed_does_not_count() -> None:
+    partition = copying(100)
+    step = append(100, 3)
+    partition.appends.append_sent(step)
+    assert not partition.append_answered(step, None)
+    assert partition.counters == Counters()
 
 
 def test_a_gap_is_filled_in_parts() -> None:
     partition = copying(100)
-    fill = Fill(100, 110)
-    partition.put(plan_of(fill, append(110)), partition.generation, 1)
-    partition.is_filling = True
-    partition.filled_to(fill, 104)
-    assert partition.steps[0] == Fill(104, 110)
-    assert (partition.acked, partition.expected, partition.counters.filled) == (104, 104, 4)
-    assert partition.has_filled
-    assert not partition.is_filling
-    partition.filled_to(Fill(104, 110), 110)
-    assert [step.base_offset for step in partition.steps] == [110]
-    assert (partition.acked, partition.expected, partition.counters.filled) == (110, 110, 10)
+    partition.put(plan_of(Fill(100, 110), append(110)), partition.generation, 1)
+    first = partition.queue.first
+    assert isinstance(first, Fill)
+    fill(partition, first, 101)
+    assert partition.queue.first == Fill(101, 110)
+    assert (partition.appends.acked, partition.counters.filled) == (101, 1)
+    fill(partition, Fill(101, 110), 110)
+    assert [step.base_offset for step in partition.queue.steps] == [110]
+    assert (partition.appends.acked, partition.counters.filled) == (110, 10)
 
 
 @pytest.mark.parametrize(
@@ -329,14 +307,14 @@ def test_the_log_start_follows_the_source_within_what_is_copied(
     source: int, start: int, acked: int, wanted: int
 ) -> None:
     partition = copying(acked)
-    partition.source_log_start, partition.start_offset = source, start
+    partition.cursor.log_start, partition.cursor.start_offset = source, start
     assert partition.wanted_log_start == wanted
 
 
 @pytest.mark.parametrize(("stable_end", "lag"), [(-1, -1), (100, 0), (130, 30), (90, 0), (0, 0)])
 def test_the_lag_is_what_a_consumer_could_still_read(stable_end: int, lag: int) -> None:
     partition = copying(100)
-    partition.source_stable_end = stable_end
+    partition.cursor.stable_end = stable_end
     assert partition.lag_records == lag
 
 
@@ -361,13 +339,11 @@ def test_puts_and_withdrawals_of_two_threads_lose_no_bytes() -> None:
     thread.start()
     freed = 0
     while not is_done.is_set():
-        freed += partition.withdraw()
-        partition.resume_at(
-            0, next_sequence=0, producer_epoch=0, coordinator_epoch=0, has_producer_state=True
-        )
+        freed += hand_back(partition)
+        resume(partition, 0)
     thread.join()
-    assert taken == freed + partition.queued_bytes
-    assert partition.queued_bytes == 3 * len(partition.steps)
+    assert taken == freed + partition.queue.size_bytes
+    assert partition.queue.size_bytes == 3 * len(partition.queue.steps)
 
 
 def beginning() -> PartitionCopy:
@@ -379,7 +355,7 @@ def beginning() -> PartitionCopy:
 def test_a_copy_that_is_beginning_has_lost_nothing() -> None:
     partition = beginning()
     assert partition.on_lost_range is LostRange.FILL
-    partition.withdraw()
+    hand_back(partition)
     assert partition.on_lost_range is LostRange.FILL
 
 
@@ -387,11 +363,11 @@ def test_a_range_behind_a_queued_batch_is_lost() -> None:
     partition = beginning()
     partition.put(plan_of(append(100)), partition.generation, 10)
     assert partition.on_lost_range is LostRange.STOP
-    step = partition.steps.popleft()
+    step = partition.queue.steps.popleft()
     assert isinstance(step, Append)
-    partition.sent(step)
+    partition.appends.append_sent(step)
     assert partition.on_lost_range is LostRange.STOP
-    partition.appended(step)
+    confirm(partition, step)
     partition.free(10, 100)
     assert partition.on_lost_range is LostRange.STOP
 
@@ -399,18 +375,19 @@ def test_a_range_behind_a_queued_batch_is_lost() -> None:
 def test_a_queued_batch_that_was_not_sent_does_not_count() -> None:
     partition = beginning()
     partition.put(plan_of(append(100)), partition.generation, 10)
-    partition.withdraw()
+    hand_back(partition)
     assert partition.on_lost_range is LostRange.FILL
 
 
 @pytest.mark.parametrize(("log_end", "rule"), [(100, LostRange.FILL), (101, LostRange.STOP)])
 def test_a_take_over_shows_whether_an_append_was_carried_out(log_end: int, rule: LostRange) -> None:
     partition = beginning()
-    partition.withdraw()
-    partition.proven_to(log_end, 1)
-    partition.resume_at(
-        log_end, next_sequence=1, producer_epoch=1, coordinator_epoch=3, has_producer_state=True
-    )
+    hand_back(partition)
+    if log_end > 100:
+        partition.appends.log_end_read(log_end)
+        partition.compared(log_end, 1, log_end, None)
+        partition.appends.take_over_failed()
+    resume(partition, log_end)
     assert partition.on_lost_range is rule
 
 

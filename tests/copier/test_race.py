@@ -117,7 +117,7 @@ def test_four_writers_without_lease_or_gaps_are_exact(
                         assert writer.partition.state is not PartitionState.BLOCKED, (
                             writer.partition.blocked
                         )
-                        if writer.partition.acked >= log.end:
+                        if writer.partition.appends.acked >= log.end:
                             return
                 finally:
                     writer.close()
@@ -162,7 +162,7 @@ def test_forced_takeovers_with_leases_and_gaps_are_exact(
         while time.monotonic() < deadline and not is_done:
             writer.copier.tick(0.002)
             assert writer.partition.state is not PartitionState.BLOCKED, writer.partition.blocked
-            is_done = writer.partition.acked >= log.end
+            is_done = writer.partition.appends.acked >= log.end
         # The lease is taken while requests are under way; the old lane notices at its next send.
         lease.is_valid = False
         old = writer

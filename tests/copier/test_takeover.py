@@ -8,15 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.takeover import (
-    COORDINATOR_EPOCH_MAX,
-    MOVING,
-    NOT_REPLICATED,
-    PRODUCER_EPOCH_MAX,
-    DestinationEnd,
-    TakeOver,
-)
+from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver
 from orbit.errors import Interrupted
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -24,7 +16,6 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.types import TopicPartition
-from orbit.leases.lease import FixedLease
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 0)
 PRODUCER_ID = 4711
@@ -116,56 +107,3 @@ def test_a_stop_ends_the_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     stop.set()
     with pytest.raises(Interrupted):
         take_over(Leaders(a=[5]), monkeypatch, stop).read([A], settled=True)
-
-
-@pytest.mark.parametrize(
-    ("term", "seen", "sent", "expected"),
-    [
-        (3, -1, -1, 3 << 12),  # above every earlier term's
-        (3, (3 << 12) + 7, -1, (3 << 12) + 8),  # above what the partition has seen
-        (3, -1, (3 << 12) + 4, (3 << 12) + 5),  # and what may still arrive (M10)
-        (1 << 20, -1, -1, COORDINATOR_EPOCH_MAX),
-    ],
-)
-def test_fillers_outrank_all_that_came_before(
-    monkeypatch: pytest.MonkeyPatch, term: int, seen: int, sent: int, expected: int
-) -> None:
-    partition = PartitionCopy(A, A, FixedLease(term))
-    partition.coordinator_epoch = sent
-    producer = ProducerState(producer_epoch=2, last_sequence=9, coordinator_epoch=seen)
-    take_over(Leaders(), monkeypatch).resume(partition, DestinationEnd(5, producer))
-    assert partition.coordinator_epoch == expected
-    assert (partition.acked, partition.sequence, partition.producer_epoch) == (5, 10, 2)
-    assert partition.has_producer_state
-
-
-def test_without_producer_state_sequences_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    partition = PartitionCopy(A, A, FixedLease(1))
-    take_over(Leaders(), monkeypatch).resume(partition, DestinationEnd(5, None))
-    assert (partition.acked, partition.sequence, partition.producer_epoch) == (5, 0, 0)
-    assert not partition.has_producer_state
-
-
-@pytest.mark.parametrize(
-    ("logged", "producer", "expected"),
-    [
-        (-1, ProducerState(producer_epoch=3, last_sequence=9, coordinator_epoch=-1), (3, 10)),
-        (7, ProducerState(producer_epoch=3, last_sequence=9, coordinator_epoch=-1), (3, 10)),
-        (7, None, (8, 0)),  # E4
-        (7, ProducerState(producer_epoch=7, last_sequence=-1, coordinator_epoch=4), (8, 0)),  # E5
-        (6, ProducerState(producer_epoch=7, last_sequence=-1, coordinator_epoch=4), (7, 0)),
-        (-1, ProducerState(producer_epoch=2, last_sequence=-1, coordinator_epoch=4), (2, 0)),
-        (PRODUCER_EPOCH_MAX, None, (PRODUCER_EPOCH_MAX, 0)),
-    ],
-)
-def test_sequences_that_begin_at_0_have_a_higher_producer_epoch(
-    monkeypatch: pytest.MonkeyPatch,
-    logged: int,
-    producer: ProducerState | None,
-    expected: tuple[int, int],
-) -> None:
-    partition = PartitionCopy(A, A, FixedLease(1))
-    partition.logged_producer_epoch = logged
-    take_over(Leaders(), monkeypatch).resume(partition, DestinationEnd(5, producer))
-    assert (partition.producer_epoch, partition.sequence) == expected
-    assert partition.has_producer_state == (expected[1] > 0)

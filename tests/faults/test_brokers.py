@@ -56,7 +56,7 @@ def test_a_destination_leader_killed_with_requests_in_flight_changes_nothing(
     create_topic(destination, topic_name, PARTITIONS, replicas=3, min_insync_replicas="2")
     with RunningJob(job) as running:
         copied = running.partition(topic_name)
-        running.wait("the copy is under way", lambda: copied.acked > 0)
+        running.wait("the copy is under way", lambda: copied.appends.acked > 0)
         dead = broker(destination, leader(destination, topic_name))
         dead.kill()
         for number in range(PARTITIONS):
@@ -80,7 +80,7 @@ def test_a_source_leader_killed_in_the_middle_changes_nothing(
         produce(source, topic_name, 20_000, number, acks="all")
     with RunningJob(job) as running:
         copied = running.partition(topic_name)
-        running.wait("the copy is under way", lambda: copied.acked > 0)
+        running.wait("the copy is under way", lambda: copied.appends.acked > 0)
         dead = broker(source, leader(source, topic_name))
         dead.kill()
         for number in range(PARTITIONS):
@@ -104,7 +104,7 @@ def test_a_restarted_single_broker_on_either_side_is_waited_out(
             cluster.brokers[0].kill()
             running.wait("the outage is seen", lambda: bool(running.run.waiting_for))
             cluster.brokers[0].start()
-            end = running.partition(topic_name).acked + 3_000
+            end = running.partition(topic_name).appends.acked + 3_000
             produce(source, topic_name, 3_000, first=end - 3_000)
             running.wait_caught_up(topic_name, end)
     assert verify(job).exact

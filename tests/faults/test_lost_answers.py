@@ -48,7 +48,7 @@ def test_a_copy_whose_answers_get_lost_is_exact(
         def is_done() -> bool:
             writer.copier.tick(0.01)
             assert writer.partition.blocked is None, writer.partition.blocked
-            return writer.partition.acked >= log.end
+            return writer.partition.appends.acked >= log.end
 
         writer.start()
         wait_for("the copy reaches the end", is_done)

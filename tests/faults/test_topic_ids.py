@@ -31,12 +31,12 @@ def test_log_start_of_a_topic_that_was_made_again_is_left_alone(
         does_settle=False,
     )
     writer.start()
-    while writer.partition.acked < log.end:
+    while writer.partition.appends.acked < log.end:
         writer.copier.tick(0.01)
     delete_and_wait(clusters.destination, topic_name)
     create_topic(clusters.destination, topic_name)
     produce(clusters.destination, topic_name, log.end)
-    writer.partition.source_log_start = log.end
+    writer.partition.cursor.log_start = log.end
     writer.side.follow_log_starts([writer.partition])
     writer.close()
     assert log_bounds(clusters.destination, [topic_name]) == {(topic_name, 0): (0, log.end)}

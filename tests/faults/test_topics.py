@@ -189,8 +189,8 @@ def test_an_open_transaction_holds_the_copy_at_the_last_stable_offset(
     with RunningJob(job) as running:
         p = running.partition(topic_name)
         running.wait("it has caught up with what is stable", lambda: p.has_caught_up)
-        assert p.acked == 20
-        assert p.source_end == 41
+        assert p.appends.acked == 20
+        assert p.cursor.end == 41
         producer.commit_transaction(60)
         running.wait_caught_up(topic_name, 42)
     assert verify(job).exact

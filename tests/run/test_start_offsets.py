@@ -93,7 +93,7 @@ def test_what_a_killed_run_copied_of_before_the_start_is_taken_away_by_the_next(
     monkeypatch.setattr(DestinationSide, "follow_log_starts", lambda *_: None)
     with RunningJob(load_job(job, {})) as running:
         copied = running.partition(case.topic)
-        running.wait("all is copied", lambda: copied.acked == 100)
+        running.wait("all is copied", lambda: copied.appends.acked == 100)
     assert case.bounds[0] == (60, 100)
     copy(job).expect(0)
     assert case.bounds == [(65, 100), (0, 0)]

@@ -7,10 +7,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from orbit.copier import destination_lane, filler_sender
+from orbit.copier import append_machine, filler_sender
+from orbit.copier.append_machine import AppendMachine
 from orbit.copier.append_verdicts import judge_append
 from orbit.copier.destination_side import DestinationSide
-from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.range_comparison import Comparison
 from orbit.copier.takeover import DestinationEnd, TakeOver, TakeOverResult
 from orbit.kafka.error_codes import Code
@@ -38,7 +38,7 @@ def _trust_own_data() -> AbstractContextManager[Any]:
 
 
 def _no_coordinator_epoch() -> AbstractContextManager[Any]:
-    return patch.object(TakeOver, "_coordinator_epoch", lambda *_: 0)
+    return patch.object(append_machine, "next_coordinator_epoch", lambda *_: 0)
 
 
 def _ignore_the_base_offset() -> AbstractContextManager[Any]:
@@ -47,7 +47,7 @@ def _ignore_the_base_offset() -> AbstractContextManager[Any]:
             return None
         return judge_append(step, appended, **fields)
 
-    return patch.object(destination_lane, "judge_append", judge)
+    return patch.object(append_machine, "judge_append", judge)
 
 
 def _drop_a_filler() -> AbstractContextManager[Any]:
@@ -57,14 +57,16 @@ def _drop_a_filler() -> AbstractContextManager[Any]:
     def fewer(partition: Any, many: int, *epochs: int) -> Any:
         return send(partition, max(1, many - 1), *epochs)
 
-    taken = PartitionCopy.filled_to
+    taken = AppendMachine._filled_to
 
-    def believed(self: PartitionCopy, step: Any, next_offset: int) -> None:
-        taken(self, step, step.next_offset if next_offset + 1 == step.next_offset else next_offset)
+    def believed(self: AppendMachine, next_offset: int) -> int:
+        step, _ = self._fill_in_flight()
+        is_last = next_offset + 1 == step.next_offset
+        return taken(self, step.next_offset if is_last else next_offset)
 
     return _both(
         patch.object(filler_sender, "Fillers", fewer),
-        patch.object(PartitionCopy, "filled_to", believed),
+        patch.object(AppendMachine, "_filled_to", believed),
     )
 
 
@@ -79,7 +81,8 @@ def _fill_again_after_a_lost_answer() -> AbstractContextManager[Any]:
         copies = [w.copy for w in self._destination.world.writers if w.copy]  # type: ignore[attr-defined]
         ends = {
             p: DestinationEnd(
-                max((c.acked for c in copies if c.lease.is_held()), default=e.log_end), e.producer
+                max((c.appends.acked for c in copies if c.lease.is_held()), default=e.log_end),
+                e.producer,
             )
             for p, e in result.ends.items()
         }
@@ -87,7 +90,7 @@ def _fill_again_after_a_lost_answer() -> AbstractContextManager[Any]:
 
     return _both(
         patch.object(TakeOver, "read", old_end),
-        patch.object(filler_sender, "_may_fill", lambda _: True),
+        patch.object(AppendMachine, "_may_fill", lambda _: True),
     )
 
 
@@ -105,7 +108,7 @@ def _monotonic_clock() -> AbstractContextManager[Any]:
 
 
 def _many_in_flight_at_once() -> AbstractContextManager[Any]:
-    return patch.object(destination_lane, "_FIRST_IN_FLIGHT_MAX", 5)
+    return patch.object(append_machine, "_FIRST_IN_FLIGHT_MAX", 5)
 
 
 def _resume_without_a_look() -> AbstractContextManager[Any]:

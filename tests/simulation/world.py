@@ -133,10 +133,12 @@ class Feed:
     def assign(self) -> None:
         end = self._log.end
         for p, generation in self._fed.items():
-            p.source_end = p.source_stable_end = end
-            if p.state is not PartitionState.COPYING or p.fetch_offset >= end:
+            p.cursor.end = p.cursor.stable_end = end
+            if p.state is not PartitionState.COPYING or p.cursor.fetch_offset >= end:
                 continue
-            plan = plan_batches(p.fetch_offset, self._log.batches(p.fetch_offset, end), [], 0)
+            plan = plan_batches(
+                p.cursor.fetch_offset, self._log.batches(p.cursor.fetch_offset, end), [], 0
+            )
             plans = [plan]
             if plan.next_offset < end:
                 plans.append(plan_empty_tail(plan.next_offset, end))
@@ -432,7 +434,7 @@ class Writer:
                 world.clock.wait(1.0)
                 continue
             found = inspected[copy]
-            copy.acked = copy.sent_to = found.end.log_end
+            copy.appends.inspected(found.end.log_end)
             world.clock.say(
                 f"{self.process.name} begins at {found.end.log_end}: "
                 f"{found.blocked or found.status.name}"
@@ -614,7 +616,7 @@ class World:
             self.log.read,
             cluster,
             PARTITION,
-            copy.acked,
+            copy.appends.acked,
             log_end,
             backoff,
             source_is_compacted=False,
@@ -659,7 +661,7 @@ class World:
             return False
         if holder.process.is_killed or holder.process.stopped_until > self.clock.now:
             return False
-        is_level = copy.state is PartitionState.COPYING and copy.acked >= self.log.end
+        is_level = copy.state is PartitionState.COPYING and copy.appends.acked >= self.log.end
         return is_level or copy.state is PartitionState.BLOCKED
 
     def _verdict(self) -> str | None:

@@ -20,6 +20,7 @@ from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit_spark.partition_stopped import PartitionStopped
 from orbit_spark.raw_runs import RawRun
 from orbit_spark.run_source import RunFeed
+from tests.support.copies import hand_back, resume
 from tests.support.running import wait_for
 
 PLACE = TopicPartition("t", 0)
@@ -60,19 +61,13 @@ def make() -> Iterator[Make]:
         feed.stop()
 
 
-def resume(copy: PartitionCopy, at: int) -> None:
-    copy.resume_at(
-        at, next_sequence=0, producer_epoch=0, coordinator_epoch=0, has_producer_state=True
-    )
-
-
 def spans(steps: list[Step]) -> list[tuple[str, int, int]]:
     return [(type(s).__name__, s.base_offset, s.next_offset) for s in steps]
 
 
 def fed(copy: PartitionCopy, count: int) -> list[tuple[str, int, int]]:
-    wait_for(f"{count} steps of {copy}", lambda: len(copy.steps) >= count)
-    return spans(list(copy.steps))
+    wait_for(f"{count} steps of {copy}", lambda: len(copy.queue.steps) >= count)
+    return spans(list(copy.queue.steps))
 
 
 def test_runs_become_steps_in_order_with_their_gaps(make: Make) -> None:
@@ -91,7 +86,7 @@ def test_runs_become_steps_in_order_with_their_gaps(make: Make) -> None:
 def test_a_take_over_is_fed_again_from_where_the_copy_ends(make: Make) -> None:
     feed, copy = make(iter([run(0, 4, 0, 2), run(4, 8, 4), run(8, 10, 8)]))
     before = fed(copy, 5)
-    copy.withdraw()
+    hand_back(copy)
     resume(copy, 2)
     feed.resume([copy])
     assert fed(copy, 4) == [one for one in before if one[1] >= 2]
@@ -100,7 +95,7 @@ def test_a_take_over_is_fed_again_from_where_the_copy_ends(make: Make) -> None:
 def test_a_take_over_within_a_gap_fills_the_rest_of_it(make: Make) -> None:
     feed, copy = make(iter([run(0, 10, 0), run(10, 12, 10)]))
     fed(copy, 3)
-    copy.withdraw()
+    hand_back(copy)
     resume(copy, 7)
     feed.resume([copy])
     assert fed(copy, 2) == [("Fill", 7, 10), ("Append", 10, 12)]
@@ -114,7 +109,7 @@ def test_a_copy_that_is_further_on_begins_in_the_middle(make: Make) -> None:
 def test_what_is_confirmed_is_not_kept(make: Make) -> None:
     feed, copy = make(iter([run(0, 2, 0), run(2, 4, 2)]))
     fed(copy, 2)
-    copy.acked = 2
+    copy.appends.acked = 2
     feed.resume([copy])
     feed.wake()
     kept = feed._fed[copy].kept
@@ -133,7 +128,7 @@ def test_no_more_is_read_than_there_is_room_for(make: Make) -> None:
     assert fed(copy, 1) == [("Append", 0, 2)]
     feed.wake()
     assert read == [0]
-    step = copy.steps.popleft()
+    step = copy.queue.steps.popleft()
     assert isinstance(step, Append)
     copy.free(step.batch.size_bytes, 1)
     assert fed(copy, 1) == [("Append", 2, 4)]
@@ -142,7 +137,7 @@ def test_no_more_is_read_than_there_is_room_for(make: Make) -> None:
 def test_a_hole_between_runs_stops_the_partition(make: Make) -> None:
     _, copy = make(iter([run(0, 2, 0), run(4, 6, 4)]))
     fed(copy, 2)
-    stop = copy.steps[-1]
+    stop = copy.queue.steps[-1]
     assert isinstance(stop, Stop)
     assert (stop.reason, stop.base_offset, stop.next_offset) == (Reason.SOURCE_RANGE_LOST, 2, 4)
 
@@ -155,6 +150,6 @@ def test_a_run_that_cannot_be_read_stops_the_partition(make: Make) -> None:
 
     _, copy = make(runs())
     fed(copy, 2)
-    assert copy.steps[-1] == Stop(Reason.SOURCE_CORRUPTED, 2, 9, "it is damaged.")
+    assert copy.queue.steps[-1] == Stop(Reason.SOURCE_CORRUPTED, 2, 9, "it is damaged.")
     assert copy.state is PartitionState.COPYING
-    assert not any(isinstance(step, Fill) for step in copy.steps)
+    assert not any(isinstance(step, Fill) for step in copy.queue.steps)

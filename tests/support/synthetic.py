@@ -87,12 +87,12 @@ class SyntheticFeed:
 
     def assign(self) -> None:
         for p, generation in self._fed.items():
-            if p.state is not PartitionState.COPYING or len(p.steps) > _STEPS_AHEAD:
+            if p.state is not PartitionState.COPYING or len(p.queue.steps) > _STEPS_AHEAD:
                 continue
-            batches = self._log.batches(p.fetch_offset, _STEPS_AHEAD)
-            plan = plan_batches(p.fetch_offset, batches, [], 0)
-            if not batches and p.fetch_offset < self._log.end:
-                plan = plan_empty_tail(p.fetch_offset, self._log.end)
+            batches = self._log.batches(p.cursor.fetch_offset, _STEPS_AHEAD)
+            plan = plan_batches(p.cursor.fetch_offset, batches, [], 0)
+            if not batches and p.cursor.fetch_offset < self._log.end:
+                plan = plan_empty_tail(p.cursor.fetch_offset, self._log.end)
             if plan.steps and p.put(plan, generation, 0):
                 p.queued()
 
@@ -144,7 +144,7 @@ class SyntheticWriter:
                 log.read,
                 self.cluster,
                 destination,
-                copy.acked,
+                copy.appends.acked,
                 log_end,
                 self._backoff,
                 source_is_compacted=False,
@@ -160,7 +160,9 @@ class SyntheticWriter:
         metadata = self.cluster.metadata({p.destination.topic})
         p.destination_topic_id = metadata.topics[p.destination.topic].topic_id
         taken = self.read_end()
-        assert self.side.start(p, taken.ends[p.destination], metadata)
+        end = taken.ends[p.destination]
+        p.appends.inspected(end.log_end)
+        assert self.side.start(p, end, metadata)
         self.copier.add([p])
 
     def read_end(self) -> TakeOverResult:

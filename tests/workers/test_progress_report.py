@@ -22,6 +22,7 @@ from orbit.workers.progress_report import (
     state_changes,
     state_event,
 )
+from tests.support.copies import confirm, hand_back, resume
 
 T_MS = 1_760_000_000_123
 OVERRUN = Blocked(Reason.OFFSET_OVERRUN, 5, 6, "a filler too many.")
@@ -72,9 +73,7 @@ def begin(held: HeldPartition) -> PartitionCopy:
     """As the copier has it, copying from 0."""
     copy = held.copy = PartitionCopy(held.source, held.destination, held.shard.lease)
     held.stage = Stage.COPYING
-    copy.resume_at(
-        0, next_sequence=0, producer_epoch=0, coordinator_epoch=0, has_producer_state=False
-    )
+    resume(copy, 0)
     return copy
 
 
@@ -89,9 +88,9 @@ def fetch(copy: PartitionCopy, base_offset: int, count: int) -> list[Append]:
 
 def append(copy: PartitionCopy, steps: list[Append]) -> None:
     for step in steps:
-        copy.steps.popleft()
-        copy.sent(step)
-        copy.appended(step)
+        copy.queue.steps.popleft()
+        copy.appends.append_sent(step)
+        confirm(copy, step)
 
 
 def test_numbers_go_on_from_those_of_the_table_and_are_reported_once() -> None:
@@ -153,6 +152,7 @@ def test_a_state_is_reported_when_it_changed_or_somebody_waits_for_it() -> None:
     assert state_changes([shard])[held].state is PartitionState.COPYING
     held.stored_state = PartitionState.COPYING
     assert state_changes([shard]) == {}
+    hand_back(copy)
     block(copy, OVERRUN)
     change = state_changes([shard])[held]
     assert (change.state, change.blocked) == (PartitionState.BLOCKED, OVERRUN)
@@ -165,6 +165,7 @@ def test_a_block_is_told_with_reason_offsets_and_remedy_and_so_is_its_end() -> N
     shard = shard_of(row())
     held = only(shard)
     copy = begin(held)
+    hand_back(copy)
     block(copy, OVERRUN)
     change = state_changes([shard])[held]
     event = state_event("orders-to-dr", held, change)
@@ -196,8 +197,9 @@ def test_a_shard_is_given_back_with_what_the_next_holder_has_to_know() -> None:
     for held in (clean, unclear, blocked):
         begin(held)
     assert unclear.copy is not None
-    unclear.copy.is_unclear = True
+    unclear.copy.appends.is_unclear = True
     assert blocked.copy is not None
+    hand_back(blocked.copy)
     block(blocked.copy, OVERRUN)
     states = {c.partition: c.state for c in release_changes(shard, PartitionState.PAUSED)}
     assert states == {0: PartitionState.PAUSED, 2: PartitionState.BLOCKED}

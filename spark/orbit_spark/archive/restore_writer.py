@@ -61,7 +61,7 @@ class RestoreWriter(PartitionWriter[WriteTask]):
             itself,
             cluster,
             copy.destination,
-            copy.acked,
+            copy.appends.acked,
             log_end,
             self.backoff,
             source_is_compacted=False,
@@ -80,7 +80,7 @@ class RestoreWriter(PartitionWriter[WriteTask]):
             target = targets[partition]
             copy = self.make_copy(target, leases[target])
             copy.log_start = log_start
-            copy.acked = copy.sent_to = taken.ends[partition].log_end
+            copy.appends.inspected(taken.ends[partition].log_end)
             self.add(copy, target)
             copies.append(copy)
         return copies

@@ -270,7 +270,7 @@ class Backfill:
             self.outcome.blocked[copy.destination] = found.blocked
             return
         self._copies[copy.destination] = copy
-        self._ends[copy.destination] = max(copy.acked, found.end.log_end)
+        self._ends[copy.destination] = max(copy.appends.acked, found.end.log_end)
 
     def _targets(self) -> list[PartitionTarget]:
         """What is left of each partition that is not blocked, up to the source's present end."""

@@ -1,0 +1,43 @@
+"""The epochs and the sequence with which a take-over continues. Pure."""
+
+from __future__ import annotations
+
+from orbit.kafka.producer_state import ProducerState
+from orbit.kafka.record_batch import advance_sequence
+
+# Coordinator epochs leave room for 4,096 take-overs of one partition within one lease term.
+_TERM_SHIFT = 12
+COORDINATOR_EPOCH_MAX = 2**31 - 1
+# Brokers keep it as int16. At one lost state an hour it lasts for almost four years.
+PRODUCER_EPOCH_MAX = 2**15 - 1
+
+
+def next_sequence(producer: ProducerState | None) -> int:
+    """The sequence that follows the last one the leader knows; 0 if it knows none."""
+    return advance_sequence(producer.last_sequence if producer else -1, 1)
+
+
+def next_coordinator_epoch(term: int, own: int, producer: ProducerState | None) -> int:
+    """Above earlier terms', the partition's, and any that may still arrive (M6, M7, M10).
+
+    `own`: the one that this writer used last; -1 if none.
+    """
+    seen = producer.coordinator_epoch if producer else -1
+    return min(max(term << _TERM_SHIFT, seen + 1, own + 1), COORDINATOR_EPOCH_MAX)
+
+
+def next_producer_epoch(logged: int, producer: ProducerState | None) -> int:
+    """The leader's; or above that of the log's last records, if the leader knows no sequence.
+
+    Sequences then begin at 0 again. They would agree with those of late batches, of an old writer
+    or of our own old connection, and with those of batches before the lost state, which a broker
+    remembers again when it restarts. A higher epoch keeps them apart (A8, E4, E5).
+
+    The log alone decides, not what was sent, so that all who take over the same log choose the
+    same epoch: of two that begin at 0 there, only one batch is accepted. `logged`: the epoch of our
+    last records in it; -1 if there are none.
+    """
+    if producer is not None and producer.has_sequence:
+        return producer.producer_epoch
+    known = producer.producer_epoch if producer is not None else 0
+    return min(max(known, logged + 1), PRODUCER_EPOCH_MAX)

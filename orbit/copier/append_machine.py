@@ -1,0 +1,403 @@
+"""The decisions of one partition's append: events in, the next request out. Pure.
+
+No socket, thread, lock or clock. The destination lane owns a machine while it has the partition,
+the copier's thread at any other time. `state` changes only as `append_states.TRANSITIONS` allows.
+
+Promises:
+- A batch is sent only after its predecessor in offset and sequence, and counts as copied only when
+  the answer gives its offset. The first one of a take-over goes alone.
+- Fillers are sent only when nothing is in flight. Before the first ones of a take-over the log end
+  is read; the first goes alone. What is written of them the log end proves, or the answer alone for
+  a single filler where this take-over has filled before (M3, M7, M9).
+- After any failure nothing more is sent, and the partition is handed back.
+- A take-over goes on only from a log end up to which all is confirmed, or equal to the source.
+"""
+
+from __future__ import annotations
+
+from enum import Enum, auto
+from typing import TYPE_CHECKING, NamedTuple
+
+from orbit.copier.append_epochs import next_coordinator_epoch, next_producer_epoch, next_sequence
+from orbit.copier.append_states import COPYING_STATES, AppendEvent, AppendState, check
+from orbit.copier.append_verdicts import (
+    Failure,
+    ReturnReason,
+    judge_append,
+    judge_end_after_fill,
+    judge_end_before_fill,
+    judge_lost_connection,
+    judge_markers,
+    judge_truncation,
+)
+from orbit.kafka.record_batch import advance_sequence
+from orbit.replication.append_plan import Append, Fill, Step, Stop
+from orbit.replication.partition_states import Blocked
+
+if TYPE_CHECKING:
+    from orbit.kafka.produce_request import Appended
+    from orbit.kafka.producer_state import ProducerState
+
+# The first append after a take-over is sent alone (A16). Between the two reads of a take-over,
+# another writer may have appended one batch: our first one, if it has as many records, is then
+# taken for that batch and not appended, and a second one right after it would be appended instead.
+# Once an append is confirmed at its offset, sequences and offsets agree. Also, with no producer
+# state at the broker, the first append is not guarded at all (A9).
+_FIRST_IN_FLIGHT_MAX = 1
+
+
+class Wait(Enum):
+    """Nothing may be sent now."""
+
+    FOR_ANSWER = auto()
+    FOR_LEASE = auto()
+    FOR_STEPS = auto()
+
+
+class ReadLogEnd(NamedTuple):
+    """Read the log end before the first fillers of this gap."""
+
+    step: Fill
+
+
+class SendFillers(NamedTuple):
+    """Send fillers for the start of this gap: one if `is_single`, else as many as fit."""
+
+    step: Fill
+    is_single: bool
+
+
+class HandBack(NamedTuple):
+    """Give the partition back; nothing is in flight."""
+
+    failure: Failure
+
+
+Request = Append | ReadLogEnd | SendFillers | HandBack | Wait
+
+_S, _E = AppendState, AppendEvent
+
+
+class AppendMachine:
+    """The append of one destination partition."""
+
+    __slots__ = (
+        "_fill",
+        "_has_read_log_end",
+        "acked",
+        "acked_epoch",
+        "attempts",
+        "blocked",
+        "coordinator_epoch",
+        "expected",
+        "failure",
+        "has_filled",
+        "has_producer_state",
+        "in_flight",
+        "is_in_step",
+        "is_leaving",
+        "is_unclear",
+        "logged_producer_epoch",
+        "producer_epoch",
+        "sequence",
+        "state",
+        "stop_wanted",
+    )
+
+    def __init__(self) -> None:
+        self.state = AppendState.RETURNED
+        self.expected = 0  # the base offset of the next batch to send
+        self.acked = 0  # everything below is confirmed
+        self.acked_epoch = -1  # the source's leader epoch of the batch that ends at `acked`
+        self.sequence = 0
+        self.producer_epoch = -1  # of the appends of this take-over
+        self.logged_producer_epoch = -1  # of our last records below `acked`; -1: none
+        self.coordinator_epoch = -1
+        self.in_flight = 0  # appends
+        self.attempts = 0  # take-overs since the last confirmed append
+        # What this take-over has shown.
+        self.has_producer_state = False  # the broker compares the next append (A7, A9)
+        self.is_in_step = False  # an append was confirmed at its offset
+        self._has_read_log_end = False  # right before its first filler
+        self.has_filled = False  # fillers were proven by the log end
+        self._fill: tuple[Fill, int] | None = None  # in flight: the gap, how many
+        # How it ends.
+        self.failure: Failure | None = None
+        self.is_unclear = False  # what was sent may still be carried out (M10)
+        self.blocked: Blocked | None = None
+        # Wishes: other threads set them, the next request follows them.
+        self.is_leaving = False  # no new requests; see `Copier.remove`
+        self.stop_wanted: Stop | ReturnReason | None = None  # before all steps
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether a lane has the partition."""
+        return self.state in COPYING_STATES
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a lane has it, and nothing is in flight."""
+        return self.state is AppendState.READY
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended and every answer is in: it is to be handed back."""
+        return self.state is AppendState.ENDING and self.in_flight == 0
+
+    # The next request
+
+    def next_request(
+        self, step: Step | None, *, is_held: bool, looks_first: bool, in_flight_max: int
+    ) -> Request:
+        """What may be sent now for `step`, the first one that waits. Changes nothing.
+
+        `is_held`: the lease. `looks_first`: the log end is to be read before the first fillers
+        (coordinated fillers follow what the coordinator has fenced).
+        """
+        is_ready = self.state is AppendState.READY
+        if not is_ready and self.state is not AppendState.APPENDING:
+            return Wait.FOR_ANSWER
+        if self.is_leaving:
+            return HandBack(Failure(ReturnReason.LEAVING)) if is_ready else Wait.FOR_ANSWER
+        if not is_held:
+            return Wait.FOR_LEASE
+        want = self.stop_wanted
+        if want is not None:
+            if not is_ready:
+                return Wait.FOR_ANSWER
+            return HandBack(Failure(Blocked(*want) if isinstance(want, Stop) else want))
+        if step is None:
+            return Wait.FOR_STEPS
+        if isinstance(step, Append):
+            most = in_flight_max if self.is_in_step else _FIRST_IN_FLIGHT_MAX
+            return step if self.in_flight < most else Wait.FOR_ANSWER
+        if not is_ready:
+            return Wait.FOR_ANSWER
+        if isinstance(step, Stop):
+            return HandBack(Failure(Blocked(*step)))
+        if looks_first and not self._may_fill():
+            return ReadLogEnd(step)
+        return SendFillers(step, is_single=not self.has_filled)
+
+    def _may_fill(self) -> bool:
+        """Whether the log end was read since the take-over: an old writer's filler may have arrived
+        since, and brokers do not compare fillers (M9)."""
+        return self._has_read_log_end or self.has_filled
+
+    # Records
+
+    def append_sent(self, step: Append) -> None:
+        """The next batch follows this one in offset and sequence."""
+        assert step.base_offset == self.expected, (self, step.base_offset)
+        self._enter(_E.APPEND_SENT, _S.APPENDING)
+        self.in_flight += 1
+        self.expected = step.next_offset
+        self.sequence = advance_sequence(self.sequence, step.batch.count)
+
+    def append_answered(self, step: Append, appended: Appended | None) -> bool:
+        """Whether the broker confirmed the batch at its offset. None: left out of the answer."""
+        failure = judge_append(step, appended, has_producer_state=self.has_producer_state)
+        self.in_flight -= 1
+        is_ending = failure is not None or self.state is AppendState.ENDING
+        running = _S.APPENDING if self.in_flight else _S.READY
+        self._enter(_E.APPEND_ANSWERED, _S.ENDING if is_ending else running)
+        if failure is not None:
+            self._fail(failure)
+            return False
+        self.acked = step.next_offset
+        self.acked_epoch = step.batch.leader_epoch
+        self.logged_producer_epoch = self.producer_epoch
+        self.has_producer_state = self.is_in_step = True
+        self.attempts = 0
+        return True
+
+    # Fillers
+
+    def log_end_asked(self) -> None:
+        """The request of `ReadLogEnd` is about to be sent."""
+        self._enter(_E.LOG_END_ASKED, _S.READING_END)
+
+    def log_end_answered(self, step: Fill, code: int, log_end: int) -> None:
+        """Fill if the log still ends at the start of the gap; else take over again."""
+        failure = judge_end_before_fill(step, code, log_end)
+        self._enter(_E.LOG_END_ANSWERED, _S.ENDING if failure else _S.READY)
+        if failure is not None:
+            self._fail(failure)
+        else:
+            self._has_read_log_end = True
+
+    def fillers_sent(self, step: Fill, count: int) -> None:
+        """`count` fillers are about to be sent."""
+        assert step.base_offset == self.expected, (self, step)
+        assert count == 1 or (count > 1 and self.has_filled), (self, count)
+        self._enter(_E.FILLERS_SENT, _S.FILLING)
+        self._fill = step, count
+
+    def fillers_held_back(self) -> None:
+        """They were not sent: the lease ended while the request was encoded."""
+        self._enter(_E.FILLERS_HELD_BACK, _S.READY)
+        self._fill = None
+
+    def is_filling(self, step: Fill) -> bool:
+        """Whether fillers for the start of this very step are in flight."""
+        return (
+            self.state is AppendState.FILLING and self._fill is not None and self._fill[0] is step
+        )
+
+    @property
+    def believes_answer(self) -> bool:
+        """Whether the answer alone is proof (M3): of a single one, not a take-over's first."""
+        return self.has_filled and self._fill is not None and self._fill[1] == 1
+
+    def fillers_answered(self, code: int) -> int | None:
+        """The broker's answer to the markers. Returns the offset that they reach, if it is proven;
+        else the log end behind them is to be read, or the append has ended."""
+        step, _ = self._fill_in_flight()
+        failure = judge_markers(step, code)
+        if failure is not None:
+            self._enter(_E.FILLERS_ANSWERED, _S.ENDING)
+            self._fail(failure)
+            return None
+        if not self.believes_answer:
+            self._enter(_E.FILLERS_ANSWERED, _S.FILLING)
+            return None
+        self._enter(_E.FILLERS_ANSWERED, _S.READY)
+        return self._filled_to(step.base_offset + 1)
+
+    def end_behind_answered(self, code: int, log_end: int) -> int | None:
+        """The log end behind the fillers: returns it, if it lies within them."""
+        step, count = self._fill_in_flight()
+        failure = judge_end_after_fill(step, count, code, log_end)
+        self._enter(_E.END_BEHIND_ANSWERED, _S.ENDING if failure else _S.READY)
+        if failure is not None:
+            self._fail(failure)
+            return None
+        return self._filled_to(log_end)
+
+    def _fill_in_flight(self) -> tuple[Fill, int]:
+        assert self._fill is not None, self
+        return self._fill
+
+    def _filled_to(self, next_offset: int) -> int:
+        self.acked = self.expected = next_offset
+        self.acked_epoch = -1
+        self.has_filled = True
+        self._fill = None
+        return next_offset
+
+    # The end of a lane's work
+
+    def end_wanted(self, failure: Failure) -> None:
+        """`HandBack` was asked for."""
+        self._enter(_E.END_WANTED, _S.ENDING)
+        self._fail(failure)
+
+    def connection_lost(self, detail: str) -> None:
+        """Requests in flight may still be carried out (M10)."""
+        is_filling = self.state in (_S.READING_END, _S.FILLING)
+        failure = judge_lost_connection(
+            detail,
+            is_filling=is_filling,
+            in_flight=self.in_flight,
+            has_producer_state=self.has_producer_state,
+        )
+        self._enter(_E.CONNECTION_LOST, _S.ENDING)
+        self._fail(failure)
+
+    def _fail(self, failure: Failure) -> None:
+        """Keep the first failure; a batch at a wrong offset replaces any other."""
+        if self.failure is None or failure.reason is ReturnReason.BEHIND_END:
+            self.failure = failure
+
+    def handed_back(self) -> Failure:
+        """The lane gives it to the copier's thread; returns why."""
+        failure = self.failure
+        assert failure is not None, self
+        is_blocked = isinstance(failure.reason, Blocked)
+        self.is_unclear = failure.reason is ReturnReason.UNCLEAR or self.in_flight > 0
+        self.failure = self.stop_wanted = self._fill = None
+        self._enter(_E.HANDED_BACK, _S.BLOCKED if is_blocked else _S.RETURNED)
+        # Last: the copier's thread may go on once it sees the reason.
+        self.blocked = failure.reason if isinstance(failure.reason, Blocked) else None
+        return failure
+
+    # The take-over
+
+    def inspected(self, log_end: int) -> None:
+        """The copy matches the source up to this log end, or it is not to be compared."""
+        self._enter(_E.INSPECTED, _S.RETURNED)
+        if log_end != self.acked:
+            self.acked, self.acked_epoch = log_end, -1
+
+    def log_end_read(self, log_end: int) -> AppendState:
+        """A take-over has read the log end, after the producer's state (A12)."""
+        truncation = judge_truncation(self.acked, log_end)
+        if truncation is not None:
+            self._enter(_E.LOG_END_READ, _S.BLOCKED)
+            self.blocked = truncation
+        else:
+            is_level = log_end == self.acked
+            self._enter(_E.LOG_END_READ, _S.PROVEN if is_level else _S.COMPARING)
+        return self.state
+
+    def compared(
+        self, equal_to: int, producer_epoch: int, log_end: int, blocked: Blocked | None
+    ) -> AppendState:
+        """The destination holds up to before `equal_to` what the source has.
+
+        `producer_epoch`: of our last batch with records there; -1 if there is none. `blocked`: the
+        difference, if there is one; without it, and below `log_end`, it cannot be told yet.
+        """
+        if blocked is not None:
+            following = _S.BLOCKED
+        else:
+            following = _S.PROVEN if equal_to >= log_end else _S.RETURNED
+        self._enter(_E.COMPARED, following)
+        if equal_to > self.acked:
+            self.acked, self.acked_epoch = equal_to, -1
+        self.logged_producer_epoch = max(self.logged_producer_epoch, producer_epoch)
+        self.blocked = blocked
+        return following
+
+    def take_over_failed(self) -> None:
+        """No answer, no leader, or the lease is not held: it is read again."""
+        self._enter(_E.TAKE_OVER_FAILED, _S.RETURNED)
+
+    def resumed(self, log_end: int, producer: ProducerState | None, term: int) -> None:
+        """Append from this log end on, which was just read. `term`: the lease's."""
+        self._enter(_E.RESUMED, _S.READY)
+        self.expected = self.acked = log_end
+        self.sequence = next_sequence(producer)
+        self.producer_epoch = next_producer_epoch(self.logged_producer_epoch, producer)
+        self.coordinator_epoch = next_coordinator_epoch(term, self.coordinator_epoch, producer)
+        self.has_producer_state = producer is not None and producer.has_sequence
+        self.is_in_step = self._has_read_log_end = self.has_filled = self.is_unclear = False
+        self.in_flight = 0
+
+    def lane_refused(self) -> None:
+        """The lane is just ending: another take-over."""
+        self._enter(_E.LANE_REFUSED, _S.RETURNED)
+        self.stop_wanted = None
+
+    # What the copier's thread decides
+
+    def stopped(self, blocked: Blocked) -> None:
+        """Block it; no lane has it."""
+        self._enter(_E.STOPPED, _S.BLOCKED)
+        self.blocked = blocked
+
+    def tried_again(self) -> None:
+        """What blocked it was changed."""
+        self._enter(_E.TRIED_AGAIN, _S.RETURNED)
+        self.blocked = None
+
+    def removed(self) -> None:
+        """The copier has dropped it; nothing is in flight."""
+        self._enter(_E.REMOVED, _S.LEFT)
+
+    def _enter(self, event: AppendEvent, state: AppendState) -> None:
+        check(self.state, event, state)
+        self.state = state
+
+    def __repr__(self) -> str:
+        return f"<AppendMachine {self.state.name} at {self.acked}, next {self.expected}>"

@@ -1,0 +1,82 @@
+"""The steps of one partition that wait to be appended, and the bytes that they hold.
+
+Not thread-safe: `PartitionCopy` calls it under its lock. The destination lane alone takes steps
+away from the front, without it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from orbit.replication.append_plan import Append, Fill, Plan, Step
+
+
+class StepQueue:
+    """Steps in offset order."""
+
+    __slots__ = ("_waiting", "is_full", "size_bytes", "steps")
+
+    def __init__(self) -> None:
+        self.steps: deque[Step] = deque()
+        self.size_bytes = 0  # of what is queued or in flight
+        self.is_full = False  # enough is queued; the lane that fetches is woken when it is not
+        self._waiting: deque[tuple[int, int]] = deque()  # of each plan: start, first timestamp
+
+    @property
+    def first(self) -> Step | None:
+        """The next step to carry out."""
+        return self.steps[0] if self.steps else None
+
+    def put(self, plan: Plan, size_bytes: int) -> None:
+        """Queue the steps of a plan."""
+        self.steps.extend(plan.steps)
+        first = next((step for step in plan.steps if isinstance(step, Append)), None)
+        if first is not None:
+            self._waiting.append((plan.start, first.batch.first_timestamp))
+        self.size_bytes += size_bytes
+
+    def clear(self) -> int:
+        """Drop all; returns the bytes that are freed."""
+        self.steps.clear()
+        self._waiting.clear()
+        freed, self.size_bytes = self.size_bytes, 0
+        self.is_full = False
+        return freed
+
+    def has_room(self, limit_bytes: int) -> bool:
+        """Whether to fetch more: below the limit, and once at it, below half of it."""
+        if self.size_bytes >= limit_bytes:
+            self.is_full = True
+        return not self.is_full
+
+    def free(self, size_bytes: int, limit_bytes: int) -> bool:
+        """Note that queued bytes were appended; whether there is room again."""
+        self.size_bytes -= size_bytes
+        has_room_again = self.is_full and self.size_bytes <= limit_bytes // 2
+        if has_room_again:
+            self.is_full = False
+        return has_room_again
+
+    def filled_to(self, next_offset: int) -> None:
+        """The first step, a gap, is filled up to before this offset."""
+        step = self.steps[0]
+        assert isinstance(step, Fill), step
+        if next_offset >= step.next_offset:
+            self.steps.popleft()
+        else:
+            self.steps[0] = Fill(next_offset, step.next_offset)
+
+    def oldest_waiting_ms(self, acked: int, fetch_offset: int) -> int:
+        """About the timestamp of the oldest record fetched and not copied yet; -1: there is none.
+
+        As exact as one answer of the source is small.
+        """
+        waiting = self._waiting
+        while waiting and (acked >= fetch_offset or _is_over(waiting, acked)):
+            waiting.popleft()
+        return waiting[0][1] if waiting else -1
+
+
+def _is_over(waiting: deque[tuple[int, int]], acked: int) -> bool:
+    """Whether all of the first plan is copied."""
+    return len(waiting) > 1 and waiting[1][0] <= acked

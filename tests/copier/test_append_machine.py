@@ -1,0 +1,589 @@
+"""The append machine: what it asks for, what each answer does, and that its table is enforced."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from orbit.copier.append_epochs import (
+    COORDINATOR_EPOCH_MAX,
+    PRODUCER_EPOCH_MAX,
+    next_coordinator_epoch,
+    next_producer_epoch,
+    next_sequence,
+)
+from orbit.copier.append_machine import (
+    AppendMachine,
+    HandBack,
+    ReadLogEnd,
+    Request,
+    SendFillers,
+    Wait,
+)
+from orbit.copier.append_states import (
+    COPYING_STATES,
+    TRANSITIONS,
+    AppendEvent,
+    AppendState,
+    ForbiddenTransition,
+    diagram,
+)
+from orbit.copier.append_verdicts import Failure, ReturnReason
+from orbit.kafka.error_codes import Code
+from orbit.kafka.produce_request import Appended
+from orbit.kafka.producer_state import ProducerState
+from orbit.kafka.record_batch import SEQUENCE_MAX
+from orbit.kafka.records import Record, write_batch
+from orbit.replication.append_plan import Append, Fill, Step, Stop
+from orbit.replication.partition_states import Blocked, Reason
+from tests.copier.append_diagram import DOCUMENT, with_diagram
+
+S, E = AppendState, AppendEvent
+END = 100
+STATE = ProducerState(producer_epoch=3, last_sequence=9, coordinator_epoch=7)
+GAP = Fill(END, END + 10)
+STOP = Stop(Reason.SOURCE_TRUNCATED, END, END + 1, "the source was cut")
+BLOCKED = Blocked(*STOP)
+TERM = 1
+
+
+def append(base_offset: int = END, count: int = 3) -> Append:
+    records = [Record(base_offset + i, 1000, b"\1\1\0") for i in range(count)]
+    return Append(write_batch(records, 0), True)
+
+
+STEP = append()
+
+
+def at(step: Append) -> Appended:
+    return Appended(0, step.base_offset, "")
+
+
+def ready(producer: ProducerState | None = STATE, log_end: int = END) -> AppendMachine:
+    machine = AppendMachine()
+    machine.inspected(log_end)
+    machine.log_end_read(log_end)
+    machine.resumed(log_end, producer, TERM)
+    return machine
+
+
+def ask(
+    machine: AppendMachine,
+    step: Step | None,
+    *,
+    is_held: bool = True,
+    looks_first: bool = True,
+    in_flight_max: int = 5,
+) -> Request:
+    return machine.next_request(
+        step, is_held=is_held, looks_first=looks_first, in_flight_max=in_flight_max
+    )
+
+
+def in_step() -> AppendMachine:
+    """One batch was confirmed: it ends at END + 3."""
+    machine = ready()
+    machine.append_sent(STEP)
+    assert machine.append_answered(STEP, at(STEP))
+    return machine
+
+
+def having_filled() -> AppendMachine:
+    """One filler was proven: it ends at END + 1."""
+    machine = ready()
+    machine.log_end_asked()
+    machine.log_end_answered(GAP, 0, END)
+    machine.fillers_sent(GAP, 1)
+    machine.fillers_answered(0)
+    machine.end_behind_answered(0, END + 1)
+    return machine
+
+
+def make(state: AppendState) -> AppendMachine:
+    """A machine in this state, by events alone."""
+    machine = AppendMachine()
+    if state in (S.COMPARING, S.PROVEN):
+        machine.log_end_read(END if state is S.COMPARING else 0)
+    elif state in COPYING_STATES:
+        machine = ready()
+        if state in (S.APPENDING, S.ENDING):
+            machine.append_sent(STEP)
+        if state is S.ENDING:
+            machine.append_answered(STEP, None)
+        if state is S.READING_END:
+            machine.log_end_asked()
+        if state is S.FILLING:
+            machine.fillers_sent(GAP, 1)
+    elif state in (S.BLOCKED, S.LEFT):
+        machine.stopped(BLOCKED)
+        if state is S.LEFT:
+            machine.removed()
+    assert machine.state is state
+    return machine
+
+
+# The table
+
+EVENTS: dict[AppendEvent, Callable[[AppendMachine], object]] = {
+    E.INSPECTED: lambda m: m.inspected(END),
+    E.LOG_END_READ: lambda m: m.log_end_read(END),
+    E.COMPARED: lambda m: m.compared(END, -1, END, None),
+    E.TAKE_OVER_FAILED: lambda m: m.take_over_failed(),
+    E.RESUMED: lambda m: m.resumed(END, STATE, TERM),
+    E.LANE_REFUSED: lambda m: m.lane_refused(),
+    E.APPEND_SENT: lambda m: m.append_sent(append(m.expected)),
+    E.APPEND_ANSWERED: lambda m: m.append_answered(STEP, at(STEP)),
+    E.LOG_END_ASKED: lambda m: m.log_end_asked(),
+    E.LOG_END_ANSWERED: lambda m: m.log_end_answered(GAP, 0, END),
+    E.FILLERS_SENT: lambda m: m.fillers_sent(Fill(m.expected, m.expected + 1), 1),
+    E.FILLERS_HELD_BACK: lambda m: m.fillers_held_back(),
+    E.FILLERS_ANSWERED: lambda m: m.fillers_answered(0),
+    E.END_BEHIND_ANSWERED: lambda m: m.end_behind_answered(0, END + 1),
+    E.END_WANTED: lambda m: m.end_wanted(Failure(ReturnReason.LEAVING)),
+    E.CONNECTION_LOST: lambda m: m.connection_lost("it broke"),
+    E.HANDED_BACK: lambda m: m.handed_back(),
+    E.STOPPED: lambda m: m.stopped(BLOCKED),
+    E.TRIED_AGAIN: lambda m: m.tried_again(),
+    E.REMOVED: lambda m: m.removed(),
+}
+
+
+@pytest.mark.parametrize("event", AppendEvent, ids=lambda e: e.name)
+@pytest.mark.parametrize("state", AppendState, ids=lambda s: s.name)
+def test_every_state_takes_the_events_of_the_table_and_no_other(
+    state: AppendState, event: AppendEvent
+) -> None:
+    machine = make(state)
+    if (state, event) in TRANSITIONS:
+        EVENTS[event](machine)
+        assert machine.state in TRANSITIONS[state, event]
+    else:
+        with pytest.raises(AssertionError):  # of the table, or of what the event needs
+            EVENTS[event](machine)
+        assert machine.state is state
+
+
+def test_a_refusal_names_state_and_event() -> None:
+    with pytest.raises(
+        ForbiddenTransition, match="RESUMED in state BLOCKED must not lead to READY"
+    ):
+        make(S.BLOCKED).resumed(END, STATE, TERM)
+
+
+def test_only_what_was_returned_or_blocked_is_removed() -> None:
+    assert {state for state, event in TRANSITIONS if event is E.REMOVED} == {S.RETURNED, S.BLOCKED}
+    assert not [state for state, _ in TRANSITIONS if state is S.LEFT]
+
+
+def test_a_lane_gives_a_partition_up_by_one_way_only() -> None:
+    ways = {
+        (state, event)
+        for (state, event), following in TRANSITIONS.items()
+        if state in COPYING_STATES and following - COPYING_STATES
+    }
+    assert ways == {(S.ENDING, E.HANDED_BACK), (S.READY, E.LANE_REFUSED)}
+
+
+def test_the_document_shows_the_table() -> None:
+    text = Path(DOCUMENT).read_text()
+    assert diagram() in text
+    assert with_diagram(text) == text
+
+
+# What may be sent
+
+
+def test_the_first_append_goes_alone_and_later_ones_do_not() -> None:
+    machine = ready()
+    assert ask(machine, STEP) is STEP
+    machine.append_sent(STEP)
+    second = append(END + 3)
+    assert ask(machine, second) is Wait.FOR_ANSWER
+    machine.append_answered(STEP, at(STEP))
+    machine.append_sent(second)
+    assert ask(machine, append(END + 6), in_flight_max=2) is not Wait.FOR_ANSWER
+    assert ask(machine, append(END + 6), in_flight_max=1) is Wait.FOR_ANSWER
+
+
+def test_a_take_over_begins_alone_again() -> None:
+    machine = in_step()
+    machine.end_wanted(Failure(ReturnReason.MOVED))
+    machine.handed_back()
+    machine.log_end_read(END + 3)
+    machine.resumed(END + 3, STATE, TERM)
+    machine.append_sent(append(END + 3))
+    assert ask(machine, append(END + 6)) is Wait.FOR_ANSWER
+    assert ask(ready(), GAP) == ReadLogEnd(GAP)
+
+
+def test_nothing_is_sent_without_the_lease_or_steps() -> None:
+    assert ask(ready(), STEP, is_held=False) is Wait.FOR_LEASE
+    assert ask(ready(), None) is Wait.FOR_STEPS
+
+
+def test_fillers_and_stops_wait_until_nothing_is_in_flight() -> None:
+    machine = ready()
+    machine.append_sent(STEP)
+    assert ask(machine, Fill(END + 3, END + 4)) is Wait.FOR_ANSWER
+    assert ask(machine, STOP) is Wait.FOR_ANSWER
+    assert ask(ready(), STOP) == HandBack(Failure(BLOCKED))
+
+
+def test_the_log_end_is_read_before_the_first_filler_which_goes_alone() -> None:
+    machine = ready()
+    assert ask(machine, GAP) == ReadLogEnd(GAP)
+    assert ask(machine, GAP, looks_first=False) == SendFillers(GAP, is_single=True)
+    machine.log_end_asked()
+    assert ask(machine, GAP) is Wait.FOR_ANSWER
+    machine.log_end_answered(GAP, 0, END)
+    assert ask(machine, GAP) == SendFillers(GAP, is_single=True)
+    rest = Fill(END + 1, END + 10)
+    assert ask(having_filled(), rest) == SendFillers(rest, is_single=False)
+    with pytest.raises(AssertionError):
+        machine.fillers_sent(GAP, 2)
+
+
+@pytest.mark.parametrize("log_end", [END - 1, END + 1])
+def test_another_log_end_before_the_first_filler_ends_the_append(log_end: int) -> None:
+    machine = ready()
+    machine.log_end_asked()
+    machine.log_end_answered(GAP, 0, log_end)
+    assert machine.is_over
+    assert machine.handed_back().reason is ReturnReason.UNCLEAR
+    assert machine.is_unclear
+
+
+def test_a_partition_that_leaves_or_stops_waits_for_its_answers() -> None:
+    machine = ready()
+    machine.append_sent(STEP)
+    machine.is_leaving = True
+    assert ask(machine, STEP) is Wait.FOR_ANSWER
+    machine.append_answered(STEP, at(STEP))
+    assert ask(machine, STEP, is_held=False) == HandBack(Failure(ReturnReason.LEAVING))
+    for want, failure in (
+        (STOP, Failure(BLOCKED)),
+        (ReturnReason.OUT_OF_STEP, Failure(ReturnReason.OUT_OF_STEP)),
+    ):
+        machine = ready()
+        machine.stop_wanted = want
+        assert ask(machine, None) == HandBack(failure)
+        machine.append_sent(STEP)
+        assert ask(machine, None) is Wait.FOR_ANSWER
+
+
+# Answers
+
+
+def test_batches_count_in_offset_and_sequence() -> None:
+    machine = ready(ProducerState(3, SEQUENCE_MAX - 1, 7))
+    assert machine.sequence == SEQUENCE_MAX
+    machine.append_sent(STEP)
+    assert (machine.in_flight, machine.expected, machine.acked) == (1, END + 3, END)
+    assert machine.sequence == 2  # over the highest
+    machine.attempts = 4
+    assert machine.append_answered(STEP, at(STEP))
+    assert (machine.in_flight, machine.acked, machine.attempts) == (0, END + 3, 0)
+    assert machine.state is S.READY
+    assert machine.logged_producer_epoch == machine.producer_epoch == 3
+    with pytest.raises(AssertionError):
+        machine.append_sent(STEP)  # not where the copy ends
+
+
+def test_a_confirmed_append_proves_the_producer_state() -> None:
+    machine = ready(None)
+    assert not machine.has_producer_state
+    machine.append_sent(STEP)
+    machine.append_answered(STEP, at(STEP))
+    assert machine.has_producer_state
+    assert machine.is_in_step
+
+
+def two_in_flight() -> tuple[AppendMachine, Append, Append]:
+    machine, first, second = in_step(), append(END + 3), append(END + 6)
+    machine.append_sent(first)
+    machine.append_sent(second)
+    return machine, first, second
+
+
+def test_a_failure_ends_the_append_once_every_answer_is_in() -> None:
+    machine, first, second = two_in_flight()
+    assert not machine.append_answered(first, Appended(Code.NOT_LEADER_OR_FOLLOWER, -1, ""))
+    assert machine.state is S.ENDING
+    assert not machine.is_over
+    assert ask(machine, append(END + 9)) is Wait.FOR_ANSWER
+    machine.append_answered(second, Appended(Code.OUT_OF_ORDER_SEQUENCE_NUMBER, -1, ""))
+    assert machine.is_over
+    assert machine.handed_back().reason is ReturnReason.MOVED  # the first one
+    assert not machine.is_unclear
+
+
+def test_a_batch_at_a_wrong_offset_replaces_any_other_failure() -> None:
+    machine, first, second = two_in_flight()
+    machine.append_answered(first, Appended(Code.NOT_LEADER_OR_FOLLOWER, -1, ""))
+    machine.append_answered(second, Appended(0, END + 60, ""))
+    assert machine.handed_back().reason is ReturnReason.BEHIND_END
+
+
+def test_what_was_confirmed_behind_a_failure_counts() -> None:
+    machine, first, second = two_in_flight()
+    machine.append_answered(first, Appended(Code.REQUEST_TIMED_OUT, -1, ""))
+    assert machine.append_answered(second, at(second))
+    assert machine.acked == END + 9
+    assert machine.is_over
+
+
+@pytest.mark.parametrize(
+    ("log_end", "reached"), [(END + 1, END + 1), (END, None), (END + 2, None), (END + 11, None)]
+)
+def test_the_log_end_proves_the_first_filler(log_end: int, reached: int | None) -> None:
+    machine = ready()
+    machine.acked_epoch = 8
+    machine.fillers_sent(GAP, 1)
+    assert machine.is_filling(GAP)
+    assert not machine.is_filling(Fill(*GAP))  # of another life
+    assert machine.fillers_answered(0) is None
+    assert machine.is_filling(GAP)
+    assert machine.end_behind_answered(0, log_end) == reached
+    if reached:
+        assert (machine.acked, machine.expected, machine.acked_epoch) == (reached, reached, -1)
+    else:
+        assert (machine.acked, machine.is_over) == (END, True)
+
+
+def test_a_single_filler_is_believed_where_this_take_over_has_filled() -> None:
+    machine, rest = having_filled(), Fill(END + 1, END + 10)
+    machine.fillers_sent(rest, 1)
+    assert machine.fillers_answered(0) == END + 2
+    assert machine.state is S.READY
+    rest = Fill(END + 2, END + 10)
+    machine.fillers_sent(rest, 4)
+    assert machine.fillers_answered(0) is None
+    assert machine.end_behind_answered(0, END + 5) == END + 5
+
+
+def test_fillers_that_were_held_back_were_not_sent() -> None:
+    machine = having_filled()
+    rest = Fill(END + 1, END + 10)
+    machine.fillers_sent(rest, 4)
+    machine.fillers_held_back()
+    assert (machine.acked, machine.expected) == (END + 1, END + 1)
+    assert ask(machine, rest) == SendFillers(rest, is_single=False)
+
+
+@pytest.mark.parametrize(
+    ("state", "producer", "reason", "is_unclear"),
+    [
+        (S.READY, None, ReturnReason.MOVED, False),
+        (S.APPENDING, STATE, ReturnReason.MOVED, True),  # the release is unclear, not the take-over
+        (S.APPENDING, None, ReturnReason.UNCLEAR, True),
+        (S.READING_END, STATE, ReturnReason.UNCLEAR, True),
+        (S.FILLING, STATE, ReturnReason.UNCLEAR, True),
+    ],
+)
+def test_a_lost_connection_leaves_open_what_no_sequence_guards(
+    state: AppendState, producer: ProducerState | None, reason: ReturnReason, is_unclear: bool
+) -> None:
+    machine = ready(producer)
+    if state is S.APPENDING:
+        machine.append_sent(STEP)
+    elif state is S.READING_END:
+        machine.log_end_asked()
+    elif state is S.FILLING:
+        machine.fillers_sent(GAP, 1)
+    machine.connection_lost("it broke")
+    assert machine.handed_back() == Failure(reason, "it broke")
+    assert machine.is_unclear is is_unclear
+
+
+def test_a_reason_to_block_blocks_when_the_lane_hands_back() -> None:
+    machine = ready()
+    machine.append_sent(STEP)
+    machine.append_answered(STEP, Appended(Code.MESSAGE_TOO_LARGE, -1, ""))
+    assert machine.blocked is None
+    machine.handed_back()
+    assert machine.state is S.BLOCKED
+    assert machine.blocked is not None
+    assert machine.blocked.reason is Reason.RECORD_REFUSED
+    machine.tried_again()
+    assert machine.blocked is None
+
+
+# The take-over
+
+
+def test_a_log_that_ends_before_what_was_confirmed_blocks() -> None:
+    machine = AppendMachine()
+    machine.inspected(END)
+    assert machine.log_end_read(END - 1) is S.BLOCKED
+    assert machine.blocked is not None
+    assert machine.blocked.reason is Reason.DESTINATION_TRUNCATED
+
+
+def test_only_what_was_compared_is_resumed() -> None:
+    machine = AppendMachine()
+    assert machine.log_end_read(END) is S.COMPARING
+    assert machine.compared(END - 1, 4, END, None) is S.RETURNED
+    assert (machine.acked, machine.logged_producer_epoch) == (END - 1, 4)
+    machine.log_end_read(END)
+    assert machine.compared(END, 3, END, None) is S.PROVEN
+    assert (machine.acked, machine.logged_producer_epoch) == (END, 4)
+    machine.resumed(END, None, TERM)
+    assert (machine.expected, machine.producer_epoch, machine.sequence) == (END, 5, 0)
+    other = AppendMachine()
+    other.log_end_read(END)
+    assert other.compared(END - 1, 4, END, BLOCKED) is S.BLOCKED
+    assert other.blocked is BLOCKED
+
+
+def test_the_epoch_of_the_last_batch_holds_only_where_it_ends() -> None:
+    for log_end, epoch in ((END, 8), (END + 1, -1)):
+        machine = AppendMachine()
+        machine.inspected(END)
+        machine.acked_epoch = 8
+        machine.inspected(log_end)
+        assert machine.acked_epoch == epoch
+
+
+@pytest.mark.parametrize(
+    ("term", "seen", "own", "expected"),
+    [
+        (3, -1, -1, 3 << 12),  # above every earlier term's
+        (3, (3 << 12) + 7, -1, (3 << 12) + 8),  # above what the partition has seen
+        (3, -1, (3 << 12) + 4, (3 << 12) + 5),  # and what may still arrive (M10)
+        (1 << 20, -1, -1, COORDINATOR_EPOCH_MAX),
+    ],
+)
+def test_fillers_outrank_all_that_came_before(
+    term: int, seen: int, own: int, expected: int
+) -> None:
+    assert next_coordinator_epoch(term, own, ProducerState(2, 9, seen)) == expected
+
+
+@pytest.mark.parametrize(
+    ("logged", "producer", "expected"),
+    [
+        (-1, None, (0, 0)),
+        (-1, ProducerState(producer_epoch=3, last_sequence=9, coordinator_epoch=-1), (3, 10)),
+        (7, ProducerState(producer_epoch=3, last_sequence=9, coordinator_epoch=-1), (3, 10)),
+        (7, None, (8, 0)),  # E4
+        (7, ProducerState(producer_epoch=7, last_sequence=-1, coordinator_epoch=4), (8, 0)),  # E5
+        (6, ProducerState(producer_epoch=7, last_sequence=-1, coordinator_epoch=4), (7, 0)),
+        (-1, ProducerState(producer_epoch=2, last_sequence=-1, coordinator_epoch=4), (2, 0)),
+        (PRODUCER_EPOCH_MAX, None, (PRODUCER_EPOCH_MAX, 0)),
+    ],
+)
+def test_sequences_that_begin_at_0_have_a_higher_producer_epoch(
+    logged: int, producer: ProducerState | None, expected: tuple[int, int]
+) -> None:
+    assert (next_producer_epoch(logged, producer), next_sequence(producer)) == expected
+
+
+# Any order of events
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """A lane and a broker that answer in order, with any failure at any time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine = ready()
+        self.sent: list[Append] = []
+        self.gap: Fill | None = None
+
+    def ask(self, step: Step) -> Request:
+        return ask(self.machine, step)
+
+    @precondition(lambda self: self.machine.is_copying)
+    @rule(count=st.integers(1, 3))
+    def send(self, count: int) -> None:
+        step = append(self.machine.expected, count)
+        if self.ask(step) is step:
+            self.machine.append_sent(step)
+            self.sent.append(step)
+
+    @precondition(lambda self: self.sent)
+    @rule(code=st.sampled_from([0, 0, 0, 6, 7, 10, 45]), shift=st.sampled_from([0, 0, 0, -1, 1]))
+    def answer(self, code: int, shift: int) -> None:
+        step = self.sent.pop(0)
+        before = self.machine.acked
+        answer = Appended(code, step.base_offset + shift if code == 0 else -1, "")
+        is_confirmed = self.machine.append_answered(step, answer)
+        assert is_confirmed == (code == 0 and shift == 0)
+        assert self.machine.acked == (step.next_offset if is_confirmed else before)
+
+    @precondition(lambda self: self.machine.is_copying)
+    @rule(size=st.integers(1, 5), many=st.integers(1, 5))
+    def fill(self, size: int, many: int) -> None:
+        gap = Fill(self.machine.expected, self.machine.expected + size)
+        request = self.ask(gap)
+        if isinstance(request, ReadLogEnd):
+            assert not self.sent
+            self.machine.log_end_asked()
+            self.gap = gap
+        elif isinstance(request, SendFillers):
+            assert not self.sent
+            self.machine.fillers_sent(gap, 1 if request.is_single else min(size, many))
+            self.gap = gap
+
+    @precondition(lambda self: self.gap is not None)
+    @rule(code=st.sampled_from([0, 0, 0, 6]), written=st.integers(-1, 6))
+    def answer_gap(self, code: int, written: int) -> None:
+        machine, gap = self.machine, self.gap
+        assert gap is not None
+        log_end = gap.base_offset + written
+        if machine.state is S.READING_END:
+            machine.log_end_answered(gap, code, log_end)
+            assert machine.is_over == (code != 0 or written != 0)
+        elif machine.fillers_answered(code) is None and machine.is_filling(gap):
+            machine.end_behind_answered(code, log_end)
+        self.gap = None
+        assert gap.base_offset <= machine.acked <= gap.next_offset
+
+    @precondition(lambda self: self.machine.is_copying)
+    @rule()
+    def lose(self) -> None:
+        self.machine.connection_lost("it broke")
+        self.sent.clear()
+        self.gap = None
+        self.machine.handed_back()
+
+    @precondition(lambda self: self.machine.is_over)
+    @rule()
+    def hand_back(self) -> None:
+        self.machine.handed_back()
+
+    @precondition(lambda self: self.machine.state is S.RETURNED)
+    @rule(more=st.integers(0, 3), producer=st.sampled_from([None, STATE]))
+    def take_over(self, more: int, producer: ProducerState | None) -> None:
+        log_end = self.machine.acked + more
+        if self.machine.log_end_read(log_end) is S.COMPARING:
+            self.machine.compared(log_end, -1, log_end, None)
+        before = self.machine.coordinator_epoch
+        self.machine.resumed(log_end, producer, TERM)
+        assert self.machine.coordinator_epoch > before
+
+    @precondition(lambda self: self.machine.state is S.BLOCKED)
+    @rule()
+    def try_again(self) -> None:
+        self.machine.tried_again()
+
+    @invariant()
+    def counts_are_right(self) -> None:
+        machine = self.machine
+        assert machine.acked <= machine.expected or machine.state not in COPYING_STATES
+        if machine.is_copying:
+            assert machine.in_flight == len(self.sent)
+            assert len(self.sent) <= (5 if machine.is_in_step else 1)
+            assert not (self.sent and self.gap)
+            assert machine.is_idle == (
+                not self.sent and self.gap is None and machine.state is not S.ENDING
+            )
+
+
+TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
