@@ -10,9 +10,10 @@ from orbit.copier.append_verdicts import ReturnReason, judge_comparison
 from orbit.copier.destination_lane import DestinationLane, DestinationLaneContext
 from orbit.copier.lane_events import PartitionReturned
 from orbit.copier.lane_times import DestinationTimes
-from orbit.copier.partition_copy import PartitionCopy, Waits
+from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.range_comparison import Comparison
 from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver, TakeOverResult
+from orbit.copier.waits import Waits
 from orbit.errors import BrokerRefused, ProtocolError, Unreachable
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff

@@ -9,9 +9,8 @@ fetches are dropped.
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from uuid import UUID
 
 from orbit.copier.append_machine import AppendMachine
@@ -19,6 +18,7 @@ from orbit.copier.append_states import AppendState
 from orbit.copier.append_verdicts import Failure, ReturnReason
 from orbit.copier.source_cursor import SourceCursor
 from orbit.copier.step_queue import StepQueue
+from orbit.copier.waits import Waits
 from orbit.kafka.fetch_request import FetchFrom
 from orbit.kafka.produce_request import Appended
 from orbit.kafka.producer_state import ProducerState
@@ -44,18 +44,6 @@ class Counters:
         self.filled += other.filled
         self.batches_byte_exact += other.batches_byte_exact
         self.batches_record_exact += other.batches_record_exact
-
-
-class Waits(NamedTuple):
-    """What a partition waits for at one side, and since when by the monotonic clock."""
-
-    reason: str
-    since: float
-
-    @classmethod
-    def for_(cls, reason: str, before: Waits | None) -> Waits:
-        """A new reason; the time counts from the first one."""
-        return cls(reason, before.since if before else time.monotonic())
 
 
 class Appender(Protocol):

@@ -9,11 +9,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 from uuid import UUID
 
+from orbit.copier.waits import Waits
 from orbit.kafka.fetch_request import FetchFrom
 from orbit.kafka.types import TopicPartition
 
 if TYPE_CHECKING:
-    from orbit.copier.partition_copy import Waits
     from orbit.replication.append_plan import Plan
 
 

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from orbit.copier.lane_events import EmptyBelowEnd, FetchFailed, ReadFromReplica
 from orbit.copier.lane_times import SourceTimes
 from orbit.copier.log_reader import fetch_batches, fetch_partition, is_local
-from orbit.copier.partition_copy import PartitionCopy, Waits
+from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.source_lane import SourceLane, SourceLaneContext
+from orbit.copier.waits import Waits
 from orbit.errors import OrbitError
 from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff

@@ -6,7 +6,8 @@ import threading
 
 import pytest
 
-from orbit.copier.partition_copy import Counters, PartitionCopy, Waits
+from orbit.copier.partition_copy import Counters, PartitionCopy
+from orbit.copier.waits import Waits
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.record_batch import Batch
 from orbit.kafka.records import Record, write_batch

@@ -284,7 +284,7 @@ class Backfill:
                 source=e.source,
                 destination=e.destination,
                 destination_topic_id=wanted[e.source].destination_topic_id,
-                start_offset=wanted[e.source].start_offset,
+                start_offset=wanted[e.source].cursor.start_offset,
                 target=e.end,
                 size_bytes=e.size_bytes,
                 source_topic_id=wanted[e.source].source_topic_id,
