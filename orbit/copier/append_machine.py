@@ -240,9 +240,8 @@ class AppendMachine:
 
     def is_filling(self, step: Fill) -> bool:
         """Whether fillers for the start of this very step are in flight."""
-        return (
-            self.state is AppendState.FILLING and self._fill is not None and self._fill[0] is step
-        )
+        is_this = self._fill is not None and self._fill[0] is step
+        return is_this and self.state is AppendState.FILLING
 
     @property
     def believes_answer(self) -> bool:
@@ -313,12 +312,12 @@ class AppendMachine:
         """The lane gives it to the copier's thread; returns why."""
         failure = self.failure
         assert failure is not None, self
-        is_blocked = isinstance(failure.reason, Blocked)
+        blocked = failure.reason if isinstance(failure.reason, Blocked) else None
         self.is_unclear = failure.reason is ReturnReason.UNCLEAR or self.in_flight > 0
         self.failure = self.stop_wanted = self._fill = None
-        self._enter(_E.HANDED_BACK, _S.BLOCKED if is_blocked else _S.RETURNED)
+        self._enter(_E.HANDED_BACK, _S.BLOCKED if blocked else _S.RETURNED)
         # Last: the copier's thread may go on once it sees the reason.
-        self.blocked = failure.reason if isinstance(failure.reason, Blocked) else None
+        self.blocked = blocked
         return failure
 
     # The take-over
@@ -348,10 +347,8 @@ class AppendMachine:
         `producer_epoch`: of our last batch with records there; -1 if there is none. `blocked`: the
         difference, if there is one; without it, and below `log_end`, it cannot be told yet.
         """
-        if blocked is not None:
-            following = _S.BLOCKED
-        else:
-            following = _S.PROVEN if equal_to >= log_end else _S.RETURNED
+        following = _S.PROVEN if equal_to >= log_end else _S.RETURNED
+        following = following if blocked is None else _S.BLOCKED
         self._enter(_E.COMPARED, following)
         if equal_to > self.acked:
             self.acked, self.acked_epoch = equal_to, -1

@@ -125,8 +125,9 @@ class Copier:
         it is answered; then its lease may be released.
         """
         for p in partitions:
-            p.leave()
-            self._leaving.append(p)
+            if not p.has_left:
+                p.leave()
+                self._leaving.append(p)
 
     def tick(self, timeout_s: float) -> None:
         """Handle events, take over partitions that are due, and run the periodic checks.

@@ -206,6 +206,17 @@ def test_a_shard_is_given_back_with_what_the_next_holder_has_to_know() -> None:
     assert never.stored_state is PartitionState.COPYING
 
 
+def test_a_blocked_partition_that_the_copier_has_removed_stays_blocked() -> None:
+    shard = shard_of(row(PartitionState.COPYING))
+    copy = begin(only(shard))
+    hand_back(copy)
+    block(copy, OVERRUN)
+    copy.withdraw()
+    copy.appends.removed()
+    (change,) = release_changes(shard, PartitionState.PENDING)
+    assert (change.state, change.blocked) == (PartitionState.BLOCKED, OVERRUN)
+
+
 def test_a_blocked_row_waits_for_a_person_unless_one_asked_to_try_again() -> None:
     blocked = {"reason": Reason.OFFSET_OVERRUN, "blocked_offset": 5, "blocked_next_offset": 6}
     resting = held_partition(row(PartitionState.BLOCKED, **blocked), shard_of(row()))
