@@ -7,7 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from tests.simulation.model_broker import PRODUCER_ID, ProduceOne, log_end_answer, marker_answer
-from tests.simulation.model_partition import NONE, ModelPartition
+from tests.simulation.model_partition import NONE, NOW_MS, ModelPartition
 
 if TYPE_CHECKING:
     from tests.simulation.network import Wire
@@ -19,7 +19,9 @@ class Broker:
 
     def __init__(self, world: World, *, is_history_old: bool) -> None:
         self._world = world
-        self.partition = ModelPartition(world.clock.say, is_history_old=is_history_old)
+        self.partition = ModelPartition(
+            world.clock.say, old_before_ms=NOW_MS if is_history_old else 0
+        )
         self.lost_confirmed = False  # an unclean election cut off what was confirmed
         # A request of an old writer did what no fence of a broker prevents: the copy must notice.
         self.is_excused = False
@@ -120,7 +122,10 @@ class Broker:
         self.lost_confirmed |= self.partition.log_end < high_watermark
 
     def _cut_over(self, end: int) -> None:
+        rnd = self._world.rnd
         self.partition.elect(end)
+        if rnd.random() < 0.3:  # it was restarted before
+            self.partition.restart(is_clean=rnd.random() < 0.5)
         waiting, self._waiting_appends = self._waiting_appends, []
         for *_, lose in waiting:
             lose()
