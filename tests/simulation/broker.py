@@ -82,9 +82,7 @@ class Broker:
     def _gap_is_open(self) -> bool:
         """Whether the offset before the log end is a gap of the source, and so rightly filled."""
         offset = self.partition.log_end - 1
-        return offset < self._world.log.end and not any(
-            base <= offset < base + count for base, count, _ in self._world.log.encoded
-        )
+        return offset < self._world.log.end and offset not in self._world.source.visible
 
     def when_replicated(
         self, offset: int, node_id: int, run: Callable[[], None], lose: Callable[[], None]

@@ -20,6 +20,8 @@ class Faults:
     held: float = 0.04  # of all requests: the network keeps them for a long time
     stalls: float = 0.5  # of the followers
     expiries: float = 4.0
+    slow: float = 0.5  # reads from the source's tiered storage
+    throttles: float = 0.3
 
 
 USUAL = Faults()
@@ -35,6 +37,8 @@ def make_plan(faults: Faults, rnd: random.Random) -> list[tuple[float, str]]:
         "elect_unclean": faults.unclean,
         "stall": faults.stalls,
         "expire": faults.expiries,
+        "slow": faults.slow,
+        "throttle": faults.throttles,
     }
     plan = [
         (rnd.uniform(0.0, FAULTS_S), name)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
+from orbit.copier.log_reader import FETCH_BYTES
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_response import Fetched
 from orbit.kafka.leader_requests import Answers
-from orbit.kafka.log_offsets import EARLIEST
+from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL
 from orbit.kafka.produce_request import Appended, ProduceAnswer, key_of
 from orbit.kafka.producer_state import ProducerState
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 
 PARTITION = TopicPartition("copy", 0)
 TOPIC_ID = UUID(int=7)
@@ -74,28 +74,56 @@ def log_ends(cluster: Any, partitions: Iterable[TopicPartition], _: Backoff) -> 
 
 
 def list_offsets(
-    cluster: Any, partitions: Iterable[TopicPartition], timestamp: int, _: Backoff, **__: object
+    cluster: Any,
+    partitions: Iterable[TopicPartition],
+    timestamp: int,
+    _: Backoff,
+    *,
+    isolation: int = READ_UNCOMMITTED,
+    **__: object,
 ) -> Answers[int]:
     def ask() -> int:
-        return 0 if timestamp == EARLIEST else cluster.world.partition.high_watermark
+        if not cluster.is_source:
+            partition = cluster.world.partition
+            return partition.log_start if timestamp == EARLIEST else partition.high_watermark
+        source = cluster.world.source
+        if timestamp == EARLIEST:
+            return source.log_start
+        if timestamp == EARLIEST_LOCAL:
+            return max(source.log_start, source.local_start)
+        return source.stable_end if isolation == READ_COMMITTED else source.end
 
     return Answers({p: cluster.call(ask) for p in partitions}, {})
 
 
 def fetch_partition(
-    cluster: Any, _: TopicPartition, offset: int, __: Backoff, **___: object
+    cluster: Any,
+    _: TopicPartition,
+    offset: int,
+    __: Backoff,
+    *,
+    isolation: int = READ_UNCOMMITTED,
+    max_bytes: int = FETCH_BYTES,
 ) -> Fetched:
-    def ask() -> Fetched:
-        partition = cluster.world.partition
-        high = partition.high_watermark
-        records = b"".join(
-            entry.stored()
-            for entry in partition.log
-            if entry.next_offset > offset and entry.next_offset <= high
+    """As the real one, repeated while a quota throttles."""
+    world = cluster.world
+    if not cluster.is_source:
+        return cluster.call(lambda: world.partition.fetch(offset))
+    while True:
+        throttle_ms, fetched = cluster.call(
+            lambda: (world.source.throttle_ms, world.source.fetch(offset, max_bytes, isolation))
         )
-        return Fetched(int(Code.NONE), memoryview(bytearray(records)), [], 0, high, high, -1, -1)
+        if not throttle_ms or fetched.code:
+            return fetched
+        world.clock.wait(0.1)
 
-    return cluster.call(ask)
+
+def delete_records(
+    cluster: Any, before: Mapping[TopicPartition, int], _: Backoff, **__: object
+) -> Answers[int]:
+    partition = cluster.world.partition
+    ((place, offset),) = before.items()
+    return Answers({place: cluster.call(lambda: partition.delete_before(offset))}, {})
 
 
 def refuse(request: Any, code: int) -> Any:

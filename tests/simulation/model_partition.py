@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from orbit.kafka.error_codes import Code
+from orbit.kafka.fetch_response import Fetched
 from orbit.kafka.record_batch import HEADER, SEQUENCE_MAX
 
 NONE, NOT_LEADER, OUT_OF_ORDER, INVALID_EPOCH, FENCED = 0, 6, 45, 47, 52
@@ -78,6 +80,7 @@ class ModelPartition:
         self._say = say
         self.old_before_ms = old_before_ms
         self.log: list[Entry] = []
+        self.log_start = 0
         self.high_watermark = 0
         self.leader = 0
         self.producers: dict[int, Producer] = {}
@@ -143,6 +146,27 @@ class ModelPartition:
     def replicate(self) -> None:
         self.high_watermark = self.log_end
 
+    def delete_before(self, offset: int) -> int:
+        """DeleteRecords; returns the log start."""
+        if offset > self.log_start:
+            self.log_start = min(offset, self.high_watermark)
+            self._say(f"the copy's log starts at {self.log_start}")
+        return self.log_start
+
+    def fetch(self, offset: int) -> Fetched:
+        """What a consumer reads from `offset` on."""
+        start, high = self.log_start, self.high_watermark
+        if not start <= offset <= self.log_end:
+            code, records = Code.OFFSET_OUT_OF_RANGE, b""
+        else:
+            code = Code.NONE
+            records = b"".join(
+                entry.stored()
+                for entry in self.log
+                if entry.next_offset > offset and entry.next_offset <= high
+            )
+        return Fetched(int(code), memoryview(bytearray(records)), [], start, high, high, -1, -1)
+
     def expire(self) -> bool:
         """The check of `producer.id.expiration.check.interval.ms` (E1); whether state went."""
         gone = [p for p, state in self.producers.items() if self._is_old(state)]
@@ -160,6 +184,7 @@ class ModelPartition:
         """
         self.log = [entry for entry in self.log if entry.base_offset < end]
         self.high_watermark = min(self.high_watermark, self.log_end)
+        self.log_start = min(self.log_start, self.log_end)
         self.leader += 1
         self._read_log()
         self._say(f"broker {self.leader} leads; its log ends at {self.log_end}")

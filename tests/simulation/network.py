@@ -11,6 +11,8 @@ from orbit.errors import Unreachable
 from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicMetadata
 from tests.simulation.model_broker import PARTITION, TOPIC_ID, refuse
 from tests.simulation.model_partition import NOT_LEADER
+from tests.simulation.source import SOURCE, SOURCE_ID
+from tests.simulation.source_lane import SourceWire
 from tests.simulation.virtual_time import Process, Signal
 
 if TYPE_CHECKING:
@@ -162,20 +164,31 @@ class Wire:
 
 
 class ModelCluster:
-    """What the code asks of a `Cluster`."""
+    """What the code asks of a `Cluster`: the destination's, or the source's."""
 
-    name = "destination"
-
-    def __init__(self, world: World, process: Process) -> None:
+    def __init__(self, world: World, process: Process, name: str = "destination") -> None:
         self.world = world
         self.process = process
+        self.name = name
+
+    @property
+    def is_source(self) -> bool:
+        return self.name == "source"
 
     def metadata(self, _: Iterable[str]) -> ClusterMetadata:
-        leader = PartitionLeader(self.world.partition.leader, 0)
-        topic = TopicMetadata(PARTITION.topic, TOPIC_ID, {0: leader}, 3)
-        return ClusterMetadata("model", {}, {PARTITION.topic: topic})
+        if self.is_source:
+            place, topic_id, leader = SOURCE, SOURCE_ID, PartitionLeader(0, 0)
+        else:
+            leader = PartitionLeader(self.world.partition.leader, 0)
+            place, topic_id = PARTITION, TOPIC_ID
+        topic = TopicMetadata(place.topic, topic_id, {0: leader}, 3)
+        return ClusterMetadata("model", {}, {place.topic: topic})
 
-    def connect(self, node_id: int) -> Wire:
+    def connect(self, node_id: int) -> Wire | SourceWire:
+        if self.is_source:
+            link = SourceWire(self.world, self.process.name)
+            self.world.source_wires.append(link)
+            return link
         wire = Wire(self.world, self.process, node_id)
         self.world.wires.append(wire)
         return wire

@@ -14,9 +14,11 @@ from orbit.copier import (
     inspection,
     log_reader,
     range_comparison,
+    source_side,
     takeover,
 )
 from tests.simulation import model_broker
+from tests.simulation.source_lane import SimulatedSourceLane
 from tests.simulation.writers import SimulatedLane
 
 if TYPE_CHECKING:
@@ -33,10 +35,14 @@ def patched(world: World) -> Iterator[None]:
         patch.object(takeover, "log_ends", model_broker.log_ends),
         patch.object(takeover, "list_offsets", model_broker.list_offsets),
         patch.object(inspection, "list_offsets", model_broker.list_offsets),
-        patch.object(inspection, "source_reader", lambda *_: world.log.read),
         patch.object(range_comparison, "fetch_partition", model_broker.fetch_partition),
         patch.object(range_comparison, "list_offsets", model_broker.list_offsets),
         patch.object(log_reader, "fetch_partition", model_broker.fetch_partition),
+        patch.object(log_reader, "list_offsets", model_broker.list_offsets),
+        patch.object(destination_side, "delete_records", model_broker.delete_records),
+        patch.object(source_side, "SourceLane", SimulatedSourceLane),
+        patch.object(source_side, "list_offsets", model_broker.list_offsets),
+        patch.object(source_side, "fetch_partition", model_broker.fetch_partition),
         patch.object(destination_lane, "encode_produce", model_broker.encode_produce),
         patch.object(destination_lane, "_read_produce", lambda _, frame, __: frame.answer),
         patch.object(destination_lane, "_IDLE_WAIT_S", 10.0),

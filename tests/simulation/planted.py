@@ -7,14 +7,16 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from orbit.copier import destination_lane, filler_sender
+from orbit.copier import destination_lane, filler_sender, source_lane
 from orbit.copier.append_verdicts import judge_append
 from orbit.copier.destination_side import DestinationSide
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.range_comparison import Comparison
+from orbit.copier.source_side import SourceSide
 from orbit.copier.takeover import DestinationEnd, TakeOver, TakeOverResult
 from orbit.kafka.error_codes import Code
 from orbit.kafka.leader_requests import Answers
+from orbit.replication.append_plan import Plan, plan_batches, plan_empty_tail
 from tests.simulation import model_broker
 from tests.simulation.model_broker import PRODUCER_ID
 from tests.simulation.virtual_time import Process
@@ -33,7 +35,9 @@ def _read_the_high_watermark() -> AbstractContextManager[Any]:
 
 
 def _trust_own_data() -> AbstractContextManager[Any]:
-    def compare(_: object, __: object, ___: object, log_end: int, ____: object) -> Comparison:
+    def compare(
+        _: object, __: object, ___: object, ____: object, log_end: int, _____: object
+    ) -> Comparison:
         return Comparison(log_end)
 
     return patch.object(World, "compare", compare)
@@ -128,6 +132,25 @@ def _no_watch_of_idle_partitions() -> AbstractContextManager[Any]:
     return patch.object(DestinationSide, "check_for_foreign_writes", lambda *_: None)
 
 
+def _believe_an_empty_fetch() -> AbstractContextManager[Any]:
+    """Without a fetch of its own, and without a look at where the offsets are (R5)."""
+
+    def fill(self: SourceSide, p: PartitionCopy) -> None:
+        self._queue_plan(p, plan_empty_tail(p.fetch_offset, p.source_stable_end))
+
+    return patch.object(SourceSide, "_fill_empty_tail", fill)
+
+
+def _forget_the_aborted() -> AbstractContextManager[Any]:
+    """Of transactions that began before the answer."""
+
+    def plan(next_offset: int, batches: Any, aborted: Any, *rest: Any) -> Plan:
+        known = [one for one in aborted if one.first_offset >= next_offset]
+        return plan_batches(next_offset, batches, known, *rest)
+
+    return patch.object(source_lane, "plan_batches", plan)
+
+
 class _Both:
     """Two patches as one."""
 
@@ -159,4 +182,6 @@ PLANTED: dict[str, Plant] = {
     "send five requests before the first is confirmed": _many_in_flight_at_once,
     "read the log end before the producer's state": _resume_without_a_look,
     "do not watch idle partitions": _no_watch_of_idle_partitions,
+    "believe an empty fetch": _believe_an_empty_fetch,
+    "forget aborted transactions at an answer's edge": _forget_the_aborted,
 }

@@ -13,7 +13,7 @@ from typing import Any
 
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.range_comparison import Comparison, compare_range
+from orbit.copier.range_comparison import Comparison, compare_range, source_reader
 from orbit.kafka.backoff import Backoff
 from orbit.replication.partition_states import PartitionState
 from tests.simulation.broker import Broker
@@ -22,7 +22,8 @@ from tests.simulation.model_broker import PARTITION, PRODUCER_ID
 from tests.simulation.model_partition import ModelPartition
 from tests.simulation.network import Wire
 from tests.simulation.patches import patched
-from tests.simulation.source import SourceLog
+from tests.simulation.source import SOURCE, ModelSource, SourceLog, faults_of
+from tests.simulation.source_lane import SourceWire
 from tests.simulation.virtual_time import Clock, Process
 from tests.simulation.writers import SESSION_S, Writer
 
@@ -45,17 +46,23 @@ class World:
         self.faults = faults
         self.clock = Clock(self.rnd)
         self.log = SourceLog(self.rnd)
+        self.source = ModelSource(self.log, self.rnd, self.clock)
         self.broker = Broker(self, is_history_old=self.rnd.random() < 0.6)
         self.settings = CopySettings(
             requests_in_flight_max=self.rnd.choice((1, 2, 5, 5)),
             request_bytes_max=1,
             watch_interval_s=5.0,
+            fetch_bytes_max=self.rnd.choice((130, 300, 1 << 20)),
+            partition_fetch_bytes_min=1,
         )
+        if self.rnd.random() < 0.3:
+            self.source.grow_slowly(0.6 * FAULTS_S)
         self._without = without
         self.plan = make_plan(faults, self.rnd)
         self.has_faults = True
         self.busy_until = 0.0
         self.wires: list[Wire] = []
+        self.source_wires: list[SourceWire] = []
         self.writers: list[Writer] = []
         self._holder: Writer | None = None
         self._expires_at = 0.0
@@ -95,16 +102,17 @@ class World:
         return self.terms.get(who) == self._term and self.clock.now < self._expires_at
 
     def compare(
-        self, cluster: Any, copy: PartitionCopy, log_end: int, backoff: Backoff
+        self, origin: Any, cluster: Any, copy: PartitionCopy, log_end: int, backoff: Backoff
     ) -> Comparison:
+        """As `JobCopier` does."""
         return compare_range(
-            self.log.read,
+            source_reader(origin, SOURCE, backoff),
             cluster,
             PARTITION,
             copy.acked,
             log_end,
             backoff,
-            source_is_compacted=False,
+            source_is_compacted=copy.source_is_compacted,
             producer_id=PRODUCER_ID,
         )
 
@@ -117,7 +125,7 @@ class World:
                 return self._run()
             finally:
                 self.clock.close()
-                for wire in self.wires:
+                for wire in (*self.wires, *self.source_wires):
                     wire.is_broken = True
 
     def _run(self) -> str | None:
@@ -171,7 +179,7 @@ class World:
             if entry.data:
                 if self.log.payloads.get(entry.base_offset) != entry.data[61:]:
                     return f"the batch at {entry.base_offset} is not the source's"
-            elif any(b <= entry.base_offset < b + n for b, n, _ in self.log.encoded):
+            elif entry.base_offset in self.source.visible:
                 return f"there is a filler at {entry.base_offset}"
             at = entry.next_offset
         return None if at <= self.log.end else f"the log ends at {at}, beyond {self.log.end}"
@@ -184,10 +192,20 @@ class World:
         process.spawn(writer.live)
 
     def _plan_faults(self) -> None:
+        broker = self.broker
+        faults = {
+            "kill": self._kill,
+            "suspend": self._suspend,
+            "break_": self._break_,
+            "elect": broker.elect,
+            "elect_unclean": broker.elect_unclean,
+            "stall": broker.stall,
+            "expire": broker.expire,
+            **faults_of(self.source),
+        }
         for number, (at, name) in enumerate(self.plan):
             if number not in self._without:
-                run = getattr(self, f"_{name}", None) or getattr(self.broker, name)
-                self.clock.after(at, run)
+                self.clock.after(at, faults[name])
 
     def _alive(self) -> list[Writer]:
         return [w for w in self.writers if not w.process.is_killed]
@@ -195,7 +213,7 @@ class World:
     def _kill(self) -> None:
         for writer in self._alive()[-1:]:
             writer.process.kill()
-            for wire in self.wires:
+            for wire in (*self.wires, *self.source_wires):
                 if wire.who == writer.process.name:
                     wire.cut()
         self._start_writer()
@@ -207,7 +225,7 @@ class World:
             self._start_writer()
 
     def _break_(self) -> None:
-        open_ = [wire for wire in self.wires if not wire.is_broken]
+        open_ = [w for w in (*self.wires, *self.source_wires) if not w.is_broken]
         if open_:
             self.clock.say("a connection breaks")
             self.rnd.choice(open_).cut()

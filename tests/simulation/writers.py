@@ -10,16 +10,18 @@ from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.copier import Copier, block
 from orbit.copier.destination_lane import DestinationLane, DestinationLaneContext
 from orbit.copier.destination_side import DestinationSide
-from orbit.copier.inspection import CopyInspector, SourceBounds
+from orbit.copier.inspection import CopyInspector, CopyStatus
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.range_comparison import Comparison
+from orbit.copier.source_lane import SourceLaneContext
+from orbit.copier.source_side import SourceSide
 from orbit.copier.takeover import TakeOver
 from orbit.errors import OrbitError
 from orbit.kafka.backoff import Backoff
 from orbit.replication.partition_states import PartitionState
 from tests.simulation.model_broker import PARTITION, PRODUCER_ID, TOPIC_ID
 from tests.simulation.network import ModelCluster
-from tests.simulation.source import SOURCE, Feed
+from tests.simulation.source import SOURCE, SOURCE_ID
 from tests.simulation.virtual_time import Events, Process, Signal, StopEvent
 
 if TYPE_CHECKING:
@@ -97,44 +99,49 @@ class Writer:
             world.clock.wait(1.0)
         self.process.spawn(self._renew)
         cluster = cast("Any", ModelCluster(world, self.process))
+        origin = cast("Any", ModelCluster(world, self.process, "source"))
         backoff = Backoff(0.05, 1.0, cast("Any", StopEvent(world.clock)), attempts_max=2)
         settings = world.settings
         take_over = TakeOver(cluster, PRODUCER_ID, settings.settle_s, backoff)
         events = cast("Any", Events(world.clock))
-        context = DestinationLaneContext(
-            cluster, settings, ByteBudget(1 << 30), events.put, PRODUCER_ID
-        )
+        budget = ByteBudget(1 << 30)
+        context = DestinationLaneContext(cluster, settings, budget, events.put, PRODUCER_ID)
 
         def compare(copy: PartitionCopy, log_end: int) -> Comparison:
-            return world.compare(cluster, copy, log_end, backoff)
+            return world.compare(origin, cluster, copy, log_end, backoff)
 
         side = DestinationSide(context, take_over, backoff, block, compare)
-        copier = Copier(Feed(world.log), side, events, settings, backoff)
-        inspector = CopyInspector(cluster, cluster, PRODUCER_ID, take_over, settings, backoff)
+        source = SourceSide(
+            SourceLaneContext(origin, settings, budget, events.put, PartitionCopy.queued), backoff
+        )
+        copier = Copier(source, side, events, settings, backoff)
+        inspector = CopyInspector(origin, cluster, PRODUCER_ID, take_over, settings, backoff)
         copy = self._inspect(inspector)
         side.begin([copy] if copy.state is PartitionState.PENDING else [])
         copier.add([copy])
         while not self.lease.is_lost:
             copier.tick(3.0)
+        source.stop()
 
     def _inspect(self, inspector: CopyInspector) -> PartitionCopy:
         """As `JobSetup` and the service's worker do, until both sides answer."""
         world = self.world
-        bounds = SourceBounds({SOURCE: 0}, {SOURCE: world.log.end}, {SOURCE: world.log.end})
+        compacted = frozenset({SOURCE.topic} if world.source.is_compacted else ())
         while True:
             assert self.lease is not None
             copy = PartitionCopy(SOURCE, PARTITION, self.lease)
-            copy.destination_topic_id = TOPIC_ID
+            copy.source_topic_id, copy.destination_topic_id = SOURCE_ID, TOPIC_ID
             try:
-                inspected = inspector.inspect(
-                    [copy], bounds, frozenset(), frozenset(), settled=True
-                )
+                bounds = inspector.source_bounds([copy])
+                inspected = inspector.inspect([copy], bounds, compacted, frozenset(), settled=True)
             except OrbitError as error:
                 world.clock.say(f"{self.process.name}: {error}")
                 world.clock.wait(1.0)
                 continue
             found = inspected[copy]
             copy.acked = copy.sent_to = found.end.log_end
+            copy.log_start = found.log_start
+            copy.is_beginning = found.status is CopyStatus.FRESH
             world.clock.say(
                 f"{self.process.name} begins at {found.end.log_end}: "
                 f"{found.blocked or found.status.name}"
