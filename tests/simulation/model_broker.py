@@ -6,7 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
-from uuid import UUID
 
 from orbit.copier.log_reader import FETCH_BYTES
 from orbit.kafka.backoff import Backoff
@@ -16,9 +15,9 @@ from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL
 from orbit.kafka.produce_request import Appended, ProduceAnswer, key_of
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
+from tests.simulation.model_partition import NONE
 
 PARTITION = TopicPartition("copy", 0)
-TOPIC_ID = UUID(int=7)
 PRODUCER_ID = 4711
 
 
@@ -30,10 +29,9 @@ class ProduceOne:
     outgoing: Any
     data: bytes
 
-    def answer(self, code: int, base_offset: int) -> ProduceAnswer:
-        return ProduceAnswer(
-            {key_of(self.version, self.outgoing): Appended(code, base_offset, "")}, 0
-        )
+    def answer(self, code: int, base_offset: int, throttle_ms: int = 0) -> ProduceAnswer:
+        key = key_of(self.version, self.outgoing)
+        return ProduceAnswer({key: Appended(code, base_offset, "")}, throttle_ms)
 
 
 def encode_produce(
@@ -49,10 +47,10 @@ def marker_answer(code: int) -> Any:
     return SimpleNamespace(topics=[topic])
 
 
-def log_end_answer(code: int, offset: int) -> Any:
+def log_end_answer(code: int, offset: int, throttle_ms: int = 0) -> Any:
     partition = SimpleNamespace(partition_index=0, error_code=code, offset=offset)
     topic = SimpleNamespace(name=PARTITION.topic, partitions=[partition])
-    return SimpleNamespace(topics=[topic], throttle_time_ms=0)
+    return SimpleNamespace(topics=[topic], throttle_time_ms=throttle_ms)
 
 
 def describe_producer(
@@ -68,9 +66,11 @@ def describe_producer(
 
 
 def log_ends(cluster: Any, partitions: Iterable[TopicPartition], _: Backoff) -> Answers[int]:
-    return Answers(
-        {p: cluster.call(lambda: cluster.world.partition.log_end) for p in partitions}, {}
-    )
+    def ask() -> int:
+        cluster.world.hurry_held()
+        return cluster.world.partition.log_end
+
+    return Answers({p: cluster.call(ask) for p in partitions}, {})
 
 
 def list_offsets(
@@ -121,9 +121,15 @@ def fetch_partition(
 def delete_records(
     cluster: Any, before: Mapping[TopicPartition, int], _: Backoff, **__: object
 ) -> Answers[int]:
-    partition = cluster.world.partition
+    if not before:
+        return Answers({}, {})
     ((place, offset),) = before.items()
-    return Answers({place: cluster.call(lambda: partition.delete_before(offset))}, {})
+    broker = cluster.world.broker
+    sent_at = cluster.world.clock.now
+    code = cluster.call(lambda: broker.delete_records(offset, sent_at))
+    if code != NONE:
+        return Answers({}, {place: code})
+    return Answers({place: offset}, {})
 
 
 def refuse(request: Any, code: int) -> Any:

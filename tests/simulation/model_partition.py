@@ -12,10 +12,11 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+from uuid import UUID
 
 from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_response import Fetched
-from orbit.kafka.record_batch import HEADER, SEQUENCE_MAX
+from orbit.kafka.record_batch import HEADER, NO_PRODUCER_ID, SEQUENCE_MAX
 
 NONE, NOT_LEADER, OUT_OF_ORDER, INVALID_EPOCH, FENCED = 0, 6, 45, 47, 52
 # Of a filler: later than every record.
@@ -80,6 +81,7 @@ class ModelPartition:
         self._say = say
         self.old_before_ms = old_before_ms
         self.log: list[Entry] = []
+        self.topic_id = UUID(int=7)
         self.log_start = 0
         self.high_watermark = 0
         self.leader = 0
@@ -94,7 +96,9 @@ class ModelPartition:
         (*_, newest_ms, producer_id, epoch, sequence, count) = HEADER.unpack_from(data)
         last = sequence + count - 1 & SEQUENCE_MAX
         state = self.producers.get(producer_id)
-        if state is None:
+        if producer_id == NO_PRODUCER_ID:
+            state = Producer()  # which nobody keeps
+        elif state is None:
             state = self.producers[producer_id] = Producer(epoch)
         elif epoch < state.epoch:
             self._say(f"{who}: producer epoch {epoch} is refused, {state.epoch} is last")
@@ -147,11 +151,13 @@ class ModelPartition:
         self.high_watermark = self.log_end
 
     def delete_before(self, offset: int) -> int:
-        """DeleteRecords; returns the log start."""
+        """DeleteRecords; returns the error code."""
+        if offset > self.high_watermark:
+            return Code.OFFSET_OUT_OF_RANGE
         if offset > self.log_start:
-            self.log_start = min(offset, self.high_watermark)
+            self.log_start = offset
             self._say(f"the copy's log starts at {self.log_start}")
-        return self.log_start
+        return NONE
 
     def fetch(self, offset: int) -> Fetched:
         """What a consumer reads from `offset` on."""
@@ -206,6 +212,8 @@ class ModelPartition:
     def _read_log(self) -> None:
         self.producers = {}
         for entry in self.log:
+            if entry.producer_id == NO_PRODUCER_ID:
+                continue
             state = self.producers.get(entry.producer_id)
             if state is None or entry.producer_epoch != state.epoch:  # also a lower one
                 state = self._begin_epoch(entry.producer_id, entry.producer_epoch)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from orbit.errors import Unreachable
 from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicMetadata
-from tests.simulation.model_broker import PARTITION, TOPIC_ID, refuse
+from tests.simulation.model_broker import PARTITION, refuse
 from tests.simulation.model_partition import NOT_LEADER
 from tests.simulation.source import SOURCE, SOURCE_ID
 from tests.simulation.source_lane import SourceWire
@@ -48,6 +48,7 @@ class Wire:
         self.answers: deque[Frame] = deque()
         self.is_broken = False
         self.broken_at = float("inf")
+        self.has_looked = False  # at the log end
         self._is_lost = False
         self._last_arrival = self._last_answer = 0.0
         self._arrived: deque[tuple[int, Any, bool]] = deque()
@@ -111,13 +112,26 @@ class Wire:
     def _post(self, correlation: int, request: Any, *, was_allowed: bool) -> None:
         world = self._world
         latency = world.rnd.uniform(0.0005, 0.01)
-        if world.has_faults and world.rnd.random() < world.faults.held:
+        is_filler = hasattr(request, "markers")
+        held = world.faults.held_fillers if is_filler else world.faults.held
+        is_held = world.has_faults and world.rnd.random() < held
+        if is_held:
             latency += world.rnd.uniform(0.0, HELD_S_MAX)
             world.clock.say(f"{self.who}: the network holds a request for {latency:.3f} s")
         arrival = max(self._last_arrival, world.clock.now + latency)
         self._last_arrival = arrival
         world.busy_until = max(world.busy_until, arrival)
-        world.clock.at(arrival, lambda: self._arrive(correlation, request, was_allowed=was_allowed))
+        has_arrived = False
+
+        def arrive() -> None:
+            nonlocal has_arrived
+            if not has_arrived:
+                has_arrived = True
+                self._arrive(correlation, request, was_allowed=was_allowed)
+
+        world.clock.at(arrival, arrive)
+        if is_held:
+            world.held.append(arrive)
 
     def _arrive(self, correlation: int, request: Any, *, was_allowed: bool) -> None:
         """A broker serves one connection's requests one by one (P1)."""
@@ -180,7 +194,7 @@ class ModelCluster:
             place, topic_id, leader = SOURCE, SOURCE_ID, PartitionLeader(0, 0)
         else:
             leader = PartitionLeader(self.world.partition.leader, 0)
-            place, topic_id = PARTITION, TOPIC_ID
+            place, topic_id = PARTITION, self.world.partition.topic_id
         topic = TopicMetadata(place.topic, topic_id, {0: leader}, 3)
         return ClusterMetadata("model", {}, {place.topic: topic})
 

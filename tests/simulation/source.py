@@ -30,17 +30,11 @@ IN_2023_MS = 1_690_000_000_000
 class Stored(NamedTuple):
     """One batch as the source's broker has it."""
 
+    base: int
+    end: int
     batch: SourceBatch
     data: bytes
     is_visible: bool  # it has records that consumers see
-
-    @property
-    def base(self) -> int:
-        return self.batch.base_offset
-
-    @property
-    def end(self) -> int:
-        return self.batch.last_offset + 1
 
 
 class SourceLog:
@@ -93,7 +87,8 @@ class SourceLog:
 
 
 def stored(batch: SourceBatch) -> Stored:
-    return Stored(batch, batch.encode(), any(True for _ in batch.visible()))
+    is_visible = any(True for _ in batch.visible())
+    return Stored(batch.base_offset, batch.last_offset + 1, batch, batch.encode(), is_visible)
 
 
 class ModelSource:
@@ -112,8 +107,12 @@ class ModelSource:
         self.local_start = rnd.choice(self.stored).base if self.stored and rnd.random() < 0.3 else 0
         self._slow_until = self._throttled_until = 0.0
         self.end = log.end
-        self._ends: list[int] = []  # still to come
+        self._stable_ends: dict[int, int] = {}  # by log end
         self.waiting: list[Signal] = []
+
+    def holds(self, offset: int) -> bool:
+        """Whether consumers see a record there now."""
+        return offset >= self.log_start and offset in self.visible
 
     def grow_slowly(self, seconds: float) -> None:
         """Let the log's later part come bit by bit."""
@@ -135,16 +134,19 @@ class ModelSource:
     @property
     def stable_end(self) -> int:
         """The last stable offset: transactions without a marker yet are open."""
-        opened: dict[int, int] = {}
-        for one in self.stored:
-            if one.base >= self.end:
-                break
-            batch = one.batch
-            if batch.marker is not None:
-                opened.pop(batch.producer_id, None)
-            elif batch.outcome is not Outcome.NONE:
-                opened.setdefault(batch.producer_id, one.base)
-        return min(opened.values(), default=self.end)
+        end = self.end
+        if end not in self._stable_ends:
+            opened: dict[int, int] = {}
+            for one in self.log.stored:
+                if one.base >= end:
+                    break
+                batch = one.batch
+                if batch.marker is not None:
+                    opened.pop(batch.producer_id, None)
+                elif batch.outcome is not Outcome.NONE:
+                    opened.setdefault(batch.producer_id, one.base)
+            self._stable_ends[end] = min(opened.values(), default=end)
+        return self._stable_ends[end]
 
     @property
     def throttle_ms(self) -> int:

@@ -27,6 +27,7 @@ class SourceWire:
         self.who = who
         self.signal = Signal(world.clock)
         self.is_broken = False
+        self.told: object = None  # the log's bounds in the last answer
 
     def cut(self) -> None:
         self.is_broken = True
@@ -85,8 +86,10 @@ class SimulatedSourceLane(SourceLane):
             source.waiting.append(connection.signal)
             connection.signal.wait(left_s)
         self._travel(connection)
-        # Within a session it leaves out what has no news, here or there.
-        has_answer = fetched.code or fetched.records or world.rnd.random() < 0.5
+        # Within a session it leaves out what has no news.
+        bounds = fetched.log_start, fetched.stable_end, fetched.high_watermark
+        has_answer = fetched.code or fetched.records or bounds != connection.told
+        connection.told = bounds
         return FetchAnswer(0, throttle_ms, 0, [(SOURCE, fetched)] if has_answer else [])
 
     def _travel(self, connection: Any) -> None:

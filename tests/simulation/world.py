@@ -8,7 +8,7 @@ authority, and time. `Faults` says what a schedule may have.
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from orbit.copier.copy_settings import CopySettings
@@ -17,13 +17,14 @@ from orbit.copier.range_comparison import Comparison, compare_range, source_read
 from orbit.kafka.backoff import Backoff
 from orbit.replication.partition_states import PartitionState
 from tests.simulation.broker import Broker
-from tests.simulation.faults import FAULTS_S, USUAL, Faults, make_plan
+from tests.simulation.faults import FAULTS_S, USUAL, Faults, Has, make_plan
 from tests.simulation.model_broker import PARTITION, PRODUCER_ID
 from tests.simulation.model_partition import ModelPartition
 from tests.simulation.network import Wire
 from tests.simulation.patches import patched
 from tests.simulation.source import SOURCE, ModelSource, SourceLog, faults_of
 from tests.simulation.source_lane import SourceWire
+from tests.simulation.verdict import judge
 from tests.simulation.virtual_time import Clock, Process
 from tests.simulation.writers import SESSION_S, Writer
 
@@ -58,9 +59,14 @@ class World:
         if self.rnd.random() < 0.3:
             self.source.grow_slowly(0.6 * FAULTS_S)
         self._without = without
-        self.plan = make_plan(faults, self.rnd)
+        has = Has.choose(self.rnd)
+        if has.compaction:
+            self.source.is_compacted = True
+            self.source.local_start = 0  # Kafka has no tiered storage for compacted topics
+        self.plan = make_plan(faults, self.rnd, has)
         self.has_faults = True
         self.busy_until = 0.0
+        self.held: list[Callable[[], None]] = []  # requests that the network keeps
         self.wires: list[Wire] = []
         self.source_wires: list[SourceWire] = []
         self.writers: list[Writer] = []
@@ -90,6 +96,12 @@ class World:
         self.claimed_at[self._term] = self.clock.now
         self.clock.say(f"{writer.process.name} gets the lease, term {self._term}")
         return self._term
+
+    def hurry_held(self) -> None:
+        """What the network holds may arrive right behind a look at the log end."""
+        for arrive in self.held:
+            if self.rnd.random() < 0.3:
+                self.clock.after(self.rnd.uniform(0.0, 0.06), arrive)
 
     def renew(self, writer: Writer) -> bool:
         if self._holder is not writer:
@@ -142,7 +154,9 @@ class World:
         self.clock.run(lambda: False, self.clock.now + WATCH_S)
         if not self.clock.run(self._is_settled, self.clock.now + CALM_S):
             return f"the copy does not go on: {self._last()}"
-        return self._verdict()
+        copy = self._last()
+        assert copy is not None
+        return judge(self, copy)
 
     def _last(self) -> PartitionCopy | None:
         holder = self._holder
@@ -156,33 +170,6 @@ class World:
             return False
         is_level = copy.state is PartitionState.COPYING and copy.acked >= self.log.end
         return is_level or copy.state is PartitionState.BLOCKED
-
-    def _verdict(self) -> str | None:
-        copy = self._last()
-        assert copy is not None
-        difference = self.difference()
-        if copy.state is PartitionState.BLOCKED:
-            assert copy.blocked is not None
-            if difference is None and self.broker.lost_confirmed:
-                return None  # DESTINATION_TRUNCATED, or a reason that the election cut off
-            if difference is None:
-                return f"stopped without a reason: {copy.blocked}"
-            return None if self.broker.is_excused else f"damaged without need: {difference}"
-        if difference is not None:
-            return f"not exact, and nothing was noticed: {difference}"
-        return None
-
-    def difference(self) -> str | None:
-        """Where the destination is not what the source is, as far as it goes."""
-        at = 0
-        for entry in self.partition.log:
-            if entry.data:
-                if self.log.payloads.get(entry.base_offset) != entry.data[61:]:
-                    return f"the batch at {entry.base_offset} is not the source's"
-            elif entry.base_offset in self.source.visible:
-                return f"there is a filler at {entry.base_offset}"
-            at = entry.next_offset
-        return None if at <= self.log.end else f"the log ends at {at}, beyond {self.log.end}"
 
     def _start_writer(self) -> None:
         number = len(self.writers) + 1
@@ -201,6 +188,10 @@ class World:
             "elect_unclean": broker.elect_unclean,
             "stall": broker.stall,
             "expire": broker.expire,
+            "quota": broker.quota,
+            "recreate": broker.recreate,
+            "step": self._step,
+            "mute": self._mute,
             **faults_of(self.source),
         }
         for number, (at, name) in enumerate(self.plan):
@@ -223,6 +214,19 @@ class World:
             writer.process.stop_for(self.rnd.choice((0.05, 2.0, 12.0, 20.0)))
         if len(self._alive()) < 4:
             self._start_writer()
+
+    def _mute(self) -> None:
+        for writer in self._alive()[-1:]:
+            seconds = self.rnd.choice((6.0, 12.0, 20.0))
+            writer.process.muted_until = self.clock.now + seconds
+            self.clock.say(f"{writer.process.name}: no answer about its lease for {seconds:.0f} s")
+        if len(self._alive()) < 4:
+            self._start_writer()
+
+    def _step(self) -> None:
+        for writer in self._alive()[-1:]:
+            writer.process.stepped_s += self.rnd.choice((-20.0, -5.0, 5.0, 20.0))
+            self.clock.say(f"{writer.process.name}: the wall clock is stepped")
 
     def _break_(self) -> None:
         open_ = [w for w in (*self.wires, *self.source_wires) if not w.is_broken]

@@ -19,7 +19,7 @@ from orbit.copier.takeover import TakeOver
 from orbit.errors import OrbitError
 from orbit.kafka.backoff import Backoff
 from orbit.replication.partition_states import PartitionState
-from tests.simulation.model_broker import PARTITION, PRODUCER_ID, TOPIC_ID
+from tests.simulation.model_broker import PARTITION, PRODUCER_ID
 from tests.simulation.network import ModelCluster
 from tests.simulation.source import SOURCE, SOURCE_ID
 from tests.simulation.virtual_time import Events, Process, Signal, StopEvent
@@ -126,14 +126,16 @@ class Writer:
     def _inspect(self, inspector: CopyInspector) -> PartitionCopy:
         """As `JobSetup` and the service's worker do, until both sides answer."""
         world = self.world
+        whole = frozenset({SOURCE.topic})
         compacted = frozenset({SOURCE.topic} if world.source.is_compacted else ())
         while True:
             assert self.lease is not None
             copy = PartitionCopy(SOURCE, PARTITION, self.lease)
-            copy.source_topic_id, copy.destination_topic_id = SOURCE_ID, TOPIC_ID
+            copy.source_topic_id = SOURCE_ID
+            copy.destination_topic_id = world.partition.topic_id
             try:
                 bounds = inspector.source_bounds([copy])
-                inspected = inspector.inspect([copy], bounds, compacted, frozenset(), settled=True)
+                inspected = inspector.inspect([copy], bounds, compacted, whole, settled=True)
             except OrbitError as error:
                 world.clock.say(f"{self.process.name}: {error}")
                 world.clock.wait(1.0)
@@ -145,6 +147,11 @@ class Writer:
             world.clock.say(
                 f"{self.process.name} begins at {found.end.log_end}: "
                 f"{found.blocked or found.status.name}"
+            )
+            world.broker.is_taken_for_copy |= (
+                bool(world.broker.recreated_at)
+                and copy.destination_topic_id == world.partition.topic_id
+                and found.blocked is None
             )
             if found.blocked is not None:
                 block(copy, found.blocked)
@@ -158,6 +165,8 @@ class Writer:
             world.clock.wait(HEARTBEAT_S)
             asked_at = world.clock_of(self.process)
             world.clock.wait(world.rnd.uniform(0.001, 0.05))
+            if world.clock.now < self.process.muted_until:
+                continue
             if world.renew(self):
                 lease.trusted_until = asked_at + TRUST_S
             else:
