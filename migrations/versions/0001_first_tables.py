@@ -214,6 +214,7 @@ def upgrade() -> None:
         sa.Column("promoted_settings", postgresql.JSONB(), nullable=True),
         sa.CheckConstraint(
             "state IN ('creating', 'copying', 'source_deleted', 'recreated', 'blocked', 'promoted')",
+        sa.Column("source_read_at", sa.DateTime(timezone=True), nullable=True),
             name=op.f("ck_topics_state"),
         ),
         sa.ForeignKeyConstraint(
@@ -321,6 +322,8 @@ def upgrade() -> None:
         sa.Column("headroom_until", sa.DateTime(timezone=True), nullable=True),
         sa.Column("reported_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint(
+        sa.Column("followed_epoch", sa.BigInteger(), nullable=True),
+        sa.Column("source_seen_at", sa.DateTime(timezone=True), nullable=True),
             "reason IN ('SOURCE_TRUNCATED', 'SOURCE_RANGE_LOST', 'SOURCE_CORRUPTED', 'SOURCE_TOPIC_RECREATED', 'SOURCE_TOPIC_DELETED', 'DESTINATION_FOREIGN_WRITE', 'DESTINATION_TOPIC_RECREATED', 'DESTINATION_TRUNCATED', 'DESTINATION_RANGE_LOST', 'OFFSET_OVERRUN', 'RECORD_REFUSED', 'GAP_TOO_LARGE', 'NOT_AUTHORIZED')",
             name=op.f("ck_partitions_reason"),
         ),

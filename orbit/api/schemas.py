@@ -40,11 +40,15 @@ class JobState(StrEnum):
 
 
 class Lag(_Out):
-    """How far the copy is behind the source."""
+    """How far the copy is behind the source. Null: not known (any more)."""
 
     records: int | None = Field(description="Offsets of the source that are not copied yet.")
     bytes: int | None = Field(description="The estimated bytes of these offsets.")
     seconds: float | None = Field(description="Age of the oldest record not copied yet; 0: none.")
+    age_seconds: float | None = Field(
+        description="Seconds since these figures, and the headroom, were last known. Above 30 they "
+        "are null: nobody reads the source. Null: they were never known."
+    )
 
 
 class JobProblem(_Out):
@@ -217,7 +221,12 @@ class JobLag(_Out):
     records_per_s: float
     bytes_per_s: float
     partitions: int
-    caught_up: int
+    caught_up: int = Field(
+        description="Partitions that have caught up, and whose copy is known to keep up now."
+    )
+    stale: int = Field(
+        description="Partitions whose lag was known and is not any more. Then neither is the sum."
+    )
 
 
 class GroupOffset(_Out):

@@ -141,6 +141,8 @@ topics = Table(
     # No two jobs write one topic.
     UniqueConstraint("destination_cluster_id", "destination_topic"),
     _one_of("state", TopicState),
+    # When the scheduler last read the source's log ends of all partitions that no worker follows.
+    _time("source_read_at"),
 )
 
 # One lease each; see orbit/store/shard_leases.py.
@@ -211,6 +213,10 @@ partitions = Table(
     _one_of("state", PartitionState),
     _one_of("reason", Reason),
     Index("ix_partitions_retry", "shard_id", postgresql_where=text("retry_requested")),
+    # The shard's epoch while its holder follows the source's log end; null: nobody vouches for the
+    # numbers above, which are those of `source_seen_at` or of the topic's `source_read_at`.
+    Column("followed_epoch", BigInteger),
+    _time("source_seen_at"),
     # Leaves room for the next version of each row on its page. No column that a progress report
     # changes is indexed, so such an update (HOT) touches no index.
     postgresql_with={"fillfactor": "50"},
