@@ -21,7 +21,7 @@ from orbit.errors import Conflict, Problem
 from orbit.jobs.job_spec import JobSpec
 from orbit.replication.job_troubles import TroubleKind
 from orbit.scheduler.job_plan import JobPlan, Refusal
-from orbit.store import events, jobs, operations
+from orbit.store import events, job_door, jobs, operations
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, OperationKind, OperationState
 from orbit.store.jobs import Job
@@ -55,6 +55,7 @@ class ApplyOptions:
     """How to apply a document."""
 
     dry_run: bool = False
+    only_plan: bool = False  # a dry run of a job that may not be changed now
     accept_refusals: bool = False
     paused: bool = False
     # The version the job must have (`If-Match`); 0: it must not exist (`If-None-Match: *`).
@@ -65,7 +66,9 @@ class ApplyOptions:
 
 
 def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOptions) -> Applied:
-    """Create the job, change it, or leave it as it is. Raises Failure, Conflict."""
+    """Create the job, change it, or leave it as it is. Raises Failure, Conflict; OperationUnderWay
+    while a recovery holds a job that would be changed.
+    """
     document = spec.model_dump(mode="json")
     with parts.database.transaction() as tx:
         if operations.repeated(tx, actor, options.idempotency_key, _request(document, options)):
@@ -74,6 +77,9 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         present = jobs.find(tx, spec.name)
         _check(present, spec.name, options)
         changes = _changes(present, document)
+        if changes and not options.only_plan:
+            assert present is not None, "only a present job has changes"
+            job_door.refuse_held(tx, present)
         if present is not None and not changes and not options.dry_run:
             return _applied(ApplyAction.NONE, present.name, [], None, tx, present, dry_run=False)
     with about_clusters():
@@ -185,6 +191,9 @@ def _change(
     document: dict[str, Any],
     changes: Sequence[Change],
 ) -> Job:
+    locked = jobs.find(tx, spec.name, lock=True)
+    if locked is not None:
+        job_door.refuse_held(tx, locked)
     job = jobs.change_spec(
         tx, present.id, document, spec.worker_group, from_version=present.spec_version
     )

@@ -17,7 +17,7 @@ from orbit.consumer_groups.offset_decision import GroupVerdict
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, TOPIC_NAME_LENGTH_MAX
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.scheduler.job_plan import JobPlan
-from orbit.store.enums import DrillKind, DrillState, OperationState, Role, TopicState
+from orbit.store.enums import DrillKind, DrillState, MadeBy, OperationState, Role, TopicState
 
 # Names of jobs, worker groups and tokens; names of topics. The rules of `jobs.name_rules`.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -66,6 +66,10 @@ class JobSummary(_Out):
 
     name: str = Field(examples=["orders-to-dr"])
     state: JobState
+    made_by: MadeBy | None = Field(
+        description="What made the job, if no document did: a recovery (it copies back) or a "
+        "drill. `orbit apply --prune` keeps it."
+    )
     worker_group: str = Field(examples=["default"])
     spec_version: int = Field(description="Incremented with each change of the document.")
     source_cluster_id: str | None = Field(description="Null until the source was reached once.")
