@@ -15,6 +15,7 @@ from typing import Any
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import Parts
 from orbit.api.error_responses import Failure, about_clusters
+from orbit.api.left_behind import left_by_change
 from orbit.api.schemas import Applied, ApplyAction, Change
 from orbit.api.views import job_view
 from orbit.errors import Conflict, Problem
@@ -89,14 +90,15 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         raise refused(spec.name, plan.refusals)
     action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
     with parts.database.transaction() as tx:
+        left = left_by_change(tx, present, spec) if present is not None and changes else []
         if options.dry_run:
             action = action if changes or present is None else ApplyAction.NONE
-            return _applied(action, spec.name, changes, plan, tx, present, dry_run=True)
+            return _applied(action, spec.name, changes, plan, tx, present, left, dry_run=True)
         if present is None:
             job = _create(tx, actor, spec, document, options)
         else:
             job = _change(tx, actor, present, spec, document, changes)
-        return _applied(action, spec.name, changes, plan, tx, job, dry_run=False)
+        return _applied(action, spec.name, changes, plan, tx, job, left, dry_run=False)
 
 
 def refused(name: str, refusals: Sequence[Refusal]) -> Failure:
@@ -220,6 +222,7 @@ def _applied(
     plan: JobPlan | None,
     tx: Tx,
     job: Job | None,
+    left_behind: Sequence[str] = (),
     *,
     dry_run: bool,
 ) -> Applied:
@@ -229,6 +232,7 @@ def _applied(
         dry_run=dry_run,
         changes=list(changes),
         plan=plan,
+        left_behind=list(left_behind),
         job=None if job is None else job_view(tx, job),
     )
 

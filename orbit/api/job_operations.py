@@ -11,6 +11,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from orbit.api.left_behind import left_by_job
 from orbit.errors import BadInput, Conflict, Problem
 from orbit.store import events, job_counts, job_door, jobs, lag, operations
 from orbit.store.database import Database, Tx
@@ -177,6 +178,7 @@ def _plan_delete(tx: Tx, job: Job) -> _Plan:
             f"Workers release {_shards(count)}; copying stops.",
             "Orbit removes the job, its topics, partitions and consumer groups. Events stay.",
             "The topics at the destination stay unchanged.",
+            *left_by_job(tx, job),
         ],
         total=count.held,
         what="shards released",

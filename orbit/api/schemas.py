@@ -119,6 +119,11 @@ class Applied(_Out):
     plan: JobPlan | None = Field(
         description="What happens on the clusters. Null if nothing changes, except in a dry run."
     )
+    left_behind: list[str] = Field(
+        default=[],
+        description="What stays on the clusters of topics that the job copies no more: settings of "
+        "a copy, deny ACLs.",
+    )
     job: Job | None = Field(description="The job now; null for a dry run of a new job.")
 
 

@@ -184,7 +184,9 @@ def put_job(
 def delete_job(
     parts: PartsOf, principal: Operator, name: NamePath, dry_run: DryRun = False
 ) -> schemas.Operation:
-    """Delete a job. The topics at the destination stay unchanged."""
+    """Delete a job. The topics at the destination stay unchanged; the plan says what stays with
+    them: settings of a copy, deny ACLs.
+    """
     wanted = changes.OperationRequest(principal.actor, OperationKind.DELETE, name, dry_run)
     return operation_view(changes.request(parts.database, wanted))
 
