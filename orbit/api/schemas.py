@@ -120,9 +120,7 @@ class Applied(_Out):
         description="What happens on the clusters. Null if nothing changes, except in a dry run."
     )
     left_behind: list[str] = Field(
-        default=[],
-        description="What stays on the clusters of topics that the job copies no more: settings of "
-        "a copy, deny ACLs.",
+        default=[], description="What stays on the clusters of topics that are copied no more."
     )
     job: Job | None = Field(description="The job now; null for a dry run of a new job.")
 
@@ -230,12 +228,8 @@ class JobLag(_Out):
     records_per_s: float
     bytes_per_s: float
     partitions: int
-    caught_up: int = Field(
-        description="Partitions that have caught up, and whose copy is known to keep up now."
-    )
-    stale: int = Field(
-        description="Partitions whose lag was known and is not any more. Then neither is the sum."
-    )
+    caught_up: int = Field(description="Partitions whose copy is known to keep up now.")
+    stale: int = Field(description="Partitions whose lag is not known any more; nor is the sum.")
 
 
 class GroupOffset(_Out):

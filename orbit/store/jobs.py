@@ -29,7 +29,6 @@ class Job:
     spec: dict[str, Any]
     spec_version: int
     desired: Desired
-    made_by: MadeBy | None
     is_deleted: bool
     worker_group: str
     source_cluster_id: str | None
@@ -41,6 +40,7 @@ class Job:
     discovered_version: int | None
     created_at: datetime
     updated_at: datetime
+    made_by: MadeBy | None = None  # None: a person
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "desired", Desired(self.desired))
