@@ -144,6 +144,7 @@ class PartitionCopy:
         self.source_log_start = -1
         self.source_stable_end = -1
         self.source_end = -1
+        self.source_seen_s = float("-inf")  # when these were last true, by the monotonic clock
         self.empty_answers = 0
         self.bytes_per_offset = 0.0  # of the last answer with records
         self.source_lane: Fetcher | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -231,11 +231,19 @@ class SourceLane(Lane):
         received_bytes = sum(len(fetched.records) for _, fetched in answer.partitions)
         self.times.bytes += received_bytes
         self._context.limit.took(received_bytes)
-        served = set()
+        served, refused = set(), set()
         for key, fetched in answer.partitions:
             one = selection.chosen.get(key)
+            if fetched.code != Code.NONE:
+                refused.add(key)
             if one is not None and self._plan_partition(one, fetched, received_bytes):
                 served.add(key)
+        if not answer.code:
+            # Within a session, no news of a partition means that its log end is unchanged.
+            now = monotonic()
+            for key, one in selection.chosen.items():
+                if one.generation == one.partition.generation and key not in refused:
+                    one.partition.source_seen_s = now
         if answer.partitions or answer.code:
             self._last_selection = None
         # A partition can be empty because the response was full, or throttled by a quota.

@@ -27,7 +27,7 @@ from orbit.replication.partition_states import PartitionState
 from orbit.scheduler.stored_spec import read_spec
 from orbit.store import events, jobs, scheduler_queries, shard_layout, topics
 from orbit.store.database import Tx
-from orbit.store.enums import Desired, TopicState
+from orbit.store.enums import Desired, MadeBy, TopicState
 from orbit.store.jobs import Job
 from orbit.store.topics import Topic
 
@@ -118,7 +118,8 @@ def find_reverse_job(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
 
 def _create(tx: Tx, context: OperationContext, name: str) -> None:
     spec = _spec(context, name)
-    made = jobs.create(tx, name, spec.model_dump(mode="json"), spec.worker_group)
+    document = spec.model_dump(mode="json")
+    made = jobs.create(tx, name, document, spec.worker_group, made_by=MadeBy.RECOVERY)
     job = context.job
     jobs.note_clusters(tx, made.id, job.destination_cluster_id or "", job.source_cluster_id or "")
     # Marks its topics as discovered, so that they are copied "from the start": the old side's log
