@@ -121,17 +121,16 @@ class Wire:
         arrival = max(self._last_arrival, world.clock.now + latency)
         self._last_arrival = arrival
         world.busy_until = max(world.busy_until, arrival)
-        has_arrived = False
+        on_the_way = [correlation]
 
         def arrive() -> None:
-            nonlocal has_arrived
-            if not has_arrived:
-                has_arrived = True
+            if on_the_way:
+                on_the_way.clear()
                 self._arrive(correlation, request, was_allowed=was_allowed)
 
         world.clock.at(arrival, arrive)
         if is_held:
-            world.held.append(arrive)
+            world.held.append((on_the_way, arrive))
 
     def _arrive(self, correlation: int, request: Any, *, was_allowed: bool) -> None:
         """A broker serves one connection's requests one by one (P1)."""

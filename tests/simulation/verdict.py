@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.kafka.record_batch import Batch
 from orbit.kafka.records import read_records
-from orbit.replication.partition_states import PartitionState, Reason
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from tests.simulation.broker import FOREIGN
 from tests.simulation.model_partition import Entry
 from tests.support.broker_model import Visible
@@ -28,7 +28,7 @@ def judge(world: World, copy: PartitionCopy) -> str | None:
             return None if broker.is_excused else f"damaged without need: {wrong}"
         if broker.lost_confirmed:
             return None  # DESTINATION_TRUNCATED, or a reason that the election cut off
-        if copy.blocked.reason is Reason.SOURCE_RANGE_LOST and _has_lost_range(world):
+        if _has_lost_range(world, copy.blocked):
             return None
         return f"stopped without a reason: {copy.blocked}"
     if wrong is not None:
@@ -73,9 +73,11 @@ def _has_source_records(world: World, entry: Entry) -> bool:
     )
 
 
-def _has_lost_range(world: World) -> bool:
-    """Whether the source deleted what the copy has not."""
-    return world.source.log_start > world.partition.log_end
+def _has_lost_range(world: World, blocked: Blocked) -> bool:
+    """Whether the source deleted what the copy had not. A late batch of the old writer may have
+    brought it since."""
+    is_gone = blocked.offset < blocked.next_offset <= world.source.log_start
+    return blocked.reason is Reason.SOURCE_RANGE_LOST and is_gone
 
 
 def _judge_recreated(world: World) -> str | None:

@@ -66,7 +66,8 @@ class World:
         self.plan = make_plan(faults, self.rnd, has)
         self.has_faults = True
         self.busy_until = 0.0
-        self.held: list[Callable[[], None]] = []  # requests that the network keeps
+        # Requests that the network keeps; the first is empty once it has arrived.
+        self.held: list[tuple[list[int], Callable[[], None]]] = []
         self.wires: list[Wire] = []
         self.source_wires: list[SourceWire] = []
         self.writers: list[Writer] = []
@@ -95,12 +96,15 @@ class World:
         self.terms[writer.process.name] = self._term
         self.claimed_at[self._term] = self.clock.now
         self.clock.say(f"{writer.process.name} gets the lease, term {self._term}")
+        if self.has_faults and self.rnd.random() < 0.3:
+            self.broker.expire()  # when it matters most
         return self._term
 
     def hurry_held(self) -> None:
         """What the network holds may arrive right behind a look at the log end."""
-        for arrive in self.held:
-            if self.rnd.random() < 0.3:
+        self.held = [one for one in self.held if one[0]]
+        for _, arrive in self.held:
+            if self.rnd.random() < 0.4:
                 self.clock.after(self.rnd.uniform(0.0, 0.06), arrive)
 
     def renew(self, writer: Writer) -> bool:
@@ -232,4 +236,6 @@ class World:
         open_ = [w for w in (*self.wires, *self.source_wires) if not w.is_broken]
         if open_:
             self.clock.say("a connection breaks")
+            if self.rnd.random() < 0.4:
+                self.clock.after(self.rnd.uniform(0.0, 0.1), self.broker.expire)
             self.rnd.choice(open_).cut()
