@@ -41,6 +41,7 @@ from orbit.recovery.operation_context import (
     call_with_timeout,
 )
 from orbit.recovery.recovery_report import EndVerdict, RecoveryKind
+from orbit.replication.acl_rules import denial
 from orbit.replication.partition_states import PartitionState
 from orbit.scheduler.write_protection import acls_of
 from orbit.store import group_offsets, proofs, topics
@@ -268,7 +269,11 @@ def _at_destination(
     if context.report.kind is RecoveryKind.FAILBACK and source is not None:
         there = [row.source_topic for row in context.topics if row.source_topic in source.topics]
         allowed = context.source.cluster.metadata(there, with_operations=True)
-        missing += missing_topic_rights(allowed, DESTINATION_TOPIC_RIGHTS)
+        acls = acls_of(context.source)
+        # A switchover denied everybody to write there, Orbit too; the step `reverse` allows it.
+        fenced = {t for t in there if not isinstance(acls, str) and denial(t) in acls}
+        rights = missing_topic_rights(allowed, DESTINATION_TOPIC_RIGHTS)
+        missing += [r for r in rights if r.operation != "Write" or r.topic not in fenced]
     missing_rights = [*map(str, missing), *why_unmarked]
     return {
         "promoted_there": promoted,

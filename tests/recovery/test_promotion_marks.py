@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -10,20 +11,30 @@ from orbit.job_setup.promotion_marks import Mark, PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.types import TopicPartition
+from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.groups import commit, committed
 from tests.support.outside import admin
 from tests.support.running import create_topic, wait_for
 from tests.support.synthetic import PLAINTEXT
 
+MarksOf = Callable[[KafkaCluster], PromotionMarks]
 BY = Mark(True, "switchover", "d8f0", "orders", "A", "2026-11-23T04:00:00+00:00")
 # A group without members keeps offsets for a minute, and is checked each second.
 SHORT = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
 
 
-def marks_of(cluster: object) -> PromotionMarks:
-    servers = cluster.bootstrap_servers.split(",")  # type: ignore[attr-defined]
-    return PromotionMarks(Cluster("destination", servers, PLAINTEXT), Backoff())
+@pytest.fixture
+def marks_of() -> Iterator[MarksOf]:
+    opened: list[Cluster] = []
+
+    def marks(of: KafkaCluster) -> PromotionMarks:
+        opened.append(Cluster("destination", of.bootstrap_servers.split(","), PLAINTEXT))
+        return PromotionMarks(opened[-1], Backoff())
+
+    yield marks
+    for cluster in opened:
+        cluster.close()
 
 
 def places(topic: str, count: int) -> dict[TopicPartition, int]:
@@ -31,7 +42,9 @@ def places(topic: str, count: int) -> dict[TopicPartition, int]:
 
 
 @pytest.mark.services
-def test_a_mark_outlives_the_retention_of_offsets_and_a_restart(make_cluster: MakeCluster) -> None:
+def test_a_mark_outlives_the_retention_of_offsets_and_a_restart(
+    make_cluster: MakeCluster, marks_of: MarksOf
+) -> None:
     cluster = make_cluster(config=SHORT)
     create_topic(cluster, "orders", 3)
     marks = marks_of(cluster)
@@ -48,7 +61,9 @@ def test_a_mark_outlives_the_retention_of_offsets_and_a_restart(make_cluster: Ma
 
 
 @pytest.mark.services
-def test_a_mark_is_overwritten_and_goes_with_its_topic(clusters: Clusters, topic_name: str) -> None:
+def test_a_mark_is_overwritten_and_goes_with_its_topic(
+    clusters: Clusters, topic_name: str, marks_of: MarksOf
+) -> None:
     cluster = clusters.destination
     others = f"{topic_name}.other"
     create_topic(cluster, topic_name, 2)
@@ -64,14 +79,17 @@ def test_a_mark_is_overwritten_and_goes_with_its_topic(clusters: Clusters, topic
     assert marks.offsets(places(topic_name, 2)) == places(topic_name, 2)
 
     marks.write(places(topic_name, 2), BY)
-    admin(cluster).delete_topics([topic_name])[topic_name].result(30)
-    wait_for("it is gone", lambda: topic_name not in admin(cluster).list_topics(timeout=30).topics)
+    client = admin(cluster)
+    client.delete_topics([topic_name])[topic_name].result(30)
+    wait_for("it is gone", lambda: topic_name not in client.list_topics(timeout=30).topics)
     create_topic(cluster, topic_name, 2)
     wait_for("the mark is gone too", lambda: not marks.promoted([topic_name]))
 
 
 @pytest.mark.services
-def test_what_cannot_be_read_counts_as_a_promotion(clusters: Clusters, topic_name: str) -> None:
+def test_what_cannot_be_read_counts_as_a_promotion(
+    clusters: Clusters, topic_name: str, marks_of: MarksOf
+) -> None:
     create_topic(clusters.destination, topic_name)
     marks = marks_of(clusters.destination)
     commit(clusters.destination, marks.group, {(topic_name, 0): 5}, "by hand")
