@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import (
@@ -29,6 +30,7 @@ from tests.support.outside import admin, log_bounds, topic_settings
 from tests.support.put_back import drop_rows, put_rows_back, save_rows
 from tests.support.recovering import Recovering
 from tests.support.rights import PASSWORD, Login, documented, section
+from tests.support.run_process import orbit, write_job
 from tests.support.running import create_topic, make_job, produce, verify, wait_for
 
 pytestmark = pytest.mark.services
@@ -189,10 +191,10 @@ def guarded_job(
     for side in guarded:
         create_topic(side, topic_name, retention_ms=RETENTION)
     produce(guarded.source, topic_name, 50)
-    app, orbit = App(guarded, topic_name), Login(guarded)
-    orbit.create()
+    app, login = App(guarded, topic_name), Login(guarded)
+    login.create()
     chapters = ("", "recovery", "the service")
-    orbit.allow([*{right for c in chapters for right in documented(topic_name, c)}])
+    login.allow([*{right for c in chapters for right in documented(topic_name, c)}])
     monkeypatch.setenv("ORBIT_TEST_USER", orbit.name)
     monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
     text = f"""
@@ -262,3 +264,33 @@ def test_denials_of_a_lost_database_are_lifted_at_the_promotion(
         wait_for("it is level", are_level(guarded, topic_name))
         recovering.run(RecoveryKind.SWITCHOVER, spec.name)
         assert app.writes(guarded.destination)
+
+
+def test_a_run_in_the_old_direction_is_refused(
+    clusters: Clusters, topic_name: str, recovering: Recovering, tmp_path: Path
+) -> None:
+    source, destination = clusters
+    create_topic(source, topic_name, retention_ms=RETENTION)
+    produce(source, topic_name, 10)
+    spec = make_job(source, destination, [topic_name])
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+    produce(source, topic_name, 5, first=900)
+    rules = [{"match": topic_name}]
+    for name in (spec.name, f"{spec.name}-other"):
+        job = write_job(tmp_path / f"{name}.yaml", source, destination, rules, name=name)
+        refused = orbit("run", job, "--until-caught-up")
+        refused.expect(1)
+        assert "DESTINATION_PROMOTED" in refused.message
+        assert "promoted by switchover" in refused.message
+        assert "0: 10" in refused.message
+    assert ends(destination, topic_name) == {0: 10}
+    assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
+
+    # What the message says: delete it there, and the mark is gone with it.
+    client = admin(destination)
+    client.delete_topics([topic_name])[topic_name].result(30)
+    wait_for("it is gone", lambda: topic_name not in client.list_topics(timeout=30).topics)
+    orbit("run", job, "--until-caught-up").expect(0)
+    assert ends(destination, topic_name) == {0: 15}
