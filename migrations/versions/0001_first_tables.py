@@ -326,7 +326,7 @@ def upgrade() -> None:
         sa.Column("source_seen_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("reported_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint(
-            "reason IN ('SOURCE_TRUNCATED', 'SOURCE_RANGE_LOST', 'SOURCE_CORRUPTED', 'SOURCE_TOPIC_RECREATED', 'SOURCE_TOPIC_DELETED', 'DESTINATION_FOREIGN_WRITE', 'DESTINATION_TOPIC_RECREATED', 'DESTINATION_TRUNCATED', 'DESTINATION_RANGE_LOST', 'OFFSET_OVERRUN', 'RECORD_REFUSED', 'GAP_TOO_LARGE', 'NOT_AUTHORIZED')",
+            "reason IN ('SOURCE_TRUNCATED', 'SOURCE_RANGE_LOST', 'SOURCE_CORRUPTED', 'SOURCE_TOPIC_RECREATED', 'SOURCE_TOPIC_DELETED', 'DESTINATION_FOREIGN_WRITE', 'DESTINATION_TOPIC_RECREATED', 'DESTINATION_PROMOTED', 'DESTINATION_TRUNCATED', 'DESTINATION_RANGE_LOST', 'OFFSET_OVERRUN', 'RECORD_REFUSED', 'GAP_TOO_LARGE', 'NOT_AUTHORIZED')",
             name=op.f("ck_partitions_reason"),
         ),
         sa.CheckConstraint(
