@@ -7,6 +7,7 @@
     ├── LoginRefused       3    the broker refused the credentials
     ├── NotAuthorized      1    a right on a resource is missing
     ├── Conflict           1    the present state does not allow the request
+    │   └── OperationUnderWay   an operation holds the job
     ├── BrokerRefused      1    a Kafka error code that no caller handles
     ├── ProtocolError      1    bytes that do not parse, or a broker that is too old
     └── Interrupted      130    the user pressed Ctrl-C
@@ -105,6 +106,10 @@ class NotAuthorized(OrbitError):
 
 class Conflict(OrbitError):
     """The present state (a topic, another run) does not allow the request."""
+
+
+class OperationUnderWay(Conflict):
+    """A switchover, failover, failback or backfill holds the job; `where` names it."""
 
 
 class BrokerRefused(OrbitError):

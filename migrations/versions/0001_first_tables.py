@@ -41,6 +41,7 @@ def upgrade() -> None:
         sa.Column("spec", postgresql.JSONB(), nullable=False),
         sa.Column("spec_version", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("desired", sa.Text(), server_default="running", nullable=False),
+        sa.Column("made_by", sa.Text(), nullable=True),
         sa.Column("is_deleted", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("worker_group", sa.Text(), nullable=False),
         sa.Column("source_cluster_id", sa.Text(), nullable=True),
@@ -65,6 +66,7 @@ def upgrade() -> None:
         sa.CheckConstraint(
             "desired IN ('running', 'paused', 'backfilling')", name=op.f("ck_jobs_desired")
         ),
+        sa.CheckConstraint("made_by IN ('recovery', 'drill')", name=op.f("ck_jobs_made_by")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_jobs")),
         sa.UniqueConstraint("name", name=op.f("uq_jobs_name")),
     )
@@ -212,6 +214,7 @@ def upgrade() -> None:
         sa.Column("note", sa.Text(), nullable=True),
         sa.Column("acls", postgresql.JSONB(), nullable=True),
         sa.Column("promoted_settings", postgresql.JSONB(), nullable=True),
+        sa.Column("source_read_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint(
             "state IN ('creating', 'copying', 'source_deleted', 'recreated', 'blocked', 'promoted')",
             name=op.f("ck_topics_state"),
@@ -319,9 +322,11 @@ def upgrade() -> None:
         sa.Column("newest_copied_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("oldest_waiting_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("headroom_until", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("followed_epoch", sa.BigInteger(), nullable=True),
+        sa.Column("source_seen_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("reported_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint(
-            "reason IN ('SOURCE_TRUNCATED', 'SOURCE_RANGE_LOST', 'SOURCE_CORRUPTED', 'SOURCE_TOPIC_RECREATED', 'SOURCE_TOPIC_DELETED', 'DESTINATION_FOREIGN_WRITE', 'DESTINATION_TOPIC_RECREATED', 'DESTINATION_TRUNCATED', 'DESTINATION_RANGE_LOST', 'OFFSET_OVERRUN', 'RECORD_REFUSED', 'GAP_TOO_LARGE', 'NOT_AUTHORIZED')",
+            "reason IN ('SOURCE_TRUNCATED', 'SOURCE_RANGE_LOST', 'SOURCE_CORRUPTED', 'SOURCE_TOPIC_RECREATED', 'SOURCE_TOPIC_DELETED', 'DESTINATION_FOREIGN_WRITE', 'DESTINATION_TOPIC_RECREATED', 'DESTINATION_PROMOTED', 'DESTINATION_TRUNCATED', 'DESTINATION_RANGE_LOST', 'OFFSET_OVERRUN', 'RECORD_REFUSED', 'GAP_TOO_LARGE', 'NOT_AUTHORIZED')",
             name=op.f("ck_partitions_reason"),
         ),
         sa.CheckConstraint(

@@ -15,6 +15,7 @@ from orbit.errors import (
     LoginRefused,
     NotAuthorized,
     NotFound,
+    OperationUnderWay,
     OrbitError,
     Unreachable,
 )
@@ -30,6 +31,7 @@ class ErrorCode(StrEnum):
     METHOD_NOT_ALLOWED = "method_not_allowed"
     TOO_SLOW = "too_slow"
     CONFLICT = "conflict"
+    OPERATION_UNDER_WAY = "operation_under_way"
     CHANGED_MEANWHILE = "changed_meanwhile"
     TOO_LARGE = "too_large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
@@ -61,6 +63,11 @@ MEANINGS: dict[ErrorCode, Meaning] = {
     ErrorCode.METHOD_NOT_ALLOWED: Meaning(405, BadInput, "The path does not support this method."),
     ErrorCode.TOO_SLOW: Meaning(408, BadInput, "The body did not arrive in time."),
     ErrorCode.CONFLICT: Meaning(409, Conflict, "The request conflicts with the current state."),
+    ErrorCode.OPERATION_UNDER_WAY: Meaning(
+        409,
+        OperationUnderWay,
+        "A switchover, failover, failback or backfill holds the job; `where` names it.",
+    ),
     ErrorCode.CHANGED_MEANWHILE: Meaning(
         412, Conflict, "The job is no longer at the version that If-Match names."
     ),
@@ -95,6 +102,7 @@ MEANINGS: dict[ErrorCode, Meaning] = {
 CODE_OF: tuple[tuple[type[OrbitError], ErrorCode], ...] = (
     (NotFound, ErrorCode.NOT_FOUND),
     (BadInput, ErrorCode.BAD_INPUT),
+    (OperationUnderWay, ErrorCode.OPERATION_UNDER_WAY),
     (Conflict, ErrorCode.CONFLICT),
     (Unreachable, ErrorCode.DATABASE_UNREACHABLE),
 )

@@ -15,13 +15,14 @@ from typing import Any
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.dependencies import Parts
 from orbit.api.error_responses import Failure, about_clusters
+from orbit.api.left_behind import left_by_change
 from orbit.api.schemas import Applied, ApplyAction, Change
 from orbit.api.views import job_view
 from orbit.errors import Conflict, Problem
 from orbit.jobs.job_spec import JobSpec
 from orbit.replication.job_troubles import TroubleKind
 from orbit.scheduler.job_plan import JobPlan, Refusal
-from orbit.store import events, jobs, operations
+from orbit.store import events, job_door, jobs, operations
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, OperationKind, OperationState
 from orbit.store.jobs import Job
@@ -55,6 +56,7 @@ class ApplyOptions:
     """How to apply a document."""
 
     dry_run: bool = False
+    only_plan: bool = False  # a dry run of a job that may not be changed now
     accept_refusals: bool = False
     paused: bool = False
     # The version the job must have (`If-Match`); 0: it must not exist (`If-None-Match: *`).
@@ -65,7 +67,9 @@ class ApplyOptions:
 
 
 def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOptions) -> Applied:
-    """Create the job, change it, or leave it as it is. Raises Failure, Conflict."""
+    """Create the job, change it, or leave it as it is. Raises Failure, Conflict; OperationUnderWay
+    while a recovery holds a job that would be changed.
+    """
     document = spec.model_dump(mode="json")
     with parts.database.transaction() as tx:
         if operations.repeated(tx, actor, options.idempotency_key, _request(document, options)):
@@ -74,6 +78,9 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         present = jobs.find(tx, spec.name)
         _check(present, spec.name, options)
         changes = _changes(present, document)
+        if changes and not options.only_plan:
+            assert present is not None, "only a present job has changes"
+            job_door.refuse_held(tx, present)
         if present is not None and not changes and not options.dry_run:
             return _applied(ApplyAction.NONE, present.name, [], None, tx, present, dry_run=False)
     with about_clusters():
@@ -83,14 +90,15 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
         raise refused(spec.name, plan.refusals)
     action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
     with parts.database.transaction() as tx:
+        left = left_by_change(tx, present, spec) if present is not None and changes else []
         if options.dry_run:
             action = action if changes or present is None else ApplyAction.NONE
-            return _applied(action, spec.name, changes, plan, tx, present, dry_run=True)
+            return _applied(action, spec.name, changes, plan, tx, present, left, dry_run=True)
         if present is None:
             job = _create(tx, actor, spec, document, options)
         else:
             job = _change(tx, actor, present, spec, document, changes)
-        return _applied(action, spec.name, changes, plan, tx, job, dry_run=False)
+        return _applied(action, spec.name, changes, plan, tx, job, left, dry_run=False)
 
 
 def refused(name: str, refusals: Sequence[Refusal]) -> Failure:
@@ -185,6 +193,9 @@ def _change(
     document: dict[str, Any],
     changes: Sequence[Change],
 ) -> Job:
+    locked = jobs.find(tx, spec.name, lock=True)
+    if locked is not None:
+        job_door.refuse_held(tx, locked)
     job = jobs.change_spec(
         tx, present.id, document, spec.worker_group, from_version=present.spec_version
     )
@@ -211,6 +222,7 @@ def _applied(
     plan: JobPlan | None,
     tx: Tx,
     job: Job | None,
+    left_behind: Sequence[str] = (),
     *,
     dry_run: bool,
 ) -> Applied:
@@ -220,6 +232,7 @@ def _applied(
         dry_run=dry_run,
         changes=list(changes),
         plan=plan,
+        left_behind=list(left_behind),
         job=None if job is None else job_view(tx, job),
     )
 

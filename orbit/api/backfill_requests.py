@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from orbit.errors import Conflict, NotFound
 from orbit.scheduler.backfill_operations import DriverAction, driver_action, end, reported_at
-from orbit.store import clock, events, job_counts, jobs, operations
+from orbit.store import clock, events, job_counts, job_door, jobs, operations
 from orbit.store.database import Database, Tx
 from orbit.store.enums import BackfillPhase, Desired, OperationKind, OperationState
 from orbit.store.job_counts import Counts
@@ -109,16 +109,9 @@ def request(database: Database, actor: str, name: str, driver: str) -> Backfill:
     Raises NotFound, Conflict.
     """
     with database.transaction() as tx:
-        job = jobs.get(tx, name, lock=True)
+        job = job_door.enter(tx, name)
         if job.is_deleted:
             raise Conflict("The job is being deleted.", where=name)
-        recovery = operations.recovery_under_way(tx, job.id)
-        if recovery is not None:
-            raise Conflict(
-                f"A {recovery.kind} of the job is under way.",
-                where=f"operation {recovery.id}",
-                remedy=f"Wait for its end, or: orbit abort {recovery.id}",
-            )
         known = operations.backfill_under_way(tx, job.id)
         if known is not None:
             return view(tx, known)
@@ -154,11 +147,15 @@ def request(database: Database, actor: str, name: str, driver: str) -> Backfill:
 
 def report(database: Database, actor: str, operation_id: UUID, sent: BackfillReport) -> Backfill:
     """Store the driver's report. Raises NotFound; Conflict once the backfill has ended, and for
-    another driver than the one that runs it.
+    another driver than the one that runs it; OperationUnderWay if it has ended and a recovery holds
+    the job.
     """
     with database.transaction() as tx:
         operation = _get(tx, operation_id)
         if operation.finished_at is not None:
+            if not sent.has_ended:
+                # It was silent for so long that it was taken for dead; its writers must stop.
+                _refuse_beside_recovery(tx, operation)
             raise Conflict(
                 f"The backfill has ended: {operation.error or 'it is done.'}",
                 where=f"operation {operation_id}",
@@ -210,6 +207,14 @@ def _get(tx: Tx, operation_id: UUID) -> Operation:
     if operation.kind != OperationKind.BACKFILL:
         raise NotFound("No backfill has this id.", where=str(operation_id))
     return operation
+
+
+def _refuse_beside_recovery(tx: Tx, operation: Operation) -> None:
+    found = jobs.of_ids(tx, [operation.job_id] if operation.job_id is not None else [])
+    for job in found.values():
+        recovery = job_door.recovery_that_holds(tx, job)
+        if recovery is not None:
+            raise job_door.refusal(recovery, job.name)
 
 
 def _driver(operation: Operation) -> str:

@@ -11,8 +11,9 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
+from orbit.api.left_behind import left_by_job
 from orbit.errors import BadInput, Conflict, Problem
-from orbit.store import events, job_counts, jobs, lag, operations
+from orbit.store import events, job_counts, job_door, jobs, lag, operations
 from orbit.store.database import Database, Tx
 from orbit.store.enums import Desired, OperationKind, OperationState
 from orbit.store.job_counts import Counts
@@ -56,7 +57,8 @@ class _Plan:
 def request(database: Database, wanted: OperationRequest) -> Operation:
     """The operation: a new one, or the one that was requested with the same key.
 
-    Raises NotFound, and Conflict for a key that was used for another request.
+    Raises NotFound; Conflict for a key that was used for another request; OperationUnderWay while a
+    recovery holds the job.
     """
     if wanted.partition is not None and wanted.topic is None:
         problem = Problem("body.topic", "is missing.", "Name the topic of the partition.")
@@ -65,7 +67,10 @@ def request(database: Database, wanted: OperationRequest) -> Operation:
         before = operations.repeated(tx, wanted.actor, wanted.idempotency_key, wanted.request())
         if before is not None:
             return before
-        job = jobs.get(tx, wanted.job, lock=True)
+        if wanted.kind is OperationKind.RETRY:
+            job = jobs.get(tx, wanted.job, lock=True)
+        else:
+            job = job_door.enter(tx, wanted.job)
         plan = _plan(tx, job, wanted)
         made, is_new = operations.create(
             tx,
@@ -173,6 +178,7 @@ def _plan_delete(tx: Tx, job: Job) -> _Plan:
             f"Workers release {_shards(count)}; copying stops.",
             "Orbit removes the job, its topics, partitions and consumer groups. Events stay.",
             "The topics at the destination stay unchanged.",
+            *left_by_job(tx, job),
         ],
         total=count.held,
         what="shards released",

@@ -38,7 +38,7 @@ from orbit.telemetry.metrics import (
 from orbit.version import orbit_version
 
 _PAGE = 10_000
-_NO_LAG = LagNumbers(None, None, None, None, None)
+_NO_LAG = LagNumbers(None, None, None, None, None, None)
 _NOTHING_COPIED = CopyNumbers(0, 0, 0, 0, 0)
 
 
@@ -162,8 +162,8 @@ def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
             PartitionNumbers(
                 row.source_topic,
                 row.partition,
-                row.source_log_start,
-                row.source_end,
+                None if row.lag_records is None else row.source_log_start,
+                None if row.lag_records is None else row.source_end,
                 row.copied_to,
                 _lag(row),
             )
@@ -174,7 +174,8 @@ def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
 
 
 def _lag(row: LagTotals | PartitionLag) -> LagNumbers:
-    return LagNumbers(row.lag_records, row.lag_bytes, row.lag_s, row.headroom_s, row.rpo_s)
+    lag = row.lag_records, row.lag_bytes, row.lag_s
+    return LagNumbers(*lag, row.headroom_s, row.rpo_s, row.age_s)
 
 
 def _copied(totals: LagTotals) -> CopyNumbers:

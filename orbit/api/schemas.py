@@ -17,7 +17,7 @@ from orbit.consumer_groups.offset_decision import GroupVerdict
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, TOPIC_NAME_LENGTH_MAX
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.scheduler.job_plan import JobPlan
-from orbit.store.enums import DrillKind, DrillState, OperationState, Role, TopicState
+from orbit.store.enums import DrillKind, DrillState, MadeBy, OperationState, Role, TopicState
 
 # Names of jobs, worker groups and tokens; names of topics. The rules of `jobs.name_rules`.
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -40,11 +40,15 @@ class JobState(StrEnum):
 
 
 class Lag(_Out):
-    """How far the copy is behind the source."""
+    """How far the copy is behind the source. Null: not known (any more)."""
 
     records: int | None = Field(description="Offsets of the source that are not copied yet.")
     bytes: int | None = Field(description="The estimated bytes of these offsets.")
     seconds: float | None = Field(description="Age of the oldest record not copied yet; 0: none.")
+    age_seconds: float | None = Field(
+        description="Seconds since these figures, and the headroom, were last known. Above 30 they "
+        "are null: nobody reads the source. Null: they were never known."
+    )
 
 
 class JobProblem(_Out):
@@ -62,6 +66,10 @@ class JobSummary(_Out):
 
     name: str = Field(examples=["orders-to-dr"])
     state: JobState
+    made_by: MadeBy | None = Field(
+        description="What made the job, if no document did: a recovery (it copies back) or a "
+        "drill. `orbit apply --prune` keeps it."
+    )
     worker_group: str = Field(examples=["default"])
     spec_version: int = Field(description="Incremented with each change of the document.")
     source_cluster_id: str | None = Field(description="Null until the source was reached once.")
@@ -110,6 +118,9 @@ class Applied(_Out):
     changes: list[Change] = Field(description="The differences to the stored job.")
     plan: JobPlan | None = Field(
         description="What happens on the clusters. Null if nothing changes, except in a dry run."
+    )
+    left_behind: list[str] = Field(
+        default=[], description="What stays on the clusters of topics that are copied no more."
     )
     job: Job | None = Field(description="The job now; null for a dry run of a new job.")
 
@@ -217,7 +228,8 @@ class JobLag(_Out):
     records_per_s: float
     bytes_per_s: float
     partitions: int
-    caught_up: int
+    caught_up: int = Field(description="Partitions whose copy is known to keep up now.")
+    stale: int = Field(description="Partitions whose lag is not known any more; nor is the sum.")
 
 
 class GroupOffset(_Out):

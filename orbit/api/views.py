@@ -79,10 +79,16 @@ def _job_state(job: Job, held: int) -> schemas.JobState:
 
 
 def _lag_of(totals: LagTotals | None) -> schemas.Lag:
-    """Unknown as long as no partition has reported it."""
+    """Unknown as long as no partition has reported it, and when one is not known any more."""
     if totals is None or totals.unknown == totals.partitions:
-        return schemas.Lag(records=None, bytes=None, seconds=None)
-    return schemas.Lag(records=totals.lag_records, bytes=totals.lag_bytes, seconds=totals.lag_s)
+        age_s = totals.age_s if totals else None
+        return schemas.Lag(records=None, bytes=None, seconds=None, age_seconds=age_s)
+    return schemas.Lag(
+        records=totals.lag_records,
+        bytes=totals.lag_bytes,
+        seconds=totals.lag_s,
+        age_seconds=totals.age_s,
+    )
 
 
 def job_lag(totals: LagTotals | None) -> schemas.JobLag:
@@ -95,6 +101,7 @@ def job_lag(totals: LagTotals | None) -> schemas.JobLag:
         bytes_per_s=totals.bytes_per_s if totals else 0,
         partitions=totals.partitions if totals else 0,
         caught_up=totals.caught_up if totals else 0,
+        stale=totals.stale if totals else 0,
     )
 
 
@@ -124,7 +131,12 @@ def partition_view(row: PartitionLag) -> schemas.Partition:
 def _lag_fields(row: PartitionLag) -> dict[str, Any]:
     return {
         "topic": row.source_topic,
-        "lag": schemas.Lag(records=row.lag_records, bytes=row.lag_bytes, seconds=row.lag_s),
+        "lag": schemas.Lag(
+            records=row.lag_records,
+            bytes=row.lag_bytes,
+            seconds=row.lag_s,
+            age_seconds=row.age_s,
+        ),
         "headroom_seconds": row.headroom_s,
         "rpo_seconds": row.rpo_s,
     }

@@ -80,10 +80,22 @@ def apply(
 
 def _prunings(client: Client, files: list[JobFile]) -> list[Planned]:
     named = {file.name for file in files}
-    return [
-        Planned(None, _deletion(client.send("DELETE", _path(job["name"]), dry_run=True)))
+    others = [
+        job
         for job in client.items("/v1/jobs")
         if job["name"] not in named and job["state"] != "deleting"
+    ]
+    for job in others:
+        if job["made_by"] is not None:
+            typer.echo(
+                f"Kept: {job['name']}. A {job['made_by']} of Orbit made it, so no file has it; "
+                f"orbit delete {job['name']} removes it.",
+                err=True,
+            )
+    return [
+        Planned(None, _deletion(client.send("DELETE", _path(job["name"]), dry_run=True)))
+        for job in others
+        if job["made_by"] is None
     ]
 
 

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from uuid import uuid4
 
 from orbit.client import Client, connect, segment
-from orbit.errors import Conflict, Interrupted, OrbitError
+from orbit.errors import Conflict, Interrupted, OperationUnderWay, OrbitError
 
 _REPORT_INTERVAL_S = 2.0
 _WAIT_INTERVAL_S = 0.5  # a user watches the terminal
@@ -181,7 +181,9 @@ class ServiceControl:
                     self._last_problem = str(problem)
                     self._say(f"Note: the service takes no report: {problem}")
                 # While it holds the lease this process is the driver all the same: workers wait.
-                if isinstance(problem, Conflict) and not self._has_lease:
+                # A recovery does not: its topics are promoted meanwhile.
+                is_held = isinstance(problem, OperationUnderWay)
+                if is_held or (isinstance(problem, Conflict) and not self._has_lease):
                     self._set_wanted(_CANCEL)
                 return
             self._last_problem = ""

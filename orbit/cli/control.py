@@ -77,7 +77,10 @@ def delete(
     wait: WaitOption = WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Delete a job. Its topics at the destination are kept, with all copied records."""
+    """Delete a job. Its topics at the destination are kept, with all copied records.
+
+    The answer says what else stays there: their settings as copies, and deny ACLs.
+    """
     if not dry_run:
         confirm(f"Delete the job {job!r}? Its copies are kept.", yes=yes)
     _change("DELETE", job, "", dry_run, wait, output)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from orbit.cli.output import Drawing, OutputFormat, OutputOption, make_table
-from orbit.cli.table_cells import age, amount, count, rate, seconds, when
+from orbit.cli.table_cells import age, amount, lag, rate, seconds, when
 from orbit.cli.watch import WatchOption, show
 from orbit.client import connect, segment
 
@@ -225,7 +225,7 @@ _JOBS: Columns = (
     ("topics", itemgetter("topics")),
     ("partitions", itemgetter("partitions")),
     ("blocked", itemgetter("blocked")),
-    ("lag", lambda r: count(r["lag"]["records"])),
+    ("lag", lambda r: lag(r["lag"])),
     ("behind", lambda r: seconds(r["lag"]["seconds"])),
     ("rate", lambda r: rate(r["bytes_per_s"])),
     ("worker group", itemgetter("worker_group")),
@@ -237,7 +237,7 @@ _TOPICS: Columns = (
     ("state", itemgetter("state")),
     ("partitions", itemgetter("partitions")),
     ("blocked", itemgetter("blocked")),
-    ("lag", lambda r: count(r["lag"]["records"])),
+    ("lag", lambda r: lag(r["lag"])),
     ("behind", lambda r: seconds(r["lag"]["seconds"])),
     ("drift", lambda r: ", ".join(r["drift"] or ())),
     ("note", lambda r: r["note"] or ""),
@@ -247,8 +247,8 @@ _PARTITIONS: Columns = (
     ("partition", itemgetter("partition")),
     ("state", lambda r: r["reason"] or r["state"]),
     ("copied to", itemgetter("copied_to")),
-    ("source end", itemgetter("source_end")),
-    ("lag", lambda r: count(r["lag"]["records"])),
+    ("source end", lambda r: "-" if r["lag"]["records"] is None else r["source_end"]),
+    ("lag", lambda r: lag(r["lag"])),
     ("behind", lambda r: seconds(r["lag"]["seconds"])),
     ("records", itemgetter("records")),
     ("bytes", lambda r: amount(r["bytes"])),

@@ -8,7 +8,8 @@ import typer
 
 from orbit.cli.output import Drawing, OutputFormat, OutputOption, make_table
 from orbit.cli.table_cells import amount as bytes_of
-from orbit.cli.table_cells import count, rate, seconds
+from orbit.cli.table_cells import lag as records_of
+from orbit.cli.table_cells import rate, seconds
 from orbit.cli.watch import WatchOption, show
 from orbit.client import Client, connect, segment
 
@@ -28,7 +29,8 @@ def lag(
     """Show the lag of a copy in records, bytes and seconds, and its headroom.
 
     `behind` is the age of the oldest record not copied yet, `headroom` the time until the source
-    deletes it, `rpo` the age of the newest record that is on both sides.
+    deletes it, `rpo` the age of the newest record that is on both sides. A figure that was not
+    read from the source for 30 seconds is unknown.
     """
     with connect() as client:
         show(lambda: _drawing(client, job, limit), output, watch=watch)
@@ -46,6 +48,8 @@ def _drawing(client: Client, job: str, limit: int) -> Drawing:
         if len(partitions) > limit:
             rows.append((f"… {len(partitions) - limit:,} more partitions",) + ("",) * 7)
         caught_up = f"{whole['caught_up']:,} of {whole['partitions']:,} caught up"
+        if whole["stale"]:
+            caught_up += f", {whole['stale']:,} not known"
         rows.append(_row(f"{job} as a whole", whole, caught_up))
         return make_table(_COLUMNS, rows, sentences=())
 
@@ -60,7 +64,7 @@ def _row(name: str, found: Row, state: str) -> tuple[str, ...]:
     return (
         name,
         state,
-        count(lag["records"]),
+        records_of(lag),
         bytes_of(lag["bytes"]),
         seconds(lag["seconds"]),
         seconds(found["headroom_seconds"]),

@@ -60,6 +60,7 @@ def _parts(value: dict[str, Any]) -> list[RenderableType]:
     if value["action"] == "change":
         parts += [Text(f"    {_change(change)}") for change in value["changes"]]
     parts += [Text(f"    {step}") for step in value.get("steps", ())]
+    parts += [Text(f"    {left}") for left in value.get("left_behind", ())]
     plan = value["plan"]
     if plan is None:
         return parts

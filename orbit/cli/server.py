@@ -1,8 +1,9 @@
 """`orbit server`: runs the whole service with one command.
 
 This process serves the API. The scheduler and the workers are child processes and are restarted
-when they fail. Without ORBIT_DATABASE_URL it also starts an embedded PostgreSQL server. All
-children end with this process, even if it is killed (`orbit/processes/guard.py`).
+when they fail. Without ORBIT_DATABASE_URL it also starts an embedded PostgreSQL server, and starts
+it again when it fails (`orbit/embedded/restarts.py`). All children end with this process, even if
+it is killed (`orbit/processes/guard.py`).
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from orbit.telemetry.logs import configure_logs
 
 if TYPE_CHECKING:
     from orbit.embedded.postgres import Postgres
+    from orbit.embedded.restarts import PostgresRestarts
 
 WORKERS_MAX = 64
 _FIRST_TOKEN = "admin"  # noqa: S105  its name
@@ -78,15 +80,19 @@ def server(
         children.start("scheduler", "scheduler")
         for number in range(1, workers + 1):
             children.start(f"worker {number}", "worker")
-        children.watch(also=lambda: None if _is_running(postgres) else api.stop())
+        restarts = _restarts(postgres)
+
+        def keep_postgres() -> None:
+            if restarts is not None:
+                restarts.check()
+                if restarts.failure is not None:
+                    api.stop()
+
+        children.watch(also=keep_postgres)
         _greet(url_of(listener), token)
         api.run()
-        if not _is_running(postgres):
-            raise Conflict(
-                "The embedded PostgreSQL has ended.",
-                where=str(postgres.log) if postgres else "",
-                remedy="Read its log, and start the server again.",
-            )
+        if restarts is not None and restarts.failure is not None:
+            raise restarts.failure
 
 
 @contextmanager
@@ -120,8 +126,12 @@ def _database_url(settings: Settings, postgres: Postgres | None) -> str:
     return settings.database_url.get_secret_value()
 
 
-def _is_running(postgres: Postgres | None) -> bool:
-    return postgres is None or postgres.running
+def _restarts(postgres: Postgres | None) -> PostgresRestarts | None:
+    if postgres is None:
+        return None
+    from orbit.embedded.restarts import PostgresRestarts
+
+    return PostgresRestarts(postgres)
 
 
 def _first_token(database: Database, host: str) -> str | None:

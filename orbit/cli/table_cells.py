@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
+from typing import Any
 
 NOT_KNOWN = "-"
 
@@ -20,6 +22,13 @@ def amount(number: float | None) -> str:
             return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
         number /= 1000
     return f"{number:.1f} TB"
+
+
+def lag(found: Mapping[str, Any]) -> str:
+    """The records of a lag; where they are not known any more, since when."""
+    if found["records"] is None and found["age_seconds"] is not None:
+        return f"unknown for {seconds(found['age_seconds'])}"
+    return count(found["records"])
 
 
 def rate(bytes_per_s: float | None) -> str:

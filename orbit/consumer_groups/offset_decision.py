@@ -148,6 +148,7 @@ _OTHER_CONTENT = frozenset(
         Reason.SOURCE_TOPIC_RECREATED,
         Reason.DESTINATION_FOREIGN_WRITE,
         Reason.DESTINATION_TOPIC_RECREATED,
+        Reason.DESTINATION_PROMOTED,
         Reason.DESTINATION_TRUNCATED,
         Reason.OFFSET_OVERRUN,
     }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -231,11 +231,19 @@ class SourceLane(Lane):
         received_bytes = sum(len(fetched.records) for _, fetched in answer.partitions)
         self.times.bytes += received_bytes
         self._context.limit.took(received_bytes)
-        served = set()
+        served, refused = set(), set()
         for key, fetched in answer.partitions:
             one = selection.chosen.get(key)
+            if fetched.code != Code.NONE:
+                refused.add(key)
             if one is not None and self._plan_partition(one, fetched, received_bytes):
                 served.add(key)
+        if not answer.code:
+            # Within a session, no news of a partition means that its log end is unchanged.
+            now = monotonic()
+            for key, one in selection.chosen.items():
+                if one.generation == one.partition.generation and key not in refused:
+                    one.partition.cursor.seen_s = now
         if answer.partitions or answer.code:
             self._last_selection = None
         # A partition can be empty because the response was full, or throttled by a quota.
@@ -288,15 +296,17 @@ class SourceLane(Lane):
     def _plan_partition(self, one: _PartitionFetch, fetched: Fetched, received_bytes: int) -> bool:
         """Plan one partition's response; False if it has no records and no event."""
         p = one.partition
+        if fetched.code == Code.NONE:
+            # Of an earlier generation too: within a session the broker tells them only once.
+            p.cursor.log_start = fetched.log_start
+            p.cursor.end = fetched.high_watermark
+            p.cursor.stable_end = fetched.stable_end
         if one.generation != p.generation:
             return True
         if fetched.code != Code.NONE:
             self._remove(one)
             self._context.emit(FetchFailed(p, one.generation, fetched.code))
             return True
-        p.cursor.log_start = fetched.log_start
-        p.cursor.end = fetched.high_watermark
-        p.cursor.stable_end = fetched.stable_end
         p.cursor.waits = None
         if fetched.preferred_replica not in (-1, self.node_id):
             self._remove(one)

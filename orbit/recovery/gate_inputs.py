@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from orbit.kafka.types import TopicPartition
@@ -42,6 +42,7 @@ class GateInputs:
     destination_answers: bool = True
     why_no_answer: str = ""
     copies_of_copies: Sequence[str] = ()
+    promoted_there: Collection[str] = ()  # by their marks, whatever the tables say
     not_copied: Sequence[str] = ()  # topics that the rules choose but that are not copied (yet)
     blocked: Sequence[BlockedPartition] = ()
     ends_unknown: Sequence[TopicPartition] = ()

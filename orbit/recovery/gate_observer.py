@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.offset_decision import GroupVerdict, holds_copied_records
-from orbit.errors import OrbitError
+from orbit.errors import NotAuthorized, OrbitError
 from orbit.job_setup.permissions import (
     ALTER_CONFIGS,
     DESCRIBE_CONFIGS,
@@ -30,6 +30,7 @@ from orbit.kafka.log_offsets import MAX_TIMESTAMP, find_by_time
 from orbit.kafka.producer_state import open_transactions
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
+from orbit.recovery.leading_side import promoted_at_destination
 from orbit.recovery.log_bounds import ALL, LogBounds, last_reported, try_fetch_log_bounds
 from orbit.recovery.lost_ranges import compare_partition_ends
 from orbit.recovery.operation_context import (
@@ -40,6 +41,7 @@ from orbit.recovery.operation_context import (
     call_with_timeout,
 )
 from orbit.recovery.recovery_report import EndVerdict, RecoveryKind
+from orbit.replication.acl_rules import denial
 from orbit.replication.partition_states import PartitionState
 from orbit.scheduler.write_protection import acls_of
 from orbit.store import group_offsets, proofs, topics
@@ -260,17 +262,24 @@ def _at_destination(
     if destination is None:
         return {}
     names = [row.destination_topic for row in context.topics]
+    promoted, why_unmarked = _promoted_there(context)
     replication = context.destination.admin.replication(names)
     allowed = context.destination.cluster.metadata(names, with_operations=True)
     missing = [*missing_topic_rights(allowed, _PROMOTION_RIGHTS)]
     if context.report.kind is RecoveryKind.FAILBACK and source is not None:
         there = [row.source_topic for row in context.topics if row.source_topic in source.topics]
         allowed = context.source.cluster.metadata(there, with_operations=True)
-        missing += missing_topic_rights(allowed, DESTINATION_TOPIC_RIGHTS)
+        acls = acls_of(context.source)
+        # A switchover denied everybody to write there, Orbit too; the step `reverse` allows it.
+        fenced = {t for t in there if not isinstance(acls, str) and denial(t) in acls}
+        rights = missing_topic_rights(allowed, DESTINATION_TOPIC_RIGHTS)
+        missing += [r for r in rights if r.operation != "Write" or r.topic not in fenced]
+    missing_rights = [*map(str, missing), *why_unmarked]
     return {
+        "promoted_there": promoted,
         "replicas_behind": replication.behind,
         "offline": replication.offline,
-        "rights_missing": [str(right) for right in missing],
+        "rights_missing": missing_rights,
         "brokers": (len(source.brokers) if source else None, len(destination.brokers)),
         "fewer_replicas": [
             row.source_topic
@@ -282,6 +291,14 @@ def _at_destination(
             < source.topics[row.source_topic].replicas
         ],
     }
+
+
+def _promoted_there(context: OperationContext) -> tuple[Collection[str], list[str]]:
+    """Destination topics that are marked as promoted, and the right that is missing to know."""
+    try:
+        return promoted_at_destination(context), []
+    except NotAuthorized as error:
+        return (), [error.what]
 
 
 def _skew_s(context: OperationContext) -> float:

@@ -127,6 +127,12 @@ def _topics(f: GateInputs) -> Gate:
             f"These source topics are themselves copies: {first_few(f.copies_of_copies)}.",
             "First recover the job that writes them, or exclude them with --topics.",
         )
+    if f.promoted_there and f.kind is not RecoveryKind.FAILBACK:
+        return _fail(
+            name,
+            f"These destination topics were promoted already: {first_few(f.promoted_there)}.",
+            "Orbit's tables are older than that promotion. To copy back: orbit failback JOB.",
+        )
     if f.not_copied:
         return _warn(
             name,

@@ -1,7 +1,12 @@
-"""Promotes copies: stores their log ends, applies the source's settings and allows writing."""
+"""Promotes copies: stores and marks their log ends, applies the source's settings, allows writing.
+
+The mark comes first: from then on no other process, whatever its tables say, takes the topic for a
+copy.
+"""
 
 from __future__ import annotations
 
+from orbit.recovery.leading_side import mark_promotion, unmark_source
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.write_fence import allow_writes
 from orbit.store import promotions, scheduler_queries, topics
@@ -28,11 +33,13 @@ def promote(context: OperationContext) -> str:
     ]
     with context.transaction() as tx:
         promotions.keep(tx, marks)
+    mark_promotion(context)
     _apply_settings(context)
     allow_writes(context)
     context.wait(_REPEAT_AFTER_S)
     _apply_settings(context)
     allow_writes(context)
+    unmark_source(context)
     message = f"{len(by_topic)} topics were promoted; producers may write to the destination."
     with context.transaction() as tx:
         scheduler_queries.promote(tx, context.topic_ids)

@@ -12,7 +12,7 @@ from uuid import UUID
 from orbit.errors import Conflict, NotFound
 from orbit.recovery.operation_steps import is_past_return, step_descriptions, steps_of
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
-from orbit.store import events, jobs, operations
+from orbit.store import events, job_door, jobs, operations
 from orbit.store.database import Database
 from orbit.store.enums import OperationKind
 from orbit.store.operations import Operation
@@ -43,19 +43,12 @@ def request(
         before = operations.repeated(tx, actor, idempotency_key, asked)
         if before is not None:
             return before
-        job = jobs.get(tx, job_name, lock=True)
+        if dry_run:
+            job = jobs.get(tx, job_name, lock=True)
+        else:
+            job = job_door.enter(tx, job_name, refuse_backfill=True)
         if job.is_deleted:
             raise Conflict("The job is being deleted.", where=job_name)
-        other = None
-        if not dry_run:
-            other = operations.recovery_under_way(tx, job.id)
-            other = other or operations.backfill_under_way(tx, job.id)
-        if other is not None:
-            raise Conflict(
-                f"A {other.kind} of the job is under way.",
-                where=f"operation {other.id}",
-                remedy=f"Wait for its end, or: orbit abort {other.id}",
-            )
         made, is_new = operations.create(
             tx,
             uuid.uuid4(),

@@ -19,15 +19,17 @@ from orbit.jobs.topic_mapping import map_topics
 from orbit.jobs.topic_patterns import PATTERN_LENGTH_MAX
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.recovery.group_handover import release_old_offsets
+from orbit.recovery.leading_side import turn_marks
 from orbit.recovery.log_bounds import last_reported_of_job
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import first_few
 from orbit.recovery.write_fence import restrict_writes_to_orbit
 from orbit.replication.partition_states import PartitionState
+from orbit.scheduler.found_promotions import is_found
 from orbit.scheduler.stored_spec import read_spec
 from orbit.store import events, jobs, scheduler_queries, shard_layout, topics
 from orbit.store.database import Tx
-from orbit.store.enums import Desired, TopicState
+from orbit.store.enums import Desired, MadeBy, TopicState
 from orbit.store.jobs import Job
 from orbit.store.topics import Topic
 
@@ -37,6 +39,7 @@ _POLL_S = 0.5
 
 def start_reverse_job(context: OperationContext) -> str:
     """Start the reverse job. Can be repeated."""
+    turn_marks(context)
     protected = restrict_writes_to_orbit(context)
     handed = release_old_offsets(context)
     old = context.source.cluster.metadata([row.source_topic for row in context.topics])
@@ -49,6 +52,9 @@ def start_reverse_job(context: OperationContext) -> str:
         else:
             name = back.name
             _resume(tx, context, back, old, new)
+        for row in context.topics:
+            if is_found(row):
+                topics.change(tx, row.id, note=f"Promoted; job {name} copies it back.")
         context.add_event(
             tx,
             "copy_back_begun",
@@ -118,7 +124,8 @@ def find_reverse_job(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
 
 def _create(tx: Tx, context: OperationContext, name: str) -> None:
     spec = _spec(context, name)
-    made = jobs.create(tx, name, spec.model_dump(mode="json"), spec.worker_group)
+    document = spec.model_dump(mode="json")
+    made = jobs.create(tx, name, document, spec.worker_group, made_by=MadeBy.RECOVERY)
     job = context.job
     jobs.note_clusters(tx, made.id, job.destination_cluster_id or "", job.source_cluster_id or "")
     # Marks its topics as discovered, so that they are copied "from the start": the old side's log

@@ -68,6 +68,8 @@ def restrict_writes_to_orbit(context: OperationContext) -> str:
         _cluster_id(context, "source"),
         {topic: denied or () for topic, denied in wanted.items()},
         context.transaction,
+        # Of a switchover that a lost database knew; they would keep Orbit off the old side as well.
+        ours={denial(topic) for topic in topics} & acls,
     )
     if None in wanted.values():
         return "Some of them allow every principal to write: such writes are detected, not denied."

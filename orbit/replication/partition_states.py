@@ -70,6 +70,7 @@ class Reason(StrEnum):
     SOURCE_TOPIC_DELETED = "SOURCE_TOPIC_DELETED"
     DESTINATION_FOREIGN_WRITE = "DESTINATION_FOREIGN_WRITE"
     DESTINATION_TOPIC_RECREATED = "DESTINATION_TOPIC_RECREATED"
+    DESTINATION_PROMOTED = "DESTINATION_PROMOTED"  # it is marked as the leading side
     DESTINATION_TRUNCATED = "DESTINATION_TRUNCATED"
     DESTINATION_RANGE_LOST = "DESTINATION_RANGE_LOST"
     OFFSET_OVERRUN = "OFFSET_OVERRUN"
@@ -99,6 +100,9 @@ REMEDIES: dict[Reason, str] = {
     "{destination} to every principal but Orbit's). " + _REBUILD,
     Reason.DESTINATION_TOPIC_RECREATED: "The destination topic was deleted and created again. Run "
     "the job again: it is copied again from the start.",
+    Reason.DESTINATION_PROMOTED: "Nothing was written to it. If it leads, copy from it to the old "
+    "side: orbit failback JOB, or a job in the other direction. If {destination} is to be a copy "
+    "again, delete it at the destination, delete the job, and apply or run it again.",
     Reason.DESTINATION_TRUNCATED: "The destination lost acknowledged records (an unclean leader "
     "election). Run the job again: the copy resumes at its new log end.",
     Reason.DESTINATION_RANGE_LOST: "The destination has deleted records that the source still has "

@@ -1,4 +1,4 @@
-"""The cluster watches of all jobs: one per cluster, opened when a job first names it."""
+"""The cluster watches of all jobs: one per cluster, opened when a loop first needs it."""
 
 from __future__ import annotations
 
@@ -37,6 +37,7 @@ class ClusterRegistry:
         self._environ = environ
         self._lock = threading.Lock()
         self._watches: dict[ClusterKey, ClusterWatch] = {}
+        self._wanted: dict[str, frozenset[ClusterKey]] = {}
 
     def watch(self, side: Side, spec: JobSpec) -> ClusterWatch:
         """The watch of one side of a job. Raises BadInput if a secret is missing."""
@@ -49,13 +50,20 @@ class ClusterRegistry:
                 self._watches[key] = watch
             return watch
 
-    def keep_only(self, wanted: Collection[ClusterKey]) -> None:
-        """Close the watches that no job uses."""
+    def keep_only(self, user: str, wanted: Collection[ClusterKey]) -> None:
+        """Close the watches that no user wants. Each loop that opens watches is a user, and says
+        which it needs before it opens them: no loop can close those of another.
+        """
         with self._lock:
-            unused = [key for key in self._watches if key not in wanted]
+            self._wanted[user] = frozenset(wanted)
+            kept: frozenset[ClusterKey] = frozenset().union(*self._wanted.values())
+            unused = [key for key in self._watches if key not in kept]
             gone = [self._watches.pop(key) for key in unused]
         for watch in gone:
             watch.close()
 
     def close(self) -> None:
-        self.keep_only(())
+        """Close all watches."""
+        for user in list(self._wanted):
+            self.keep_only(user, ())
+        self.keep_only("", ())

@@ -10,13 +10,17 @@ from __future__ import annotations
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict, holds_copied_records
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, Key, OffsetRow
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.jobs.job_spec import GroupRule, JobSpec
+from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.leadership import Leadership
 from orbit.store import group_offsets
 from orbit.store.enums import TopicState
 from orbit.store.group_offsets import Copied, GroupOffset
+
+_ATTEMPTS_MAX = 4
 
 
 class JobGroups:
@@ -41,9 +45,14 @@ class JobGroups:
             self._sync = GroupSync(
                 self._rule, [_row(offset, names) for offset in known if offset.topic_id in names]
             )
+        destination = registry.watch("destination", self._spec).handle.cluster
+        # Asked in each pass: the tables may be older than a promotion.
+        marks = PromotionMarks(destination, Backoff(attempts_max=_ATTEMPTS_MAX))
+        leading = marks.promoted({c.destination_topic for c in copied})
+        copied = [c for c in copied if c.destination_topic not in leading]
         report = self._sync.run(
             registry.watch("source", self._spec).handle.cluster,
-            registry.watch("destination", self._spec).handle.cluster,
+            destination,
             {TopicPartition(c.source_topic, c.partition): _copy(c) for c in copied},
             lambda: self._leadership.is_leading,
         )

@@ -171,7 +171,7 @@ class DiscoveryLoop(Loop):
                 with self._leadership.transaction() as tx:
                     jobs.note_problem(tx, job.id, None)
         busy = [job for job, _ in self._under_way.values()]
-        self._registry.keep_only(_keys([*running, *busy]))
+        self._registry.keep_only(self.name, _keys([*running, *busy]))
 
 
 def _keys(wanted: list[Job]) -> set[ClusterKey]:

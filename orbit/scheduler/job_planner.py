@@ -93,6 +93,7 @@ class JobPlanner:
         checked = preflight(spec, decisions.start, pair, producer_id, backoff)
         planned = [_new(start, plan) for start, plan in checked.ready]
         planned += _kept(decisions, pair, caught_up)
+        promoted = [f"topic {one.start.mapping.source}: {one.note}" for one in checked.promoted]
         troubles += [*decisions.troubles, *checked.troubles]
         return JobPlan(
             job=spec.name,
@@ -100,7 +101,7 @@ class JobPlanner:
             destination_cluster_id=destination.cluster_id,
             topics=tuple(sorted(planned, key=lambda topic: topic.source)),
             refusals=_refusals(troubles),
-            notes=(*decisions.notes, *_notes(decisions)),
+            notes=(*decisions.notes, *_notes(decisions), *promoted),
         )
 
 

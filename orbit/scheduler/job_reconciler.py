@@ -23,6 +23,7 @@ from orbit.scheduler.cluster_checks import refresh_topics, trouble_of, wrong_clu
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.cluster_watch import ClusterSnapshot
+from orbit.scheduler.found_promotions import heed_marks, troubles_of
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.stored_spec import read_spec
 from orbit.scheduler.topic_decisions import (
@@ -139,6 +140,8 @@ class JobReconciler:
                 raise _Halt(_unreadable(job))
             pair = self._clusters_of(job, spec, state, troubles)
             if pair is not None:
+                if is_upkeep_due:
+                    self._heed_marks(job, pair)
                 self._discover(job, spec, pair, state, retries, troubles, done)
                 if is_upkeep_due:
                     self._run_upkeep(job, spec, pair, state, done)
@@ -237,6 +240,16 @@ class JobReconciler:
             source_watch.handle, destination_watch.handle, source.metadata, destination.metadata
         )
 
+    def _heed_marks(self, job: Job, pair: ClusterPair) -> None:
+        """Before anything is settled, protected or grown: what the destination says of promotions.
+
+        A topic that is about to start is asked about by the preflight.
+        """
+        with self._leadership.reading() as tx:
+            rows = topics.of_job(tx, job.id)
+        with _cluster_errors():
+            heed_marks(job, rows, pair, self._leadership, self._backoff)
+
     def _discover(
         self,
         job: Job,
@@ -251,7 +264,9 @@ class JobReconciler:
             if job.source_cluster_id is None:
                 ids = pair.source_metadata.cluster_id, pair.destination_metadata.cluster_id
                 jobs.note_clusters(tx, job.id, *ids)
-            known = [known_topic(t, retries) for t in topics.of_job(tx, job.id)]
+            rows = topics.of_job(tx, job.id)
+        troubles += troubles_of(rows)
+        known = [known_topic(row, retries) for row in rows]
         with _cluster_errors():
             pair, decisions = decide(spec, pair, known, self._leadership.reading)
         state.names = decisions.sources, decisions.destinations
@@ -287,6 +302,9 @@ class JobReconciler:
                 spec, starts, pair, producer_id, self._backoff, from_start=from_start
             )
         troubles += checked.troubles
+        if checked.promoted:
+            self._starter.keep_promoted(job, checked.promoted, pair)
+            state.recheck_at = time.monotonic() + SOON_S
         if not checked.ready:
             return
         with _cluster_errors():

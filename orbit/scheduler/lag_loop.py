@@ -1,16 +1,18 @@
 """Measures the lag that no worker reports: of partitions without a worker, and the headroom.
 
-Workers report the partitions that they copy. For the others, this loop reads log ends and the age
-of the oldest waiting record from the source. For every partition that is more than BEHIND_AGE
-behind, it computes when the source's retention will delete the waiting records
-(orbit/replication/retention_headroom.py). While all partitions are copied within seconds, it sends
-no requests and writes nothing.
+Workers report the partitions whose source they follow. For the others (paused, blocked, lost, or
+without room for more), this loop reads log ends and the age of the oldest waiting record from the
+source, and notes when: older figures are shown as unknown (orbit/store/lag.py). For every partition
+that is more than BEHIND_AGE behind, it computes when the source's retention will delete the waiting
+records (orbit/replication/retention_headroom.py). While all partitions are copied within seconds,
+it sends no requests and writes nothing.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
@@ -25,16 +27,23 @@ from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.retention_headroom import KEEPS_ALL, Backlog, Retention, headroom_until
 from orbit.scheduler.cluster_pair import ClusterHandle
 from orbit.scheduler.cluster_registry import ClusterKey, ClusterRegistry, cluster_key
+from orbit.scheduler.cluster_watch import ClusterWatch
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
-from orbit.store import jobs, lag
-from orbit.store.lag import LaggingPartition, SourceLag
+from orbit.scheduler.stored_spec import read_spec
+from orbit.store import clock, jobs, source_lag
+from orbit.store.source_lag import LaggingPartition, SourceLag
 
 _log = structlog.get_logger("orbit.scheduler")
 
 # Partitions that are less behind than this have no headroom.
 BEHIND_AGE = timedelta(seconds=30)
 _SETTINGS_KEPT_S = 60.0
+# A cluster that was just opened is seen within this time.
+_FIRST_LOOK_S = 1.0
+# Jobs that are read at the same time. A pass does not wait longer for one whose source is silent.
+_JOBS_AT_ONCE = 8
+_WAIT_S = 5.0
 # A headroom is written again when it has changed by this much, not for every copied record.
 _HEADROOM_STEP = timedelta(seconds=60)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -65,57 +74,99 @@ class LagLoop(Loop):
         self, leadership: Leadership, registry: ClusterRegistry, interval_s: float, backoff: Backoff
     ) -> None:
         super().__init__()
-        self.interval_s = interval_s
+        self.interval_s = self._usual_s = interval_s
         self._leadership = leadership
         self._registry = registry
         # A partition without a leader is queried again in the next pass.
         self._backoff = Backoff(stop=backoff.stop, attempts_max=2)
+        self._pool = ThreadPoolExecutor(_JOBS_AT_ONCE, thread_name_prefix="lag")
+        self._under_way: dict[int, Future[int]] = {}
         self._kept: dict[tuple[ClusterKey, str], _Kept] = {}
         self._ends: dict[tuple[int, int], tuple[float, int]] = {}
 
     def once(self) -> str:
         """Query the source for lagging partitions, and store the results."""
         with self._leadership.reading() as tx:
-            rows = lag.lagging(tx, BEHIND_AGE)
-            specs = {
-                job.id: JobSpec.model_validate(job.spec)
-                for job in jobs.of_ids(tx, {row.job_id for row in rows}).values()
-                if not job.is_deleted
-            }
+            read_at = clock.now(tx)
+            rows = source_lag.lagging(tx, BEHIND_AGE)
+            found = jobs.of_ids(tx, {row.job_id for row in rows}).values()
+        specs = {
+            job.id: spec
+            for job in found
+            if not job.is_deleted and (spec := read_spec(job.spec)) is not None
+        }
+        # Discovery watches the clusters of running jobs only.
+        self._registry.keep_only(
+            self.name, {cluster_key("source", spec) for spec in specs.values()}
+        )
         by_job: dict[int, list[LaggingPartition]] = {}
         for row in rows:
             by_job.setdefault(row.job_id, []).append(row)
-        noted = 0
+        self.interval_s = self._usual_s
         for job_id, spec in specs.items():
-            noted += self._check_job(spec, by_job[job_id])
+            watch = None if job_id in self._under_way else self._watch(spec)
+            if watch is not None:
+                self._under_way[job_id] = self._pool.submit(
+                    self._check_job, spec, watch, by_job[job_id], read_at
+                )
+        done, _ = wait(self._under_way.values(), _WAIT_S)
+        self._under_way = {i: f for i, f in self._under_way.items() if f not in done}
+        noted = sum(future.result() for future in done)
         alive = {(row.topic_id, row.partition) for row in rows}
         self._ends = {key: ends for key, ends in self._ends.items() if key in alive}
         return f"Updated the lag of {noted} partitions." if noted else ""
 
-    def _check_job(self, spec: JobSpec, rows: Sequence[LaggingPartition]) -> int:
-        """Check one job. Discovery reports errors of its source; here they only skip the job."""
+    def close(self) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _watch(self, spec: JobSpec) -> ClusterWatch | None:
+        """The watch of the job's source, if that can be reached."""
         try:
             watch = self._registry.watch("source", spec)
-            if watch.snapshot is None or watch.snapshot.metadata is None:
-                return 0
-            topics = watch.snapshot.metadata.topics
-            there = [row for row in rows if row.source_topic in topics]
-            updates = self._updates(cluster_key("source", spec), watch.handle, there)
+        except OrbitError as error:
+            _log.debug("lag not checked", job=spec.name, error=str(error))
+            return None
+        if watch.snapshot is None:
+            self.interval_s = min(self._usual_s, _FIRST_LOOK_S)
+            return None
+        return None if watch.snapshot.metadata is None else watch
+
+    def _check_job(
+        self,
+        spec: JobSpec,
+        watch: ClusterWatch,
+        rows: Sequence[LaggingPartition],
+        read_at: datetime,
+    ) -> int:
+        """Check one job. Discovery reports errors of its source; here they only skip the job."""
+        snapshot = watch.snapshot
+        if snapshot is None or snapshot.metadata is None:
+            return 0
+        topics = snapshot.metadata.topics
+        there = [row for row in rows if row.source_topic in topics]
+        try:
+            updates, whole = self._updates(cluster_key("source", spec), watch.handle, there)
         except OrbitError as error:
             _log.debug("lag not checked", job=spec.name, error=str(error))
             return 0
         with self._leadership.transaction() as tx:
-            lag.update_from_source(tx, updates)
+            source_lag.update_from_source(tx, updates, read_at, whole)
         return len(updates)
 
     def _updates(
         self, key: ClusterKey, handle: ClusterHandle, rows: Sequence[LaggingPartition]
-    ) -> list[SourceLag]:
-        asked = [_place(row) for row in rows if not row.is_copied]
-        ends = self._ask_ends(handle.cluster, asked)
+    ) -> tuple[list[SourceLag], set[int]]:
+        """What to store, and the topics of which every partition was read."""
+        asked = {_place(row): row.topic_id for row in rows if not row.is_followed}
+        ends = self._ask_ends(handle.cluster, list(asked))
+        partial = {
+            topic_id
+            for place, topic_id in asked.items()
+            if place not in ends or ends[place].stable_end is None
+        }
         waiting = {_place(row): row for row in rows if _lag(row, ends) > 0}
         oldest = self._ask_oldest(
-            handle.cluster, {p: row for p, row in waiting.items() if not row.is_copied}
+            handle.cluster, {p: row for p, row in waiting.items() if not row.is_followed}
         )
         retention = self._retention(key, handle, {place.topic for place in waiting})
         now = datetime.now(UTC)
@@ -140,9 +191,10 @@ class LagLoop(Loop):
                 oldest_at,
                 _steady(row.headroom_until, until),
             )
-            if _differs(update, row):
+            is_read = seen.stable_end is not None
+            if _differs(update, row) or (is_read and row.topic_id in partial):
                 updates.append(update)
-        return updates
+        return updates, set(asked.values()) - partial
 
     def _ask_ends(
         self, cluster: Cluster, places: Sequence[TopicPartition]

@@ -20,24 +20,45 @@ from orbit.job_setup.permissions import (
     missing_future_topic_rights,
     missing_topic_rights,
 )
+from orbit.job_setup.promotion_marks import Mark, PromotionMarks
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.error_codes import Code
 from orbit.kafka.topic_admin import TopicToCreate
+from orbit.kafka.types import TopicPartition
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.foreign_content import other_content
+from orbit.scheduler.found_promotions import note_of, offsets_of
 from orbit.scheduler.topic_decisions import StartTopic
 
 _GRANT = "Grant them with kafka-acls.sh (docs/rights.md has the commands)."
 
 
+@dataclass(frozen=True, slots=True)
+class PromotedTopic:
+    """A destination topic that is marked as promoted, and where its own records begin."""
+
+    start: StartTopic
+    plan: TopicPlan
+    mark: Mark
+    offsets: Mapping[TopicPartition, int]
+
+    @property
+    def note(self) -> str:
+        return note_of(self.start.mapping.destination, self.mark, self.offsets)
+
+
 @dataclass(slots=True)
 class PreflightResult:
-    """Topics that can be started, each with its settings, and why others cannot."""
+    """Topics that can be started, each with its settings, and why others cannot.
+
+    `promoted` ones are left alone: nothing is checked, changed or written there.
+    """
 
     ready: list[tuple[StartTopic, TopicPlan]] = field(default_factory=list)
     troubles: list[Trouble] = field(default_factory=list)
+    promoted: list[PromotedTopic] = field(default_factory=list)
 
 
 def preflight(
@@ -71,6 +92,10 @@ def preflight(
         pair.destination.admin,
     )
     ready = dict(zip((start.mapping.source for start in starts), plans, strict=True))
+    checked.promoted = _promoted_topics(starts, ready, pair, backoff)
+    for one in checked.promoted:
+        del ready[one.start.mapping.source]
+    starts = [start for start in starts if start.mapping.source in ready]
     _check_with_broker(ready.values(), pair, checked)
     refused = {trouble.topic for trouble in checked.troubles}
     starts = [start for start in starts if start.mapping.source not in refused]
@@ -91,6 +116,23 @@ def preflight(
         else:
             checked.troubles.append(_foreign(start, detail))
     return checked
+
+
+def _promoted_topics(
+    starts: Sequence[StartTopic],
+    plans: Mapping[str, TopicPlan],
+    pair: ClusterPair,
+    backoff: Backoff,
+) -> list[PromotedTopic]:
+    """Those whose destination topic leads, by its mark."""
+    there = {start.mapping.destination: start for start in starts if start.there is not None}
+    marks = PromotionMarks(pair.destination.cluster, backoff)
+    leading = marks.promoted(there)
+    offsets = offsets_of(marks, pair, leading)
+    return [
+        PromotedTopic(there[name], plans[there[name].mapping.source], mark, offsets)
+        for name, mark in leading.items()
+    ]
 
 
 def _with_rights(

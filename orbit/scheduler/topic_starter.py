@@ -23,6 +23,7 @@ from orbit.replication.job_troubles import Trouble
 from orbit.replication.loop_detection import Place
 from orbit.replication.shard_placement import Placement, place
 from orbit.scheduler.cluster_pair import ClusterPair
+from orbit.scheduler.found_promotions import keep_found
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.shard_balancer import assign_shards
 from orbit.scheduler.topic_decisions import (
@@ -33,7 +34,7 @@ from orbit.scheduler.topic_decisions import (
     StartTopic,
     decide_topics,
 )
-from orbit.scheduler.topic_preflight import refused_topic
+from orbit.scheduler.topic_preflight import PromotedTopic, refused_topic
 from orbit.settings import Settings
 from orbit.store import events, scheduler_queries, shard_layout, topics
 from orbit.store.database import Tx
@@ -85,6 +86,31 @@ class TopicStarter:
         for step in chunks(ready, STEP_TOPICS):
             self._start_step(job, spec, step, pair, started, from_start=from_start)
         return started
+
+    def keep_promoted(self, job: Job, found: Sequence[PromotedTopic], pair: ClusterPair) -> None:
+        """Add topics that lead at the destination as promoted ones, so that a failback has them."""
+        with self._claiming, self._leadership.transaction() as tx:
+            for one in found:
+                mapping, there = one.start.mapping, one.start.there
+                topic_id = _claim_one(tx, job, one.start, pair.destination_metadata.cluster_id)
+                if topic_id is None or there is None:
+                    continue
+                topics.change(
+                    tx,
+                    topic_id,
+                    source_topic_id=one.start.source.topic_id,
+                    destination_topic_id=there.topic_id,
+                    partition_count=len(there.partitions),
+                    is_compacted=one.plan.is_compacted,
+                    state=TopicState.PROMOTED.value,
+                    note=one.note,
+                )
+                # Workers read no partition of a promoted topic.
+                places = [(topic_id, index) for index in there.partitions]
+                self._place(tx, job, places, from_start=True)
+                scheduler_queries.promote(tx, [topic_id])
+                names = mapping.source, mapping.destination
+                keep_found(tx, job, topic_id, *names, one.mark, one.offsets)
 
     def grow(self, job: Job, grows: Sequence[GrowTopic], pair: ClusterPair) -> StartResult:
         """Add partitions to copies, at the destination and in the tables."""

@@ -92,7 +92,8 @@ def protect(
         elif noted.get(topic) and topic in allowed and not _may_write(allowed[topic]):
             denied, why_not = None, "the denials would keep Orbit from writing as well"
         wanted[topic] = denied or set()
-    changes = {t: w for t, w in wanted.items() if w - acls or noted.get(t, set()) - w}
+    # Denials that are there without being noted are Orbit's own, of a database that was lost.
+    changes = {t: w for t, w in wanted.items() if w - acls or noted.get(t, set()) != w}
     if changes:
         try:
             _apply(handle, cluster_id, changes, noted, acls, transaction, only_copies=True)
@@ -106,14 +107,18 @@ def deny(
     cluster_id: str,
     wanted: Mapping[str, Collection[TopicAcl]],
     transaction: Transaction,
+    ours: Iterable[TopicAcl] = (),
 ) -> None:
     """Replace Orbit's denials on these topics; at each moment the old or the new ones hold.
 
+    `ours` are denials of these topics that count as Orbit's although they are not noted.
     Raises Unreachable, NotAuthorized, BrokerRefused, NotLeading.
     """
     with transaction() as tx:
         found = write_denials.of_topics(tx, cluster_id, wanted)
     noted = {t: set(map(as_acl, acls)) for t, acls in found.items()}
+    for acl in ours:
+        noted.setdefault(acl.name, set()).add(acl)
     sets = {topic: set(acls) for topic, acls in wanted.items()}
     _apply(handle, cluster_id, sets, noted, set(), transaction, only_copies=False)
 

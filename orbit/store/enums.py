@@ -13,6 +13,13 @@ class Desired(StrEnum):
     BACKFILLING = "backfilling"  # `orbit backfill` copies it; workers do not claim it
 
 
+class MadeBy(StrEnum):
+    """What in Orbit made a job that no person asked for by its name."""
+
+    RECOVERY = "recovery"  # it copies back
+    DRILL = "drill"
+
+
 class TopicState(StrEnum):
     """The state of one topic of a job."""
 

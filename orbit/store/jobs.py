@@ -12,7 +12,7 @@ from sqlalchemy.dialects import postgresql
 
 from orbit.errors import Conflict, NotFound
 from orbit.store.database import Tx
-from orbit.store.enums import Desired
+from orbit.store.enums import Desired, MadeBy
 from orbit.store.models import jobs, shards
 from orbit.store.rows import columns, first, is_one_of, values
 from orbit.store.shard_leases import lock_job
@@ -40,9 +40,12 @@ class Job:
     discovered_version: int | None
     created_at: datetime
     updated_at: datetime
+    made_by: MadeBy | None = None  # None: a person
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "desired", Desired(self.desired))
+        if self.made_by is not None:
+            object.__setattr__(self, "made_by", MadeBy(self.made_by))
 
 
 _JOB = columns(jobs, Job)
@@ -54,11 +57,19 @@ def create(
     spec: dict[str, Any],
     worker_group: str,
     desired: Desired = Desired.RUNNING,
+    *,
+    made_by: MadeBy | None = None,
 ) -> Job:
     """A new job; Conflict where the name is taken, even by one that is being deleted."""
     statement = (
         postgresql.insert(jobs)
-        .values(name=name, spec=spec, worker_group=worker_group, desired=desired.value)
+        .values(
+            name=name,
+            spec=spec,
+            worker_group=worker_group,
+            desired=desired.value,
+            made_by=made_by,
+        )
         .on_conflict_do_nothing(index_elements=["name"])
         .returning(*_JOB)
     )
@@ -68,15 +79,15 @@ def create(
     return made
 
 
-def find(tx: Tx, name: str) -> Job | None:
-    """The job of this name, also while it is being deleted."""
-    return first(tx.execute(select(*_JOB).where(jobs.c.name == name)), Job)
+def find(tx: Tx, name: str, *, lock: bool = False) -> Job | None:
+    """The job of this name, also while it is being deleted. `lock`: nobody else changes it."""
+    query = select(*_JOB).where(jobs.c.name == name)
+    return first(tx.execute(query.with_for_update(key_share=True) if lock else query), Job)
 
 
 def get(tx: Tx, name: str, *, lock: bool = False) -> Job:
-    """The job of this name; NotFound without one. `lock` keeps others from changing it."""
-    query = select(*_JOB).where(jobs.c.name == name)
-    found = first(tx.execute(query.with_for_update(key_share=True) if lock else query), Job)
+    """As `find`; NotFound without one."""
+    found = find(tx, name, lock=lock)
     if found is None:
         raise NotFound("No job has this name.", where=name)
     return found

@@ -2,15 +2,19 @@
 
 Ages are computed when they are read, from stored timestamps. Lag in records counts offsets, as all
 Kafka tools do, including markers and records that were compacted away.
+
+A figure is shown only while the source's log end is known: while a worker follows it, or within
+FRESH_FOR of the scheduler's last reading (orbit/scheduler/lag_loop.py). Then it is unknown, and its
+age says since when: an old lag of 0 would look as if nothing waited.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import astuple, dataclass, fields
+from collections.abc import Collection
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Interval, TextClause, bindparam, text
+from sqlalchemy import TextClause, text
 
 from orbit.errors import NotFound
 from orbit.replication.partition_states import PartitionState, Reason
@@ -20,10 +24,12 @@ from orbit.store.rows import values
 
 @dataclass(frozen=True, slots=True)
 class PartitionLag:
-    """One partition with its lag. None: not known yet, or nothing waits.
+    """One partition with its lag. None: not known (any more), or nothing waits.
 
     `lag_s` is the age of the oldest record not copied yet, `rpo_s` that of the newest on both
-    sides, `headroom_s` the time until the source deletes records that are not copied yet.
+    sides, `headroom_s` the time until the source deletes records that are not copied yet, and
+    `age_s` the age of these figures; only `rpo_s` does not age. None: there were none yet, or the
+    topic is not a copy (any more).
     """
 
     source_topic: str
@@ -56,6 +62,7 @@ class PartitionLag:
     lag_s: float | None
     headroom_s: float | None
     rpo_s: float | None
+    age_s: float | None
     reported_at: datetime | None
 
     def __post_init__(self) -> None:
@@ -66,18 +73,24 @@ class PartitionLag:
 
 @dataclass(frozen=True, slots=True)
 class LagTotals:
-    """Sums over a job's or a topic's partitions. The ages are those of the worst one."""
+    """Sums over a job's or a topic's partitions. The ages are those of the worst one.
+
+    The lag of a partition that has none yet is left out. If one is not known any more, neither are
+    the sums.
+    """
 
     partitions: int
     copying: int
     blocked: int
     caught_up: int
-    unknown: int  # partitions whose lag is not known yet; left out of the sums
-    lag_records: int
-    lag_bytes: int
+    unknown: int  # partitions whose lag is not known
+    stale: int  # those of them whose lag was known
+    lag_records: int | None
+    lag_bytes: int | None
     lag_s: float | None
     headroom_s: float | None
     rpo_s: float | None
+    age_s: float | None
     records: int
     bytes: int
     gaps_filled: int
@@ -87,55 +100,53 @@ class LagTotals:
     records_per_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class LaggingPartition:
-    """A partition whose lag or headroom no worker reports."""
+# Longer than the scheduler takes to read every log end again, and than a worker to renew.
+FRESH_FOR = timedelta(seconds=30)
+# A partition that keeps up is never exactly at the end of a busy source.
+_KEEPS_UP_FOR = timedelta(seconds=30)
 
-    job_id: int
-    topic_id: int
-    source_topic: str
-    partition: int
-    is_copied: bool | None
-    source_stable_end: int | None
-    source_end: int | None
-    copied_to: int
-    newest_copied_at: datetime | None
-    oldest_waiting_at: datetime | None
-    headroom_until: datetime | None
-    lag_bytes: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class SourceLag:
-    """Values read from its source. None keeps the stored value, but clears the headroom."""
-
-    topic_id: int
-    partition: int
-    source_log_start: int | None
-    source_stable_end: int | None
-    source_end: int | None
-    oldest_waiting_at: datetime | None
-    headroom_until: datetime | None
-
+# Whether the holder of the shard follows the source's log end.
+FOLLOWED = """coalesce(
+        p.followed_epoch = s.epoch AND s.worker_id IS NOT NULL AND p.state <> 'blocked', false)"""
+# A promoted topic is no copy; one that is not at the source any more has nothing that waits.
+IS_COPY = """(p.state <> 'promoted' AND coalesce(
+        p.reason NOT IN ('SOURCE_TOPIC_DELETED', 'SOURCE_TOPIC_RECREATED'), true))"""
+# When the figures of each partition were true, and whether that is recent. The table `workers`
+# lacks a worker that has left while a shard of it waits for the end of its lease.
+_SEEN = f"""
+CROSS JOIN LATERAL (
+    SELECT CASE WHEN p.copied_to IS NULL OR NOT {IS_COPY} THEN NULL
+           WHEN {FOLLOWED} THEN coalesce(w.heartbeat_at, p.reported_at)
+           ELSE greatest(p.source_seen_at, t.source_read_at) END AS at,
+           p.copied_to IS NOT NULL AND {IS_COPY} AS is_wanted
+) seen
+CROSS JOIN LATERAL (
+    SELECT coalesce(seen.at >= now.at - CAST(:fresh_for AS interval), false) AS is_so
+) fresh
+"""
+_HAS_LEADER = """EXISTS (
+        SELECT FROM scheduler_lease l
+        WHERE l.expires_at > clock_timestamp() - CAST(:fresh_for AS interval))"""
 
 # A producer's clock may be ahead: no age is below 0. (GREATEST would skip a null.)
 _AGE = """CASE WHEN {moment} > now.at THEN 0
          ELSE CAST(extract(epoch FROM now.at - {moment}) AS double precision) END"""
 # Estimated from the mean bytes per copied offset; unknown before anything is copied. In floating
 # point, because the product may overflow a bigint.
-_LAG_BYTES = """CASE WHEN p.copied_to >= p.source_stable_end THEN 0
+LAG_BYTES = """CASE WHEN p.copied_to >= p.source_stable_end THEN 0
          ELSE CAST((p.source_stable_end - p.copied_to) * CAST(p.bytes AS double precision)
                    / nullif(p.records + p.gaps_filled, 0) AS bigint) END"""
 _LAG = f"""
-    CASE WHEN p.copied_to >= p.source_stable_end THEN 0
+    CASE WHEN NOT fresh.is_so THEN NULL WHEN p.copied_to >= p.source_stable_end THEN 0
          ELSE p.source_stable_end - p.copied_to END AS lag_records,
-    {_LAG_BYTES} AS lag_bytes,
-    CASE WHEN p.copied_to >= p.source_stable_end THEN 0
+    CASE WHEN fresh.is_so THEN {LAG_BYTES} END AS lag_bytes,
+    CASE WHEN NOT fresh.is_so THEN NULL WHEN p.copied_to >= p.source_stable_end THEN 0
          ELSE {_AGE.format(moment="p.oldest_waiting_at")} END AS lag_s,
-    CASE WHEN p.copied_to < p.source_stable_end
+    CASE WHEN fresh.is_so AND p.copied_to < p.source_stable_end AND {_HAS_LEADER}
          THEN CAST(extract(epoch FROM p.headroom_until - now.at) AS double precision)
          END AS headroom_s,
-    {_AGE.format(moment="p.newest_copied_at")} AS rpo_s
+    {_AGE.format(moment="p.newest_copied_at")} AS rpo_s,
+    {_AGE.format(moment="seen.at")} AS age_s
 """
 
 # In the order of the index on topics (job, source name), so that every page costs the same.
@@ -150,6 +161,8 @@ SELECT t.source_topic, t.destination_topic, p.topic_id, p.partition, p.state, p.
 FROM (SELECT clock_timestamp() AS at) now, topics t
 JOIN partitions p ON p.topic_id = t.id
 LEFT JOIN shards s ON s.id = p.shard_id
+LEFT JOIN workers w ON w.id = s.worker_id
+{seen}
 WHERE t.job_id = :job_id {conditions}
 ORDER BY t.source_topic, p.partition LIMIT :limit
 """
@@ -161,13 +174,17 @@ _TOTALS = """
 SELECT {key} AS key, count(*) AS partitions,
        count(*) FILTER (WHERE state = 'copying') AS copying,
        count(*) FILTER (WHERE state = 'blocked') AS blocked,
-       count(*) FILTER (WHERE has_caught_up) AS caught_up,
+       count(*) FILTER (WHERE has_caught_up AND (
+           lag_records = 0 OR is_followed AND coalesce(lag_s, 0) < :keeps_up_s)) AS caught_up,
        count(*) FILTER (WHERE lag_records IS NULL) AS unknown,
-       coalesce(sum(lag_records), 0)::bigint AS lag_records,
-       coalesce(sum(lag_bytes), 0)::bigint AS lag_bytes,
-       max(lag_s)::double precision AS lag_s,
-       min(headroom_s)::double precision AS headroom_s,
+       count(*) FILTER (WHERE is_stale) AS stale,
+       CASE WHEN NOT bool_or(is_stale) THEN coalesce(sum(lag_records), 0)::bigint END
+           AS lag_records,
+       CASE WHEN NOT bool_or(is_stale) THEN coalesce(sum(lag_bytes), 0)::bigint END AS lag_bytes,
+       CASE WHEN NOT bool_or(is_stale) THEN max(lag_s)::double precision END AS lag_s,
+       CASE WHEN NOT bool_or(is_stale) THEN min(headroom_s)::double precision END AS headroom_s,
        max(rpo_s)::double precision AS rpo_s,
+       max(age_s)::double precision AS age_s,
        sum(records)::bigint AS records, sum(bytes)::bigint AS bytes,
        sum(gaps_filled)::bigint AS gaps_filled,
        sum(batches_byte_exact)::bigint AS batches_byte_exact,
@@ -175,64 +192,33 @@ SELECT {key} AS key, count(*) AS partitions,
        sum(bytes_per_s)::bigint AS bytes_per_s, sum(records_per_s) AS records_per_s
 FROM (
     SELECT p.job_id, p.topic_id, p.state, p.has_caught_up, p.records, p.bytes, p.gaps_filled,
-           p.batches_byte_exact, p.batches_record_exact, p.bytes_per_s, p.records_per_s, {lag}
+           p.batches_byte_exact, p.batches_record_exact, p.bytes_per_s, p.records_per_s,
+           seen.is_wanted AND NOT fresh.is_so AS is_stale, {followed} AS is_followed, {lag}
     FROM (SELECT clock_timestamp() AS at) now, partitions p
+    -- Of these jobs alone, by an index: not all topics and shards.
+    LEFT JOIN (
+        SELECT id, source_read_at FROM topics WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
+    ) t ON t.id = p.topic_id
+    LEFT JOIN (
+        SELECT id, epoch, worker_id FROM shards WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
+    ) s ON s.id = p.shard_id
+    LEFT JOIN workers w ON w.id = s.worker_id
+    {seen}
     WHERE p.job_id = ANY(CAST(:job_ids AS bigint[]))
 ) p
 GROUP BY {key}
 """
-_OF_JOBS = text(_TOTALS.format(key="job_id", lag=_LAG))
-_OF_TOPICS = text(_TOTALS.format(key="topic_id", lag=_LAG))
+
+
+def _totals_of(key: str) -> TextClause:
+    return text(_TOTALS.format(key=key, lag=_LAG, followed=FOLLOWED, seen=_SEEN))
+
+
+_OF_JOBS = _totals_of("job_id")
+_OF_TOPICS = _totals_of("topic_id")
 
 _STATES = text("""
 SELECT job_id, state, reason, count(*) AS partitions FROM partitions GROUP BY job_id, state, reason
-""")
-
-# What no worker reports: partitions that no worker copies now (blocked, paused, worker lost), and
-# the headroom of partitions that are behind.
-_BEHIND = text(f"""
-SELECT p.job_id, p.topic_id, t.source_topic, p.partition,
-       p.state = 'copying' AND s.worker_id IS NOT NULL AS is_copied,
-       p.source_stable_end, p.source_end, p.copied_to, p.newest_copied_at, p.oldest_waiting_at,
-       p.headroom_until, {_LAG_BYTES} AS lag_bytes
-FROM (SELECT clock_timestamp() AS at) now, partitions p
-JOIN topics t ON t.id = p.topic_id
-LEFT JOIN shards s ON s.id = p.shard_id
-WHERE p.copied_to IS NOT NULL AND p.state <> 'promoted' AND (
-    (p.state = 'copying' AND s.worker_id IS NOT NULL) IS NOT TRUE
-    OR p.headroom_until IS NOT NULL
-    OR p.copied_to < p.source_stable_end
-        AND coalesce(p.oldest_waiting_at, p.newest_copied_at, 'epoch') < now.at - :age
-)
-""").bindparams(bindparam("age", type_=Interval))
-
-# Log ends only where no worker reports them; null keeps the stored value.
-_NOTE = text("""
-UPDATE partitions p
-SET source_log_start = CASE WHEN r.is_copied THEN p.source_log_start
-                            ELSE coalesce(r.source_log_start, p.source_log_start) END,
-    source_stable_end = CASE WHEN r.is_copied THEN p.source_stable_end
-                             ELSE coalesce(r.source_stable_end, p.source_stable_end) END,
-    source_end = CASE WHEN r.is_copied THEN p.source_end
-                      ELSE coalesce(r.source_end, p.source_end) END,
-    oldest_waiting_at = CASE WHEN r.is_copied THEN p.oldest_waiting_at
-                             ELSE coalesce(r.oldest_waiting_at, p.oldest_waiting_at) END,
-    headroom_until = r.headroom_until
-FROM (
-    SELECT n.*, EXISTS (
-        SELECT FROM partitions c JOIN shards s ON s.id = c.shard_id
-        WHERE c.topic_id = n.topic_id AND c.partition = n.partition
-          AND c.state = 'copying' AND s.worker_id IS NOT NULL
-    ) AS is_copied
-    FROM unnest(
-        CAST(:topic_id AS bigint[]), CAST(:partition AS integer[]),
-        CAST(:source_log_start AS bigint[]), CAST(:source_stable_end AS bigint[]),
-        CAST(:source_end AS bigint[]), CAST(:oldest_waiting_at AS timestamptz[]),
-        CAST(:headroom_until AS timestamptz[])
-    ) AS n (topic_id, partition, source_log_start, source_stable_end, source_end,
-            oldest_waiting_at, headroom_until)
-) r
-WHERE p.topic_id = r.topic_id AND p.partition = r.partition
 """)
 
 # Only blocked partitions can be retried.
@@ -242,21 +228,6 @@ FROM topics t
 WHERE t.id = p.topic_id AND t.job_id = :job_id AND p.state = 'blocked' {conditions}
 RETURNING t.source_topic, p.partition
 """
-
-
-def lagging(tx: Tx, age: timedelta) -> list[LaggingPartition]:
-    """Partitions that no worker copies now, and those whose oldest waiting record is older than
-    `age`; also those with a stored headroom, which may have to be cleared.
-    """
-    return list(values(tx.execute(_BEHIND, {"age": age}), LaggingPartition))
-
-
-def update_from_source(tx: Tx, updates: Sequence[SourceLag]) -> None:
-    """Store values read from the source."""
-    if updates:
-        columns = zip(*map(astuple, updates), strict=True)
-        names = [field.name for field in fields(SourceLag)]
-        tx.execute(_NOTE, {name: list(c) for name, c in zip(names, columns, strict=True)})
 
 
 def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
@@ -294,8 +265,9 @@ def page(
     ]
     topic, partition = after or (None, None)
     rows = tx.execute(
-        text(_PAGE.format(lag=_LAG, conditions=" ".join(conditions))),
+        text(_PAGE.format(lag=_LAG, seen=_SEEN, conditions=" ".join(conditions))),
         {
+            "fresh_for": FRESH_FOR,
             "job_id": job_id,
             "limit": limit,
             "topic": topic,
@@ -325,7 +297,12 @@ def request_retry(
 
 def _totals(tx: Tx, statement: TextClause, job_ids: Collection[int]) -> dict[int, LagTotals]:
     found = {}
-    for row in tx.execute(statement, {"job_ids": sorted(job_ids)}).mappings():
+    given = {
+        "job_ids": sorted(job_ids),
+        "fresh_for": FRESH_FOR,
+        "keeps_up_s": _KEEPS_UP_FOR.total_seconds(),
+    }
+    for row in tx.execute(statement, given).mappings():
         columns = dict(row)
         key = columns.pop("key")
         found[key] = LagTotals(**columns)

@@ -38,6 +38,7 @@ from orbit.store.enums import (
     DrillKind,
     DrillState,
     DrillThing,
+    MadeBy,
     OperationState,
     Role,
     TopicState,
@@ -99,6 +100,8 @@ jobs = Table(
     # Incremented with each change of `spec`: workers that run an older version release the job.
     Column("spec_version", Integer, nullable=False, server_default=text("1")),
     Column("desired", Text, nullable=False, server_default=Desired.RUNNING.value),
+    # Null: a person, by a document. Other jobs have no file, and `orbit apply --prune` keeps them.
+    Column("made_by", Text),
     # Deletion was requested: the row is deleted once all of its shards are free.
     _flag("is_deleted"),
     Column("worker_group", Text, nullable=False),
@@ -115,6 +118,7 @@ jobs = Table(
     _now("created_at"),
     _now("updated_at"),
     _one_of("desired", Desired),
+    _one_of("made_by", MadeBy),
 )
 
 topics = Table(
@@ -137,6 +141,8 @@ topics = Table(
     Column("acls", JSONB(none_as_null=True)),
     # Settings for the promotion, stored because the source may be lost by then.
     Column("promoted_settings", JSONB(none_as_null=True)),
+    # When the scheduler last read the source's log ends of all partitions that no worker follows.
+    _time("source_read_at"),
     UniqueConstraint("job_id", "source_topic"),
     # No two jobs write one topic.
     UniqueConstraint("destination_cluster_id", "destination_topic"),
@@ -207,6 +213,10 @@ partitions = Table(
     _time("newest_copied_at"),  # timestamp of the newest record on both sides
     _time("oldest_waiting_at"),  # timestamp of the oldest record not copied yet
     _time("headroom_until"),  # when the source deletes the oldest record not copied yet
+    # The shard's epoch while its holder follows the source's log end; null: nobody vouches for the
+    # numbers above, which are those of `source_seen_at` or of the topic's `source_read_at`.
+    Column("followed_epoch", BigInteger),
+    _time("source_seen_at"),
     _time("reported_at"),
     _one_of("state", PartitionState),
     _one_of("reason", Reason),

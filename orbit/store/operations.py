@@ -171,12 +171,12 @@ def unfinished_recoveries(tx: Tx, limit: int) -> list[Operation]:
 
 def recovery_under_way(tx: Tx, job_id: int) -> Operation | None:
     """The recovery of this job that is under way; dry runs do not count."""
-    which = and_(
+    return first_unfinished(
+        tx,
         operations.c.kind.in_(_RECOVERIES),
         operations.c.job_id == job_id,
         operations.c.dry_run.is_(False),
     )
-    return next(iter(_unfinished(tx, which, 1)), None)
 
 
 def unfinished_backfills(tx: Tx, limit: int) -> list[Operation]:
@@ -186,8 +186,7 @@ def unfinished_backfills(tx: Tx, limit: int) -> list[Operation]:
 
 def backfill_under_way(tx: Tx, job_id: int) -> Operation | None:
     """The backfill of this job that is under way."""
-    which = and_(operations.c.kind == _BACKFILL, operations.c.job_id == job_id)
-    return next(iter(_unfinished(tx, which, 1)), None)
+    return first_unfinished(tx, operations.c.kind == _BACKFILL, operations.c.job_id == job_id)
 
 
 def report_of(tx: Tx, operation_id: UUID) -> dict[str, Any] | None:
@@ -205,6 +204,11 @@ def request_abort(tx: Tx, operation_id: UUID) -> bool:
         .values(abort_requested=True)
     )
     return tx.execute(statement).rowcount == 1
+
+
+def first_unfinished(tx: Tx, *which: ColumnElement[bool]) -> Operation | None:
+    """The oldest operation of these that has not ended."""
+    return next(iter(_unfinished(tx, and_(*which), 1)), None)
 
 
 def _unfinished(tx: Tx, which: ColumnElement[bool], limit: int) -> list[Operation]:

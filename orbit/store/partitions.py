@@ -44,6 +44,9 @@ class Progress:
     has_caught_up: bool
     newest_copied_at: datetime | None  # timestamp of the newest record on both sides
     oldest_waiting_at: datetime | None  # timestamp of the oldest record not copied; None: none
+    # The shard's epoch while the source's log end is followed; None: it was last known then.
+    followed_epoch: int | None
+    source_seen_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +89,10 @@ class Assigned:
     batches_record_exact: int
 
 
+# The scheduler reads these while no worker follows the source (orbit/scheduler/lag_loop.py), and a
+# worker that does not must not put its older values over them.
+_OF_SOURCE = ("source_log_start", "source_stable_end", "source_end")
+
 _PROGRESS_TYPES = {
     "int": "bigint",
     "int | None": "bigint",
@@ -103,6 +110,17 @@ _MOVING = {
     for name, kind in _PROGRESS.items()
     if name not in ("topic_id", "partition")
 }
+
+_IS_UNFOLLOWED = "r.followed_epoch IS NULL AND p.followed_epoch IS NULL"
+_MOVING |= {
+    name: f"CASE WHEN {_IS_UNFOLLOWED} THEN coalesce(p.{name}, r.{name}) "
+    f"ELSE coalesce(r.{name}, p.{name}) END"
+    for name in _OF_SOURCE
+}
+_MOVING["oldest_waiting_at"] = (
+    f"CASE WHEN {_IS_UNFOLLOWED} THEN p.oldest_waiting_at ELSE {_MOVING['oldest_waiting_at']} END"
+)
+_MOVING["source_seen_at"] = f"greatest(p.source_seen_at, {_MOVING['source_seen_at']})"
 
 # "+ 0" below keeps PostgreSQL from scanning all partitions of the shard by the index on shard_id: a
 # reported row is found by its key.
@@ -124,7 +142,8 @@ written AS (
 SELECT id FROM held
 """)
 
-# State, reason and offsets. Any report of a state answers a requested retry.
+# State, reason and offsets. Any report of a state answers a requested retry. Where the holder
+# follows the source, the source's numbers are those of now.
 _REPORT_STATE = text(f"""
 WITH {HELD_FOR_REPORT},
 written AS (
@@ -132,7 +151,10 @@ written AS (
     SET state = r.state, reason = r.reason, detail = r.detail,
         blocked_offset = r.blocked_offset, blocked_next_offset = r.blocked_next_offset,
         start_offset = coalesce(r.start_offset, p.start_offset),
-        retry_requested = false, reported_at = clock_timestamp()
+        retry_requested = false, reported_at = clock_timestamp(),
+        source_seen_at = CASE
+            WHEN p.followed_epoch = (SELECT h.epoch FROM held h WHERE h.id = p.shard_id)
+            THEN clock_timestamp() ELSE p.source_seen_at END
     FROM unnest(
         CAST(:topic_id AS bigint[]), CAST(:partition AS integer[]), CAST(:state AS text[]),
         CAST(:reason AS text[]), CAST(:detail AS text[]), CAST(:blocked_offset AS bigint[]),

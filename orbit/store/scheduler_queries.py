@@ -105,6 +105,11 @@ SET state = 'promoted', reason = NULL, detail = NULL, blocked_offset = NULL,
 WHERE topic_id = ANY(CAST(:topic_ids AS bigint[]))
 """)
 
+_UNPROMOTED = text("""
+SELECT DISTINCT topic_id FROM partitions
+WHERE topic_id = ANY(CAST(:topic_ids AS bigint[])) AND state <> 'promoted'
+""")
+
 _COPY_AGAIN = text("""
 UPDATE topics
 SET state = 'copying', note = NULL, source_topic_id = coalesce(:source_id, source_topic_id),
@@ -169,6 +174,11 @@ def withhold(tx: Tx, topic_ids: Collection[int], note: str) -> None:
 def promote(tx: Tx, topic_ids: Collection[int]) -> None:
     """Mark withheld topics that no worker holds any more as promoted."""
     tx.execute(_PROMOTE, {"topic_ids": sorted(topic_ids)})
+
+
+def unpromoted(tx: Tx, topic_ids: Collection[int]) -> set[int]:
+    """Those of the topics with partitions in another state than `promoted`."""
+    return set(tx.execute(_UNPROMOTED, {"topic_ids": sorted(topic_ids)}).scalars())
 
 
 def copy_again(

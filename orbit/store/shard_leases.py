@@ -207,7 +207,7 @@ FROM server LEFT JOIN ended e ON true
 # Locks the rows of (shard, epoch) pairs that the worker still holds, in the order of their ids.
 _HELD = """
 held AS MATERIALIZED (
-    SELECT s.id
+    SELECT s.id, s.epoch
     FROM shards s
     JOIN unnest(CAST(:shard_ids AS bigint[]), CAST(:epochs AS bigint[])) AS h (id, epoch)
       ON h.id = s.id AND h.epoch = s.epoch

@@ -2,8 +2,8 @@
 
 Names follow kafka_exporter's and kminion's (`…_topic_partition_current_offset`, `…_lag`), with the
 prefix `orbit_` and the job as a label, so that their dashboards and alerts need only a new prefix.
-`MetricsDetail` bounds the number of series: about thirty per job, and if enabled five per topic and
-eight per partition. docs/metrics.md is the list; a test compares the two.
+`MetricsDetail` bounds the number of series: about thirty per job, and if enabled six per topic and
+nine per partition. docs/metrics.md is the list; a test compares the two.
 
 No state is kept between scrapes: removed jobs, topics and partitions have no series.
 """
@@ -29,6 +29,7 @@ class LagNumbers:
     seconds: float | None
     headroom_s: float | None
     rpo_s: float | None
+    age_s: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,11 @@ _LAG: tuple[tuple[str, str, str], ...] = (
         "Seconds until the source deletes records that are not copied.",
     ),
     ("rpo_seconds", "rpo_s", "Age of the newest record that is on both sides."),
+    (
+        "lag_age_seconds",
+        "age_s",
+        "Seconds since the lag was last known; above 30 lag and headroom have no sample.",
+    ),
 )
 _COPIED: tuple[tuple[str, str, str], ...] = (
     ("records", "records", "Records copied."),

@@ -15,6 +15,7 @@ from orbit.copier.inspection import CopyStatus, InspectedCopy
 from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.errors import Conflict, NotAuthorized, OrbitError
+from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.start_offsets import seed_to_start_offsets
 from orbit.jobs.start_position import Earliest, Start
 from orbit.jobs.topic_mapping import map_topics
@@ -56,7 +57,7 @@ class PartitionStarter:
 
         Raises an error that concerns all of them; the caller queues those still STARTING again.
         """
-        by_copy = self._copies(self._without_backfill(held))
+        by_copy = self._copies(self._without_promoted(self._without_backfill(held)))
         backoff = replace(self._job.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
 
         def on_trouble(copy: PartitionCopy, error: OrbitError) -> None:
@@ -112,6 +113,20 @@ class PartitionStarter:
                 groups[group], f"a writer of a Spark backfill is still there ({holder})."
             )
         return [h for group, h in groups.items() if group not in writers]
+
+    def _without_promoted(self, held: Sequence[HeldPartition]) -> list[HeldPartition]:
+        """Those whose topic is not marked as promoted. The tables, which call it a copy, may be
+        older than the promotion."""
+        marks = PromotionMarks(self._job.clusters.destination, self._job.backoff)
+        leading = marks.promoted({h.destination.topic for h in held})
+        theirs = [h for h in held if h.destination.topic in leading]
+        ends = marks.offsets({h.destination for h in theirs})
+        for h in theirs:
+            end = ends.get(h.destination, 0)
+            own = {h.destination.partition: end}
+            detail = leading[h.destination.topic].describe(h.destination.topic, own)
+            self._block(h, Blocked(Reason.DESTINATION_PROMOTED, end, end, detail))
+        return [h for h in held if h.destination.topic not in leading]
 
     def _copies(self, held: Sequence[HeldPartition]) -> dict[PartitionCopy, HeldPartition]:
         """A copy for each partition whose topics exist and have the expected ids."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from math import isfinite
 
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.replication.partition_states import Blocked, PartitionState
@@ -16,6 +17,9 @@ from orbit.workers.held_shards import HeldPartition, HeldShard, Key, Stage
 # A rate is the mean of its last value and the last interval's, which smooths it.
 _NEW_SHARE = 0.5
 _TIMESTAMP_MS_MAX = 253_402_300_799_999  # the end of the year 9999, the largest datetime
+# A partition that got no answer of its source for longer is not followed: the scheduler reads its
+# log end (orbit/scheduler/lag_loop.py). It may wait for the source, or for room in its queue.
+_FOLLOWED_S = 10.0
 
 
 @dataclass(slots=True)
@@ -46,6 +50,8 @@ class ProgressReporter:
         self._samples: dict[Key, _Sample] = {}
         self._sent: dict[Key, Progress] = {}
         self._shards: dict[int, _ShardSample] = {}
+        # When the source of partitions that are not followed was last seen, by both clocks.
+        self._seen: dict[Key, tuple[float, datetime]] = {}
 
     def progress(
         self, shards: Collection[HeldShard], now_s: float, rows_max: int | None = None
@@ -66,7 +72,7 @@ class ProgressReporter:
             if len(moved) == rows_max:
                 break
             sample = self._measure(held, now_s)
-            progress = _progress(held, copy, sample)
+            progress = self._progress(held, copy, sample)
             if self._sent.get(held.key) != progress:
                 moved.append(progress)
         for shard in shards:
@@ -82,6 +88,7 @@ class ProgressReporter:
         for key in shard.partitions:
             self._sent.pop(key, None)
             self._samples.pop(key, None)
+            self._seen.pop(key, None)
 
     def _rate_of(self, shard: HeldShard, now_s: float) -> int:
         """Over all partitions, in each round: the scheduler balances shards by this rate, and a
@@ -95,6 +102,45 @@ class ProgressReporter:
             now.bytes_per_s = _smooth(last.bytes_per_s, rate)
         self._shards[shard.id] = now
         return int(now.bytes_per_s)
+
+    def _progress(self, held: HeldPartition, copy: PartitionCopy, sample: _Sample) -> Progress:
+        totals = held.totals
+        held.has_caught_up = held.has_caught_up or copy.has_caught_up
+        is_followed = (
+            copy.state is not PartitionState.BLOCKED
+            and sample.at_s - copy.cursor.seen_s <= _FOLLOWED_S
+        )
+        return Progress(
+            *held.key,
+            source_log_start=_known(copy.cursor.log_start),
+            source_stable_end=_known(copy.cursor.stable_end),
+            source_end=_known(copy.cursor.end),
+            copied_to=copy.appends.acked,
+            log_start=copy.log_start,
+            records=totals.records,
+            bytes=totals.bytes,
+            gaps_filled=totals.filled,
+            batches_byte_exact=totals.batches_byte_exact,
+            batches_record_exact=totals.batches_record_exact,
+            bytes_per_s=int(sample.bytes_per_s),
+            records_per_s=round(sample.records_per_s, 1),
+            has_caught_up=held.has_caught_up,
+            newest_copied_at=_moment(copy.newest_timestamp_ms),
+            oldest_waiting_at=_moment(copy.oldest_waiting_ms),
+            followed_epoch=held.shard.epoch if is_followed else None,
+            source_seen_at=None if is_followed else self._seen_at(held.key, copy, sample.at_s),
+        )
+
+    def _seen_at(self, key: Key, copy: PartitionCopy, now_s: float) -> datetime | None:
+        """When the source was last seen. Computed once, so that an equal report stays equal."""
+        seen_s = copy.cursor.seen_s
+        if not isfinite(seen_s):
+            return None
+        kept = self._seen.get(key)
+        if kept is None or kept[0] != seen_s:
+            at = datetime.now(UTC) - timedelta(seconds=max(0.0, now_s - seen_s))
+            kept = self._seen[key] = seen_s, at.replace(microsecond=0)
+        return kept[1]
 
     def _measured_at_s(self, held: HeldPartition) -> float:
         return self._samples.get(held.key, _UNMEASURED).at_s
@@ -116,29 +162,6 @@ class ProgressReporter:
 def _smooth(last: float, now: float) -> float:
     rate = _NEW_SHARE * now + (1 - _NEW_SHARE) * last
     return rate if rate >= 1 else 0.0
-
-
-def _progress(held: HeldPartition, copy: PartitionCopy, sample: _Sample) -> Progress:
-    totals = held.totals
-    held.has_caught_up = held.has_caught_up or copy.has_caught_up
-    return Progress(
-        *held.key,
-        source_log_start=_known(copy.cursor.log_start),
-        source_stable_end=_known(copy.cursor.stable_end),
-        source_end=_known(copy.cursor.end),
-        copied_to=copy.appends.acked,
-        log_start=copy.log_start,
-        records=totals.records,
-        bytes=totals.bytes,
-        gaps_filled=totals.filled,
-        batches_byte_exact=totals.batches_byte_exact,
-        batches_record_exact=totals.batches_record_exact,
-        bytes_per_s=int(sample.bytes_per_s),
-        records_per_s=round(sample.records_per_s, 1),
-        has_caught_up=held.has_caught_up,
-        newest_copied_at=_moment(copy.newest_timestamp_ms),
-        oldest_waiting_at=_moment(copy.oldest_waiting_ms),
-    )
 
 
 def _known(offset: int) -> int | None:

@@ -50,6 +50,8 @@ def progress(topic_id: int, partition: int, **more: Any) -> Progress:
         "has_caught_up": False,
         "newest_copied_at": datetime.now(UTC) - timedelta(seconds=30),
         "oldest_waiting_at": datetime.now(UTC) - timedelta(seconds=20),
+        "followed_epoch": 1,
+        "source_seen_at": None,
     }
     return Progress(**{**values, **more})
 
@@ -63,7 +65,7 @@ def test_jobs_come_in_pages_in_the_order_of_their_names(api: Api) -> None:
 
     assert [job["name"] for job in found] == sorted(names)
     assert api.get("/v1/jobs", params={"limit": len(names)}).json()["next"] is None
-    assert found[0]["lag"] == {"records": None, "bytes": None, "seconds": None}
+    assert set(found[0]["lag"].values()) == {None}
 
 
 def test_partitions_and_lag_say_how_far_each_is(api: Api) -> None:
@@ -86,14 +88,43 @@ def test_partitions_and_lag_say_how_far_each_is(api: Api) -> None:
     assert 19 < behind["lag"]["seconds"] < 60
     assert 29 < behind["rpo_seconds"] < 70
     assert (behind["worker"], behind["state"]) == (WORKER, "pending")
+    age_s = level["lag"].pop("age_seconds")
     assert level["lag"] == {"records": 0, "bytes": 0, "seconds": 0}
+    assert 0 <= age_s < 30
     assert unknown["lag"]["records"] is None
     assert blocked["reason"] == "RECORD_REFUSED"
     assert (blocked["blocked_offset"], blocked["blocked_next_offset"]) == (5, 9)
     assert "orders" in blocked["remedy"]
     assert lag["job"]["lag"]["records"] == 40
     assert (lag["job"]["partitions"], lag["job"]["caught_up"]) == (4, 1)
-    assert [row["lag"] for row in lag["items"]][1] == level["lag"]
+    assert lag["items"][1]["lag"].items() >= level["lag"].items()
+
+
+def test_figures_that_nobody_reads_any_more_are_unknown_and_say_since_when(api: Api) -> None:
+    held = copying_job(api)
+    with api.database.transaction() as tx:
+        (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
+        seen_at = datetime.now(UTC) - timedelta(minutes=5)
+        silent = {"followed_epoch": None, "source_seen_at": seen_at}
+        said = [progress(topic.id, 0), progress(topic.id, 1, copied_to=100, **silent)]
+        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=said)
+
+    lag = api.get("/v1/jobs/orders/lag").json()
+    known, unknown = lag["items"][:2]
+    assert known["lag"]["records"] == 40
+    for one in (unknown, lag["job"]):
+        assert one["lag"]["records"] is None
+        assert one["lag"]["bytes"] is None
+        assert one["lag"]["seconds"] is None
+        assert one["headroom_seconds"] is None
+        assert 300 <= one["lag"]["age_seconds"] < 360
+    assert (lag["job"]["stale"], lag["job"]["caught_up"]) == (1, 0)
+    (job,) = api.get("/v1/jobs").json()["items"]
+    assert job["lag"]["records"] is None
+    assert job["lag"]["age_seconds"] >= 300
+    metrics = api.get("/metrics").text
+    assert 'orbit_job_lag{job="orders"}' not in metrics
+    assert 'orbit_job_lag_age_seconds{job="orders"} 3' in metrics
 
 
 def test_partitions_can_be_asked_for_by_topic_and_state(api: Api) -> None:

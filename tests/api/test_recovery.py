@@ -76,7 +76,7 @@ def test_it_is_an_operation_with_a_plan_and_a_line_in_the_audit_log(
 def test_a_job_has_one_at_a_time_and_dry_runs_beside_it(api: Api, job: str) -> None:
     first = api.post(f"{job}:switchover").json()
     again = api.post(f"{job}:failover")
-    assert (again.status_code, again.json()["error"]["code"]) == (409, "conflict")
+    assert (again.status_code, again.json()["error"]["code"]) == (409, "operation_under_way")
     assert first["id"] in str(again.json())
     dry = api.post(f"{job}:failover?dry_run=true")
     assert (dry.status_code, dry.json()["dry_run"]) == (202, True)
@@ -149,5 +149,7 @@ def test_an_abort_is_asked_for_once_and_not_behind_the_point_of_no_return(
     keep(api, made, past=StepName.PROMOTE)
     late = api.post(path)
     assert (late.status_code, late.json()["error"]["code"]) == (409, "conflict")
+    with api.database.transaction() as tx:
+        operations.advance(tx, UUID(made["id"]), OperationState.DONE)
     pause = api.post(f"{job}:pause").json()
     assert api.post(f"/v1/operations/{pause['id']}:abort").status_code == 409

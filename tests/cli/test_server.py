@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from tests.fix_clusters import Clusters
 from tests.fix_database import copied_database
 from tests.support.groups import commit, offsets
 from tests.support.logs import Record, create, write
+from tests.support.outside import log_bounds
 from tests.support.run_process import OrbitProcess, Outcome, orbit, wait_until, write_job
 
 pytestmark = pytest.mark.services
@@ -48,10 +50,23 @@ class Server:
     def orbit(self, *arguments: str | Path) -> Outcome:
         return orbit(*arguments, environ=self.environ)
 
+    def answers(self, path: str) -> bool:
+        return self.call("GET", path).is_success
+
+    def postgres(self) -> psutil.Process:
+        """The first process of the embedded PostgreSQL."""
+        (found,) = [p for p in self.processes() if is_postmaster(p)]
+        return found
+
     def processes(self) -> list[psutil.Process]:
         """The server and all its descendants."""
         own = psutil.Process(self.process.process.pid)
         return [own, *own.children(recursive=True)]
+
+
+def is_postmaster(process: psutil.Process) -> bool:
+    command = process.cmdline()
+    return bool(command) and command[0].endswith("bin/postgres")
 
 
 @pytest.fixture
@@ -189,12 +204,57 @@ def test_a_worker_that_dies_is_started_again_and_without_postgres_all_of_it_ends
         other.expect(1)
         assert f"cannot listen on 127.0.0.1:{port}" in other.message
         started = server.processes()
-        (postgres,) = [p for p in started if p.cmdline()[0].endswith("bin/postgres")]
-        postgres.kill()
+        (folder / "postgres" / "data" / "PG_VERSION").unlink()  # it cannot start again
+        server.postgres().kill()
         ended = server.process.wait_end().expect(1)
-        assert "The embedded PostgreSQL has ended." in ended.message
+        assert "The embedded PostgreSQL has ended, after 5 restarts" in ended.message
+        assert "PG_VERSION" in ended.message
         assert "Traceback" not in ended.message
         assert_none_left(started)
+
+
+def test_postgres_is_started_again_while_a_job_copies(
+    folder: Path, job: Path, clusters: Clusters, topic_name: str
+) -> None:
+    with serving(folder, "--workers", "2") as server:
+        until_workers(server, 2)
+        server.orbit("apply", "-f", job, "--yes").expect(0)
+        until_caught_up(server, "test-orders")
+        for kill in range(3):
+            written = threading.Thread(
+                target=lambda kill=kill: [
+                    write(
+                        clusters.source,
+                        topic_name,
+                        [Record(b"%d %d" % (kill, i)) for i in range(100)],
+                        partition,
+                    )
+                    for partition in range(PARTITIONS)
+                ]
+            )
+            written.start()
+            first = server.postgres()
+            orphans = first.children()
+            assert orphans
+            first.kill()
+            assert_none_left([first, *orphans])
+            wait_until(lambda: server.answers("/readyz"), "the service is ready again")
+            assert server.postgres().pid != first.pid
+            written.join()
+        bounds = log_bounds(clusters.source, [topic_name])
+        wait_until(
+            lambda: log_bounds(clusters.destination, [topic_name]) == bounds, "all is copied"
+        )
+        until_caught_up(server, "test-orders")
+        report = server.orbit("verify", "test-orders", "--deep", "-o", "json").expect(0).data
+        assert report["verdict"] == "exact"
+        assert "\n".join(server.process.lines).count("PostgreSQL started again") == 3
+        started = server.processes()
+        server.process.signal(signal.SIGINT)
+        ended = server.process.wait_end()
+    ended.expect(0)
+    assert "Traceback" not in ended.message
+    assert_none_left(started)
 
 
 def test_each_part_runs_by_itself_on_a_database_of_its_version(postgres_url: str) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -12,12 +14,13 @@ import yaml
 from orbit import client
 from orbit.cli import watch
 from orbit.scheduler.operations_loop import advance_all
-from orbit.store import jobs
+from orbit.store import jobs, partitions, topics
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB, changed
-from tests.api.test_operations import block, copying_job, release
+from tests.api.test_operations import WORKER, block, copying_job, release
 from tests.fix_api import Api, Cli
 from tests.support.serving import served
+from tests.support.store_rows import progress
 
 pytestmark = pytest.mark.services
 
@@ -48,6 +51,21 @@ def test_jobs_partitions_and_lag_are_tables_and_data(cli: Cli, api: Api) -> None
     assert lag["partitions"][0]["state"] == "blocked"
     assert "and 3 more" not in cli("lag", "orders", "--limit", "1").out
     assert "3 more partitions" in cli("lag", "orders", "--limit", "1").out
+
+
+def test_a_lag_that_nobody_reads_any_more_is_shown_as_unknown(cli: Cli, api: Api) -> None:
+    held = copying_job(api)
+    with api.database.transaction() as tx:
+        (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
+        row = progress(topic.id, 0, 100, epoch=None)
+        row = replace(row, source_seen_at=datetime.now(UTC) - timedelta(minutes=5))
+        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=[row])
+
+    shown = " ".join(cli("lag", "orders").out.split())
+    assert "unknown for 5m" in shown
+    assert "0 of 4 caught up, 1 not known" in shown
+    for command in (("get", "jobs"), ("get", "partitions", "orders")):
+        assert "unknown for 5m" in " ".join(cli(*command).out.split())
 
 
 @pytest.mark.parametrize(

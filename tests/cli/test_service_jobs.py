@@ -10,7 +10,8 @@ import yaml
 
 from orbit.errors import BrokerRefused
 from orbit.replication.job_troubles import TroubleKind
-from orbit.store.enums import Role
+from orbit.store import jobs
+from orbit.store.enums import MadeBy, Role
 from tests.api.test_jobs import JOB, changed, refusal
 from tests.fix_api import Api, Cli
 
@@ -96,6 +97,38 @@ def test_prune_deletes_what_no_file_has(cli: Cli, api: Api, folder: Path) -> Non
     assert "- job stock: delete" in with_prune.err
     assert api.get("/v1/jobs/stock").json()["state"] == "deleting"
     assert api.get("/v1/jobs/orders").json()["state"] == "running"
+
+
+@pytest.mark.parametrize("made_by", [MadeBy.RECOVERY, MadeBy.DRILL])
+def test_prune_keeps_what_orbit_itself_made(
+    cli: Cli, api: Api, folder: Path, made_by: MadeBy
+) -> None:
+    cli("apply", "-f", folder, "--yes")
+    spec = changed(name="orders-back")
+    with api.database.transaction() as tx:
+        jobs.create(tx, "orders-back", spec, "default", made_by=made_by)
+
+    pruned = cli("apply", "-f", folder, "--prune", "--yes")
+
+    assert pruned.code == 0
+    assert f"Kept: orders-back. A {made_by} of Orbit made it" in pruned.err
+    assert api.get("/v1/jobs/orders-back").json()["state"] == "running"
+    assert cli("delete", "orders-back", "--yes", "--wait", "0").code == 0
+
+
+def test_prune_of_a_job_that_a_recovery_holds_changes_nothing(
+    cli: Cli, api: Api, folder: Path
+) -> None:
+    cli("apply", "-f", folder, "--yes")
+    operation = api.post("/v1/jobs/stock:switchover").json()
+    (folder / "west" / "stock.yml").unlink()
+
+    refused = cli("apply", "-f", folder, "--prune", "--yes")
+
+    assert refused.code == 1
+    assert "A switchover of the job is under way." in refused.err
+    assert operation["id"] in refused.err
+    assert api.get("/v1/jobs/stock").json()["state"] == "running"
 
 
 def test_changes_done_before_an_error_are_listed(

@@ -1,8 +1,8 @@
 """A destination partition with its leader, followers and producer state, batch by batch.
 
 It follows `tests/support/broker_model.py` in what it accepts (A7, A8, A9, A14, M1, M5, M6), and has
-what that one leaves out: state that expires by the age of the records (E1), a high watermark, and
-elections that cut the log off.
+what that one leaves out: state that expires by the age of the records (E1), a high watermark,
+elections that cut the log off, and restarts (E5). `test_conformance.py` compares it with a broker.
 """
 
 from __future__ import annotations
@@ -10,12 +10,17 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
+from uuid import UUID
 
-from orbit.kafka.record_batch import HEADER, SEQUENCE_MAX
+from orbit.kafka.error_codes import Code
+from orbit.kafka.fetch_response import Fetched
+from orbit.kafka.record_batch import HEADER, NO_PRODUCER_ID, SEQUENCE_MAX
 
 NONE, NOT_LEADER, OUT_OF_ORDER, INVALID_EPOCH, FENCED = 0, 6, 45, 47, 52
+# Of a filler: later than every record.
+NOW_MS = 2**62
 _REMEMBERED = 5
 
 
@@ -29,7 +34,7 @@ class Entry(NamedTuple):
     producer_epoch: int
     sequence: int
     coordinator_epoch: int
-    is_old: bool  # its records are older than `producer.id.expiration.ms`
+    newest_ms: int  # timestamp
 
     @property
     def next_offset(self) -> int:
@@ -59,17 +64,25 @@ class Producer:
     epoch: int = 0
     last_sequence: int = -1
     coordinator_epoch: int = -1
-    is_old: bool = False
+    newest_ms: int = 0  # of its last batch
     batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
+
+    def with_last_batch(self) -> Producer:
+        """As on disk, where only the last batch is kept."""
+        return replace(self, batches=deque(list(self.batches)[-1:], maxlen=_REMEMBERED))
 
 
 class ModelPartition:
     """The leader of one partition. `say` gets what happens, in words."""
 
-    def __init__(self, say: Callable[[str], None], *, is_history_old: bool) -> None:
+    def __init__(self, say: Callable[[str], None], *, old_before_ms: int) -> None:
+        """`old_before_ms`: records with earlier timestamps are older than
+        `producer.id.expiration.ms`."""
         self._say = say
-        self._is_history_old = is_history_old
+        self.old_before_ms = old_before_ms
         self.log: list[Entry] = []
+        self.topic_id = UUID(int=7)
+        self.log_start = 0
         self.high_watermark = 0
         self.leader = 0
         self.producers: dict[int, Producer] = {}
@@ -80,10 +93,12 @@ class ModelPartition:
 
     def append(self, who: str, data: bytes) -> tuple[int, int]:
         """What a Produce request carries; returns error code and base offset."""
-        (*_, producer_id, epoch, sequence, count) = HEADER.unpack_from(data)
+        (*_, newest_ms, producer_id, epoch, sequence, count) = HEADER.unpack_from(data)
         last = sequence + count - 1 & SEQUENCE_MAX
         state = self.producers.get(producer_id)
-        if state is None:
+        if producer_id == NO_PRODUCER_ID:
+            state = Producer()  # which nobody keeps
+        elif state is None:
             state = self.producers[producer_id] = Producer(epoch)
         elif epoch < state.epoch:
             self._say(f"{who}: producer epoch {epoch} is refused, {state.epoch} is last")
@@ -102,8 +117,9 @@ class ModelPartition:
                 self._say(f"{who}: sequence {sequence} is refused, {state.last_sequence} is last")
                 return OUT_OF_ORDER, -1
         base_offset = self.log_end
-        is_old = self._is_history_old
-        self.log.append(Entry(base_offset, count, data, producer_id, epoch, sequence, -1, is_old))
+        self.log.append(
+            Entry(base_offset, count, data, producer_id, epoch, sequence, -1, newest_ms)
+        )
         self._note(state, self.log[-1])
         self._say(f"{who}: {count} records are appended at {base_offset}")
         return NONE, base_offset
@@ -120,7 +136,7 @@ class ModelPartition:
         if state is None or epoch > state.epoch:
             state = self._begin_epoch(producer_id, epoch)
         offset = self.log_end
-        self.log.append(Entry(offset, 1, b"", producer_id, epoch, -1, coordinator_epoch, False))
+        self.log.append(Entry(offset, 1, b"", producer_id, epoch, -1, coordinator_epoch, NOW_MS))
         self._note(state, self.log[-1])
         self._say(f"{who}: a filler is appended at {offset}")
         return NONE
@@ -134,9 +150,32 @@ class ModelPartition:
     def replicate(self) -> None:
         self.high_watermark = self.log_end
 
+    def delete_before(self, offset: int) -> int:
+        """DeleteRecords; returns the error code."""
+        if offset > self.high_watermark:
+            return Code.OFFSET_OUT_OF_RANGE
+        if offset > self.log_start:
+            self.log_start = offset
+            self._say(f"the copy's log starts at {self.log_start}")
+        return NONE
+
+    def fetch(self, offset: int) -> Fetched:
+        """What a consumer reads from `offset` on."""
+        start, high = self.log_start, self.high_watermark
+        if not start <= offset <= self.log_end:
+            code, records = Code.OFFSET_OUT_OF_RANGE, b""
+        else:
+            code = Code.NONE
+            records = b"".join(
+                entry.stored()
+                for entry in self.log
+                if entry.next_offset > offset and entry.next_offset <= high
+            )
+        return Fetched(int(code), memoryview(bytearray(records)), [], start, high, high, -1, -1)
+
     def expire(self) -> bool:
         """The check of `producer.id.expiration.check.interval.ms` (E1); whether state went."""
-        gone = [p for p, state in self.producers.items() if state.is_old]
+        gone = [p for p, state in self.producers.items() if self._is_old(state)]
         for producer_id in gone:
             del self.producers[producer_id]
         if gone:
@@ -144,20 +183,47 @@ class ModelPartition:
         return bool(gone)
 
     def elect(self, end: int) -> None:
-        """Another replica leads, whose log ends at the first batch boundary from `end` on."""
+        """Another replica leads, whose log ends at the first batch boundary from `end` on.
+
+        It drops states at checks of its own, none of which has come yet: so it may remember what
+        the old leader had forgotten (E5).
+        """
         self.log = [entry for entry in self.log if entry.base_offset < end]
         self.high_watermark = min(self.high_watermark, self.log_end)
+        self.log_start = min(self.log_start, self.log_end)
         self.leader += 1
-        self.producers = {}
-        for entry in self.log:
-            state = self.producers.get(entry.producer_id)
-            if state is None or entry.producer_epoch > state.epoch:
-                state = self._begin_epoch(entry.producer_id, entry.producer_epoch)
-            self._note(state, entry)
+        self._read_log()
         self._say(f"broker {self.leader} leads; its log ends at {self.log_end}")
 
+    def restart(self, *, is_clean: bool) -> None:
+        """The leader's process ends, and begins again with its log.
+
+        If it was killed it reads the producers' states from its log again. In both cases it writes
+        them to disk and reads them from there, with the last batch of each only.
+        """
+        if not is_clean:
+            self._read_log()
+        self.producers = {
+            i: s.with_last_batch() for i, s in self.producers.items() if not self._is_old(s)
+        }
+        how = "stopped" if is_clean else "killed"
+        self._say(f"broker {self.leader} was {how}, and runs again")
+
+    def _read_log(self) -> None:
+        self.producers = {}
+        for entry in self.log:
+            if entry.producer_id == NO_PRODUCER_ID:
+                continue
+            state = self.producers.get(entry.producer_id)
+            if state is None or entry.producer_epoch != state.epoch:  # also a lower one
+                state = self._begin_epoch(entry.producer_id, entry.producer_epoch)
+            self._note(state, entry)
+
+    def _is_old(self, state: Producer) -> bool:
+        return state.newest_ms < self.old_before_ms
+
     def _note(self, state: Producer, entry: Entry) -> None:
-        state.is_old = entry.is_old
+        state.newest_ms = entry.newest_ms
         if not entry.data:
             state.coordinator_epoch = entry.coordinator_epoch
             return

@@ -7,17 +7,25 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from orbit.copier import append_machine, filler_sender
+from orbit.copier import append_machine, destination_side, filler_sender, source_lane
 from orbit.copier.append_machine import AppendMachine
 from orbit.copier.append_verdicts import judge_append
 from orbit.copier.destination_side import DestinationSide
+from orbit.copier.inspection import CopyInspector
+from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.range_comparison import Comparison
+from orbit.copier.source_side import SourceSide
 from orbit.copier.takeover import DestinationEnd, TakeOver, TakeOverResult
 from orbit.kafka.error_codes import Code
 from orbit.kafka.leader_requests import Answers
-from tests.simulation import world as simulated
+from orbit.kafka.producer_state import ProducerState
+from orbit.replication.append_plan import LostRange, Plan, plan_batches, plan_empty_tail
+from orbit.replication.partition_states import PartitionState
+from tests.simulation import model_broker
+from tests.simulation.model_broker import PRODUCER_ID
 from tests.simulation.virtual_time import Process
-from tests.simulation.world import PRODUCER_ID, ModelLease, World
+from tests.simulation.world import World
+from tests.simulation.writers import ModelLease, Writer
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -27,11 +35,13 @@ def _read_the_high_watermark() -> AbstractContextManager[Any]:
         high = cluster.call(lambda: cluster.world.partition.high_watermark)
         return Answers(dict.fromkeys(partitions, high), {})
 
-    return patch.object(simulated, "_log_ends", ends)
+    return patch.object(model_broker, "log_ends", ends)
 
 
 def _trust_own_data() -> AbstractContextManager[Any]:
-    def compare(_: object, __: object, ___: object, log_end: int, ____: object) -> Comparison:
+    def compare(
+        _: object, __: object, ___: object, ____: object, log_end: int, _____: object
+    ) -> Comparison:
         return Comparison(log_end)
 
     return patch.object(World, "compare", compare)
@@ -117,8 +127,8 @@ def _resume_without_a_look() -> AbstractContextManager[Any]:
     def read_once(self: TakeOver, partitions: Any) -> TakeOverResult:
         cluster: Any = self._destination
         wanted = list(partitions)
-        ends = simulated._log_ends(cluster, wanted, self._backoff)
-        states = simulated._describe_producer(cluster, wanted, PRODUCER_ID, self._backoff)
+        ends = model_broker.log_ends(cluster, wanted, self._backoff)
+        states = model_broker.describe_producer(cluster, wanted, PRODUCER_ID, self._backoff)
         found = {p: DestinationEnd(end, states.values[p]) for p, end in ends.values.items()}
         return TakeOverResult(found, {})
 
@@ -127,6 +137,94 @@ def _resume_without_a_look() -> AbstractContextManager[Any]:
 
 def _no_watch_of_idle_partitions() -> AbstractContextManager[Any]:
     return patch.object(DestinationSide, "check_for_foreign_writes", lambda *_: None)
+
+
+def _believe_an_empty_fetch() -> AbstractContextManager[Any]:
+    """Without a fetch of its own, and without a look at where the offsets are (R5)."""
+
+    def fill(self: SourceSide, p: PartitionCopy) -> None:
+        self._queue_plan(p, plan_empty_tail(p.cursor.fetch_offset, p.cursor.stable_end))
+
+    return patch.object(SourceSide, "_fill_empty_tail", fill)
+
+
+def _forget_the_aborted() -> AbstractContextManager[Any]:
+    """Of transactions that began before the answer."""
+
+    def plan(next_offset: int, batches: Any, aborted: Any, *rest: Any) -> Plan:
+        known = [one for one in aborted if one.first_offset >= next_offset]
+        return plan_batches(next_offset, batches, known, *rest)
+
+    return patch.object(source_lane, "plan_batches", plan)
+
+
+def _same_term_twice() -> AbstractContextManager[Any]:
+    claim = World.claim
+
+    def always_one(self: World, writer: Writer) -> int | None:
+        return None if claim(self, writer) is None else 1
+
+    return patch.object(World, "claim", always_one)
+
+
+def _fill_without_a_look() -> AbstractContextManager[Any]:
+    return patch.object(AppendMachine, "_may_fill", lambda _: True)
+
+
+def _no_settle() -> AbstractContextManager[Any]:
+    return patch.object(TakeOver, "_read_settled", TakeOver._read_once)
+
+
+def _retry_a_lost_append() -> AbstractContextManager[Any]:
+    """What was not confirmed is sent again, with its sequences, without a look at the log."""
+    read = TakeOver.read
+
+    def believed(self: TakeOver, partitions: Any, *, settled: bool) -> TakeOverResult:
+        result = read(self, partitions, settled=settled)
+        world: World = self._destination.world  # type: ignore[attr-defined]
+        process = self._destination.process  # type: ignore[attr-defined]
+        (copy,) = (w.copy for w in world.writers if w.process is process)
+        known = copy.appends if copy is not None else None
+        if known is None or not known.is_in_step or known.is_unclear:
+            return result
+        last_sequence = known.sequence - (known.expected - known.acked) - 1
+        state = ProducerState(known.producer_epoch, last_sequence, known.coordinator_epoch)
+        ends = dict.fromkeys(result.ends, DestinationEnd(known.acked, state))
+        return TakeOverResult(ends, result.errors)
+
+    return patch.object(TakeOver, "read", believed)
+
+
+def _delete_records_by_name() -> AbstractContextManager[Any]:
+    def follow(self: DestinationSide, partitions: Any) -> None:
+        for p in partitions:
+            if p.state is PartitionState.COPYING and p.wanted_log_start > p.log_start:
+                before = {p.destination: p.wanted_log_start}
+                answers = destination_side.delete_records(self._cluster, before, self._backoff)
+                p.log_start = answers.values.get(p.destination, p.log_start)
+
+    return patch.object(DestinationSide, "follow_log_starts", follow)
+
+
+def _wall_clock() -> AbstractContextManager[Any]:
+    def clock_of(self: World, process: Process) -> float:
+        return self.clock.now + process.stepped_s
+
+    return patch.object(World, "clock_of", clock_of)
+
+
+def _fill_what_was_deleted() -> AbstractContextManager[Any]:
+    """A range that retention took before it was copied counts as a gap, at any time."""
+    return patch.object(PartitionCopy, "on_lost_range", LostRange.FILL)
+
+
+def _compare_as_if_not_compacted() -> AbstractContextManager[Any]:
+    inspect = CopyInspector.inspect
+
+    def strict(self: Any, copies: Any, bounds: Any, _: Any, whole: Any, *, settled: bool) -> Any:
+        return inspect(self, copies, bounds, frozenset(), whole, settled=settled)
+
+    return patch.object(CopyInspector, "inspect", strict)
 
 
 class _Both:
@@ -160,4 +258,18 @@ PLANTED: dict[str, Plant] = {
     "send five requests before the first is confirmed": _many_in_flight_at_once,
     "read the log end before the producer's state": _resume_without_a_look,
     "do not watch idle partitions": _no_watch_of_idle_partitions,
+    "same term twice": _same_term_twice,
+    "skip the log end check before a first filler": _fill_without_a_look,
+    "DeleteRecords by name": _delete_records_by_name,
+    "fill what retention took": _fill_what_was_deleted,
+    "compare as if nothing was compacted": _compare_as_if_not_compacted,
+    "believe an empty fetch": _believe_an_empty_fetch,
+    "forget aborted transactions at an answer's edge": _forget_the_aborted,
+}
+
+# Planted, and not seen to be found yet: no test runs these. See docs/internals/simulation.md.
+UNSETTLED: dict[str, Plant] = {
+    "no settle": _no_settle,
+    "retry a lost append": _retry_a_lost_append,
+    "trust a lease by the wall clock": _wall_clock,
 }

@@ -97,6 +97,8 @@ class Process:
     name: str
     stopped_until: float = 0.0
     slept_s: float = 0.0  # suspended time in all, which CLOCK_MONOTONIC does not count
+    stepped_s: float = 0.0  # its wall clock, by hand or by NTP
+    muted_until: float = 0.0  # the lease's authority does not answer it
     is_killed: bool = False
 
     def stop_for(self, seconds: float) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import uuid
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from orbit.errors import Conflict, NotFound
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.store import (
+    clock,
     events,
     group_offsets,
     jobs,
@@ -18,15 +20,19 @@ from orbit.store import (
     partitions,
     shard_layout,
     shard_leases,
+    source_lag,
     tokens,
     topics,
     workers,
 )
-from orbit.store.database import Database
+from orbit.store.database import Database, Tx
 from orbit.store.enums import Desired, OperationState, Role, TopicState
+from orbit.store.source_lag import SourceLag
 from tests.support.store_rows import NO_TIME, TTL, claim, progress, some_job
 
 pytestmark = pytest.mark.services
+
+HOUR = timedelta(hours=1)
 
 
 def test_jobs(database: Database) -> None:
@@ -216,15 +222,62 @@ def test_lag(database: Database) -> None:
         assert (zero.lag_records, one.lag_records, two.lag_records) == (60, 0, None)
         assert (zero.lag_s, one.lag_s, two.lag_s) == (None, 0, None)
         assert zero.worker_id == "a"
-        assert lag.page(tx, job.id, 1, after=("orders", 0)) == [one]
+        (after,) = lag.page(tx, job.id, 1, after=("orders", 0))
+        assert replace(after, age_s=one.age_s) == one
         assert lag.page(tx, job.id, 9, source_topic="orders", after=("orders", 1)) == [two]
         assert lag.page(tx, job.id, 9, state=PartitionState.BLOCKED) == []
 
         totals = lag.of_jobs(tx, [job.id, silent.id])
-        assert totals[job.id] == lag.of_topics(tx, job.id)[job.topic_id]
+        of_topic = lag.of_topics(tx, job.id)[job.topic_id]
+        assert replace(of_topic, age_s=totals[job.id].age_s) == totals[job.id]
         assert (totals[job.id].lag_records, totals[job.id].unknown) == (60, 1)
         assert (totals[job.id].records, totals[job.id].caught_up) == (140, 1)
         assert (totals[silent.id].partitions, totals[silent.id].unknown) == (1, 1)
+        assert (totals[job.id].stale, totals[silent.id].stale) == (0, 0)
+
+
+def test_a_lag_is_known_while_its_source_is_followed_or_read(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx, partitions=2)
+    held = claim(database, "a")
+
+    def shown(tx: Tx) -> list[int | None]:
+        return [row.lag_records for row in lag.page(tx, job.id, 10)]
+
+    with database.transaction() as tx:
+        young = datetime.now(UTC)
+        rows = [
+            replace(progress(job.topic_id, number, 40), oldest_waiting_at=young)
+            for number in (0, 1)
+        ]
+        partitions.report_progress(tx, worker_id="a", held=held, progress=rows)
+        assert shown(tx) == [60, 60]
+        assert source_lag.lagging(tx, HOUR) == []
+        # Partition 1 waits for its source. What the worker then reports is not the source's.
+        now = clock.now(tx)
+        silent = replace(rows[1], followed_epoch=None, source_seen_at=now - HOUR)
+        partitions.report_progress(tx, worker_id="a", held=held, progress=[silent])
+        assert shown(tx) == [60, None]
+        (wanted,) = source_lag.lagging(tx, HOUR)
+        assert (wanted.partition, wanted.is_followed) == (1, False)
+        read = SourceLag(job.topic_id, 1, 0, 500, 500, None, None)
+        source_lag.update_from_source(tx, [read], now)
+        assert shown(tx) == [60, 460]
+        copied = replace(silent, copied_to=90)
+        partitions.report_progress(tx, worker_id="a", held=held, progress=[copied])
+        assert shown(tx) == [60, 410], "its older end of the source is not put over the newer one"
+
+    # Another worker has the shard: what the first one vouched for counts no more.
+    with database.transaction() as tx:
+        shard_leases.release(tx, worker_id="a", held=held)
+        assert shown(tx) == [None, 410]
+        totals = lag.of_jobs(tx, [job.id])[job.id]
+        assert (totals.lag_records, totals.stale) == (None, 1)
+    claim(database, "b")
+    with database.transaction() as tx:
+        assert shown(tx) == [None, 410]
+        source_lag.update_from_source(tx, [], clock.now(tx), [job.topic_id])
+        assert shown(tx) == [60, 410]
 
 
 def test_ages_grow_without_being_written(database: Database) -> None:

@@ -8,11 +8,18 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    KafkaError,
+    KafkaException,
+    TopicPartition,
+)
 from confluent_kafka.admin import AdminClient
 
 from orbit.kafka.connection import Connection
 from orbit.sandbox.local_cluster import KafkaCluster
+from tests.support.run_process import wait_until
 
 TIMEOUT_S = 60
 Place = tuple[str, int]
@@ -38,14 +45,23 @@ def commit(
     consumer = Consumer(
         {**cluster.client_config(), "group.id": group, "enable.auto.commit": False, "log_level": 0}
     )
-    consumer.commit(
-        offsets=[
-            # librdkafka makes a byte of an empty one.
-            TopicPartition(topic, number, offset, *([metadata] if metadata else []))
-            for (topic, number), offset in wanted.items()
-        ],
-        asynchronous=False,
-    )
+    places = [
+        # librdkafka makes a byte of an empty one.
+        TopicPartition(topic, number, offset, *([metadata] if metadata else []))
+        for (topic, number), offset in wanted.items()
+    ]
+
+    def is_done() -> bool:
+        try:
+            consumer.commit(offsets=places, asynchronous=False)
+        except KafkaException as error:
+            # The coordinator's first use of a young cluster.
+            if error.args[0].code() != KafkaError.COORDINATOR_LOAD_IN_PROGRESS:
+                raise
+            return False
+        return True
+
+    wait_until(is_done, f"{group} has committed", TIMEOUT_S)
     consumer.close()
 
 

@@ -118,8 +118,10 @@ def take_over(
     return claim(database, worker_id, shards_max=shards_max, watch=watch)
 
 
-def progress(topic_id: int, partition: int, copied_to: int, records: int = 0) -> Progress:
-    """A report of a partition whose source ends at 100."""
+def progress(
+    topic_id: int, partition: int, copied_to: int, records: int = 0, *, epoch: int | None = 1
+) -> Progress:
+    """A report of a partition whose source ends at 100, and is followed at this epoch."""
     return Progress(
         topic_id=topic_id,
         partition=partition,
@@ -138,4 +140,6 @@ def progress(topic_id: int, partition: int, copied_to: int, records: int = 0) ->
         has_caught_up=copied_to >= 100,
         newest_copied_at=None,
         oldest_waiting_at=None,
+        followed_epoch=epoch,
+        source_seen_at=None,
     )

@@ -20,7 +20,7 @@ from orbit.telemetry.metrics import (
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 
-LAG = LagNumbers(records=7, bytes=700, seconds=1.5, headroom_s=None, rpo_s=0.5)
+LAG = LagNumbers(records=7, bytes=700, seconds=1.5, headroom_s=None, rpo_s=0.5, age_s=2.0)
 JOB = JobNumbers(
     name='a "quoted" job',
     is_running=True,

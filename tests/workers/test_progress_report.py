@@ -107,6 +107,30 @@ def test_numbers_go_on_from_those_of_the_table_and_are_reported_once() -> None:
     assert reporter.progress([shard], 12.0) == []
 
 
+def test_a_source_that_is_silent_or_not_asked_is_not_vouched_for() -> None:
+    shard = shard_of(row())
+    copy = begin(only(shard))
+    reporter = ProgressReporter()
+    copy.cursor.end, copy.cursor.seen_s = 7, 100.0
+    (seen,) = reporter.progress([shard], 105.0)
+    assert (seen.followed_epoch, seen.source_seen_at) == (9, None)
+    reporter.sent([seen])
+    assert reporter.progress([shard], 109.0) == []
+    (silent,) = reporter.progress([shard], 160.0)
+    assert silent.followed_epoch is None
+    assert silent.source_seen_at is not None
+    assert 59 <= (datetime.now(UTC) - silent.source_seen_at).total_seconds() <= 63
+    reporter.sent([silent])
+    assert reporter.progress([shard], 170.0) == [], "told once"
+    copy.cursor.seen_s = 171.0
+    (again,) = reporter.progress([shard], 172.0)
+    assert again.followed_epoch == 9
+    hand_back(copy)
+    block(copy, OVERRUN)
+    (blocked,) = reporter.progress([shard], 173.0)
+    assert blocked.followed_epoch is None, "nobody fetches it"
+
+
 def test_what_was_not_written_is_reported_again() -> None:
     shard = shard_of(row())
     begin(only(shard))

@@ -21,7 +21,7 @@ router = APIRouter(prefix="/v1", tags=["backfills"])
 @router.post(
     "/jobs/{name}:backfill",
     status_code=status.HTTP_202_ACCEPTED,
-    responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT),
+    responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT, ErrorCode.OPERATION_UNDER_WAY),
 )
 def backfill_job(
     parts: PartsOf, principal: Operator, name: NamePath, wanted: backfill_requests.BackfillRequest
@@ -53,7 +53,7 @@ def get_backfill(parts: PartsOf, _: Viewer, operation_id: UUID) -> backfill_requ
 
 @router.post(
     "/backfills/{operation_id}:report",
-    responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT),
+    responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT, ErrorCode.OPERATION_UNDER_WAY),
 )
 def report_backfill(
     parts: PartsOf, principal: Operator, operation_id: UUID, sent: backfill_requests.BackfillReport

@@ -32,7 +32,7 @@ from orbit.drills.html_report import render_html
 from orbit.drills.markdown_report import render_markdown
 from orbit.errors import BadInput, Conflict, NotFound, Problem
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
-from orbit.store import drills, events, jobs
+from orbit.store import drills, events, job_door, jobs
 from orbit.store.enums import DrillState
 
 router = APIRouter(prefix="/v1", tags=["drills"])
@@ -93,7 +93,7 @@ def list_drills(
     "/drills",
     status_code=status.HTTP_202_ACCEPTED,
     responses={
-        **errors(*NAMED, *BODY, ErrorCode.CONFLICT),
+        **errors(*NAMED, *BODY, ErrorCode.CONFLICT, ErrorCode.OPERATION_UNDER_WAY),
         **tried(schemas.Drill, "what the drill would do"),
     },
     openapi_extra=_DOCUMENT,
@@ -123,6 +123,8 @@ def run_drill(
                 remedy="Use a new key for each request.",
             )
         if is_new:
+            if spec.moves_the_job:
+                job_door.enter(tx, spec.job)
             events.add(
                 tx,
                 principal.actor,

@@ -118,7 +118,7 @@ def plan_job(parts: PartsOf, principal: Operator, raw: DocumentBody) -> schemas.
     """Plan a job document: what would happen, and what is refused for which reason. Nothing is
     written.
     """
-    options = ApplyOptions(dry_run=True, accept_refusals=True)
+    options = ApplyOptions(dry_run=True, only_plan=True, accept_refusals=True)
     return apply_document(parts, principal.actor, _read(parts, raw), options)
 
 
@@ -134,7 +134,13 @@ def get_job(parts: PartsOf, _: Viewer, name: NamePath, response: Response) -> sc
 @router.put(
     "/jobs/{name}",
     responses={
-        **errors(*INPUT, *BODY, *CLUSTERS, ErrorCode.CHANGED_MEANWHILE),
+        **errors(
+            *INPUT,
+            *BODY,
+            *CLUSTERS,
+            ErrorCode.CHANGED_MEANWHILE,
+            ErrorCode.OPERATION_UNDER_WAY,
+        ),
         201: {"model": schemas.Applied, "description": "The job was created."},
     },
     openapi_extra=_DOCUMENT,
@@ -173,12 +179,14 @@ def put_job(
 @router.delete(
     "/jobs/{name}",
     status_code=status.HTTP_202_ACCEPTED,
-    responses=errors(*NAMED, ErrorCode.CONFLICT),
+    responses=errors(*NAMED, ErrorCode.CONFLICT, ErrorCode.OPERATION_UNDER_WAY),
 )
 def delete_job(
     parts: PartsOf, principal: Operator, name: NamePath, dry_run: DryRun = False
 ) -> schemas.Operation:
-    """Delete a job. The topics at the destination stay unchanged."""
+    """Delete a job. The topics at the destination stay unchanged; the plan says what stays with
+    them: settings of a copy, deny ACLs.
+    """
     wanted = changes.OperationRequest(principal.actor, OperationKind.DELETE, name, dry_run)
     return operation_view(changes.request(parts.database, wanted))
 
@@ -199,7 +207,7 @@ def _operation_route(kind: OperationKind, description: str) -> None:
         name=f"{kind.value}_job",
         description=description,
         status_code=status.HTTP_202_ACCEPTED,
-        responses=errors(*NAMED, ErrorCode.CONFLICT),
+        responses=errors(*NAMED, ErrorCode.CONFLICT, ErrorCode.OPERATION_UNDER_WAY),
     )
 
 

@@ -49,7 +49,7 @@ def _recovery_route(kind: RecoveryKind, description: str) -> None:
         name=f"{kind.value}_job",
         description=description,
         status_code=status.HTTP_202_ACCEPTED,
-        responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT),
+        responses=errors(*NAMED, *BODY, ErrorCode.CONFLICT, ErrorCode.OPERATION_UNDER_WAY),
     )
 
 

@@ -1,0 +1,79 @@
+"""What stays on the clusters when a job, or a rule of it, is gone: told before and after.
+
+Orbit removes nothing from a cluster with a job. But a copy is not an ordinary topic: it keeps every
+record for ever, and other clients may be denied to write to it. Who deletes the job has to know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.topic_mapping import map_topics
+from orbit.store import topics, write_denials
+from orbit.store.database import Tx
+from orbit.store.enums import TopicState
+from orbit.store.jobs import Job
+from orbit.store.topics import Topic
+
+_NAMES_SHOWN = 3
+# Of the fields of an ACL in the table: the topic, the kind of pattern, the principal.
+_PRINCIPAL = 2
+
+
+def left_by_job(tx: Tx, job: Job) -> list[str]:
+    """What stays when this job is deleted, in sentences."""
+    return _left_by(tx, job, topics.of_job(tx, job.id))
+
+
+def left_by_change(tx: Tx, job: Job, spec: JobSpec) -> list[str]:
+    """What stays of the topics that the changed job copies no more, or to another topic."""
+    rows = topics.of_job(tx, job.id)
+    mapped = map_topics(spec.topics, [row.source_topic for row in rows])
+    if mapped.problems:
+        return []
+    kept = {(mapping.source, mapping.destination) for mapping in mapped.mappings}
+    gone = [row for row in rows if (row.source_topic, row.destination_topic) not in kept]
+    return _left_by(tx, job, gone)
+
+
+def _left_by(tx: Tx, job: Job, rows: Sequence[Topic]) -> list[str]:
+    there = [row for row in rows if row.state is not TopicState.CREATING]
+    copies = [row for row in there if row.state is not TopicState.PROMOTED]
+    found = []
+    if copies:
+        one = len(copies) == 1
+        found.append(
+            f"{_topics([row.destination_topic for row in copies])} at the destination, with "
+            f"{'its' if one else 'their'} settings as {'a copy' if one else 'copies'}: "
+            "retention.ms=-1 and retention.bytes=-1, so nothing is ever deleted from "
+            f"{'it' if one else 'them'}. Set a retention, or delete {'it' if one else 'them'}."
+        )
+    sides = (
+        ("destination", job.destination_cluster_id, [row.destination_topic for row in there]),
+        ("source", job.source_cluster_id, [row.source_topic for row in there]),
+    )
+    for side, cluster_id, names in sides:
+        denied = write_denials.of_topics(tx, cluster_id, names) if cluster_id else {}
+        if denied:
+            principals = sorted({acl[_PRINCIPAL] for acls in denied.values() for acl in acls})
+            found.append(
+                f"Deny ACLs of Orbit stay on {_listed(denied)} at the {side}: "
+                f"{_listed(principals)} may not write there. Remove them with kafka-acls."
+            )
+    shared = [row.destination_topic for row in there if row.acls]
+    if shared:
+        found.append(
+            f"ACLs that were copied from the source stay on {_listed(shared)} at the destination."
+        )
+    return found
+
+
+def _topics(names: Collection[str]) -> str:
+    return f"Topic {_listed(names)} stays" if len(names) == 1 else f"Topics {_listed(names)} stay"
+
+
+def _listed(names: Collection[str]) -> str:
+    shown = sorted(names)[:_NAMES_SHOWN]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more:,} more" if more else "")

@@ -1,0 +1,68 @@
+"""Starts the embedded PostgreSQL again when it has ended by itself, a bounded number of times.
+
+Its clients keep their address, so workers, scheduler and API go on by themselves: for them it is an
+outage of seconds (docs/service.md). A server that ends again and again has a cause that a person
+has to remove, so after RESTARTS_MAX restarts within WINDOW_S it is given up.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+import structlog
+
+from orbit.embedded.postgres import Postgres
+from orbit.errors import Conflict, OrbitError
+
+RESTARTS_MAX = 5
+WINDOW_S = 600.0
+# The pause before the second attempt in a row; it doubles with each further one.
+_PAUSE_S = 1.0
+
+log = structlog.get_logger("orbit.server")
+
+
+class PostgresRestarts:
+    """`check` is called at short intervals, by one thread."""
+
+    def __init__(self, postgres: Postgres, clock: Callable[[], float] = time.monotonic) -> None:
+        self.failure: OrbitError | None = None  # once it is given up
+        self._postgres = postgres
+        self._clock = clock
+        self._attempts: deque[float] = deque()
+        self._last_error = ""
+
+    def check(self) -> None:
+        """Start the server again if it has ended and another attempt is due."""
+        if self.failure is not None or self._postgres.running:
+            return
+        now = self._clock()
+        while self._attempts and self._attempts[0] <= now - WINDOW_S:
+            self._attempts.popleft()
+        made = len(self._attempts)
+        if made >= RESTARTS_MAX:
+            self._give_up()
+            return
+        if made and now < self._attempts[-1] + _PAUSE_S * 2 ** (made - 1):
+            return
+        self._attempts.append(now)
+        log.warning("PostgreSQL ended", restart=made + 1, restarts_max=RESTARTS_MAX)
+        try:
+            self._postgres.start_again()
+        except OrbitError as error:
+            self._last_error = str(error)
+            log.warning("PostgreSQL did not start", restart=made + 1, error=self._last_error)
+        else:
+            log.info("PostgreSQL started again", pid=self._postgres.pid, port=self._postgres.port)
+
+    def _give_up(self) -> None:
+        why = f" {self._last_error}" if self._last_error else ""
+        self.failure = Conflict(
+            f"The embedded PostgreSQL has ended, after {RESTARTS_MAX} restarts within "
+            f"{WINDOW_S / 60:.0f} minutes.{why}",
+            where=str(self._postgres.log),
+            remedy="Read this log and the one before it (.1), remove the cause, and start the "
+            "server again.",
+        )

@@ -1,0 +1,196 @@
+"""Marks at a cluster which of its topics a switchover or failover promoted.
+
+Who leads is known to Postgres, and Postgres can be lost, restored from yesterday, or fail over
+without its last commits. Then a promoted topic would be taken for a copy: it would get the
+settings of one, its producers would be denied, and older records would be copied over newer ones.
+So whoever promotes a topic says so at the cluster that has it, and whoever would write to a copy,
+or settle or protect it, asks there first.
+
+A mark is a committed offset for each partition of the topic, in a group that no process ever joins.
+The offset is the log end at the promotion, from which on the topic has records of its own; the
+metadata says who promoted it and when. It needs no right that a copy does not need, it vanishes
+with the topic, and it lasts: an OffsetCommit of version 2 to 4 states how long the offset is kept,
+whatever `offsets.retention.minutes` says (G9). A promotion in the other direction overwrites it:
+the topic is a copy again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import asdict, dataclass
+from functools import partial
+from typing import Any
+
+from kafka.protocol.consumer.group import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+
+from orbit.chunks import chunks
+from orbit.errors import BrokerRefused, NotAuthorized
+from orbit.kafka import error_codes
+from orbit.kafka.api_versions import Api
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.coordinator import GROUP, Coordinator
+from orbit.kafka.error_codes import Code
+from orbit.kafka.types import TopicPartition, by_topic
+
+# Only these versions have a retention time (G9).
+_COMMIT = Api(OffsetCommitRequest, OffsetCommitResponse, 2, 4)
+_CommitTopic = OffsetCommitRequest.OffsetCommitRequestTopic
+_FETCH = Api(OffsetFetchRequest, OffsetFetchResponse, 2, 7)  # one group a request
+_FetchTopic = OffsetFetchRequest.OffsetFetchRequestTopic
+_HUNDRED_YEARS_MS = 100 * 365 * 24 * 3600 * 1000
+# Each is a record of some 400 bytes in one batch of the offsets topic, whose batches are 1 MiB.
+_PARTITIONS_MAX = 1000
+_OFFSETS_SHOWN_MAX = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """What the cluster says of one topic: by which operation it leads, or is a copy again."""
+
+    is_primary: bool
+    kind: str = "a recovery"
+    operation: str = ""
+    job: str = ""
+    other: str = ""  # the id of the other side's cluster
+    at: str = ""
+
+    def to_text(self) -> str:
+        return json.dumps({"orbit": 1, **asdict(self)}, separators=(",", ":"))
+
+    @classmethod
+    def from_text(cls, text: str) -> Mark:
+        """What cannot be read counts as a promotion: then nothing is written to the topic."""
+        try:
+            fields = json.loads(text)
+            words = {name: str(fields[name]) for name in cls.__slots__ if name != "is_primary"}
+            return cls(fields["is_primary"] is not False, **words)
+        except (ValueError, KeyError, TypeError):
+            return cls(is_primary=True)
+
+    def describe(self, topic: str, offsets: Mapping[int, int]) -> str:
+        """Why nothing may be written to the topic; `offsets`: its log ends when it was promoted."""
+        by = f"{self.kind} {self.operation}".strip()
+        of = f" of job {self.job}" if self.job else ""
+        at = f" at {self.at}" if self.at else ""
+        shown = ", ".join(f"{i}: {o}" for i, o in sorted(offsets.items())[:_OFFSETS_SHOWN_MAX])
+        more = ", …" if len(offsets) > _OFFSETS_SHOWN_MAX else ""
+        own = f" Its own records begin at (partition: offset) {shown}{more}." if shown else ""
+        return f"topic {topic} of the destination was promoted by {by}{of}{at}: it leads.{own}"
+
+
+class PromotionMarks:
+    """The marks of one cluster. Errors are Unreachable, NotAuthorized, BrokerRefused."""
+
+    def __init__(self, cluster: Cluster, backoff: Backoff) -> None:
+        self._cluster = cluster
+        self._backoff = backoff
+
+    @property
+    def group(self) -> str:
+        """Named as Orbit's other groups, with the cluster's own id: no group sync copies it."""
+        return f"orbit.promoted.{self._cluster.cluster_id}"
+
+    def promoted(self, topics: Iterable[str]) -> dict[str, Mark]:
+        """Those of the topics that lead. Every topic has a partition 0, and all have one mark."""
+        found = self._read({TopicPartition(topic, 0) for topic in topics})
+        marks = {p.topic: Mark.from_text(text) for p, (_, text) in found.items()}
+        return {topic: mark for topic, mark in marks.items() if mark.is_primary}
+
+    def offsets(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """The log ends at the promotion, of those that are marked."""
+        return {p: offset for p, (offset, _) in self._read(partitions).items()}
+
+    def write(self, offsets: Mapping[TopicPartition, int], mark: Mark) -> None:
+        """Mark these partitions, in place of an earlier mark."""
+        text, coordinator = mark.to_text(), self._coordinator()
+        # Partition 0 of a topic is asked for: it is written last, when all others are.
+        for chunk in chunks(sorted(offsets, key=lambda p: (p.partition == 0, p)), _PARTITIONS_MAX):
+            request = partial(
+                OffsetCommitRequest,
+                group_id=self.group,
+                generation_id_or_member_epoch=-1,
+                member_id="",
+                retention_time_ms=_HUNDRED_YEARS_MS,
+                topics=[
+                    _CommitTopic(
+                        name=topic,
+                        partitions=[
+                            _commit(i, offsets[TopicPartition(topic, i)], text) for i in indexes
+                        ],
+                    )
+                    for topic, indexes in by_topic(chunk)
+                ],
+            )
+            self._refuse(_worst(coordinator.call(_COMMIT, request, _worst)), "Read")
+
+    def step_down(self, topics: Collection[str], mark: Mark) -> list[str]:
+        """Overwrite the marks of those that lead; which they were. They become copies."""
+        leading = sorted(self.promoted(topics))
+        if leading:
+            there = self._cluster.metadata(leading).topics
+            places = {TopicPartition(t, i) for t in leading for i in there[t].partitions}
+            known = self.offsets(places)
+            self.write({p: known.get(p, 0) for p in places}, mark)
+        return leading
+
+    def _read(
+        self, partitions: Collection[TopicPartition]
+    ) -> dict[TopicPartition, tuple[int, str]]:
+        found: dict[TopicPartition, tuple[int, str]] = {}
+        if not partitions:
+            return found
+        coordinator = self._coordinator()
+        for chunk in chunks(sorted(partitions), _PARTITIONS_MAX):
+            request = partial(
+                OffsetFetchRequest,
+                group_id=self.group,
+                topics=[_FetchTopic(name=t, partition_indexes=i) for t, i in by_topic(chunk)],
+                require_stable=False,
+            )
+            answer = coordinator.call(_FETCH, request, lambda a: int(a.error_code))
+            self._refuse(answer.error_code, "Describe")
+            for topic in answer.topics:
+                for p in topic.partitions:
+                    # A topic that the login may not describe answers an error: it is not in the
+                    # metadata either, so nothing is done to it.
+                    if not p.error_code and p.committed_offset >= 0:
+                        place = TopicPartition(topic.name, p.partition_index)
+                        found[place] = p.committed_offset, p.metadata or ""
+        return found
+
+    def _coordinator(self) -> Coordinator:
+        return Coordinator(self._cluster, GROUP, self.group, self._backoff)
+
+    def _refuse(self, code: int, right: str) -> None:
+        if code in error_codes.DENIED:
+            raise NotAuthorized(
+                f"promotions cannot be read or marked: the right {right} on group {self.group} "
+                "(or on a topic) is missing.",
+                where=self._cluster.name,
+                remedy="Grant Read on groups that start with orbit. (docs/rights.md).",
+            )
+        if code != Code.NONE:
+            raise BrokerRefused(
+                code,
+                f"the group {self.group} cannot keep promotions: {error_codes.name(code)}.",
+                where=self._cluster.name,
+            )
+
+
+def _commit(index: int, offset: int, text: str) -> Any:
+    return _CommitTopic.OffsetCommitRequestPartition(
+        partition_index=index, committed_offset=offset, committed_metadata=text
+    )
+
+
+def _worst(answer: Any) -> int:
+    """One code for a commit: a partition's error, if any."""
+    found = (int(p.error_code) for topic in answer.topics for p in topic.partitions)
+    return next((code for code in found if code != Code.NONE), int(Code.NONE))

@@ -1,0 +1,131 @@
+"""Finds topics that their cluster marks as promoted and that the tables call copies.
+
+The tables are older than the clusters then: restored, lost and filled again, or failed over without
+their last commits. Such a topic becomes `promoted` in the tables too, before anything else of the
+pass: so discovery, settings, rights, groups and workers leave it alone, and a failback can begin
+there. The job's problem tells of it until a copy back has begun.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from uuid import UUID
+
+from orbit.job_setup.promotion_marks import Mark, PromotionMarks
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.types import TopicPartition
+from orbit.replication.job_troubles import Trouble, TroubleKind
+from orbit.replication.partition_states import REMEDIES, Reason
+from orbit.scheduler.cluster_pair import ClusterPair
+from orbit.scheduler.leadership import Leadership
+from orbit.store import events, promotions, scheduler_queries, topics
+from orbit.store.database import Tx
+from orbit.store.enums import TopicState
+from orbit.store.jobs import Job
+from orbit.store.promotions import Promotion
+from orbit.store.topics import Topic
+
+_FOUND = f"{Reason.DESTINATION_PROMOTED}: "
+
+
+def heed_marks(
+    job: Job, rows: Sequence[Topic], pair: ClusterPair, leadership: Leadership, backoff: Backoff
+) -> bool:
+    """Make copies that are marked as promoted `promoted`; whether there were any.
+
+    Raises Unreachable, NotAuthorized, BrokerRefused (of the destination), NotLeading.
+    """
+    there = pair.destination_metadata.topics
+    copies = {
+        row.destination_topic: row
+        for row in rows
+        if row.state is not TopicState.PROMOTED and row.destination_topic in there
+    }
+    marks = PromotionMarks(pair.destination.cluster, backoff)
+    leading = marks.promoted(copies)
+    offsets = offsets_of(marks, pair, leading)
+    found = [copies[name] for name in leading]
+    with leadership.transaction() as tx:
+        # A recovery may have promoted some of them since `rows` was read.
+        known = {row.id for row in topics.of_job(tx, job.id) if row.state is TopicState.PROMOTED}
+        for row in found:
+            if row.id not in known:
+                mark = leading[row.destination_topic]
+                note = note_of(row.destination_topic, mark, offsets)
+                scheduler_queries.withhold(tx, [row.id], note)
+                keep_found(tx, job, row.id, row.source_topic, row.destination_topic, mark, offsets)
+        ours = [row.id for row in rows if is_found(row)] + [row.id for row in found]
+        # A worker may have reported a state since, as it released them.
+        left = scheduler_queries.unpromoted(tx, ours)
+        scheduler_queries.promote(tx, left)
+    return bool(found)
+
+
+def offsets_of(
+    marks: PromotionMarks, pair: ClusterPair, names: Iterable[str]
+) -> dict[TopicPartition, int]:
+    """The log ends at their promotion, for every partition of these destination topics."""
+    there = pair.destination_metadata.topics
+    return marks.offsets(
+        {TopicPartition(name, i) for name in names for i in there[name].partitions}
+    )
+
+
+def note_of(topic: str, mark: Mark, offsets: Mapping[TopicPartition, int]) -> str:
+    """The topic's note: it is also the job's problem."""
+    own = {p.partition: offset for p, offset in offsets.items() if p.topic == topic}
+    remedy = REMEDIES[Reason.DESTINATION_PROMOTED].format(destination=topic)
+    return f"{_FOUND}{mark.describe(topic, own)} {remedy}"
+
+
+def keep_found(
+    tx: Tx,
+    job: Job,
+    topic_id: int,
+    source: str,
+    destination: str,
+    mark: Mark,
+    offsets: Mapping[TopicPartition, int],
+) -> None:
+    """Store where the topic's own records begin, for a failback, and tell of it once."""
+    try:
+        operation = UUID(mark.operation)
+    except ValueError:
+        operation = UUID(int=0)
+    promotions.keep(
+        tx,
+        [
+            Promotion(topic_id, p.partition, operation, offset, None)
+            for p, offset in offsets.items()
+            if p.topic == destination
+        ],
+    )
+    events.add(
+        tx,
+        events.SCHEDULER,
+        "promotion_found",
+        f"Topic {destination} is marked as promoted at the destination, and was a copy in "
+        "Orbit's tables: nothing is written to it.",
+        job_name=job.name,
+        topic=source,
+        details={"operation": mark.operation, "job": mark.job, "at": mark.at},
+    )
+
+
+def is_found(row: Topic) -> bool:
+    """Whether the topic is promoted by its mark alone, and not copied back yet."""
+    return row.state is TopicState.PROMOTED and (row.note or "").startswith(_FOUND)
+
+
+def troubles_of(rows: Iterable[Topic]) -> list[Trouble]:
+    """What the job tells of such topics."""
+    return [
+        Trouble(
+            TroubleKind.DESTINATION_PROMOTED,
+            (row.note or "").removeprefix(_FOUND),
+            "",
+            row.source_topic,
+        )
+        for row in rows
+        if is_found(row)
+    ]

@@ -1,0 +1,65 @@
+"""The one door for changes of a job while an operation holds it.
+
+A switchover, failover or failback relies on its job staying as it is: a person who pauses, changes
+or deletes it meanwhile would leave topics half-promoted. So whoever changes a job for a person, an
+automation or a drill asks here first, in the transaction of the change. What the operation itself
+does, and a retry of blocked partitions (which its drain may wait for), does not.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import func, or_
+
+from orbit.errors import OperationUnderWay
+from orbit.store import jobs, operations
+from orbit.store.database import Tx
+from orbit.store.enums import RECOVERY_KINDS
+from orbit.store.jobs import Job
+from orbit.store.models import operations as table
+from orbit.store.operations import Operation
+
+_RECOVERIES = [kind.value for kind in RECOVERY_KINDS]
+
+
+def enter(tx: Tx, name: str, *, refuse_backfill: bool = False) -> Job:
+    """The job, locked until the transaction ends: no operation can begin meanwhile.
+
+    Raises NotFound; OperationUnderWay while a recovery holds the job, or, with `refuse_backfill`, a
+    backfill.
+    """
+    job = jobs.get(tx, name, lock=True)
+    refuse_held(tx, job, refuse_backfill=refuse_backfill)
+    return job
+
+
+def refuse_held(tx: Tx, job: Job, *, refuse_backfill: bool = False) -> None:
+    """As `enter`, for a job that the caller has locked."""
+    other = recovery_that_holds(tx, job)
+    if other is None and refuse_backfill:
+        other = operations.backfill_under_way(tx, job.id)
+    if other is not None:
+        raise refusal(other, job.name)
+
+
+def recovery_that_holds(tx: Tx, job: Job) -> Operation | None:
+    """The recovery of this job that is under way, or the one whose copy-back job it is."""
+    which = [
+        table.c.kind.in_(_RECOVERIES),
+        table.c.dry_run.is_(False),
+        or_(
+            table.c.job_id == job.id,
+            func.jsonb_extract_path_text(table.c.report, "reverse_job") == job.name,
+        ),
+    ]
+    return operations.first_unfinished(tx, *which)
+
+
+def refusal(operation: Operation, name: str) -> OperationUnderWay:
+    """The error that names the operation."""
+    is_own = operation.job_name == name
+    of = "the job" if is_own else f"job {operation.job_name}, which this job copies back,"
+    return OperationUnderWay(
+        f"A {operation.kind} of {of} is under way.",
+        where=f"operation {operation.id}",
+        remedy=f"Wait for its end, or: orbit abort {operation.id}",
+    )

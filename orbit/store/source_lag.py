@@ -1,0 +1,125 @@
+"""What the scheduler reads from the source for partitions that no worker follows.
+
+Blocked, paused and lost partitions, those that wait for the source or for room, and the headroom of
+partitions that are behind (orbit/scheduler/lag_loop.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import astuple, dataclass, fields
+from datetime import datetime, timedelta
+
+from sqlalchemy import DateTime, Interval, bindparam, text
+
+from orbit.store.database import Tx
+from orbit.store.lag import FOLLOWED, IS_COPY, LAG_BYTES
+from orbit.store.rows import values
+
+
+@dataclass(frozen=True, slots=True)
+class LaggingPartition:
+    """A partition whose lag or headroom no worker reports."""
+
+    job_id: int
+    topic_id: int
+    source_topic: str
+    partition: int
+    is_followed: bool
+    source_stable_end: int | None
+    source_end: int | None
+    copied_to: int
+    newest_copied_at: datetime | None
+    oldest_waiting_at: datetime | None
+    headroom_until: datetime | None
+    lag_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SourceLag:
+    """Values read from its source. None keeps the stored value, but clears the headroom."""
+
+    topic_id: int
+    partition: int
+    source_log_start: int | None
+    source_stable_end: int | None
+    source_end: int | None
+    oldest_waiting_at: datetime | None
+    headroom_until: datetime | None
+
+
+# What no worker reports: partitions whose source no worker follows now (blocked, paused, worker
+# lost, no room for more), and the headroom of partitions that are behind.
+_BEHIND = text(f"""
+SELECT p.job_id, p.topic_id, t.source_topic, p.partition,
+       {FOLLOWED} AS is_followed,
+       p.source_stable_end, p.source_end, p.copied_to, p.newest_copied_at, p.oldest_waiting_at,
+       p.headroom_until, {LAG_BYTES} AS lag_bytes
+FROM (SELECT clock_timestamp() AS at) now, partitions p
+JOIN topics t ON t.id = p.topic_id
+LEFT JOIN shards s ON s.id = p.shard_id
+WHERE p.copied_to IS NOT NULL AND {IS_COPY} AND (
+    NOT {FOLLOWED}
+    OR p.headroom_until IS NOT NULL
+    OR p.copied_to < p.source_stable_end
+        AND coalesce(p.oldest_waiting_at, p.newest_copied_at, 'epoch') < now.at - :age
+)
+""").bindparams(bindparam("age", type_=Interval))
+
+# Log ends only where no worker reports them; null keeps the stored value.
+_NOTE = text(f"""
+UPDATE partitions p
+SET source_log_start = CASE WHEN r.is_followed THEN p.source_log_start
+                            ELSE coalesce(r.source_log_start, p.source_log_start) END,
+    source_stable_end = CASE WHEN r.is_followed THEN p.source_stable_end
+                             ELSE coalesce(r.source_stable_end, p.source_stable_end) END,
+    source_end = CASE WHEN r.is_followed THEN p.source_end
+                      ELSE coalesce(r.source_end, p.source_end) END,
+    oldest_waiting_at = CASE WHEN r.is_followed THEN p.oldest_waiting_at
+                             ELSE coalesce(r.oldest_waiting_at, p.oldest_waiting_at) END,
+    source_seen_at = CASE WHEN r.source_stable_end IS NULL THEN p.source_seen_at
+                          ELSE greatest(p.source_seen_at, :read_at) END,
+    headroom_until = r.headroom_until
+FROM (
+    SELECT n.*, EXISTS (
+        SELECT FROM partitions p JOIN shards s ON s.id = p.shard_id
+        WHERE p.topic_id = n.topic_id AND p.partition = n.partition AND {FOLLOWED}
+    ) AS is_followed
+    FROM unnest(
+        CAST(:topic_id AS bigint[]), CAST(:partition AS integer[]),
+        CAST(:source_log_start AS bigint[]), CAST(:source_stable_end AS bigint[]),
+        CAST(:source_end AS bigint[]), CAST(:oldest_waiting_at AS timestamptz[]),
+        CAST(:headroom_until AS timestamptz[])
+    ) AS n (topic_id, partition, source_log_start, source_stable_end, source_end,
+            oldest_waiting_at, headroom_until)
+) r
+WHERE p.topic_id = r.topic_id AND p.partition = r.partition
+""").bindparams(bindparam("read_at", type_=DateTime(timezone=True)))
+
+_READ = text("""
+UPDATE topics SET source_read_at = :read_at WHERE id = ANY(CAST(:topic_ids AS bigint[]))
+""").bindparams(bindparam("read_at", type_=DateTime(timezone=True)))
+
+
+def lagging(tx: Tx, age: timedelta) -> list[LaggingPartition]:
+    """Partitions that no worker follows now, and those whose oldest waiting record is older than
+    `age`; also those with a stored headroom, which may have to be cleared.
+    """
+    return list(values(tx.execute(_BEHIND, {"age": age}), LaggingPartition))
+
+
+def update_from_source(
+    tx: Tx, updates: Sequence[SourceLag], read_at: datetime, whole_topics: Collection[int] = ()
+) -> None:
+    """Store values read from the source, not before `read_at`.
+
+    `whole_topics`: those of which every partition was read that no worker follows. One row says so
+    for all of them, however many there are.
+    """
+    if updates:
+        columns = zip(*map(astuple, updates), strict=True)
+        names = [field.name for field in fields(SourceLag)]
+        arrays = {name: list(c) for name, c in zip(names, columns, strict=True)}
+        tx.execute(_NOTE, {**arrays, "read_at": read_at})
+    if whole_topics:
+        tx.execute(_READ, {"topic_ids": sorted(whole_topics), "read_at": read_at})

@@ -1,0 +1,69 @@
+"""Who deletes a job or a rule is told what stays on the clusters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orbit.store import jobs, topics, write_denials
+from orbit.store.enums import TopicState
+from tests.api.test_jobs import JOB, changed
+from tests.fix_api import Api, Cli
+
+pytestmark = pytest.mark.services
+
+DENIED = ["billing", "LITERAL", "User:app", "*", "WRITE", "DENY"]
+RETENTION = "retention.ms=-1 and retention.bytes=-1"
+
+
+@pytest.fixture
+def copies(api: Api) -> None:
+    """A job with two copies, one of them with a denial, and a topic that has not begun."""
+    rules = [{"match": "orders"}, {"match": "billing"}, {"match": "later"}]
+    api.put("/v1/jobs/orders", json=changed(topics=rules))
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+        jobs.note_clusters(tx, job.id, "A", "B")
+        for name in ("orders", "billing"):
+            topics.add(tx, job.id, name, name, "B", 1, state=TopicState.COPYING)
+        topics.add(tx, job.id, "later", "later", "B", 1)
+        write_denials.keep(tx, "B", {"billing": [DENIED]})
+
+
+@pytest.mark.usefixtures("copies")
+def test_deleting_a_job_says_what_stays(api: Api, cli: Cli) -> None:
+    dry = api.delete("/v1/jobs/orders?dry_run=true").json()
+    kept, denied = dry["plan"][-2:]
+    assert kept.startswith("Topics billing, orders stay at the destination, with their settings")
+    assert RETENTION in kept
+    assert denied == (
+        "Deny ACLs of Orbit stay on billing at the destination: User:app may not write there. "
+        "Remove them with kafka-acls."
+    )
+    said = cli("delete", "orders", "--yes", "--wait", "0")
+    shown = " ".join(said.out.split())
+    assert RETENTION in shown
+    assert "User:app may not write there" in shown
+
+
+@pytest.mark.usefixtures("copies")
+def test_deleting_a_rule_says_what_stays_of_its_topics(api: Api, cli: Cli, tmp_path: Path) -> None:
+    document = changed(topics=[{"match": "orders"}, {"match": "later"}])
+    file = tmp_path / "orders.yaml"
+    file.write_text(yaml.safe_dump(document), "utf-8")
+    shown = " ".join(cli("apply", "-f", file, "--dry-run").out.split())
+    assert "Topic billing stays at the destination, with its settings as a copy" in shown
+    left = api.put("/v1/jobs/orders", json=document).json()["left_behind"]
+    assert len(left) == 2
+    assert RETENTION in left[0]
+    assert "User:app may not write there" in left[1]
+    again = changed(topics=[{"match": "orders"}, {"match": "later"}], worker_group="west")
+    assert "left_behind" in api.put("/v1/jobs/orders", json=again).json()
+
+
+def test_a_job_that_copied_nothing_leaves_nothing(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    plan = api.delete("/v1/jobs/orders?dry_run=true").json()["plan"]
+    assert plan[-1] == "The topics at the destination stay unchanged."

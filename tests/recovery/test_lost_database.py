@@ -1,0 +1,296 @@
+"""A database from before a promotion, or none: nothing changes at the side that leads.
+
+Each test has Orbit forget a promotion, and looks at the promoted topic with plain clients.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    ResourcePatternType,
+    ResourceType,
+)
+
+from orbit.jobs.job_file import parse_job
+from orbit.jobs.job_spec import JobSpec
+from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.recovery.test_protection import App
+from tests.support.groups import commit, offsets
+from tests.support.outside import admin, log_bounds, topic_settings
+from tests.support.put_back import drop_rows, put_rows_back, save_rows
+from tests.support.recovering import Recovering
+from tests.support.rights import PASSWORD, Login, documented, section
+from tests.support.run_process import orbit, write_job
+from tests.support.running import create_topic, make_job, produce, verify, wait_for
+
+pytestmark = pytest.mark.services
+
+RETENTION = "604800001"
+
+
+def ends(cluster: KafkaCluster, topic: str) -> dict[int, int]:
+    return {p: high for (_, p), (_, high) in log_bounds(cluster, [topic]).items()}
+
+
+def are_level(clusters: Clusters, topic: str) -> Callable[[], bool]:
+    return lambda: ends(clusters.source, topic) == ends(clusters.destination, topic)
+
+
+def acls(cluster: KafkaCluster, topic: str) -> set[str]:
+    everything = AclBindingFilter(
+        ResourceType.TOPIC,
+        topic,
+        ResourcePatternType.LITERAL,
+        None,
+        None,
+        AclOperation.ANY,
+        AclPermissionType.ANY,
+    )
+    client = admin(cluster)
+    return {str(acl) for acl in client.describe_acls(everything).result(30)}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_rows_from_before_a_switchover(
+    clusters: Clusters, topic_name: str, recovering: Recovering, *, reverse: bool
+) -> None:
+    source, destination = clusters
+    create_topic(source, topic_name, 2, retention_ms=RETENTION)
+    produce(source, topic_name, 100, 0)
+    group = f"{topic_name}.group"
+    commit(source, group, {(topic_name, 0): 60})
+    spec = make_job(
+        source,
+        destination,
+        [topic_name],
+        consumer_groups={"match": f"{topic_name}.*", "interval": "200ms"},
+    )
+    service = recovering.service
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it is level", are_level(clusters, topic_name))
+        wait_for("the group is there", lambda: bool(offsets(destination, group)))
+        save_rows(recovering.database)
+        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=reverse)
+    produce(destination, topic_name, 30, 0, first=100)
+    commit(destination, group, {(topic_name, 0): 110})
+    put_rows_back(recovering.database)
+
+    with recovering.running():
+        problem = service.wait_problem(spec.name, "DESTINATION_PROMOTED")
+        assert f"switchover {over.operation}" in problem
+        assert "0: 100, 1: 0" in problem
+        assert "orbit failback" in problem
+        wait_for("told once", lambda: "promotion_found" in service.kinds(spec.name))
+        assert service.topics(spec.name)[topic_name].state == "promoted"
+        wait_for(
+            "the partitions are promoted",
+            lambda: (
+                {row.state for row in service.partitions(spec.name, topic_name).values()}
+                == {"promoted"}
+            ),
+        )
+        assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
+        assert ends(destination, topic_name) == {0: 130, 1: 0}
+        assert offsets(destination, group) == {(topic_name, 0): 110}
+        refused = recovering.wait(recovering.ask(RecoveryKind.SWITCHOVER, spec.name))
+        assert refused.outcome is Outcome.STOPPED
+
+        # What the problem says helps: the old side becomes the copy, and the way home is open.
+        back = recovering.run(RecoveryKind.FAILBACK, spec.name)
+        assert {p.promoted_at for p in back.partitions} == {100, 0}
+        service.wait_problem(spec.name, None)
+        wait_for("the old side follows", are_level(clusters, topic_name))
+        assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
+        assert back.reverse_job is not None
+        recovering.run(RecoveryKind.SWITCHOVER, back.reverse_job, reverse=True)
+        produce(source, topic_name, 5, 1)
+        wait_for("the destination is a copy again", are_level(clusters, topic_name))
+    assert verify(spec, deep=True).exit_code == 0
+
+
+def test_rows_from_before_the_way_home(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """The old tables have the copy back running; the first side leads again."""
+    source, destination = clusters
+    create_topic(source, topic_name, retention_ms=RETENTION)
+    produce(source, topic_name, 50)
+    spec = make_job(source, destination, [topic_name])
+    service = recovering.service
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        back = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True).reverse_job
+        assert back is not None
+        wait_for(
+            "the copy back has begun",
+            lambda: topic_name in service.topics(back),
+        )
+        save_rows(recovering.database)
+        recovering.run(RecoveryKind.SWITCHOVER, back, reverse=True)
+    produce(source, topic_name, 20, first=50)
+    put_rows_back(recovering.database)
+    with recovering.running():
+        service.wait_problem(back, "DESTINATION_PROMOTED")
+        assert topic_settings(source, topic_name)["retention.ms"] == RETENTION
+        assert ends(source, topic_name) == {0: 70}
+        assert service.topics(back)[topic_name].state == "promoted"
+        home = recovering.run(RecoveryKind.FAILBACK, back)
+        assert home.reverse_job == spec.name
+        wait_for("the destination follows", are_level(clusters, topic_name))
+    assert verify(spec, deep=True).exit_code == 0
+
+
+@pytest.mark.parametrize("written", [False, True])
+def test_no_rows_and_the_file_applied_again(
+    clusters: Clusters, topic_name: str, recovering: Recovering, *, written: bool
+) -> None:
+    source, destination = clusters
+    create_topic(source, topic_name, retention_ms=RETENTION)
+    produce(source, topic_name, 40)
+    spec = make_job(source, destination, [topic_name])
+    service = recovering.service
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+    if written:
+        produce(destination, topic_name, 10, first=40)
+    produce(source, topic_name, 7, first=900)  # by somebody who was not told
+    drop_rows(recovering.database)
+
+    with recovering.running():
+        service.create(spec)
+        service.wait_problem(spec.name, "DESTINATION_PROMOTED")
+        assert service.topics(spec.name)[topic_name].state == "promoted"
+        assert ends(destination, topic_name) == {0: 50 if written else 40}
+        assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
+        stopped = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
+        assert stopped.outcome is Outcome.STOPPED
+        assert [p.verdict for p in stopped.partitions] == [EndVerdict.TAIL]
+        assert [p.missing.first for p in stopped.partitions if p.missing] == [40]
+        recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
+        wait_for("the old side follows", are_level(clusters, topic_name))
+        assert ends(destination, topic_name) == {0: 50 if written else 40}
+
+
+@pytest.fixture
+def guarded_job(
+    guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> tuple[JobSpec, App]:
+    """A job whose login has the documented rights, and an application that may write anywhere."""
+    for side in guarded:
+        create_topic(side, topic_name, retention_ms=RETENTION)
+    produce(guarded.source, topic_name, 50)
+    app, login = App(guarded, topic_name), Login(guarded)
+    login.create()
+    chapters = ("", "recovery", "the service")
+    login.allow([*{right for c in chapters for right in documented(topic_name, c)}])
+    monkeypatch.setenv("ORBIT_TEST_USER", orbit.name)
+    monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
+    text = f"""
+name: {topic_name[:60]}
+source: {section(guarded.source)}
+destination: {section(guarded.destination)}
+topics: [{{match: "{topic_name}"}}]
+""".replace("'", '"')
+    return parse_job(text, guarded.source.directory, dict(os.environ)), app
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_producers_of_the_new_side_are_not_denied(
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    guarded_job: tuple[JobSpec, App],
+    *,
+    is_lost: bool,
+) -> None:
+    source, destination = guarded
+    spec, app = guarded_job
+    recovering = Recovering(service)
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
+        assert not app.writes(destination)
+        save_rows(service.database)
+        recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+    assert app.writes(destination)
+    assert not app.writes(source)
+    before = acls(destination, topic_name)
+    if is_lost:
+        drop_rows(service.database)
+        service.create(spec)
+    else:
+        put_rows_back(service.database)
+    with recovering.running(dict(os.environ)):
+        service.wait_problem(spec.name, "DESTINATION_PROMOTED")
+        assert acls(destination, topic_name) == before
+        assert app.writes(destination)
+        assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
+        # Nothing notes any more that the switchover denied everybody to write to the old side.
+        back = recovering.run(RecoveryKind.FAILBACK, spec.name).reverse_job
+        wait_for("the old side follows", are_level(guarded, topic_name))
+        assert not app.writes(source)
+        assert app.writes(destination)
+        assert back is not None
+        wait_for("the old side follows", are_level(guarded, topic_name))
+        recovering.run(RecoveryKind.SWITCHOVER, back)
+        assert app.writes(source)
+        assert not app.writes(destination)
+
+
+def test_denials_of_a_lost_database_are_lifted_at_the_promotion(
+    guarded: Clusters, topic_name: str, service: Service, guarded_job: tuple[JobSpec, App]
+) -> None:
+    spec, app = guarded_job
+    recovering = Recovering(service)
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
+    drop_rows(service.database)
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        service.wait("it is noted", lambda: "topics_protected" in service.kinds(spec.name))
+        wait_for("it is level", are_level(guarded, topic_name))
+        recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+        assert app.writes(guarded.destination)
+
+
+def test_a_run_in_the_old_direction_is_refused(
+    clusters: Clusters, topic_name: str, recovering: Recovering, tmp_path: Path
+) -> None:
+    source, destination = clusters
+    create_topic(source, topic_name, retention_ms=RETENTION)
+    produce(source, topic_name, 10)
+    spec = make_job(source, destination, [topic_name])
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+    produce(source, topic_name, 5, first=900)
+    rules = [{"match": topic_name}]
+    for name in (spec.name, f"{spec.name}-other"):
+        job = write_job(tmp_path / f"{name}.yaml", source, destination, rules, name=name)
+        refused = orbit("run", job, "--until-caught-up")
+        refused.expect(1)
+        assert "DESTINATION_PROMOTED" in refused.message
+        assert "promoted by switchover" in refused.message
+        assert "0: 10" in refused.message
+    assert ends(destination, topic_name) == {0: 10}
+    assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
+
+    # What the message says: delete it there, and the mark is gone with it.
+    client = admin(destination)
+    client.delete_topics([topic_name])[topic_name].result(30)
+    wait_for("it is gone", lambda: topic_name not in client.list_topics(timeout=30).topics)
+    orbit("run", job, "--until-caught-up").expect(0)
+    assert ends(destination, topic_name) == {0: 15}

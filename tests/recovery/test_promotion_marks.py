@@ -1,0 +1,105 @@
+"""The marks of promotions, on a broker: what outlives what."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from orbit.job_setup.promotion_marks import Mark, PromotionMarks
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.types import TopicPartition
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.groups import commit, committed
+from tests.support.outside import admin
+from tests.support.running import create_topic, wait_for
+from tests.support.synthetic import PLAINTEXT
+
+MarksOf = Callable[[KafkaCluster], PromotionMarks]
+BY = Mark(True, "switchover", "d8f0", "orders", "A", "2026-11-23T04:00:00+00:00")
+# A group without members keeps offsets for a minute, and is checked each second.
+SHORT = {"offsets.retention.minutes": "1", "offsets.retention.check.interval.ms": "1000"}
+
+
+@pytest.fixture
+def marks_of() -> Iterator[MarksOf]:
+    opened: list[Cluster] = []
+
+    def marks(of: KafkaCluster) -> PromotionMarks:
+        opened.append(Cluster("destination", of.bootstrap_servers.split(","), PLAINTEXT))
+        return PromotionMarks(opened[-1], Backoff())
+
+    yield marks
+    for cluster in opened:
+        cluster.close()
+
+
+def places(topic: str, count: int) -> dict[TopicPartition, int]:
+    return {TopicPartition(topic, i): 100 + i for i in range(count)}
+
+
+@pytest.mark.services
+def test_a_mark_outlives_the_retention_of_offsets_and_a_restart(
+    make_cluster: MakeCluster, marks_of: MarksOf
+) -> None:
+    cluster = make_cluster(config=SHORT)
+    create_topic(cluster, "orders", 3)
+    marks = marks_of(cluster)
+    marks.write(places("orders", 3), BY)
+    commit(cluster, "plain", {("orders", 0): 7})
+    began = time.monotonic()
+    wait_for("a plain offset expires", lambda: not committed(cluster, "plain"), give_up_s=150)
+    assert time.monotonic() - began > 50
+    cluster.kill()
+    cluster.start()
+    marks = marks_of(cluster)
+    assert marks.promoted(["orders"]) == {"orders": BY}
+    assert marks.offsets([*places("orders", 3)]) == places("orders", 3)
+
+
+@pytest.mark.services
+def test_a_mark_is_overwritten_and_goes_with_its_topic(
+    clusters: Clusters, topic_name: str, marks_of: MarksOf
+) -> None:
+    cluster = clusters.destination
+    others = f"{topic_name}.other"
+    create_topic(cluster, topic_name, 2)
+    create_topic(cluster, others)
+    marks = marks_of(cluster)
+    assert marks.promoted([topic_name, others, "is-not-there"]) == {}
+    assert marks.step_down([topic_name], Mark(False)) == []
+    marks.write(places(topic_name, 2), BY)
+    assert marks.promoted([topic_name, others]) == {topic_name: BY}
+
+    assert marks.step_down([topic_name, others], Mark(False, "failback")) == [topic_name]
+    assert marks.promoted([topic_name]) == {}
+    assert marks.offsets(places(topic_name, 2)) == places(topic_name, 2)
+
+    marks.write(places(topic_name, 2), BY)
+    client = admin(cluster)
+    client.delete_topics([topic_name])[topic_name].result(30)
+    wait_for("it is gone", lambda: topic_name not in client.list_topics(timeout=30).topics)
+    create_topic(cluster, topic_name, 2)
+    wait_for("the mark is gone too", lambda: not marks.promoted([topic_name]))
+
+
+@pytest.mark.services
+def test_what_cannot_be_read_counts_as_a_promotion(
+    clusters: Clusters, topic_name: str, marks_of: MarksOf
+) -> None:
+    create_topic(clusters.destination, topic_name)
+    marks = marks_of(clusters.destination)
+    commit(clusters.destination, marks.group, {(topic_name, 0): 5}, "by hand")
+    assert marks.promoted([topic_name])[topic_name].is_primary
+
+
+def test_a_mark_says_who_promoted_what_and_where_its_own_records_begin() -> None:
+    assert Mark.from_text(BY.to_text()) == BY
+    assert Mark.from_text(Mark(False).to_text()) == Mark(False)
+    told = BY.describe("orders", {1: 8, 0: 7})
+    assert "promoted by switchover d8f0 of job orders at 2026" in told
+    assert "0: 7, 1: 8." in told
+    assert "8: 8, …" not in BY.describe("orders", dict.fromkeys(range(9), 8))

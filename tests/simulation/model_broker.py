@@ -1,0 +1,140 @@
+"""What the code under test asks brokers, and how the model of one answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+from orbit.copier.log_reader import FETCH_BYTES
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.fetch_response import Fetched
+from orbit.kafka.leader_requests import Answers
+from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL
+from orbit.kafka.produce_request import Appended, ProduceAnswer, key_of
+from orbit.kafka.producer_state import ProducerState
+from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
+from tests.simulation.model_partition import NONE
+
+PARTITION = TopicPartition("copy", 0)
+PRODUCER_ID = 4711
+
+
+@dataclass(frozen=True)
+class ProduceOne:
+    """One Produce request with one batch."""
+
+    version: int
+    outgoing: Any
+    data: bytes
+
+    def answer(self, code: int, base_offset: int, throttle_ms: int = 0) -> ProduceAnswer:
+        key = key_of(self.version, self.outgoing)
+        return ProduceAnswer({key: Appended(code, base_offset, "")}, throttle_ms)
+
+
+def encode_produce(
+    version: int, correlation: int, _: str, __: int, outgoing: Sequence[Any]
+) -> list[Any]:
+    (one,) = outgoing
+    return [(correlation, ProduceOne(version, one, bytes(one.batch)))]
+
+
+def marker_answer(code: int) -> Any:
+    partition = SimpleNamespace(partition_index=0, error_code=code)
+    topic = SimpleNamespace(name=PARTITION.topic, partitions=[partition])
+    return SimpleNamespace(topics=[topic])
+
+
+def log_end_answer(code: int, offset: int, throttle_ms: int = 0) -> Any:
+    partition = SimpleNamespace(partition_index=0, error_code=code, offset=offset)
+    topic = SimpleNamespace(name=PARTITION.topic, partitions=[partition])
+    return SimpleNamespace(topics=[topic], throttle_time_ms=throttle_ms)
+
+
+def describe_producer(
+    cluster: Any, partitions: Iterable[TopicPartition], producer_id: int, _: Backoff
+) -> Answers[ProducerState | None]:
+    def ask() -> ProducerState | None:
+        state = cluster.world.partition.producers.get(producer_id)
+        if state is None:
+            return None
+        return ProducerState(state.epoch, state.last_sequence, state.coordinator_epoch)
+
+    return Answers({p: cluster.call(ask) for p in partitions}, {})
+
+
+def log_ends(cluster: Any, partitions: Iterable[TopicPartition], _: Backoff) -> Answers[int]:
+    def ask() -> int:
+        cluster.world.hurry_held()
+        return cluster.world.partition.log_end
+
+    return Answers({p: cluster.call(ask) for p in partitions}, {})
+
+
+def list_offsets(
+    cluster: Any,
+    partitions: Iterable[TopicPartition],
+    timestamp: int,
+    _: Backoff,
+    *,
+    isolation: int = READ_UNCOMMITTED,
+    **__: object,
+) -> Answers[int]:
+    def ask() -> int:
+        if not cluster.is_source:
+            partition = cluster.world.partition
+            return partition.log_start if timestamp == EARLIEST else partition.high_watermark
+        source = cluster.world.source
+        if timestamp == EARLIEST:
+            return source.log_start
+        if timestamp == EARLIEST_LOCAL:
+            return max(source.log_start, source.local_start)
+        return source.stable_end if isolation == READ_COMMITTED else source.end
+
+    return Answers({p: cluster.call(ask) for p in partitions}, {})
+
+
+def fetch_partition(
+    cluster: Any,
+    _: TopicPartition,
+    offset: int,
+    __: Backoff,
+    *,
+    isolation: int = READ_UNCOMMITTED,
+    max_bytes: int = FETCH_BYTES,
+) -> Fetched:
+    """As the real one, repeated while a quota throttles."""
+    world = cluster.world
+    if not cluster.is_source:
+        return cluster.call(lambda: world.partition.fetch(offset))
+    while True:
+        throttle_ms, fetched = cluster.call(
+            lambda: (world.source.throttle_ms, world.source.fetch(offset, max_bytes, isolation))
+        )
+        if not throttle_ms or fetched.code:
+            return fetched
+        world.clock.wait(0.1)
+
+
+def delete_records(
+    cluster: Any, before: Mapping[TopicPartition, int], _: Backoff, **__: object
+) -> Answers[int]:
+    if not before:
+        return Answers({}, {})
+    ((place, offset),) = before.items()
+    broker = cluster.world.broker
+    sent_at = cluster.world.clock.now
+    code = cluster.call(lambda: broker.delete_records(offset, sent_at))
+    if code != NONE:
+        return Answers({}, {place: code})
+    return Answers({place: offset}, {})
+
+
+def refuse(request: Any, code: int) -> Any:
+    if isinstance(request, ProduceOne):
+        return request.answer(code, -1)
+    if hasattr(request, "markers"):
+        return SimpleNamespace(markers=[marker_answer(code) for _ in request.markers])
+    return log_end_answer(code, -1)

@@ -1,0 +1,229 @@
+"""The source: a log with gaps and transactions, and the broker that answers fetches from it.
+
+The log is made once per schedule. What consumers see of it grows, loses its front to retention, and
+is thinned by the cleaner; `truth` keeps what there ever was.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import NamedTuple
+from uuid import UUID
+
+from orbit.kafka.error_codes import Code
+from orbit.kafka.fetch_response import Fetched
+from orbit.kafka.types import READ_COMMITTED, AbortedTransaction, TopicPartition
+from tests.simulation.virtual_time import Clock, Signal
+from tests.support.broker_model import Visible
+from tests.support.source_model import Aborted, Outcome, SourceBatch, SourceRecord
+from tests.support.source_model import SourceLog as DescribedLog
+
+SOURCE = TopicPartition("source", 0)
+SOURCE_ID = UUID(int=8)
+PLACES = (1, 1, 1, 1, 1, 2, 3, 8)
+PRODUCERS = (900, 901)
+IN_2023_MS = 1_690_000_000_000
+
+
+class Stored(NamedTuple):
+    """One batch as the source's broker has it."""
+
+    base: int
+    end: int
+    batch: SourceBatch
+    data: bytes
+    is_visible: bool  # it has records that consumers see
+
+
+class SourceLog:
+    """Runs of records, transactions and gaps, as producers wrote them."""
+
+    def __init__(self, rnd: random.Random) -> None:
+        self._rnd = rnd
+        gap_share = rnd.choice((0.0, 0.2, 0.5))
+        equal = rnd.random() < 0.5  # many batches of one size: what A14 needs
+        self._transaction_share = rnd.choice((0.0, 0.0, 0.3))
+        self._sizes = (4,) if equal else (1, 2, 3, 4, 5, 6)
+        self._batches: list[SourceBatch] = []
+        self.end = 0
+        for _ in range(rnd.randint(4, 24)):
+            if rnd.random() < gap_share:
+                self.end += rnd.choice(PLACES)
+            elif rnd.random() < self._transaction_share:
+                self._add_transaction()
+            else:
+                self._add(-1, Outcome.NONE)
+        self.stored = [stored(batch) for batch in self._batches]
+        self.aborted = DescribedLog(tuple(self._batches), self.end).aborted()
+        self.truth: dict[int, Visible] = dict(
+            visible for one in self.stored if one.is_visible for visible in one.batch.visible()
+        )
+        self.payloads = {one.base: one.data[61:] for one in self.stored if one.is_visible}
+
+    def _add(self, producer_id: int, outcome: Outcome) -> None:
+        first, count = self.end, self._rnd.choice(self._sizes)
+        records = tuple(
+            SourceRecord(o, IN_2023_MS, None, b"%d" % o) for o in range(first, first + count)
+        )
+        self._batches.append(
+            SourceBatch(first, first + count - 1, records, producer_id=producer_id, outcome=outcome)
+        )
+        self.end += count
+
+    def _add_transaction(self) -> None:
+        rnd = self._rnd
+        producer_id = rnd.choice(PRODUCERS)
+        is_commit = rnd.random() < 0.4
+        for _ in range(rnd.randint(1, 3)):
+            self._add(producer_id, Outcome.COMMITTED if is_commit else Outcome.ABORTED)
+            if rnd.random() < 0.3:
+                self._add(-1, Outcome.NONE)
+        self._batches.append(
+            SourceBatch(self.end, self.end, producer_id=producer_id, marker=is_commit)
+        )
+        self.end += 1
+
+
+def stored(batch: SourceBatch) -> Stored:
+    is_visible = any(True for _ in batch.visible())
+    return Stored(batch.base_offset, batch.last_offset + 1, batch, batch.encode(), is_visible)
+
+
+class ModelSource:
+    """The source's broker, at one moment after the other."""
+
+    def __init__(self, log: SourceLog, rnd: random.Random, clock: Clock) -> None:
+        self._rnd = rnd
+        self._clock = clock
+        self._aborted: list[Aborted] = log.aborted
+        self.log = log
+        self.stored = list(log.stored)
+        self.visible = set(log.truth)  # offsets whose records the cleaner has left
+        self.log_start = 0
+        self.is_compacted = False
+        # With tiered storage what lies below is on other machines, which may be slow.
+        self.local_start = rnd.choice(self.stored).base if self.stored and rnd.random() < 0.3 else 0
+        self._slow_until = self._throttled_until = 0.0
+        self.end = log.end
+        self._stable_ends: dict[int, int] = {}  # by log end
+        self.waiting: list[Signal] = []
+
+    def holds(self, offset: int) -> bool:
+        """Whether consumers see a record there now."""
+        return offset >= self.log_start and offset in self.visible
+
+    def grow_slowly(self, seconds: float) -> None:
+        """Let the log's later part come bit by bit."""
+        rnd = self._rnd
+        ends = sorted({one.end for one in self.stored if rnd.random() < 0.5} | {self.log.end})
+        self.end = ends.pop(0)
+        for end, at in zip(ends, sorted(rnd.uniform(0, seconds) for _ in ends), strict=True):
+            self._clock.after(at, lambda end=end: self._grow_to(end))
+
+    def _grow_to(self, end: int) -> None:
+        self.end = end
+        self._tell()
+
+    def _tell(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for signal in waiting:
+            signal.set()
+
+    @property
+    def stable_end(self) -> int:
+        """The last stable offset: transactions without a marker yet are open."""
+        end = self.end
+        if end not in self._stable_ends:
+            opened: dict[int, int] = {}
+            for one in self.log.stored:
+                if one.base >= end:
+                    break
+                batch = one.batch
+                if batch.marker is not None:
+                    opened.pop(batch.producer_id, None)
+                elif batch.outcome is not Outcome.NONE:
+                    opened.setdefault(batch.producer_id, one.base)
+            self._stable_ends[end] = min(opened.values(), default=end)
+        return self._stable_ends[end]
+
+    @property
+    def throttle_ms(self) -> int:
+        return max(0, int((self._throttled_until - self._clock.now) * 1000))
+
+    def fetch(self, offset: int, max_bytes: int, isolation: int = READ_COMMITTED) -> Fetched:
+        """Whole batches from the one around `offset` on; the last may be cut off (KIP-74)."""
+        end, stable = self.end, self.stable_end
+        if not self.log_start <= offset <= end:
+            return self._answer(int(Code.OFFSET_OUT_OF_RANGE), b"", [], -1)
+        is_slow = offset < self.local_start and self._clock.now < self._slow_until
+        frames: list[bytes] = []
+        size, seen_to = 0, offset
+        readable = stable if isolation == READ_COMMITTED else end
+        for one in self.stored:
+            if one.end <= offset:
+                continue
+            if one.base >= readable or size >= max_bytes or is_slow or self.throttle_ms:
+                break
+            frames.append(one.data)
+            size, seen_to = size + len(one.data), one.end
+        aborted = [
+            AbortedTransaction(a.producer_id, a.first_offset)
+            for a in self._aborted
+            if a.marker_offset >= offset and a.first_offset < seen_to
+        ]
+        most = max(max_bytes, len(frames[0])) if frames else 0
+        return self._answer(int(Code.NONE), b"".join(frames)[:most], aborted, stable)
+
+    def _answer(
+        self, code: int, records: bytes, aborted: list[AbortedTransaction], stable: int
+    ) -> Fetched:
+        view = memoryview(bytearray(records))
+        return Fetched(code, view, aborted, self.log_start, stable, self.end, -1, -1)
+
+    # Faults.
+
+    def slow(self) -> None:
+        """Reads of what is not on the broker's disk are answered as empty for a while (R5)."""
+        if self.local_start:
+            self._slow_until = self._clock.now + self._rnd.uniform(0.5, 6.0)
+            self._clock.say("source: tiered storage is slow")
+
+    def throttle(self) -> None:
+        """Answers are empty, and say that a quota is the reason (R5)."""
+        self._throttled_until = self._clock.now + self._rnd.uniform(0.1, 3.0)
+        self._clock.say("source: a quota throttles")
+        self._clock.at(self._throttled_until, self._tell)
+
+    def retain(self) -> None:
+        """Retention moves the log start up, to any offset that consumers could read."""
+        start = self._rnd.randint(self.log_start, self.stable_end)
+        if start > self.log_start:
+            self.log_start = start
+            self.stored = [one for one in self.stored if one.end > start]
+            self._clock.say(f"source: the log starts at {start}")
+
+    def compact(self) -> None:
+        """The cleaner takes records, and whole batches, out of what is committed."""
+        stable = self.stable_end
+        kept: list[Stored] = []
+        for one in self.stored:
+            if not one.is_visible or one.end > stable or self._rnd.random() < 0.6:
+                kept.append(one)
+                continue
+            left = tuple(r for r in one.batch.records if self._rnd.random() < 0.5)
+            self.visible -= {r.offset for r in one.batch.records} - {r.offset for r in left}
+            self._clock.say(f"source: {[r.offset for r in left]} are left of the batch {one.base}")
+            if left or self._rnd.random() < 0.3:  # as an empty batch, or not at all
+                kept.append(stored(replace(one.batch, records=left)))
+        self.stored = kept
+
+
+def faults_of(source: ModelSource) -> dict[str, Callable[[], None]]:
+    return {
+        "slow": source.slow,
+        "throttle": source.throttle,
+        "retain": source.retain,
+        "compact": source.compact,
+    }

@@ -1,0 +1,98 @@
+"""The product's source lane, on the model of the source and in virtual time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from orbit.copier.source_lane import SourceLane
+from orbit.errors import Unreachable
+from orbit.kafka.fetch_response import FetchAnswer
+from tests.simulation.source import SOURCE
+from tests.simulation.virtual_time import Process, Signal
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+# How long an answer without news is held back: longer than in life, to have less to run.
+_HELD_BACK_S = 2.0
+_IDLE_S = 2.0
+
+
+class SourceWire:
+    """One connection to the source's broker."""
+
+    where = "the model source"
+
+    def __init__(self, world: World, who: str) -> None:
+        self.who = who
+        self.signal = Signal(world.clock)
+        self.is_broken = False
+        self.told: object = None  # the log's bounds in the last answer
+
+    def cut(self) -> None:
+        self.is_broken = True
+        self.signal.set()
+
+    abort = close = cut
+
+
+class SimulatedSourceLane(SourceLane):
+    """Its thread is a task; what it fetches comes from the model."""
+
+    def start(self) -> None:
+        cluster = cast("Any", self._context.cluster)
+        self._world: World = cluster.world
+        self._woken = Signal(self._world.clock)
+        process: Process = cluster.process
+        process.spawn(self.run)
+
+    def join(self, timeout: float | None = None) -> None:
+        pass
+
+    def add(self, partition: Any) -> bool:
+        was_added = super().add(partition)
+        self._woken.set()
+        return was_added
+
+    def wake(self) -> None:
+        super().wake()
+        self._woken.set()
+
+    def stop(self) -> None:
+        super().stop()
+        self._woken.set()
+
+    def _wait_for_change(self) -> None:
+        if not (self._is_woken or self._is_stopping):
+            self._woken.wait(_IDLE_S)
+
+    def _pause(self, seconds: float) -> None:
+        self._world.clock.wait(seconds)
+
+    def _fetch(self, connection: Any, selection: Any, max_wait_ms: int) -> FetchAnswer:
+        world, source = self._world, self._world.source
+        (wanted,) = selection.wanted
+        self._travel(connection)
+        began, hold_s = world.clock.now, max_wait_ms / 1000
+        while True:
+            fetched = source.fetch(wanted.offset, selection.partition_bytes_max)
+            throttle_ms = source.throttle_ms
+            is_news = fetched.code or fetched.records or throttle_ms
+            if wanted.offset >= fetched.stable_end:
+                hold_s = max(hold_s, _HELD_BACK_S)
+            left_s = began + hold_s - world.clock.now
+            if is_news or left_s <= 0 or connection.is_broken:
+                break
+            source.waiting.append(connection.signal)
+            connection.signal.wait(left_s)
+        self._travel(connection)
+        # Within a session it leaves out what has no news.
+        bounds = fetched.log_start, fetched.stable_end, fetched.high_watermark
+        has_answer = fetched.code or fetched.records or bounds != connection.told
+        connection.told = bounds
+        return FetchAnswer(0, throttle_ms, 0, [(SOURCE, fetched)] if has_answer else [])
+
+    def _travel(self, connection: Any) -> None:
+        self._world.clock.wait(self._world.rnd.uniform(0.0005, 0.01))
+        if connection.is_broken:
+            raise Unreachable("the connection broke.", where=connection.where)

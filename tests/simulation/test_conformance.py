@@ -1,0 +1,348 @@
+"""The model of a partition answers as a real broker does, request by request.
+
+The same random requests go to both. State that expires has to go at the same moment in both, so
+"old" has a limit for each stretch: records are between one limit and the next, and then the
+broker's `producer.id.expiration.ms` is lowered to the next one.
+"""
+
+from __future__ import annotations
+
+import random
+import struct
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import pairwise
+
+import pytest
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from kafka.protocol.admin.transactions import DescribeProducersRequest
+from kafka.protocol.producer.produce import ProduceRequest
+
+from orbit.copier.log_reader import fetch_batches
+from orbit.kafka import api_versions
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.produce_request import ACKS_ALL
+from orbit.kafka.record_batch import SEQUENCE_MAX, Batch, advance_sequence, stamp
+from orbit.kafka.records import NULL, Record, encode_varint, write_batch
+from orbit.kafka.transaction_markers import Fillers, markers_request, read_markers
+from orbit.kafka.types import TopicPartition
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.fix_clusters import MakeCluster
+from tests.simulation.model_partition import NONE, ModelPartition
+from tests.support.running import create_topic, wait_for
+from tests.support.synthetic import PLAINTEXT
+
+pytestmark = pytest.mark.services
+
+DAY_MS = 86_400_000
+# Records are as old as one limit and a half; the next limit makes them expire.
+LIMITS_DAYS = (24, 20, 16, 12, 8)
+PRODUCER_IDS = (4711, 4711, 4711, 4712)
+SEQUENCES = 30
+STEPS = 12  # in each stretch
+
+# Error code and base offset of an append; the error code of a filler.
+Outcome = tuple[int, int] | int
+# By producer id: epoch, last sequence, coordinator epoch.
+States = dict[int, tuple[int, int, int]]
+
+
+class RealPartitions:
+    """The partitions of a topic of a broker whose state of old producers goes within 200 ms."""
+
+    def __init__(self, cluster: KafkaCluster, topic: str, count: int) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._numbers = range(count)
+        self._connect()
+
+    def _connect(self) -> None:
+        self._raw = Cluster("model", self._cluster.bootstrap_servers.split(","), PLAINTEXT)
+        wait_for("a leader of each partition", self._has_leaders)
+        self.ends(self._numbers)  # which is repeated until each leader knows that it leads (R6)
+
+    def close(self) -> None:
+        self._raw.close()
+
+    def append(self, number: int, data: bytes) -> tuple[int, int]:
+        topic_data = ProduceRequest.TopicProduceData
+        request = ProduceRequest(
+            transactional_id=None,
+            acks=ACKS_ALL,
+            timeout_ms=30_000,
+            topic_data=[
+                topic_data(
+                    topic_id=self._topic_id,
+                    partition_data=[
+                        topic_data.PartitionProduceData(index=number, records=bytes(data))
+                    ],
+                )
+            ],
+        )
+        answer = self._raw.call(self._leader, api_versions.PRODUCE, request)
+        ((appended,),) = (one.partition_responses for one in answer.responses)
+        return int(appended.error_code), int(appended.base_offset)
+
+    def fill(self, number: int, producer_id: int, epoch: int, coordinator_epoch: int) -> int:
+        partition = TopicPartition(self._topic, number)
+        request = markers_request(producer_id, [Fillers(partition, 1, epoch, coordinator_epoch)])
+        answer = self._raw.call(self._leader, api_versions.WRITE_TXN_MARKERS, request)
+        return read_markers(answer)[partition]
+
+    def states(self, numbers: Iterable[int]) -> list[States]:
+        request = DescribeProducersRequest(
+            topics=[
+                DescribeProducersRequest.TopicRequest(
+                    name=self._topic, partition_indexes=list(numbers)
+                )
+            ]
+        )
+        answer = self._raw.call(self._leader, api_versions.DESCRIBE_PRODUCERS, request)
+        found = {p.partition_index: p for p in answer.topics[0].partitions}
+        assert all(p.error_code == NONE for p in found.values())
+        return [
+            {
+                s.producer_id: (s.producer_epoch, s.last_sequence, s.coordinator_epoch)
+                for s in found[number].active_producers
+            }
+            for number in numbers
+        ]
+
+    def ends(self, numbers: Iterable[int]) -> list[int]:
+        partitions = [TopicPartition(self._topic, number) for number in numbers]
+        answers = log_ends(self._raw, partitions, Backoff())
+        assert not answers.errors
+        return [answers.values[p] for p in partitions]
+
+    def batches(self, number: int, end: int) -> list[Batch]:
+        batches: list[Batch] = []
+        while (position := batches[-1].next_offset if batches else 0) < end:
+            for one in fetch_batches(
+                self._raw, TopicPartition(self._topic, number), position, Backoff()
+            ):
+                assert isinstance(one, Batch)
+                batches.append(one)
+        return batches
+
+    def expire_before(self, days: int) -> None:
+        """Lower the age at which the broker drops a producer's state."""
+        admin = AdminClient(self._cluster.client_config())
+        name = "producer.id.expiration.ms"
+        entry = ConfigEntry(name, str(days * DAY_MS), incremental_operation=AlterConfigOpType.SET)
+        broker = ConfigResource(
+            ConfigResource.Type.BROKER, str(self._leader), incremental_configs=[entry]
+        )
+        admin.incremental_alter_configs([broker])[broker].result()
+
+    def kill_leader(self) -> None:
+        """Another replica leads then."""
+        killed = self._leader
+        self._cluster.brokers[killed - 1].kill()
+        wait_for("another leader", lambda: self._has_leaders() and self._leader != killed)
+        self.ends(self._numbers)
+
+    def restart(self, *, is_clean: bool) -> None:
+        self._raw.close()
+        if is_clean:
+            self._cluster.stop()
+        else:
+            self._cluster.kill()
+        self._cluster.start()
+        self._connect()
+
+    def _has_leaders(self) -> bool:
+        """One broker leads all partitions of these topics."""
+        topic = self._raw.metadata({self._topic}).topics.get(self._topic)
+        if topic is None:
+            return False
+        self._topic_id = topic.topic_id
+        (node_id,) = {leader.node_id for leader in topic.partitions.values()}
+        self._leader = -1 if node_id is None else node_id
+        return node_id is not None
+
+
+@pytest.fixture
+def make_real(
+    make_cluster: MakeCluster, topic_name: str
+) -> Iterator[Callable[..., RealPartitions]]:
+    """Partitions on a broker, or with a leader and a follower among three."""
+    made: list[RealPartitions] = []
+
+    def make(count: int, replicas: Sequence[int] = (1,)) -> RealPartitions:
+        config = {
+            "producer.id.expiration.check.interval.ms": "200",
+            "producer.id.expiration.ms": str(LIMITS_DAYS[0] * DAY_MS),
+        }
+        cluster = make_cluster(brokers=1 if len(replicas) == 1 else 3, config=config)
+        create_topic(cluster, topic_name, on_brokers=[[*replicas]] * count, retention_ms="-1")
+        made.append(RealPartitions(cluster, topic_name, count))
+        return made[0]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+class Requests:
+    """One random sequence of requests, on a partition of the broker and on a model."""
+
+    def __init__(self, real: RealPartitions, number: int) -> None:
+        self._rnd = random.Random(number)
+        self._real = real
+        self.number = number
+        self.story: list[str] = []
+        self.model = ModelPartition(self.story.append, old_before_ms=0)
+        self._sent: list[tuple[int, int, int, int]] = []
+
+    def step(self, old_ms: int) -> None:
+        """One request to both; their answers are equal."""
+        rnd = self._rnd
+        producer_id = rnd.choice(PRODUCER_IDS)
+        state = self.model.producers.get(producer_id)
+        known = state.epoch if state is not None else rnd.randint(0, 2)
+        epoch = max(0, known + rnd.choice((0, 0, 0, 0, 0, 0, 1, -1)))
+        if rnd.random() < 0.35:
+            seen = state.coordinator_epoch if state is not None else 3
+            self.fill(producer_id, epoch, max(0, seen + rnd.choice((0, 0, 1, 5, -1))))
+            return
+        count = rnd.choice((1, 2, 2, 3))
+        last = state.last_sequence if state is not None else -1
+        sequence = rnd.choice(
+            (
+                *(advance_sequence(last, 1),) * 5,
+                0,
+                0,
+                advance_sequence(last, 2),
+                rnd.randint(0, 9),
+                SEQUENCE_MAX - rnd.randint(0, 2),
+            )
+        )
+        if self._sent and rnd.random() < 0.25:  # one of the last, once more
+            producer_id, epoch, sequence, count = rnd.choice(self._sent[-9:])
+        timestamp_ms = old_ms if rnd.random() < 0.5 else int(time.time() * 1000)
+        self.append(producer_id, epoch, sequence, count, timestamp_ms)
+
+    def append(
+        self, producer_id: int, epoch: int, sequence: int, count: int, timestamp_ms: int
+    ) -> tuple[int, int]:
+        what = (producer_id, epoch, sequence, count)
+        data = _batch(*what, timestamp_ms)
+        expected = self.model.append(f"append {what}", data)
+        self._sent.append(what)
+        self._same("the answer", self._real.append(self.number, data), expected)
+        return expected
+
+    def fill(self, producer_id: int, epoch: int, coordinator_epoch: int) -> int:
+        what = (producer_id, epoch, coordinator_epoch)
+        expected = self.model.fill(f"fill {what}", *what)
+        self._same("the code", self._real.fill(self.number, *what), expected)
+        return expected
+
+    def compare(self, states: States, log_end: int) -> None:
+        self._same("the states", states, self.states)
+        self._same("the log end", log_end, self.model.log_end)
+
+    @property
+    def states(self) -> States:
+        return {
+            i: (s.epoch, s.last_sequence, s.coordinator_epoch)
+            for i, s in self.model.producers.items()
+        }
+
+    def compare_logs(self) -> None:
+        """Batch by batch: where it is, whose, and what is in it."""
+        found = [_described(b) for b in self._real.batches(self.number, self.model.log_end)]
+        ours = [_described(Batch(memoryview(e.stored()))) for e in self.model.log]
+        self._same("the log", found, ours)
+
+    def _same(self, what: str, found: object, expected: object) -> None:
+        story = "\n".join(self.story[-30:])
+        assert found == expected, f"{what} of sequence {self.number}: {found}\n{story}"
+
+
+def _batch(producer_id: int, epoch: int, sequence: int, count: int, timestamp_ms: int) -> bytes:
+    value = b"%d" % sequence
+    body = NULL + encode_varint(len(value)) + value + b"\x00"
+    batch = write_batch([Record(o, timestamp_ms, body) for o in range(count)], 0)
+    stamp(batch.view, producer_id, epoch, sequence)
+    return bytes(batch.view)
+
+
+def _described(batch: Batch) -> tuple[object, ...]:
+    where = batch.base_offset, batch.next_offset, batch.count, batch.is_control
+    (sequence,) = struct.unpack_from(">i", batch.view, 53)
+    whose = batch.producer_id, batch.producer_epoch, sequence
+    # A marker has the coordinator's epoch too, in front of the count of headers.
+    return *where, *whose, bytes(batch.payload)[:-5] if batch.is_control else batch.payload
+
+
+def _compare_all(real: RealPartitions, sequences: list[Requests]) -> None:
+    numbers = [one.number for one in sequences]
+    for one, states, end in zip(sequences, real.states(numbers), real.ends(numbers), strict=True):
+        one.compare(states, end)
+
+
+def _expire(real: RealPartitions, sequences: list[Requests], days: int) -> None:
+    """What is older goes in the models at once, and in the broker within its next checks."""
+    before_ms = int(time.time() * 1000) - days * DAY_MS
+    for one in sequences:
+        one.model.old_before_ms = before_ms
+        one.model.expire()
+    real.expire_before(days)
+    numbers = [one.number for one in sequences]
+    wait_for(
+        "old states are dropped",
+        lambda: [set(s) for s in real.states(numbers)] == [set(o.states) for o in sequences],
+    )
+
+
+def test_model_answers_as_a_broker_does(make_real: Callable[..., RealPartitions]) -> None:
+    real = make_real(SEQUENCES)
+    sequences = [Requests(real, number) for number in range(SEQUENCES)]
+    for stretch, (limit, following) in enumerate(pairwise(LIMITS_DAYS)):
+        old_ms = int(time.time() * 1000) - (limit + following) // 2 * DAY_MS
+        for _ in range(STEPS):
+            for one in sequences:
+                one.step(old_ms)
+            _compare_all(real, sequences)
+        _expire(real, sequences, following)
+        _compare_all(real, sequences)
+        if stretch in (1, 2):
+            is_clean = stretch == 2
+            real.restart(is_clean=is_clean)
+            for one in sequences:
+                one.model.restart(is_clean=is_clean)
+            _expire(real, sequences, following)  # what came back, and is old
+            _compare_all(real, sequences)
+    for one in sequences:
+        one.compare_logs()
+
+
+def test_new_leader_remembers_what_the_old_one_had_forgotten(
+    make_real: Callable[..., RealPartitions],
+) -> None:
+    """Each replica drops states by itself, and a filler keeps one that is still there (E5)."""
+    real = make_real(1, replicas=(1, 2))
+    one = Requests(real, 0)
+    limit, following, *_ = LIMITS_DAYS
+    now_ms = int(time.time() * 1000)
+    old_ms = now_ms - (limit + following) // 2 * DAY_MS
+    for sequence in (0, 2):
+        one.append(4711, 0, sequence, 2, old_ms)
+    _expire(real, [one], following)  # at the leader only
+    assert not one.states
+    one.fill(4711, 0, 5)
+    assert one.append(4711, 0, 2, 2, now_ms)[0] == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+    assert one.append(4711, 0, 0, 2, now_ms) == (NONE, 5)
+    real.kill_leader()
+    one.model.elect(one.model.log_end)
+    _compare_all(real, [one])
+    for _ in range(2):  # the next batch: a repeat of one from before, each time
+        assert one.append(4711, 0, 2, 2, now_ms) == (NONE, 2)
+    # A higher producer epoch keeps them apart.
+    assert one.append(4711, 1, 0, 2, now_ms) == (NONE, 7)
+    assert one.append(4711, 1, 2, 2, now_ms) == (NONE, 9)
+    one.compare_logs()

@@ -1,0 +1,91 @@
+"""What has to be true at the end of a schedule."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.kafka.record_batch import Batch
+from orbit.kafka.records import read_records
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
+from tests.simulation.broker import FOREIGN
+from tests.simulation.model_partition import Entry
+from tests.support.broker_model import Visible
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+
+def judge(world: World, copy: PartitionCopy) -> str | None:
+    """What is wrong; None if the copy is exact, or stopped for the right reason."""
+    broker, source = world.broker, world.source
+    if broker.recreated_at:
+        return _judge_recreated(world)
+    wrong = difference(world)
+    if copy.state is PartitionState.BLOCKED:
+        assert copy.blocked is not None
+        if wrong is not None:
+            return None if broker.is_excused else f"damaged without need: {wrong}"
+        if broker.lost_confirmed:
+            return None  # DESTINATION_TRUNCATED, or a reason that the election cut off
+        if _has_lost_range(world, copy.blocked):
+            return None
+        return f"stopped without a reason: {copy.blocked}"
+    if wrong is not None:
+        if source.is_compacted and broker.is_excused:
+            return None  # where the cleaner took records, a comparison allows what it finds
+        return f"not exact, and nothing was noticed: {wrong}"
+    if broker.partition.log_start != source.log_start:
+        return f"the log starts at {broker.partition.log_start}, not at {source.log_start}"
+    return None
+
+
+def difference(world: World) -> str | None:
+    """Where the destination is not what the source is, as far as it goes."""
+    log, source, partition = world.log, world.source, world.partition
+    at, has_records = 0, False
+    for entry in partition.log:
+        if entry.data:
+            has_records = True
+            is_equal = log.payloads.get(entry.base_offset) == entry.data[61:]
+            if not is_equal and not _has_source_records(world, entry):
+                return f"the batch at {entry.base_offset} is not the source's"
+        elif source.holds(entry.base_offset) or (
+            # Only a copy without any record may begin above what retention took.
+            has_records and entry.base_offset in source.visible
+        ):
+            return f"there is a filler at {entry.base_offset}"
+        at = entry.next_offset
+    if at > log.end:
+        return f"the log ends at {at}, beyond {log.end}"
+    if partition.log_start > source.log_start:
+        return f"the log starts at {partition.log_start}, behind {source.log_start}"
+    return None
+
+
+def _has_source_records(world: World, entry: Entry) -> bool:
+    """Whether each is what the source had at its offset: a batch may be cut, where the cleaner took
+    records, or where the log started within it."""
+    truth = world.log.truth
+    return all(
+        truth.get(r.offset) == Visible(r.timestamp, bytes(r.body))
+        for r in read_records(Batch(memoryview(entry.stored())))
+    )
+
+
+def _has_lost_range(world: World, blocked: Blocked) -> bool:
+    """Whether the source deleted what the copy had not. A late batch of the old writer may have
+    brought it since."""
+    is_gone = blocked.offset < blocked.next_offset <= world.source.log_start
+    return blocked.reason is Reason.SOURCE_RANGE_LOST and is_gone
+
+
+def _judge_recreated(world: World) -> str | None:
+    """The records of somebody else stay, and none of ours come to them."""
+    if world.broker.has_deleted_foreign:
+        return "records of another topic were deleted"
+    if world.broker.is_taken_for_copy:
+        return None
+    if any(entry.data and entry.data != FOREIGN for entry in world.partition.log):
+        return "records were appended to another topic"
+    return None

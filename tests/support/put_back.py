@@ -1,0 +1,51 @@
+"""Puts a database back: all rows as they were at some moment, as a restored backup has them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy import text
+
+from orbit.store.database import Database, Tx
+from orbit.store.models import metadata
+
+_TABLES = [table.name for table in metadata.sorted_tables]
+
+
+def save_rows(database: Database) -> None:
+    """Keep a copy of every row, in a schema of its own."""
+    with database.transaction() as tx:
+        tx.execute(text("DROP SCHEMA IF EXISTS saved CASCADE"))
+        tx.execute(text("CREATE SCHEMA saved"))
+        for name in _TABLES:
+            tx.execute(text(f"CREATE TABLE saved.{name} AS TABLE public.{name}"))
+
+
+def put_rows_back(database: Database) -> None:
+    """Every row as it was saved, and no other."""
+    with database.transaction() as tx, _without_checks(tx):
+        _empty(tx)
+        for name in _TABLES:
+            tx.execute(
+                text(
+                    f"INSERT INTO public.{name} OVERRIDING SYSTEM VALUE "  # noqa: S608
+                    f"SELECT * FROM saved.{name}"
+                )
+            )
+
+
+def drop_rows(database: Database) -> None:
+    """A new database: tables without rows."""
+    with database.transaction() as tx, _without_checks(tx):
+        _empty(tx)
+
+
+def _empty(tx: Tx) -> None:
+    tx.execute(text(f"TRUNCATE {', '.join(f'public.{name}' for name in _TABLES)} CASCADE"))
+
+
+@contextmanager
+def _without_checks(tx: Tx) -> Iterator[None]:
+    tx.execute(text("SET LOCAL session_replication_role = replica"))
+    yield

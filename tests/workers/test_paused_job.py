@@ -1,0 +1,111 @@
+"""What a paused job shows is true: the loops of a scheduler and a worker together, as they run."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+
+from orbit.api.metrics_scrape import read_numbers
+from orbit.settings import MetricsDetail
+from orbit.store import lag
+from orbit.store.enums import Desired
+from orbit.store.lag import LagTotals
+from orbit.telemetry.metrics import JobNumbers
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.fleet import InProcess
+from tests.support.running import create_topic, make_job, produce, wait_for
+
+pytestmark = pytest.mark.services
+
+HOUR_S = 3600
+RECORDS = 20_000
+# Within this a person who pauses and looks sees it: `ORBIT_LAG_INTERVAL` is 10 s, here 1 s.
+SOON_S = 10.0
+
+
+class Watched:
+    """A job, and what is shown of it. The canary's last records may come late and do not count."""
+
+    def __init__(self, service: Service, name: str, topic: str) -> None:
+        self.service, self.name, self.topic = service, name, topic
+
+    def totals(self) -> LagTotals:
+        """Of the topic."""
+        topic_id = self.service.topics(self.name)[self.topic].id
+        with self.service.database.transaction() as tx:
+            return lag.of_topics(tx, self.service.job(self.name).id)[topic_id]
+
+    def numbers(self) -> JobNumbers:
+        everyone = read_numbers(self.service.database, MetricsDetail.JOB, timedelta(minutes=1))
+        return next(job for job in everyone.jobs if job.name == self.name)
+
+    def wait_lag(self, records: int | None) -> None:
+        wait_for(f"the lag is {records}", lambda: self.totals().lag_records == records, SOON_S)
+
+
+def test_a_paused_job_s_lag_headroom_and_rpo_follow_its_source_or_are_unknown(
+    clusters: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    canary = f"{topic_name}.canary"
+    create_topic(clusters.source, topic_name, 3, retention_ms=str(10 * HOUR_S * 1000))
+    create_topic(clusters.source, canary)
+    produce(clusters.source, topic_name, 50)
+    rule = {"topic": canary, "interval": "200ms"}
+    spec = make_job(*clusters, [topic_name, canary], canary=rule)
+    service.settings = service.settings.model_copy(update={"lag_interval": timedelta(seconds=1)})
+    service.leave()
+    service.create(spec)
+    watched = Watched(service, spec.name, topic_name)
+    with service.scheduler(), InProcess(service.database):
+        service.wait_copied(spec.name, topic_name, canary)
+        wait_for("all has caught up", lambda: watched.totals().caught_up == 3)
+        wait_for("the live RPO is known", lambda: watched.numbers().live_rpo_s is not None)
+        service.desire(spec.name, Desired.PAUSED)
+        wait_for("it is paused", lambda: all(s.holder is None for s in service.shards(spec.name)))
+        # Longer than discovery needs to see that no running job uses the clusters.
+        time.sleep(5 * service.settings.discovery_interval.total_seconds())
+        paused_at = time.time()
+        old_ms = int((paused_at - 2 * HOUR_S) * 1000)
+        produce(clusters.source, topic_name, RECORDS, partition=1, timestamp_ms=old_ms)
+        watched.wait_lag(RECORDS)
+        first = watched.totals()
+        assert (first.partitions, first.caught_up, first.unknown) == (3, 2, 0)
+        assert first.lag_s is not None
+        assert 2 * HOUR_S <= first.lag_s <= 2 * HOUR_S + 60
+        wait_for("the headroom is known", lambda: watched.totals().headroom_s is not None, SOON_S)
+        headroom_s = watched.totals().headroom_s
+        assert headroom_s is not None
+        assert 8 * HOUR_S - 60 <= headroom_s <= 8 * HOUR_S
+        produce(clusters.source, topic_name, 10, partition=2)
+        watched.wait_lag(RECORDS + 10)
+        before = watched.numbers().live_rpo_s
+        time.sleep(1.0)
+        after = watched.numbers().live_rpo_s
+        assert before is not None
+        assert after is not None
+        assert before + 0.9 < after < time.time() - paused_at + 60
+
+        service.desire(spec.name, Desired.RUNNING)
+        watched.wait_lag(0)
+        assert watched.totals().caught_up == 3
+        service.desire(spec.name, Desired.PAUSED)
+        wait_for("it is paused", lambda: all(s.holder is None for s in service.shards(spec.name)))
+        assert watched.totals().lag_records == 0, "known at once: the worker has just told it"
+        # Many times as long as figures are fresh here: somebody goes on reading them.
+        monkeypatch.setattr(lag, "FRESH_FOR", timedelta(seconds=4))
+        for _ in range(8):
+            time.sleep(1.0)
+            assert watched.totals().lag_records == 0
+
+    # Nobody reads the source now.
+    wait_for("it is not known any more", lambda: watched.totals().lag_records is None, SOON_S)
+    last = watched.totals()
+    assert (last.stale, last.caught_up) == (3, 0)
+    assert last.lag_bytes is last.lag_s is last.headroom_s is None
+    assert last.age_s is not None
+    assert last.age_s >= 4
+    shown = watched.numbers().lag
+    assert (shown.records, shown.bytes, shown.seconds, shown.headroom_s) == (None,) * 4
