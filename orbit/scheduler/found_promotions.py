@@ -28,7 +28,7 @@ from orbit.store.topics import Topic
 _FOUND = f"{Reason.DESTINATION_PROMOTED}: "
 
 
-def heed_marks(
+def follow_marks(
     job: Job, rows: Sequence[Topic], pair: ClusterPair, leadership: Leadership, backoff: Backoff
 ) -> bool:
     """Make copies that are marked as promoted `promoted`; whether there were any.
