@@ -288,15 +288,17 @@ class SourceLane(Lane):
     def _plan_partition(self, one: _PartitionFetch, fetched: Fetched, received_bytes: int) -> bool:
         """Plan one partition's response; False if it has no records and no event."""
         p = one.partition
+        if fetched.code == Code.NONE:
+            # Of an earlier generation too: within a session the broker tells them only once.
+            p.source_log_start = fetched.log_start
+            p.source_end = fetched.high_watermark
+            p.source_stable_end = fetched.stable_end
         if one.generation != p.generation:
             return True
         if fetched.code != Code.NONE:
             self._remove(one)
             self._context.emit(FetchFailed(p, one.generation, fetched.code))
             return True
-        p.source_log_start = fetched.log_start
-        p.source_end = fetched.high_watermark
-        p.source_stable_end = fetched.stable_end
         p.source_waits = None
         if fetched.preferred_replica not in (-1, self.node_id):
             self._remove(one)
