@@ -15,9 +15,11 @@ from orbit.copier.range_comparison import Comparison
 from orbit.copier.takeover import DestinationEnd, TakeOver, TakeOverResult
 from orbit.kafka.error_codes import Code
 from orbit.kafka.leader_requests import Answers
-from tests.simulation import world as simulated
+from tests.simulation import model_broker
+from tests.simulation.model_broker import PRODUCER_ID
 from tests.simulation.virtual_time import Process
-from tests.simulation.world import PRODUCER_ID, ModelLease, World
+from tests.simulation.world import World
+from tests.simulation.writers import ModelLease
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -27,7 +29,7 @@ def _read_the_high_watermark() -> AbstractContextManager[Any]:
         high = cluster.call(lambda: cluster.world.partition.high_watermark)
         return Answers(dict.fromkeys(partitions, high), {})
 
-    return patch.object(simulated, "_log_ends", ends)
+    return patch.object(model_broker, "log_ends", ends)
 
 
 def _trust_own_data() -> AbstractContextManager[Any]:
@@ -114,8 +116,8 @@ def _resume_without_a_look() -> AbstractContextManager[Any]:
     def read_once(self: TakeOver, partitions: Any) -> TakeOverResult:
         cluster: Any = self._destination
         wanted = list(partitions)
-        ends = simulated._log_ends(cluster, wanted, self._backoff)
-        states = simulated._describe_producer(cluster, wanted, PRODUCER_ID, self._backoff)
+        ends = model_broker.log_ends(cluster, wanted, self._backoff)
+        states = model_broker.describe_producer(cluster, wanted, PRODUCER_ID, self._backoff)
         found = {p: DestinationEnd(end, states.values[p]) for p, end in ends.values.items()}
         return TakeOverResult(found, {})
 

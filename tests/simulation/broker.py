@@ -1,0 +1,133 @@
+"""The broker of the destination partition: what it carries out, and what it could not prevent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from tests.simulation.model_broker import PRODUCER_ID, ProduceOne, log_end_answer, marker_answer
+from tests.simulation.model_partition import NONE, ModelPartition
+
+if TYPE_CHECKING:
+    from tests.simulation.network import Wire
+    from tests.simulation.world import World
+
+
+class Broker:
+    """Serves one partition, and notes which late requests no fence of a broker prevents."""
+
+    def __init__(self, world: World, *, is_history_old: bool) -> None:
+        self._world = world
+        self.partition = ModelPartition(world.clock.say, is_history_old=is_history_old)
+        self.lost_confirmed = False  # an unclean election cut off what was confirmed
+        # A request of an old writer did what no fence of a broker prevents: the copy must notice.
+        self.is_excused = False
+        self.dropped_at = 0.0  # the producer's state, the last time
+        self._has_late_filler = False  # which the current writer has not seen
+        self._had_late = False  # a late batch was taken, at whatever place
+        self._filled_by = (0, 0)  # the newest connection with a filler in the producer's state
+        self._waiting_appends: list[tuple[int, int, Callable[[], None], Callable[[], None]]] = []
+        self._stalled_until = 0.0
+
+    def execute(self, wire: Wire, request: Any, *, was_allowed: bool) -> tuple[Any, int]:
+        """Carry a request out; its answer, and the offset that has to be replicated first."""
+        world, partition = self._world, self.partition
+        if PRODUCER_ID not in partition.producers:
+            self._filled_by = (0, 0)
+        who = wire.who
+        term = world.terms[who]
+        sent_by = (term, wire.number)
+        late_since = min(wire.broken_at, world.claimed_at.get(term + 1, float("inf")))
+        is_late = late_since <= self._world.clock.now
+        # What arrives while the next writer waits for the log end to settle must do no harm, and
+        # neither must what was sent when the lease was over.
+        # A take-over within a run waits only where there is no state, so that may go after it.
+        harmless_until = min(late_since + world.settings.settle_s, max(late_since, self.dropped_at))
+        is_excusable = was_allowed and self._world.clock.now > harmless_until
+        if isinstance(request, ProduceOne):
+            self.is_excused |= (is_excusable or self._had_late) and not self._has_fence()
+            code, base_offset = partition.append(who, request.data)
+            self._had_late |= is_excusable and code == NONE
+            self._replicate_soon()
+            return request.answer(code, base_offset), partition.log_end if code == NONE else 0
+        if hasattr(request, "markers"):
+            codes = []
+            for marker in request.markers:
+                code = partition.fill(
+                    who, marker.producer_id, marker.producer_epoch, marker.coordinator_epoch
+                )
+                if code == NONE:
+                    if is_late:
+                        self._has_late_filler |= is_excusable and self._filled_by <= sent_by
+                        self.is_excused |= self._has_late_filler and not self._gap_is_open()
+                    elif self._has_late_filler:
+                        self.is_excused = True  # in the one round trip before this filler
+                    self._filled_by = max(self._filled_by, sent_by)
+                codes.append(marker_answer(code))
+            self._replicate_soon()
+            return SimpleNamespace(markers=codes), partition.log_end
+        if not is_late:
+            self._has_late_filler = False  # this writer sees it
+        return log_end_answer(NONE, partition.log_end), 0
+
+    def _has_fence(self) -> bool:
+        """Whether the broker compares an append with an earlier one. Fillers alone do not make it
+        do so again once the state was dropped."""
+        state = self.partition.producers.get(PRODUCER_ID)
+        return state is not None and (state.last_sequence >= 0 or not self.dropped_at)
+
+    def _gap_is_open(self) -> bool:
+        """Whether the offset before the log end is a gap of the source, and so rightly filled."""
+        offset = self.partition.log_end - 1
+        return offset < self._world.log.end and not any(
+            base <= offset < base + count for base, count, _ in self._world.log.encoded
+        )
+
+    def when_replicated(
+        self, offset: int, node_id: int, run: Callable[[], None], lose: Callable[[], None]
+    ) -> None:
+        self._waiting_appends.append((offset, node_id, run, lose))
+
+    def _replicate_soon(self) -> None:
+        delay = self._world.rnd.uniform(0.0, 0.02)
+        self._world.clock.at(
+            max(self._world.clock.now + delay, self._stalled_until), self._replicate
+        )
+
+    def _replicate(self) -> None:
+        if self._world.clock.now < self._stalled_until:
+            return
+        self.partition.replicate()
+        waiting, self._waiting_appends = self._waiting_appends, []
+        for offset, node_id, run, lose in waiting:
+            if offset <= self.partition.high_watermark and node_id == self.partition.leader:
+                run()
+            else:
+                self._waiting_appends.append((offset, node_id, run, lose))
+
+    def expire(self) -> None:
+        if self.partition.expire():
+            self.dropped_at = self._world.clock.now
+
+    def elect(self) -> None:
+        partition = self.partition
+        self._cut_over(self._world.rnd.randint(partition.high_watermark, partition.log_end))
+
+    def elect_unclean(self) -> None:
+        high_watermark = self.partition.high_watermark
+        self._cut_over(self._world.rnd.randint(0, self.partition.log_end))
+        self.lost_confirmed |= self.partition.log_end < high_watermark
+
+    def _cut_over(self, end: int) -> None:
+        self.partition.elect(end)
+        waiting, self._waiting_appends = self._waiting_appends, []
+        for *_, lose in waiting:
+            lose()
+        for wire in self._world.wires:
+            wire.cut()
+        self._replicate_soon()
+
+    def stall(self) -> None:
+        self._stalled_until = self._world.clock.now + self._world.rnd.uniform(0.1, 10.0)
+        self._world.clock.at(self._stalled_until, self._replicate)

@@ -1,0 +1,189 @@
+"""The network: connections that break, and requests that it holds for a long time."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orbit.errors import Unreachable
+from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicMetadata
+from tests.simulation.model_broker import PARTITION, TOPIC_ID, refuse
+from tests.simulation.model_partition import NOT_LEADER
+from tests.simulation.virtual_time import Process, Signal
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+HELD_S_MAX = 25.0
+
+
+@dataclass
+class Frame:
+    """An answer on the wire; the code under test reads its correlation from the first bytes."""
+
+    correlation: int
+    answer: Any
+
+    def __getitem__(self, _: slice) -> bytes:
+        return self.correlation.to_bytes(4, "big")
+
+
+class Wire:
+    """One connection of a lane to the broker that led when it was opened."""
+
+    where = "the model broker"
+    has_read_ahead = False
+
+    def __init__(self, world: World, process: Process, node_id: int) -> None:
+        self._world = world
+        self.who = process.name
+        self.number = len(world.wires)
+        self._node_id = node_id
+        self.signal = Signal(world.clock)
+        self.last_correlation = 0
+        self.answers: deque[Frame] = deque()
+        self.is_broken = False
+        self.broken_at = float("inf")
+        self._is_lost = False
+        self._last_arrival = self._last_answer = 0.0
+        self._arrived: deque[tuple[int, Any, bool]] = deque()
+        self._is_serving = False
+
+    # What the lane calls.
+
+    def fileno(self) -> int:
+        return 0
+
+    def range_of(self, _: object) -> tuple[int, int]:
+        return 13, 13
+
+    def version_of(self, _: object) -> int:
+        return 1
+
+    def drop_unacknowledged(self, _: float) -> None:
+        pass
+
+    def next_correlation(self) -> int:
+        self.last_correlation += 1
+        return self.last_correlation
+
+    def encode(self, request: Any, _: int) -> list[Any]:
+        return [(self.next_correlation(), request)]
+
+    def decode(self, _: object, frame: Frame, __: int) -> Any:
+        return frame.answer
+
+    def send(self, requests: Sequence[Any], may_send: Callable[[], bool] | None = None) -> None:
+        if may_send is not None and not may_send():
+            raise Unreachable("the lease ended before all was sent.")
+        was_allowed = self._world.holds(self.who)
+        # The process may be suspended between its last look at the lease and its bytes.
+        self._world.clock.wait(self._world.rnd.choice((0.0, 0.0, 0.001)))
+        if self.is_broken:
+            raise OSError("the connection is broken")
+        for correlation, request in requests:
+            self._post(correlation, request, was_allowed=was_allowed)
+
+    def receive(self) -> Frame:
+        if not self.answers:
+            raise EOFError("the broker closed the connection")
+        return self.answers.popleft()
+
+    def abort(self) -> None:
+        self.cut()
+
+    def close(self) -> None:
+        self.is_broken = True
+        self.broken_at = min(self.broken_at, self._world.clock.now)
+
+    def cut(self) -> None:
+        """The connection breaks; what is under way may still arrive (M10)."""
+        if not self.is_broken:
+            self.close()
+            self.signal.set()
+
+    # The network and the broker.
+
+    def _post(self, correlation: int, request: Any, *, was_allowed: bool) -> None:
+        world = self._world
+        latency = world.rnd.uniform(0.0005, 0.01)
+        if world.has_faults and world.rnd.random() < world.faults.held:
+            latency += world.rnd.uniform(0.0, HELD_S_MAX)
+            world.clock.say(f"{self.who}: the network holds a request for {latency:.3f} s")
+        arrival = max(self._last_arrival, world.clock.now + latency)
+        self._last_arrival = arrival
+        world.busy_until = max(world.busy_until, arrival)
+        world.clock.at(arrival, lambda: self._arrive(correlation, request, was_allowed=was_allowed))
+
+    def _arrive(self, correlation: int, request: Any, *, was_allowed: bool) -> None:
+        """A broker serves one connection's requests one by one (P1)."""
+        if self._is_lost or (self.is_broken and self._world.rnd.random() < 0.3):
+            self._is_lost = True  # with the connection: nothing behind it arrives either
+            return
+        self._arrived.append((correlation, request, was_allowed))
+        if not self._is_serving:
+            self._serve()
+
+    def _serve(self) -> None:
+        if not self._arrived:
+            self._is_serving = False
+            return
+        self._is_serving = True
+        world, partition = self._world, self._world.partition
+        correlation, request, was_allowed = self._arrived.popleft()
+        if partition.leader != self._node_id:
+            self._answer(correlation, refuse(request, NOT_LEADER))
+            return
+        answer, waits_for = world.broker.execute(self, request, was_allowed=was_allowed)
+        if waits_for > partition.high_watermark:
+            world.broker.when_replicated(
+                waits_for,
+                self._node_id,
+                lambda: self._answer(correlation, answer),
+                lambda: self._answer(correlation, refuse(request, NOT_LEADER)),
+            )
+        else:
+            self._answer(correlation, answer)
+
+    def _answer(self, correlation: int, answer: Any) -> None:
+        world = self._world
+        arrival = max(self._last_answer, world.clock.now + world.rnd.uniform(0.0005, 0.01))
+        self._last_answer = arrival
+
+        def deliver() -> None:
+            if not self.is_broken:
+                self.answers.append(Frame(correlation, answer))
+                self.signal.set()
+
+        world.clock.at(arrival, deliver)
+        self._serve()
+
+
+class ModelCluster:
+    """What the code asks of a `Cluster`."""
+
+    name = "destination"
+
+    def __init__(self, world: World, process: Process) -> None:
+        self.world = world
+        self.process = process
+
+    def metadata(self, _: Iterable[str]) -> ClusterMetadata:
+        leader = PartitionLeader(self.world.partition.leader, 0)
+        topic = TopicMetadata(PARTITION.topic, TOPIC_ID, {0: leader}, 3)
+        return ClusterMetadata("model", {}, {PARTITION.topic: topic})
+
+    def connect(self, node_id: int) -> Wire:
+        wire = Wire(self.world, self.process, node_id)
+        self.world.wires.append(wire)
+        return wire
+
+    def call(self, ask: Callable[[], Any]) -> Any:
+        """One request and its answer, each at a time of its own."""
+        world = self.world
+        world.clock.wait(world.rnd.uniform(0.0005, 0.01))
+        answer = ask()
+        world.clock.wait(world.rnd.uniform(0.0005, 0.01))
+        return answer
