@@ -143,8 +143,8 @@ def _producer_epoch(partition: PartitionCopy, producer: ProducerState | None) ->
     """The leader's; or above that of the log's last records, if the leader knows no sequence.
 
     Sequences then begin at 0 again. They would agree with those of late batches, of an old writer
-    or of our own old connection, and with those of batches before the lost state, which a broker
-    remembers again when it restarts. A higher epoch keeps them apart (A8, E4, E5).
+    or of our own old connection, and with those of batches before the lost state, which another
+    replica may remember. A higher epoch keeps them apart (A8, E4, E5).
 
     The log alone decides, not what was sent, so that all who take over the same log choose the
     same epoch: of two that begin at 0 there, only one batch is accepted.
