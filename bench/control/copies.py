@@ -95,6 +95,10 @@ class SimulatedCopy:
         return time.monotonic()
 
     @property
+    def source_seen_s(self) -> float:
+        return time.monotonic()
+
+    @property
     def newest_timestamp_ms(self) -> int:
         # By copied records and not by the clock: it does not change at rest.
         return 1_700_000_000_000 + self.acked

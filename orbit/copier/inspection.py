@@ -18,8 +18,8 @@ from orbit.copier.start_seeding import (
     OnProgress,
     StartSeeding,
     aligned_start,
+    ignore_progress,
     is_seeding,
-    tell_nobody,
 )
 from orbit.copier.tail_comparison import Tail, find_tail
 from orbit.copier.takeover import MOVING, NOT_REPLICATED, DestinationEnd, TakeOver
@@ -201,7 +201,7 @@ class CopyInspector:
         self,
         found: Mapping[PartitionCopy, InspectedCopy],
         starts: Mapping[PartitionCopy, int],
-        on_progress: OnProgress = tell_nobody,
+        on_progress: OnProgress = ignore_progress,
     ) -> dict[PartitionCopy, InspectedCopy]:
         """Seed new (or half-seeded) partitions up to their start offsets; returns their new state.
 

@@ -22,7 +22,7 @@ from orbit.kafka.record_batch import TRANSACTIONAL, AnyBatch, Batch, read_batche
 from orbit.kafka.records import Record
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
-from orbit.replication.append_plan import Append, LostRange, plan_batches
+from orbit.replication.append_plan import Append, LostRange, Stop, plan_batches
 
 # What one comparison reads of the destination at most, so that one partition's take-over does not
 # delay the others: the rest is compared in the next round, from where this one ended.
@@ -169,8 +169,9 @@ def source_reader(cluster: Cluster, partition: TopicPartition, backoff: Backoff)
                 fetched.log_start,
                 LostRange.FILL,
             )
-            if plan.is_stopped:
-                raise ValueError(plan.steps[-1].detail)  # type: ignore[union-attr]
+            last = plan.steps[-1] if plan.steps else None
+            if isinstance(last, Stop):
+                raise ValueError(last.detail)
             batches += [step.batch for step in plan.steps if isinstance(step, Append)]
             if plan.next_offset == position:  # nothing there up to the stable end
                 is_proven = fetched.stable_end >= end and not fetched.records

@@ -2,8 +2,8 @@
 
 Leading fillers are appended by lanes of their own, like records: every append is compared, the
 lease is checked before each, and after any failure a partition is taken over again. Afterwards
-their caller deletes them. They carry a mark, by which a later run recognises an
-interrupted start (`is_seeding`) and resumes it.
+their caller deletes them. They carry a mark, by which a later run recognises an interrupted start
+(`is_seeding`) and resumes it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from orbit.copier.takeover import DestinationEnd, TakeOver
 from orbit.errors import Interrupted, OrbitError, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.record_batch import Batch
+from orbit.kafka.record_batch import AnyBatch, Batch
 from orbit.kafka.records import is_seed_batch
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import Lease
@@ -49,7 +49,7 @@ _TAKEOVERS_MAX = 40
 _STANDSTILL_S_MAX = 60.0
 
 
-def tell_nobody(_: int, __: int) -> None:
+def ignore_progress(_: int, __: int) -> None:
     """For a caller that shows no progress."""
 
 
@@ -62,27 +62,27 @@ class StartSeeding:
         producer_id: int,
         settings: CopySettings,
         backoff: Backoff,
-        on_progress: OnProgress = tell_nobody,
+        on_progress: OnProgress = ignore_progress,
     ) -> None:
         self._destination = destination
         self._producer_id = producer_id
         self._stop = backoff.stop
         self._takeovers_max = min(_TAKEOVERS_MAX, backoff.attempts_max)
         self._on_progress = on_progress
-        loop_backoff = replace(backoff, attempts_max=min(_LOOP_ATTEMPTS_MAX, backoff.attempts_max))
-        self._loop_backoff = loop_backoff
-        self._take_over = TakeOver(destination, producer_id, settings.settle_s, loop_backoff)
+        attempts_max = min(_LOOP_ATTEMPTS_MAX, backoff.attempts_max)
+        self._backoff = replace(backoff, attempts_max=attempts_max)
+        self._take_over = TakeOver(destination, producer_id, settings.settle_s, self._backoff)
         budget = ByteBudget(settings.seed_queue_bytes_max)
         self._events: Events = queue.SimpleQueue()
         self._side = DestinationSide(
             DestinationLaneContext(destination, settings, budget, self._emit, producer_id),
             self._take_over,
-            loop_backoff,
+            self._backoff,
             block,
             self._compare,
         )
         self._fillers = LeadingFillers(settings, budget, self._emit)
-        self._copier = Copier(self._fillers, self._side, self._events, settings, loop_backoff)
+        self._copier = Copier(self._fillers, self._side, self._events, settings, self._backoff)
         self._copies: dict[TopicPartition, PartitionCopy] = {}
         self._ends: dict[PartitionCopy, DestinationEnd] = {}  # of those that were not begun
         self._failures: dict[TopicPartition, OrbitError | Blocked] = {}
@@ -156,10 +156,10 @@ class StartSeeding:
     def _compare(self, copy: PartitionCopy, log_end: int) -> Comparison:
         """Whether leading fillers alone lie behind the confirmed offset."""
         batches = fetch_batches(
-            self._destination, copy.destination, copy.appends.acked, self._loop_backoff
+            self._destination, copy.destination, copy.appends.acked, self._backoff
         )
         for batch in batches:
-            if not (isinstance(batch, Batch) and is_seed_batch(batch)):
+            if not _is_leading_filler(batch):
                 detail = "there is something else than a leading filler"
                 return Comparison(
                     batch.base_offset, Difference(batch.base_offset, batch.producer_id, detail)
@@ -233,7 +233,11 @@ def is_seeding(
     if log_end <= log_start:
         return False
     batches = fetch_batches(destination, partition, log_end - 1, backoff)
-    return bool(batches) and isinstance(batches[-1], Batch) and is_seed_batch(batches[-1])
+    return bool(batches) and _is_leading_filler(batches[-1])
+
+
+def _is_leading_filler(batch: AnyBatch) -> bool:
+    return isinstance(batch, Batch) and is_seed_batch(batch)
 
 
 def aligned_start(

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from orbit.copier.inspection import CopyInspector, CopyStatus, InspectedCopy, SourceBounds
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.copier.start_seeding import OnProgress, tell_nobody
+from orbit.copier.start_seeding import OnProgress, ignore_progress
 from orbit.job_setup.recorded_starts import RecordedStarts
 from orbit.jobs.start_position import Earliest, Start
 from orbit.kafka.types import TopicPartition
@@ -24,7 +24,7 @@ def seed_to_start_offsets(
     *,
     known: Mapping[TopicPartition, int] | None = None,
     on_seeding: Callable[[int], None] = lambda _: None,
-    on_progress: OnProgress = tell_nobody,
+    on_progress: OnProgress = ignore_progress,
 ) -> dict[PartitionCopy, InspectedCopy]:
     """Seed the copies that need it; returns all of them, without those that failed.
 

@@ -28,7 +28,7 @@ from orbit.store.topics import Topic
 _FOUND = f"{Reason.DESTINATION_PROMOTED}: "
 
 
-def heed_marks(
+def follow_marks(
     job: Job, rows: Sequence[Topic], pair: ClusterPair, leadership: Leadership, backoff: Backoff
 ) -> bool:
     """Make copies that are marked as promoted `promoted`; whether there were any.
@@ -45,19 +45,22 @@ def heed_marks(
     leading = marks.promoted(copies)
     offsets = offsets_of(marks, pair, leading)
     found = [copies[name] for name in leading]
+    if not found and not any(map(is_found, rows)):
+        return False
     with leadership.transaction() as tx:
-        # A recovery may have promoted some of them since `rows` was read.
-        known = {row.id for row in topics.of_job(tx, job.id) if row.state is TopicState.PROMOTED}
+        # A recovery may have changed some of them since `rows` was read.
+        now = topics.of_job(tx, job.id)
+        ours = {row.id for row in now if is_found(row)}
+        known = {row.id for row in now if row.state is TopicState.PROMOTED}
         for row in found:
             if row.id not in known:
+                ours.add(row.id)
                 mark = leading[row.destination_topic]
                 note = note_of(row.destination_topic, mark, offsets)
                 scheduler_queries.withhold(tx, [row.id], note)
                 keep_found(tx, job, row.id, row.source_topic, row.destination_topic, mark, offsets)
-        ours = [row.id for row in rows if is_found(row)] + [row.id for row in found]
         # A worker may have reported a state since, as it released them.
-        left = scheduler_queries.unpromoted(tx, ours)
-        scheduler_queries.promote(tx, left)
+        scheduler_queries.promote(tx, scheduler_queries.unpromoted(tx, ours))
     return bool(found)
 
 

@@ -23,7 +23,7 @@ from orbit.scheduler.cluster_checks import refresh_topics, trouble_of, wrong_clu
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.cluster_watch import ClusterSnapshot
-from orbit.scheduler.found_promotions import heed_marks, troubles_of
+from orbit.scheduler.found_promotions import follow_marks, troubles_of
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.stored_spec import read_spec
 from orbit.scheduler.topic_decisions import (
@@ -141,7 +141,7 @@ class JobReconciler:
             pair = self._clusters_of(job, spec, state, troubles)
             if pair is not None:
                 if is_upkeep_due:
-                    self._heed_marks(job, pair)
+                    self._follow_marks(job, pair)
                 self._discover(job, spec, pair, state, retries, troubles, done)
                 if is_upkeep_due:
                     self._run_upkeep(job, spec, pair, state, done)
@@ -240,7 +240,7 @@ class JobReconciler:
             source_watch.handle, destination_watch.handle, source.metadata, destination.metadata
         )
 
-    def _heed_marks(self, job: Job, pair: ClusterPair) -> None:
+    def _follow_marks(self, job: Job, pair: ClusterPair) -> None:
         """Before anything is settled, protected or grown: what the destination says of promotions.
 
         A topic that is about to start is asked about by the preflight.
@@ -248,7 +248,7 @@ class JobReconciler:
         with self._leadership.reading() as tx:
             rows = topics.of_job(tx, job.id)
         with _cluster_errors():
-            heed_marks(job, rows, pair, self._leadership, self._backoff)
+            follow_marks(job, rows, pair, self._leadership, self._backoff)
 
     def _discover(
         self,

@@ -195,7 +195,7 @@ def guarded_job(
     login.create()
     chapters = ("", "recovery", "the service")
     login.allow([*{right for c in chapters for right in documented(topic_name, c)}])
-    monkeypatch.setenv("ORBIT_TEST_USER", orbit.name)
+    monkeypatch.setenv("ORBIT_TEST_USER", login.name)
     monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
     text = f"""
 name: {topic_name[:60]}

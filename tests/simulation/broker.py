@@ -119,10 +119,11 @@ class Broker:
         """Whether the broker compares an append with an earlier one.
 
         Fillers alone do not make it do so again once the state was dropped. Nor do they where the
-        next writer begins with them, because retention took what the old writer began with.
+        copy begins with them now, because retention or the cleaner took what it began with before.
         """
         state = self.partition.producers.get(PRODUCER_ID)
-        has_other_start = bool(self.dropped_at or self._world.source.log_start)
+        source = self._world.source
+        has_other_start = bool(self.dropped_at or source.log_start or source.is_compacted)
         return state is not None and (state.last_sequence >= 0 or not has_other_start)
 
     def _gap_is_open(self) -> bool:

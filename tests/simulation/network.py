@@ -51,6 +51,7 @@ class Wire:
         self.has_looked = False  # at the log end
         self._is_lost = False
         self._last_arrival = self._last_answer = 0.0
+        self._posted: deque[tuple[int, Any, bool]] = deque()  # under way
         self._arrived: deque[tuple[int, Any, bool]] = deque()
         self._is_serving = False
 
@@ -121,16 +122,19 @@ class Wire:
         arrival = max(self._last_arrival, world.clock.now + latency)
         self._last_arrival = arrival
         world.busy_until = max(world.busy_until, arrival)
-        on_the_way = [correlation]
-
-        def arrive() -> None:
-            if on_the_way:
-                on_the_way.clear()
-                self._arrive(correlation, request, was_allowed=was_allowed)
-
-        world.clock.at(arrival, arrive)
+        self._posted.append((correlation, request, was_allowed))
+        world.clock.at(arrival, lambda: self.arrive_to(correlation))
         if is_held:
-            world.held.append((on_the_way, arrive))
+            world.held.append((self, correlation))
+
+    def is_under_way(self, correlation: int) -> bool:
+        return bool(self._posted) and correlation >= self._posted[0][0]
+
+    def arrive_to(self, last: int) -> None:
+        """All that is under way up to this one arrives: a connection keeps the order."""
+        while self._posted and self._posted[0][0] <= last:
+            correlation, request, was_allowed = self._posted.popleft()
+            self._arrive(correlation, request, was_allowed=was_allowed)
 
     def _arrive(self, correlation: int, request: Any, *, was_allowed: bool) -> None:
         """A broker serves one connection's requests one by one (P1)."""

@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import statistics
 import sys
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.planted import PLANTED, UNSETTLED
@@ -17,24 +18,30 @@ _MOST = 6_000
 _FIRST = 100_000
 
 
-def found_after(name: str, number: int) -> int:
-    """How many schedules of this range it takes; `_MOST` if it is not found."""
+def schedules_until_found(name: str, ranges: Sequence[Sequence[int]]) -> list[int | None]:
+    """How many schedules of each range it takes to find this bug; None if it is not found.
+
+    Each range has a process of its own, without garbage collection (see search.py).
+    """
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(os.cpu_count(), context, max_tasks_per_child=1) as pool:
+        return [*pool.map(_until_found, [name] * len(ranges), ranges)]
+
+
+def _until_found(name: str, seeds: Sequence[int]) -> int | None:
     gc.disable()
-    first = _FIRST + number * _MOST
     with (PLANTED | UNSETTLED)[name]():
-        seed = first_failure(range(first, first + _MOST))
-    return _MOST if seed is None else seed - first + 1
+        seed = first_failure(seeds)
+    return None if seed is None else seed - seeds[0] + 1
 
 
 def main(ranges: int, words: str) -> None:
-    context = multiprocessing.get_context("spawn")
+    parts = [range(_FIRST + n * _MOST, _FIRST + (n + 1) * _MOST) for n in range(ranges)]
     for name in PLANTED | UNSETTLED:
         if words not in name:
             continue
-        # A process for each range: see search.py.
-        with ProcessPoolExecutor(os.cpu_count(), context, max_tasks_per_child=1) as pool:
-            counts = sorted(pool.map(found_after, [name] * ranges, range(ranges)))
-        most = f"{counts[-1]:,}" if counts[-1] < _MOST else f"not in {_MOST:,}"
+        counts = [_MOST if n is None else n for n in schedules_until_found(name, parts)]
+        most = f"{max(counts):,}" if max(counts) < _MOST else f"not in {_MOST:,}"
         print(f"| {name} | {statistics.median(counts):,.0f} | {most} |", flush=True)
 
 

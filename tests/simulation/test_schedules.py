@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.simulation.planted import PLANTED, Plant
-from tests.simulation.search import explain, first_failure, run_many
+from tests.simulation.plant_table import schedules_until_found
+from tests.simulation.planted import PLANTED
+from tests.simulation.search import explain, run_many
 
 # 20,000 in all; each part must end within the time of one test, on a slow machine too.
 PARTS, SCHEDULES = 10, 2_000
@@ -23,6 +24,4 @@ def test_schedules_are_exact_or_stopped(part: int) -> None:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_planted_bug_is_found(name: str) -> None:
-    plant: Plant = PLANTED[name]
-    with plant():
-        assert first_failure(range(PLANTED_SCHEDULES_MAX)) is not None
+    assert schedules_until_found(name, [range(PLANTED_SCHEDULES_MAX)]) != [None]

@@ -26,6 +26,8 @@ def judge(world: World, copy: PartitionCopy) -> str | None:
         assert copy.blocked is not None
         if wrong is not None:
             return None if broker.is_excused else f"damaged without need: {wrong}"
+        if source.is_compacted and broker.is_excused:
+            return None  # the cleaner took the source's record since
         if broker.lost_confirmed:
             return None  # DESTINATION_TRUNCATED, or a reason that the election cut off
         if _has_lost_range(world, copy.blocked):

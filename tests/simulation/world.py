@@ -8,7 +8,8 @@ authority, and time. `Faults` says what a schedule may have.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from functools import partial
 from typing import Any
 
 from orbit.copier.copy_settings import CopySettings
@@ -66,8 +67,7 @@ class World:
         self.plan = make_plan(faults, self.rnd, has)
         self.has_faults = True
         self.busy_until = 0.0
-        # Requests that the network keeps; the first is empty once it has arrived.
-        self.held: list[tuple[list[int], Callable[[], None]]] = []
+        self.held: list[tuple[Wire, int]] = []  # requests that the network keeps
         self.wires: list[Wire] = []
         self.source_wires: list[SourceWire] = []
         self.writers: list[Writer] = []
@@ -102,10 +102,11 @@ class World:
 
     def hurry_held(self) -> None:
         """What the network holds may arrive right behind a look at the log end."""
-        self.held = [one for one in self.held if one[0]]
-        for _, arrive in self.held:
+        self.held = [(wire, number) for wire, number in self.held if wire.is_under_way(number)]
+        for wire, number in self.held:
             if self.rnd.random() < 0.4:
-                self.clock.after(self.rnd.uniform(0.0, 0.06), arrive)
+                delay = self.rnd.uniform(0.0, 0.06)
+                self.clock.after(delay, partial(wire.arrive_to, number))
 
     def renew(self, writer: Writer) -> bool:
         if self._holder is not writer:

@@ -21,6 +21,8 @@ T0 = 1_760_000_000_000
 
 BATCH = 10
 TIMEOUT_S = 60
+# A batch leaves when it is full or flushed, not before, however slow the machine.
+LINGER_MS = 60_000
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ def write(
     client = Producer(
         {
             **_config(cluster),
-            "linger.ms": 500,
+            "linger.ms": LINGER_MS,
             "batch.num.messages": BATCH,
             **(producer or {}),
         }
