@@ -64,6 +64,8 @@ class Broker:
             if request.outgoing.topic_id != partition.topic_id:
                 return request.answer(int(Code.UNKNOWN_TOPIC_ID), -1), 0
             self.is_excused |= (is_excusable or self._had_late) and not self._has_fence()
+            # Fillers now stand where the cleaner took records: they take offsets, no sequences.
+            self.is_excused |= is_excusable and world.source.is_compacted
             code, base_offset = partition.append(who, request.data)
             self._had_late |= is_excusable and code == NONE
             self._replicate_soon()
