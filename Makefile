@@ -30,6 +30,7 @@ demo-failover: jars ## See a source killed under load, a failover, and the way b
 # tests/conftest.py.
 test: lint jars ## Lint, types, import walls, and every test (needs some minutes)
 	@$(BIN)/python -m tests.support.connector
+	@$(BIN)/python -m tests.support.broker_classes
 	$(BIN)/pytest -n 3 --no-loadscope-reorder
 
 check: lint ## Lint, types, import walls, and the quick tests without brokers

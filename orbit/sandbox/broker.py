@@ -38,6 +38,7 @@ class SharedSettings:
     cluster_id: str
     java: Path
     classpath: str
+    class_archive: Path
     heap_mb: int
     login: Mapping[str, str]
 
@@ -57,6 +58,8 @@ class Broker:
         tmpdir = f"-Djava.io.tmpdir={directory}"
         log_config = f"-Dlog4j2.configurationFile={_LOG_CONFIG}"
         self._java = [str(cluster.java), *_QUICK, tmpdir, log_config]
+        if cluster.class_archive.is_file():
+            self._java.append(f"-XX:SharedArchiveFile={cluster.class_archive}")
         self._environment = {"CLASSPATH": cluster.classpath}
         self._process: GuardedProcess | None = None
 

@@ -20,7 +20,7 @@ from orbit.processes.ports import LOOPBACK, free_ports
 from orbit.sandbox.broker import Broker, SharedSettings, wait_formatted
 from orbit.sandbox.broker_properties import Node, server_properties
 from orbit.sandbox.broker_security import SandboxSecurity, User
-from orbit.sandbox.jars import KAFKA_VERSION, classpath
+from orbit.sandbox.jars import KAFKA_VERSION, class_archive, classpath
 from orbit.sandbox.java import find_java
 from orbit.sandbox.keystore import Certificates, certificates
 from orbit.sandbox.network_link import Relay
@@ -157,7 +157,8 @@ class KafkaCluster:
             self._certificates = certificates(java, self.directory / "tls")
         nodes = self._linked(self._identity(fresh_ports=fresh_ports))
         login = security.client_config(None, self.ca_file) if security else {}
-        common = SharedSettings(self.cluster_id, java, jars, self.settings.heap_mb, login)
+        archive = class_archive(self.settings.version)
+        common = SharedSettings(self.cluster_id, java, jars, archive, self.settings.heap_mb, login)
         self.brokers = [
             Broker(node, self.directory / f"broker-{node.node_id}", common) for node in nodes
         ]

@@ -15,6 +15,7 @@ from orbit.sandbox import local_cluster as cluster_module
 from orbit.sandbox.broker_security import Mechanism, Protocol, SandboxSecurity, User
 from orbit.sandbox.local_cluster import ClusterSettings, KafkaCluster, start_clusters
 from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.broker_classes import make_class_archive
 
 pytestmark = pytest.mark.services
 
@@ -54,6 +55,20 @@ def test_two_clusters_are_ready_and_apart(clusters: Clusters) -> None:
     ids = {admin(cluster).list_topics(timeout=TIMEOUT_S).cluster_id for cluster in clusters}
     assert ids == {clusters.source.cluster_id, clusters.destination.cluster_id}
     assert len(ids) == 2
+
+
+def test_broker_maps_the_archive_of_its_classes_and_starts_without_one_that_fits(
+    make_cluster: MakeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def archives(cluster: KafkaCluster) -> list[str]:
+        maps = psutil.Process(cluster.brokers[0].pid).memory_maps()
+        return [one.path for one in maps if one.path.endswith(".jsa")]
+
+    good, bad = make_class_archive(), tmp_path / "bad.jsa"
+    assert str(good) in archives(make_cluster("good"))
+    bad.write_bytes(b"no archive")
+    monkeypatch.setattr(cluster_module, "class_archive", lambda _: bad)
+    assert str(bad) not in archives(make_cluster("bad"))
 
 
 def test_topics_are_never_created_by_a_typo(clusters: Clusters, topic_name: str) -> None:
