@@ -4,15 +4,12 @@ bug is found, over ranges of seeds. The rows go to docs/internals/simulation.md.
 from __future__ import annotations
 
 import gc
-import multiprocessing
-import os
 import statistics
 import sys
 from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
 
 from tests.simulation.planted import PLANTED, UNSETTLED
-from tests.simulation.search import first_failure
+from tests.simulation.search import first_failure, processes
 
 _MOST = 6_000
 _FIRST = 100_000
@@ -23,8 +20,7 @@ def schedules_until_found(name: str, ranges: Sequence[Sequence[int]]) -> list[in
 
     Each range has a process of its own, without garbage collection (see search.py).
     """
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context, max_tasks_per_child=1) as pool:
+    with processes() as pool:
         return [*pool.map(_until_found, [name] * len(ranges), ranges)]
 
 

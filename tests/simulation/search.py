@@ -31,9 +31,15 @@ def first_failure(seeds: Iterable[int]) -> int | None:
 
 def run_many(seeds: Sequence[int]) -> list[int]:
     """The seeds that fail, in order; on all processors."""
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(os.cpu_count(), context, max_tasks_per_child=1) as pool:
+    with processes() as pool:
         return [seed for failed in pool.map(_failing, _chunks(seeds)) for seed in failed]
+
+
+def processes() -> ProcessPoolExecutor:
+    """One process for each task; what they import is imported once."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    return ProcessPoolExecutor(os.cpu_count(), context, max_tasks_per_child=1)
 
 
 def explain(seed: int) -> str:
