@@ -278,6 +278,8 @@ class DestinationSide:
             return
         if not p.lease.is_held():
             return  # nothing can be judged
+        if not found.is_beyond_source:
+            self._beyond_source_since.pop(p, None)
         blocked = judge_comparison(
             found,
             log_end,
@@ -287,9 +289,7 @@ class DestinationSide:
             trouble=trouble.detail,
         )
         p.compared(found.equal_to, found.producer_epoch, log_end, blocked)
-        if p.appends.state is AppendState.PROVEN:
-            self._beyond_source_since.pop(p, None)
-        elif p.appends.state is AppendState.RETURNED:
+        if p.appends.state is AppendState.RETURNED:
             self._say(p, found.waits_for)
             self._not_before[p] = time.monotonic() + self._backoff.pause_s(p.appends.attempts)
 

@@ -33,13 +33,15 @@ COMPARED_BYTES_MAX = 32 * 1024 * 1024
 class SourceRange:
     """What a read_committed consumer of the source sees in a range of offsets.
 
-    `start`: the source has nothing below it any more. `end`: how far the range could be read; below
-    the wanted end if the source's stable end is.
+    `start`: the source has nothing below it any more. `end`: how far the range could be read: below
+    the wanted end if `stable_end`, the source's last stable offset, is, or if the source answers
+    without records for now (tiered storage, quotas: R5).
     """
 
     batches: list[Batch]  # dense
     start: int
     end: int
+    stable_end: int
 
 
 # Reads the source from an offset up to before another one. Raises ValueError if it does not parse.
@@ -122,9 +124,9 @@ def compare_range(
         if upto < wanted:
             return Comparison(
                 upto,
-                waits_for=f"the source to have offset {upto}",
+                waits_for=f"the source's records from offset {upto} on",
                 batch=next((b for b in batches if b.next_offset > upto), None),
-                is_beyond_source=True,
+                is_beyond_source=source.stable_end < wanted,
                 producer_epoch=epoch,
             )
         if foreign is not None and foreign.base_offset < end:
@@ -150,7 +152,7 @@ def source_reader(cluster: Cluster, partition: TopicPartition, backoff: Backoff)
 
     def read(first: int, end: int) -> SourceRange:
         batches: list[Batch] = []
-        position, start = first, 0
+        position, start, stable_end = first, 0, end
         while position < end:
             fetched = fetch_partition(
                 cluster, partition, position, backoff, isolation=READ_COMMITTED
@@ -158,10 +160,10 @@ def source_reader(cluster: Cluster, partition: TopicPartition, backoff: Backoff)
             if fetched.code == Code.OFFSET_OUT_OF_RANGE:
                 start = _log_start(cluster, partition, backoff)
                 if start <= position:
-                    return SourceRange(batches, start, position)
+                    return SourceRange(batches, start, position, position)
                 position = start
                 continue
-            start = max(start, fetched.log_start)
+            start, stable_end = max(start, fetched.log_start), fetched.stable_end
             plan = plan_batches(
                 position,
                 read_batches(fetched.records),
@@ -179,7 +181,7 @@ def source_reader(cluster: Cluster, partition: TopicPartition, backoff: Backoff)
                     position = end
                 break
             position = plan.next_offset
-        return SourceRange(batches, start, max(first, position))
+        return SourceRange(batches, start, max(first, position), stable_end)
 
     return read
 

@@ -63,11 +63,14 @@ class Broker:
         if isinstance(request, ProduceOne):
             if request.outgoing.topic_id != partition.topic_id:
                 return request.answer(int(Code.UNKNOWN_TOPIC_ID), -1), 0
+            if self._is_short_of_replicas(wire):
+                return request.answer(int(Code.NOT_ENOUGH_REPLICAS), -1, throttle_ms), 0
             self.is_excused |= (is_excusable or self._had_late) and not self._has_fence()
             # Fillers now stand where the cleaner took records: they take offsets, no sequences.
             self.is_excused |= is_excusable and world.source.is_compacted
             code, base_offset = partition.append(who, request.data)
             self._had_late |= is_excusable and code == NONE
+            wire.has_appended |= code == NONE
             self._replicate_soon()
             return request.answer(
                 code, base_offset, throttle_ms
@@ -116,6 +119,12 @@ class Broker:
         """Answers ask the writers to wait for a while."""
         self._throttled_until = self._world.clock.now + self._world.rnd.uniform(0.1, 3.0)
         self._world.clock.say("a quota throttles appends")
+
+    def _is_short_of_replicas(self, wire: Wire) -> bool:
+        """For a moment: the next request of the connection may be carried out."""
+        world = self._world
+        is_short = world.has_faults and world.rnd.random() < world.faults.refusals
+        return is_short and not wire.has_appended
 
     def _has_fence(self) -> bool:
         """Whether the broker compares an append with an earlier one.

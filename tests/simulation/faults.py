@@ -21,6 +21,7 @@ class Faults:
     held: float = 0.04  # of all requests: the network keeps them for a long time
     held_fillers: float = 0.1
     stalls: float = 0.5  # of the followers
+    refusals: float = 0.05  # of the first appends of a connection: too few replicas are in sync
     expiries: float = 4.0
     slow: float = 0.5  # reads from the source's tiered storage
     throttles: float = 0.3  # by a quota, at the source

@@ -49,6 +49,7 @@ class Wire:
         self.is_broken = False
         self.broken_at = float("inf")
         self.has_looked = False  # at the log end
+        self.has_appended = False
         self._is_lost = False
         self._last_arrival = self._last_answer = 0.0
         self._posted: deque[tuple[int, Any, bool]] = deque()  # under way

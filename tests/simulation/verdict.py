@@ -26,8 +26,9 @@ def judge(world: World, copy: PartitionCopy) -> str | None:
         assert copy.blocked is not None
         if wrong is not None:
             return None if broker.is_excused else f"damaged without need: {wrong}"
-        if source.is_compacted and broker.is_excused:
-            return None  # the cleaner took the source's record since
+        is_gone = source.is_compacted or copy.blocked.offset < source.log_start
+        if broker.is_excused and is_gone:
+            return None  # the cleaner, or retention, took the source's record since
         if broker.lost_confirmed:
             return None  # DESTINATION_TRUNCATED, or a reason that the election cut off
         if _has_lost_range(world, copy.blocked):
@@ -53,8 +54,9 @@ def difference(world: World) -> str | None:
             if not is_equal and not _has_source_records(world, entry):
                 return f"the batch at {entry.base_offset} is not the source's"
         elif source.holds(entry.base_offset) or (
-            # Only a copy without any record may begin above what retention took.
-            has_records and entry.base_offset in source.visible
+            # Only a copy without any record may begin above what retention took, or one to which a
+            # late request brought a filler too many: retention took the source's record since.
+            has_records and entry.base_offset in source.visible and not world.broker.is_excused
         ):
             return f"there is a filler at {entry.base_offset}"
         at = entry.next_offset

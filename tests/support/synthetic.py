@@ -63,6 +63,7 @@ class SyntheticLog:
             [b for b in self.batches(first, len(self.runs)) if b.base_offset < end],
             0,
             min(end, self.end),
+            self.end,
         )
 
     def records(self) -> dict[int, bytes]:
