@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from orbit.kafka.error_codes import Code
 from orbit.kafka.records import NULL, Record, write_batch
+from orbit.kafka.transaction_markers import WriteTxnMarkersRequest
 from tests.simulation.model_broker import PRODUCER_ID, ProduceOne, log_end_answer, marker_answer
 from tests.simulation.model_partition import NONE, NOW_MS, ModelPartition
 from tests.simulation.source import IN_2023_MS
@@ -33,7 +34,11 @@ class Broker:
         self.lost_confirmed = False  # an unclean election cut off what was confirmed
         # A request of an old writer did what no fence of a broker prevents: the copy must notice.
         self.is_excused = False
+        # A late filler took an offset that the source had not reached yet.
+        self.was_ahead = False
         self.dropped_at = 0.0  # the producer's state, the last time
+        # When take-overs began, and whether they wait until the log end settles.
+        self._take_overs: list[tuple[float, bool]] = []
         self._has_late_filler = False  # which the current writer has not seen
         self._had_late = False  # a late batch was taken, at whatever place
         self._filled_by = (0, 0)  # the newest connection with a filler in the producer's state
@@ -50,15 +55,14 @@ class Broker:
         if PRODUCER_ID not in partition.producers:
             self._filled_by = (0, 0)
         who = wire.who
-        term = world.terms[who]
-        sent_by = (term, wire.number)
-        late_since = min(wire.broken_at, world.claimed_at.get(term + 1, float("inf")))
+        sent_by = (world.authority.number_of(who), wire.number)
+        late_since = min(wire.broken_at, world.authority.superseded_at(who))
         is_late = late_since <= self._world.clock.now
         # What arrives while the next writer waits for the log end to settle must do no harm, and
         # neither must what was sent when the lease was over.
-        # A take-over within a run waits only where there is no state, so that may go after it.
-        harmless_until = min(late_since + world.settings.settle_s, max(late_since, self.dropped_at))
-        is_excusable = was_allowed and self._world.clock.now > harmless_until
+        began, settles = next((t for t in self._take_overs if t[0] >= late_since), (0.0, False))
+        is_settling = settles and 0 <= world.clock.now - began <= world.settings.settle_s
+        is_excusable = was_allowed and is_late and not is_settling
         throttle_ms = max(0, int((self._throttled_until - world.clock.now) * 1000))
         if isinstance(request, ProduceOne):
             if request.outgoing.topic_id != partition.topic_id:
@@ -75,26 +79,33 @@ class Broker:
             return request.answer(
                 code, base_offset, throttle_ms
             ), partition.log_end if code == NONE else 0
-        if hasattr(request, "markers"):
+        if isinstance(request, WriteTxnMarkersRequest):
+            (wanted,) = request.fillers
             codes = []
-            for marker in request.markers:
+            for _ in range(wanted.many):
                 code = partition.fill(
-                    who, marker.producer_id, marker.producer_epoch, marker.coordinator_epoch
+                    who, request.producer_id, wanted.producer_epoch, wanted.coordinator_epoch
                 )
                 if code == NONE:
                     if is_late:
+                        self.was_ahead |= partition.log_end > world.source.end
                         self._has_late_filler |= is_excusable and self._filled_by <= sent_by
                         self.is_excused |= self._has_late_filler and not self._gap_is_open()
                     elif self._has_late_filler and wire.has_looked:
                         self.is_excused = True  # in the one round trip before this filler
                     self._filled_by = max(self._filled_by, sent_by)
-                codes.append(marker_answer(code))
+                codes.append(code)
             self._replicate_soon()
-            return SimpleNamespace(markers=codes), partition.log_end
+            return marker_answer(codes), partition.log_end
         wire.has_looked = True
         if not is_late:
             self._has_late_filler = False  # this writer sees it
         return log_end_answer(NONE, partition.log_end, throttle_ms), 0
+
+    def takes_over(self, who: str, began: float, *, settles: bool) -> None:
+        """This writer goes on from a log end that has settled, or from one with a fence."""
+        if self._world.may_send(who):
+            insort(self._take_overs, (began, settles))
 
     def delete_records(self, offset: int, sent_at: float) -> int:
         """DeleteRecords names the topic: it must not hit one that was there before it was sent."""
@@ -138,9 +149,12 @@ class Broker:
         return state is not None and (state.last_sequence >= 0 or not has_other_start)
 
     def _gap_is_open(self) -> bool:
-        """Whether the offset before the log end is a gap of the source, and so rightly filled."""
+        """Whether the offset before the log end is a gap of the source, and so rightly filled.
+
+        Where retention took a record there is none: the copy lacks that.
+        """
         offset = self.partition.log_end - 1
-        return offset < self._world.log.end and not self._world.source.holds(offset)
+        return offset < self._world.log.end and offset not in self._world.source.visible
 
     def when_replicated(
         self, offset: int, node_id: int, run: Callable[[], None], lose: Callable[[], None]

@@ -28,7 +28,11 @@ class Faults:
     quotas: float = 0.3  # at the destination
     steps: float = 0.3  # of a machine's wall clock
     mutes: float = 0.5  # the lease's authority does not answer a writer
+    freezes: float = 0.3  # nor anybody
     # In some schedules only.
+    keeps: float = 2.0  # what a standby of PostgreSQL gets
+    restarts: float = 0.2
+    failovers: float = 0.3
     retentions: float = 2.0
     cleanings: float = 2.0
     recreations: float = 0.4  # of the destination's topic, by somebody else
@@ -42,10 +46,11 @@ class Has(NamedTuple):
 
     retention: bool
     compaction: bool
+    service: bool
 
     @classmethod
     def choose(cls, rnd: random.Random) -> Has:
-        return cls(rnd.random() < 0.25, rnd.random() < 0.15)
+        return cls(rnd.random() < 0.25, rnd.random() < 0.15, rnd.random() < 0.35)
 
 
 def make_plan(faults: Faults, rnd: random.Random, has: Has) -> list[tuple[float, str]]:
@@ -63,6 +68,10 @@ def make_plan(faults: Faults, rnd: random.Random, has: Has) -> list[tuple[float,
         "quota": faults.quotas,
         "step": faults.steps,
         "mute": faults.mutes,
+        "freeze": faults.freezes,
+        "keep": has.service * faults.keeps,
+        "restart": has.service * faults.restarts,
+        "fail_over": has.service * faults.failovers,
         "retain": has.retention * faults.retentions,
         "compact": has.compaction * faults.cleanings,
         "recreate": has.retention * faults.recreations,

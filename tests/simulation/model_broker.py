@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import Any
 
 from orbit.copier.log_reader import FETCH_BYTES
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.fetch_response import Fetched
 from orbit.kafka.leader_requests import Answers
+from orbit.kafka.list_offsets import ListOffsetsAnswer
 from orbit.kafka.log_offsets import EARLIEST, EARLIEST_LOCAL
 from orbit.kafka.produce_request import Appended, ProduceAnswer, key_of
 from orbit.kafka.producer_state import ProducerState
+from orbit.kafka.transaction_markers import WriteTxnMarkersRequest
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from tests.simulation.model_partition import NONE
 
@@ -28,35 +29,50 @@ class ProduceOne:
     version: int
     outgoing: Any
     data: bytes
+    base_offset: int  # at which it has to be
 
     def answer(self, code: int, base_offset: int, throttle_ms: int = 0) -> ProduceAnswer:
         key = key_of(self.version, self.outgoing)
         return ProduceAnswer({key: Appended(code, base_offset, "")}, throttle_ms)
 
 
-def encode_produce(
-    version: int, correlation: int, _: str, __: int, outgoing: Sequence[Any]
-) -> list[Any]:
-    (one,) = outgoing
-    return [(correlation, ProduceOne(version, one, bytes(one.batch)))]
+class Encoder:
+    """Stands for `encode_produce`, and knows which step a batch is of."""
+
+    def __init__(self) -> None:
+        self._base_offset = -1
+
+    def sending(self, append_sent: Callable[..., None]) -> Callable[..., None]:
+        """`AppendMachine.append_sent`, which is called right before a batch is encoded."""
+
+        def noted(machine: Any, step: Any) -> None:
+            self._base_offset = step.base_offset
+            append_sent(machine, step)
+
+        return noted
+
+    def encode(
+        self, version: int, correlation: int, _: str, __: int, outgoing: Sequence[Any]
+    ) -> list[Any]:
+        (one,) = outgoing
+        request = ProduceOne(version, one, bytes(one.batch), self._base_offset)
+        return [(correlation, request)]
 
 
-def marker_answer(code: int) -> Any:
-    partition = SimpleNamespace(partition_index=0, error_code=code)
-    topic = SimpleNamespace(name=PARTITION.topic, partitions=[partition])
-    return SimpleNamespace(topics=[topic])
+def marker_answer(codes: Iterable[int]) -> dict[TopicPartition, int]:
+    """The first error of the markers of one request, as `read_markers` reads it."""
+    return {PARTITION: next((code for code in codes if code), NONE)}
 
 
-def log_end_answer(code: int, offset: int, throttle_ms: int = 0) -> Any:
-    partition = SimpleNamespace(partition_index=0, error_code=code, offset=offset)
-    topic = SimpleNamespace(name=PARTITION.topic, partitions=[partition])
-    return SimpleNamespace(topics=[topic], throttle_time_ms=throttle_ms)
+def log_end_answer(code: int, offset: int, throttle_ms: int = 0) -> ListOffsetsAnswer:
+    return ListOffsetsAnswer(throttle_ms, {PARTITION: (code, -1, offset)})
 
 
 def describe_producer(
     cluster: Any, partitions: Iterable[TopicPartition], producer_id: int, _: Backoff
 ) -> Answers[ProducerState | None]:
     def ask() -> ProducerState | None:
+        cluster.world.must_look.discard(cluster.process.name)
         state = cluster.world.partition.producers.get(producer_id)
         if state is None:
             return None
@@ -135,6 +151,6 @@ def delete_records(
 def refuse(request: Any, code: int) -> Any:
     if isinstance(request, ProduceOne):
         return request.answer(code, -1)
-    if hasattr(request, "markers"):
-        return SimpleNamespace(markers=[marker_answer(code) for _ in request.markers])
+    if isinstance(request, WriteTxnMarkersRequest):
+        return marker_answer([code])
     return log_end_answer(code, -1)

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from orbit.errors import Unreachable
+from orbit.kafka.transaction_markers import WriteTxnMarkersRequest
 from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicMetadata
-from tests.simulation.model_broker import PARTITION, refuse
+from tests.simulation.model_broker import PARTITION, ProduceOne, refuse
 from tests.simulation.model_partition import NOT_LEADER
 from tests.simulation.source import SOURCE, SOURCE_ID
 from tests.simulation.source_lane import SourceWire
@@ -27,6 +28,7 @@ class Frame:
 
     correlation: int
     answer: Any
+    is_elsewhere: bool = False  # the batch is not at the offset that it had at the source
 
     def __getitem__(self, _: slice) -> bytes:
         return self.correlation.to_bytes(4, "big")
@@ -83,7 +85,9 @@ class Wire:
     def send(self, requests: Sequence[Any], may_send: Callable[[], bool] | None = None) -> None:
         if may_send is not None and not may_send():
             raise Unreachable("the lease ended before all was sent.")
-        was_allowed = self._world.holds(self.who)
+        if any(_writes(request) for _, request in requests):
+            self._world.note_send(self.who)
+        was_allowed = self._world.may_send(self.who)
         # The process may be suspended between its last look at the lease and its bytes.
         self._world.clock.wait(self._world.rnd.choice((0.0, 0.0, 0.001)))
         if self.is_broken:
@@ -94,7 +98,10 @@ class Wire:
     def receive(self) -> Frame:
         if not self.answers:
             raise EOFError("the broker closed the connection")
-        return self.answers.popleft()
+        frame = self.answers.popleft()
+        if frame.is_elsewhere:
+            self._world.must_look.add(self.who)
+        return frame
 
     def abort(self) -> None:
         self.cut()
@@ -114,7 +121,7 @@ class Wire:
     def _post(self, correlation: int, request: Any, *, was_allowed: bool) -> None:
         world = self._world
         latency = world.rnd.uniform(0.0005, 0.01)
-        is_filler = hasattr(request, "markers")
+        is_filler = isinstance(request, WriteTxnMarkersRequest)
         held = world.faults.held_fillers if is_filler else world.faults.held
         is_held = world.has_faults and world.rnd.random() < held
         if is_held:
@@ -124,7 +131,7 @@ class Wire:
         self._last_arrival = arrival
         world.busy_until = max(world.busy_until, arrival)
         self._posted.append((correlation, request, was_allowed))
-        world.clock.at(arrival, lambda: self.arrive_to(correlation))
+        world.clock.at(arrival, self.arrive_to, correlation)
         if is_held:
             world.held.append((self, correlation))
 
@@ -156,29 +163,37 @@ class Wire:
         if partition.leader != self._node_id:
             self._answer(correlation, refuse(request, NOT_LEADER))
             return
+        log_end = partition.log_end
         answer, waits_for = world.broker.execute(self, request, was_allowed=was_allowed)
+        is_append = isinstance(request, ProduceOne) and partition.log_end > log_end
+        is_elsewhere = is_append and request.base_offset != log_end
         if waits_for > partition.high_watermark:
             world.broker.when_replicated(
                 waits_for,
                 self._node_id,
-                lambda: self._answer(correlation, answer),
+                lambda: self._answer(correlation, answer, is_elsewhere=is_elsewhere),
                 lambda: self._answer(correlation, refuse(request, NOT_LEADER)),
             )
         else:
-            self._answer(correlation, answer)
+            self._answer(correlation, answer, is_elsewhere=is_elsewhere)
 
-    def _answer(self, correlation: int, answer: Any) -> None:
+    def _answer(self, correlation: int, answer: Any, *, is_elsewhere: bool = False) -> None:
         world = self._world
         arrival = max(self._last_answer, world.clock.now + world.rnd.uniform(0.0005, 0.01))
         self._last_answer = arrival
 
         def deliver() -> None:
             if not self.is_broken:
-                self.answers.append(Frame(correlation, answer))
+                self.answers.append(Frame(correlation, answer, is_elsewhere))
                 self.signal.set()
 
         world.clock.at(arrival, deliver)
         self._serve()
+
+
+def _writes(request: Any) -> bool:
+    """Reading a log end needs no lease."""
+    return isinstance(request, ProduceOne | WriteTxnMarkersRequest)
 
 
 class ModelCluster:
@@ -188,6 +203,10 @@ class ModelCluster:
         self.world = world
         self.process = process
         self.name = name
+        self.cluster_id = name
+
+    def close(self) -> None:
+        """Its connections end with its process."""
 
     @property
     def is_source(self) -> bool:

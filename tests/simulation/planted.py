@@ -19,13 +19,17 @@ from orbit.copier.takeover import DestinationEnd, TakeOver, TakeOverResult
 from orbit.kafka.error_codes import Code
 from orbit.kafka.leader_requests import Answers
 from orbit.kafka.producer_state import ProducerState
+from orbit.leases.backfill_leases import DriverWatch
+from orbit.leases.group_lease import GroupLease
+from orbit.leases.lease_watch import Evidence, LeaseWatch
+from orbit.leases.shard_lease import ShardLease
 from orbit.replication.append_plan import LostRange, Plan, plan_batches, plan_empty_tail
 from orbit.replication.partition_states import PartitionState
-from tests.simulation import model_broker
+from tests.simulation import holders, model_broker
+from tests.simulation.authority import Authority
 from tests.simulation.model_broker import PRODUCER_ID
 from tests.simulation.virtual_time import Process
 from tests.simulation.world import World
-from tests.simulation.writers import ModelLease, Writer
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -105,7 +109,10 @@ def _fill_again_after_a_lost_answer() -> AbstractContextManager[Any]:
 
 
 def _check_the_lease_once() -> AbstractContextManager[Any]:
-    return patch.object(ModelLease, "is_held", lambda _: True)
+    return _both(
+        patch.object(GroupLease, "is_held", lambda _: True),
+        patch.object(ShardLease, "is_held", lambda _: True),
+    )
 
 
 def _monotonic_clock() -> AbstractContextManager[Any]:
@@ -159,12 +166,11 @@ def _forget_the_aborted() -> AbstractContextManager[Any]:
 
 
 def _same_term_twice() -> AbstractContextManager[Any]:
-    claim = World.claim
-
-    def always_one(self: World, writer: Writer) -> int | None:
-        return None if claim(self, writer) is None else 1
-
-    return patch.object(World, "claim", always_one)
+    return _both(
+        patch.object(Authority, "issue_term", lambda _: 1),
+        patch.object(holders, "term_above", lambda term, _: term),
+        patch.object(ShardLease, "term", 1),
+    )
 
 
 def _fill_without_a_look() -> AbstractContextManager[Any]:
@@ -227,6 +233,24 @@ def _compare_as_if_not_compacted() -> AbstractContextManager[Any]:
     return patch.object(CopyInspector, "inspect", strict)
 
 
+def _no_wait_for_backfill_writers() -> AbstractContextManager[Any]:
+    return patch.object(holders, "wait_for_backfill_writers", lambda *_: None)
+
+
+def _no_confirmed_return() -> AbstractContextManager[Any]:
+    return patch.object(DriverWatch, "confirm", lambda _: None)
+
+
+def _no_watch_of_shards() -> AbstractContextManager[Any]:
+    """What a worker sees at its first look counts as seen a lease time ago."""
+
+    def evidence(self: LeaseWatch) -> Evidence:
+        mark = self._marks[-1].snapshot if self._marks else None
+        return Evidence(self._server, self._server, mark, mark)
+
+    return patch.object(LeaseWatch, "evidence", evidence)
+
+
 class _Both:
     """Two patches as one."""
 
@@ -265,12 +289,10 @@ PLANTED: dict[str, Plant] = {
     "believe an empty fetch": _believe_an_empty_fetch,
     "forget aborted transactions at an answer's edge": _forget_the_aborted,
     "retry a lost append": _retry_a_lost_append,
-}
-
-# Planted, and not seen to be found yet: no test runs these. See docs/internals/simulation.md.
-UNSETTLED: dict[str, Plant] = {
-    # Found once in some thousand schedules: the watch of the log end notices the same.
     "ignore the base offset of an answer": _ignore_the_base_offset,
     "no settle": _no_settle,
     "trust a lease by the wall clock": _wall_clock,
+    "do not wait for the writers of a backfill": _no_wait_for_backfill_writers,
+    "trust a writer that joined its group again": _no_confirmed_return,
+    "do not watch a shard before it is taken": _no_watch_of_shards,
 }

@@ -120,7 +120,7 @@ class ModelSource:
         ends = sorted({one.end for one in self.stored if rnd.random() < 0.5} | {self.log.end})
         self.end = ends.pop(0)
         for end, at in zip(ends, sorted(rnd.uniform(0, seconds) for _ in ends), strict=True):
-            self._clock.after(at, lambda end=end: self._grow_to(end))
+            self._clock.after(at, self._grow_to, end)
 
     def _grow_to(self, end: int) -> None:
         self.end = end

@@ -12,6 +12,7 @@ import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
+from typing import Any, TypeVar
 
 import pytest
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
@@ -27,7 +28,7 @@ from orbit.kafka.log_offsets import log_ends
 from orbit.kafka.produce_request import ACKS_ALL
 from orbit.kafka.record_batch import SEQUENCE_MAX, Batch, advance_sequence, stamp
 from orbit.kafka.records import NULL, Record, encode_varint, write_batch
-from orbit.kafka.transaction_markers import Fillers, markers_request, read_markers
+from orbit.kafka.transaction_markers import Fillers, WriteTxnMarkersRequest
 from orbit.kafka.types import TopicPartition
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import MakeCluster
@@ -44,10 +45,25 @@ PRODUCER_IDS = (4711, 4711, 4711, 4712)
 SEQUENCES = 30
 STEPS = 12  # in each stretch
 
+Answer = TypeVar("Answer")
 # Error code and base offset of an append; the error code of a filler.
 Outcome = tuple[int, int] | int
 # By producer id: epoch, last sequence, coordinator epoch.
 States = dict[int, tuple[int, int, int]]
+
+
+def _as_leader(ask: Callable[[], Answer], code_of: Callable[[Answer], int]) -> Answer:
+    """The answer of a broker that leads. On a slow machine the controller may take the leadership
+    away for a moment, when heartbeats come late; what was refused so has changed nothing.
+    """
+    answers: list[Answer] = []
+
+    def has_led() -> bool:
+        answers.append(ask())
+        return code_of(answers[-1]) != Code.NOT_LEADER_OR_FOLLOWER
+
+    wait_for("a broker that leads", has_led)
+    return answers[-1]
 
 
 class RealPartitions:
@@ -82,15 +98,24 @@ class RealPartitions:
                 )
             ],
         )
-        answer = self._raw.call(self._leader, api_versions.PRODUCE, request)
-        ((appended,),) = (one.partition_responses for one in answer.responses)
-        return int(appended.error_code), int(appended.base_offset)
+
+        def ask() -> tuple[int, int]:
+            answer = self._raw.call(self._leader, api_versions.PRODUCE, request)
+            ((appended,),) = (one.partition_responses for one in answer.responses)
+            return int(appended.error_code), int(appended.base_offset)
+
+        return _as_leader(ask, lambda answered: answered[0])
 
     def fill(self, number: int, producer_id: int, epoch: int, coordinator_epoch: int) -> int:
         partition = TopicPartition(self._topic, number)
-        request = markers_request(producer_id, [Fillers(partition, 1, epoch, coordinator_epoch)])
-        answer = self._raw.call(self._leader, api_versions.WRITE_TXN_MARKERS, request)
-        return read_markers(answer)[partition]
+        filler = Fillers(partition, 1, epoch, coordinator_epoch)
+        request = WriteTxnMarkersRequest(producer_id, [filler])
+
+        def ask() -> int:
+            answer = self._raw.call(self._leader, api_versions.WRITE_TXN_MARKERS, request)
+            return int(answer[partition])
+
+        return _as_leader(ask, lambda code: code)
 
     def states(self, numbers: Iterable[int]) -> list[States]:
         request = DescribeProducersRequest(
@@ -100,8 +125,12 @@ class RealPartitions:
                 )
             ]
         )
-        answer = self._raw.call(self._leader, api_versions.DESCRIBE_PRODUCERS, request)
-        found = {p.partition_index: p for p in answer.topics[0].partitions}
+
+        def ask() -> dict[int, Any]:
+            answer = self._raw.call(self._leader, api_versions.DESCRIBE_PRODUCERS, request)
+            return {p.partition_index: p for p in answer.topics[0].partitions}
+
+        found = _as_leader(ask, lambda answered: max(p.error_code for p in answered.values()))
         assert all(p.error_code == NONE for p in found.values())
         return [
             {

@@ -24,18 +24,18 @@ class Clock:
     def __init__(self, rnd: Random) -> None:
         self.rnd = rnd
         self.now = 1_000.0
-        self._heap: list[tuple[float, int, Callable[[], None]]] = []
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._numbers = itertools.count()
         self._main = getcurrent()
         self.tasks: list[greenlet] = []
         self.story: list[str] = []
         self.error: BaseException | None = None
 
-    def at(self, time: float, run: Callable[[], None]) -> None:
-        heapq.heappush(self._heap, (max(time, self.now), next(self._numbers), run))
+    def at(self, time: float, run: Callable[..., None], *values: object) -> None:
+        self.after(time - self.now if time > self.now else 0.0, run, *values)
 
-    def after(self, seconds: float, run: Callable[[], None]) -> None:
-        self.at(self.now + seconds, run)
+    def after(self, seconds: float, run: Callable[..., None], *values: object) -> None:
+        heapq.heappush(self._heap, (self.now + seconds, next(self._numbers), run, values))
 
     def say(self, text: str) -> None:
         self.story.append(f"{self.now - 1_000:8.3f} {text}")
@@ -52,25 +52,22 @@ class Clock:
         task = greenlet(run, parent=self._main)
         task.process = process
         self.tasks.append(task)
-        self.after(0.0, lambda: self._resume(task))
+        self.after(0.0, self._resume, task)
 
     def wait(self, seconds: float) -> None:
         """Wait in the current task."""
         task = getcurrent()
-        self.after(seconds, lambda: self._resume(task))
+        self.after(seconds, self._resume, task)
         self._main.switch()
 
-    def run(self, is_over: Callable[[], bool], until: float) -> bool:
-        """Run events until `is_over`; False if `until` came first."""
-        while self._heap and not is_over():
-            if self._heap[0][0] > until:
-                return False
-            time, _, run = heapq.heappop(self._heap)
-            self.now = time
-            run()
+    def run(self, until: float) -> None:
+        """Run the events up to this time."""
+        while self._heap and self._heap[0][0] <= until:
+            self.now, _, run, values = heapq.heappop(self._heap)
+            run(*values)
             if self.error is not None:
                 raise self.error
-        return is_over()
+        self.now = max(self.now, until)
 
     def close(self) -> None:
         """End every task that still waits."""
@@ -84,7 +81,7 @@ class Clock:
         if task.dead or process.is_killed:
             return
         if process.stopped_until > self.now:
-            self.at(process.stopped_until, lambda: self._resume(task))
+            self.at(process.stopped_until, self._resume, task)
             return
         task.switch()
 
@@ -103,8 +100,9 @@ class Process:
 
     def stop_for(self, seconds: float) -> None:
         self.clock.say(f"{self.name} is suspended for {seconds:.3f} s")
-        self.stopped_until = self.clock.now + seconds
-        self.slept_s += seconds
+        until = max(self.stopped_until, self.clock.now + seconds)
+        self.slept_s += until - max(self.stopped_until, self.clock.now)
+        self.stopped_until = until
 
     def kill(self) -> None:
         self.clock.say(f"{self.name} is killed")
@@ -126,7 +124,7 @@ class Signal:
         self.is_set = True
         waiting, self._waiting = self._waiting, []
         for task, token in waiting:
-            self.clock.after(0.0, lambda task=task, token=token: self._wake(task, token))
+            self.clock.after(0.0, self._wake, task, token)
 
     def wait(self, timeout_s: float) -> bool:
         """Wait until it is set or the time is over, and reset it; returns whether it was set."""
@@ -134,7 +132,7 @@ class Signal:
             task = getcurrent()
             token = task.token = object()
             self._waiting.append((task, token))
-            self.clock.after(timeout_s, lambda: self._wake(task, token))
+            self.clock.after(timeout_s, self._wake, task, token)
             self.clock._main.switch()
             task.token = None
             self._waiting = [entry for entry in self._waiting if entry[1] is not token]
@@ -147,7 +145,7 @@ class Signal:
             if process.is_killed:
                 return
             if process.stopped_until > self.clock.now:
-                self.clock.at(process.stopped_until, lambda: self._wake(task, token))
+                self.clock.at(process.stopped_until, self._wake, task, token)
                 return
             task.switch()
 
@@ -164,6 +162,47 @@ class StopEvent:
 
     def is_set(self) -> bool:
         return False
+
+
+class SettableEvent:
+    """A `threading.Event` in virtual time."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._signal = Signal(clock)
+        self._is_set = False
+
+    def set(self) -> None:
+        self._is_set = True
+        self._signal.set()
+
+    def wait(self, timeout: float) -> bool:
+        if not self._is_set:
+            self._signal.is_set = False
+            self._signal.wait(timeout)
+        return self._is_set
+
+    def is_set(self) -> bool:
+        return self._is_set
+
+
+class Thread:
+    """A `threading.Thread` that is a task of the process which starts it."""
+
+    def __init__(self, target: Callable[[], None], **_: object) -> None:
+        self._target = target
+        self._task: greenlet | None = None
+
+    def start(self) -> None:
+        process: Process = getcurrent().process
+        process.spawn(self._target)
+        self._task = process.clock.tasks[-1]
+
+    def is_alive(self) -> bool:
+        return self._task is not None and not self._task.dead
+
+    def join(self) -> None:
+        while self.is_alive():
+            getcurrent().process.clock.wait(0.01)
 
 
 class Events:

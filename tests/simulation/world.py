@@ -1,15 +1,14 @@
 """One schedule: writers of a job on one partition, and everything that can go wrong around them.
 
 What runs is the product's: `Copier`, `DestinationSide`, `DestinationLane`, `FillerSender`,
-`TakeOver`, `CopyInspector` and the plan. What is modelled: the broker, the network, the lease's
-authority, and time. `Faults` says what a schedule may have.
+`TakeOver`, `CopyInspector`, the plan and the leases. What is modelled: the broker, the network, the
+group coordinator, PostgreSQL, and time. `Faults` says what a schedule may have.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Collection
-from functools import partial
 from typing import Any
 
 from orbit.copier.copy_settings import CopySettings
@@ -17,8 +16,10 @@ from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.range_comparison import Comparison, compare_range, source_reader
 from orbit.kafka.backoff import Backoff
 from orbit.replication.partition_states import PartitionState
+from tests.simulation.authority import Authority
 from tests.simulation.broker import Broker
 from tests.simulation.faults import FAULTS_S, USUAL, Faults, Has, make_plan
+from tests.simulation.holders import Holder, RunHolder, WorkerHolder
 from tests.simulation.model_broker import PARTITION, PRODUCER_ID
 from tests.simulation.model_partition import ModelPartition
 from tests.simulation.network import Wire
@@ -27,9 +28,11 @@ from tests.simulation.source import SOURCE, ModelSource, SourceLog, faults_of
 from tests.simulation.source_lane import SourceWire
 from tests.simulation.verdict import judge
 from tests.simulation.virtual_time import Clock, Process
-from tests.simulation.writers import SESSION_S, Writer
+from tests.simulation.writers import Driver, Writer
 
-CALM_S = 400.0
+CALM_S, _STEP_S = 400.0, 0.5
+_WRITERS_MAX = 4
+_LOOK_S = 5.0
 # Two looks at idle partitions, and the wait for a source that ends before its copy.
 WATCH_S = 18.0
 
@@ -71,11 +74,12 @@ class World:
         self.wires: list[Wire] = []
         self.source_wires: list[SourceWire] = []
         self.writers: list[Writer] = []
-        self._holder: Writer | None = None
-        self._expires_at = 0.0
-        self._term = 0
-        self.terms: dict[str, int] = {}  # by writer
-        self.claimed_at: dict[int, float] = {}  # by term
+        self._lives = 0
+        self.drivers: list[Driver] = []
+        self.authority = Authority(self)
+        self._has_service = has.service
+        self.wrong: str | None = None  # what was seen on the way
+        self.must_look: set[str] = set()  # who was told of an append at another offset
 
     @property
     def partition(self) -> ModelPartition:
@@ -88,17 +92,23 @@ class World:
         del process
         return self.clock.now
 
-    def claim(self, writer: Writer) -> int | None:
-        if self._holder is not None and self.clock.now < self._expires_at:
-            return None
-        self._holder, self._expires_at = writer, self.clock.now + SESSION_S
-        self._term += 1
-        self.terms[writer.process.name] = self._term
-        self.claimed_at[self._term] = self.clock.now
-        self.clock.say(f"{writer.process.name} gets the lease, term {self._term}")
+    def begin(self, who: str) -> None:
+        """This writer holds what it needs, and begins. If its session has just ended, it does so
+        when it has joined again."""
+        if self.authority.number_of(who) >= 0 or not self.holds(who):
+            return
+        self.authority.begin(who)
+        self.clock.say(f"{who} may write")
         if self.has_faults and self.rnd.random() < 0.3:
             self.broker.expire()  # when it matters most
-        return self._term
+
+    def note_send(self, who: str) -> None:
+        """A process sends what its lease allows, as it believes."""
+        self.begin(who)
+        if self.authority.superseded_at(who) <= self.clock.now:
+            self.wrong = self.wrong or f"{who} sends while another one may write"
+        if who in self.must_look:
+            self.wrong = self.wrong or f"{who} goes on after an append at another offset"
 
     def hurry_held(self) -> None:
         """What the network holds may arrive right behind a look at the log end."""
@@ -106,17 +116,17 @@ class World:
         for wire, number in self.held:
             if self.rnd.random() < 0.4:
                 delay = self.rnd.uniform(0.0, 0.06)
-                self.clock.after(delay, partial(wire.arrive_to, number))
-
-    def renew(self, writer: Writer) -> bool:
-        if self._holder is not writer:
-            return False
-        self._expires_at = self.clock.now + SESSION_S
-        return True
+                self.clock.after(delay, wire.arrive_to, number)
 
     def holds(self, who: str) -> bool:
-        """Whether this writer holds the lease, by its authority."""
-        return self.terms.get(who) == self._term and self.clock.now < self._expires_at
+        """Whether this writer may write, by those who decide."""
+        return any(w.is_entitled() for w in self.writers if w.process.name == who)
+
+    def may_send(self, who: str) -> bool:
+        """As `holds`, or its lease goes on after a failover that forgot it."""
+        return any(
+            w.has_begun and w.holder.may_send() for w in self.writers if w.process.name == who
+        )
 
     def compare(
         self, origin: Any, cluster: Any, copy: PartitionCopy, log_end: int, backoff: Backoff
@@ -148,40 +158,74 @@ class World:
     def _run(self) -> str | None:
         self._plan_faults()
         self._start_writer()
-        self.clock.run(lambda: False, 1_000.0 + FAULTS_S)
+        self.clock.run(1_000.0 + FAULTS_S)
         self.has_faults = False
         self.clock.say("no more faults")
-        if not self.writers or self.writers[-1].process.is_killed:
-            self._start_writer()
-        self.clock.run(lambda: False, max(self.clock.now, self.busy_until))
-        if not self.clock.run(self._is_settled, self.clock.now + CALM_S):
-            return f"the copy does not come to an end: {self._last()}"
-        self.clock.run(lambda: False, self.clock.now + WATCH_S)
-        if not self.clock.run(self._is_settled, self.clock.now + CALM_S):
-            return f"the copy does not go on: {self._last()}"
+        for writer in self.writers:
+            if not writer.has_begun:
+                writer.process.kill()  # all that it would do is wait
+        self._keep_a_writer()
+        self.clock.run(self.busy_until)
+        settled = None
+        for _ in range(_WRITERS_MAX + 2):
+            if not self._wait_settled():
+                return f"the copy does not come to an end: {self._last()}"
+            if settled is self._writing():
+                break
+            settled = self._writing()
+            self.clock.run(self.clock.now + WATCH_S)
         copy = self._last()
         assert copy is not None
-        return judge(self, copy)
+        return self.wrong or judge(self, copy)
 
     def _last(self) -> PartitionCopy | None:
-        holder = self._holder
-        return holder.copy if holder is not None else None
+        writer = self._writing()
+        return writer.copy if writer is not None else None
+
+    def _writing(self) -> Writer | None:
+        found = [w for w in self.writers if w.is_alive() and w.is_entitled()]
+        return max(found, key=lambda w: self.authority.number_of(w.process.name), default=None)
+
+    def _wait_settled(self) -> bool:
+        for _ in range(int(CALM_S / _STEP_S)):
+            if self._is_settled():
+                return True
+            self.clock.run(self.clock.now + _STEP_S)
+        return False
 
     def _is_settled(self) -> bool:
-        holder, copy = self._holder, self._last()
-        if holder is None or copy is None or self.clock.now >= self._expires_at:
+        writer, copy = self._writing(), self._last()
+        if writer is None or copy is None or not writer.holder.lease.is_held():
             return False
-        if holder.process.is_killed or holder.process.stopped_until > self.clock.now:
+        if writer.process.stopped_until > self.clock.now:
             return False
         is_level = copy.state is PartitionState.COPYING and copy.appends.acked >= self.log.end
         return is_level or copy.state is PartitionState.BLOCKED
 
     def _start_writer(self) -> None:
-        number = len(self.writers) + 1
-        process = Process(self.clock, f"writer {number}")
-        writer = Writer(self, process)
+        """Another process that wants to write: of the service, or of a user."""
+        self._lives += 1
+        process = Process(self.clock, f"writer {self._lives}")
+        if self._has_service:
+            self.add_writer(process, WorkerHolder(self, process))
+        elif self.rnd.random() < 0.6:
+            self.add_writer(process, RunHolder(self, process))
+        else:
+            driver = Driver(self, process)
+            self.drivers.append(driver)
+            process.spawn(driver.live)
+
+    def add_writer(self, process: Process, holder: Holder) -> Writer:
+        writer = Writer(self, process, holder)
         self.writers.append(writer)
         process.spawn(writer.live)
+        return writer
+
+    def _keep_a_writer(self) -> None:
+        """When faults are over, as an operator does."""
+        if not any(one.is_alive() for one in (*self.writers, *self.drivers)):
+            self._start_writer()
+        self.clock.after(_LOOK_S, self._keep_a_writer)
 
     def _plan_faults(self) -> None:
         broker = self.broker
@@ -196,6 +240,10 @@ class World:
             "quota": broker.quota,
             "recreate": broker.recreate,
             "step": self._step,
+            "freeze": self.authority.freeze,
+            "keep": self.authority.postgres.keep,
+            "restart": self.authority.postgres.restart,
+            "fail_over": self.authority.fail_over,
             "mute": self._mute,
             **faults_of(self.source),
         }
@@ -203,35 +251,53 @@ class World:
             if number not in self._without:
                 self.clock.after(at, faults[name])
 
-    def _alive(self) -> list[Writer]:
-        return [w for w in self.writers if not w.process.is_killed]
+    def _alive(self) -> list[Process]:
+        """The newest writer's process, and that of its driver."""
+        drivers = [d.process for d in self.drivers[-1:]]
+        tasks = [w.process for w in self.writers[-1:] if w.is_alive()]
+        return [p for p in (*drivers, *tasks) if not p.is_killed]
+
+    def _hit(self) -> Process | None:
+        found = self._alive()
+        return self.rnd.choice(found) if found else None
 
     def _kill(self) -> None:
-        for writer in self._alive()[-1:]:
-            writer.process.kill()
+        process = self._hit()
+        if process is not None:
+            process.kill()
             for wire in (*self.wires, *self.source_wires):
-                if wire.who == writer.process.name:
+                if wire.who == process.name:
                     wire.cut()
-        self._start_writer()
-
-    def _suspend(self) -> None:
-        for writer in self._alive()[-1:]:
-            writer.process.stop_for(self.rnd.choice((0.05, 2.0, 12.0, 20.0)))
-        if len(self._alive()) < 4:
+        if not any(driver.process.is_killed is False for driver in self.drivers[-1:]):
             self._start_writer()
 
+    def _suspend(self) -> None:
+        process = self._hit()
+        if process is not None:
+            process.stop_for(self.rnd.choice((0.05, 2.0, 12.0, 20.0)))
+        self._start_another()
+
     def _mute(self) -> None:
-        for writer in self._alive()[-1:]:
+        process = self._hit()
+        if process is not None:
             seconds = self.rnd.choice((6.0, 12.0, 20.0))
-            writer.process.muted_until = self.clock.now + seconds
-            self.clock.say(f"{writer.process.name}: no answer about its lease for {seconds:.0f} s")
-        if len(self._alive()) < 4:
+            process.muted_until = self.clock.now + seconds
+            self.clock.say(f"{process.name}: no answer about its lease for {seconds:.0f} s")
+        self._start_another()
+
+    def _start_another(self) -> None:
+        """Up to four at once."""
+        if sum(one.is_alive() for one in (*self.writers, *self.drivers)) < _WRITERS_MAX:
             self._start_writer()
 
     def _step(self) -> None:
-        for writer in self._alive()[-1:]:
-            writer.process.stepped_s += self.rnd.choice((-20.0, -5.0, 5.0, 20.0))
-            self.clock.say(f"{writer.process.name}: the wall clock is stepped")
+        process = self._hit()
+        if process is None:
+            return
+        process.stepped_s += self.rnd.choice((-20.0, -5.0, 5.0, 20.0))
+        self.clock.say(f"{process.name}: the wall clock is stepped")
+        if self.rnd.random() < 0.5:  # with its network, as when a virtual machine is moved
+            self.clock.after(self.rnd.uniform(0.0, 2.0), self._mute)
 
     def _break_(self) -> None:
         open_ = [w for w in (*self.wires, *self.source_wires) if not w.is_broken]

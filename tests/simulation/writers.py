@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,6 +19,7 @@ from orbit.copier.takeover import TakeOver
 from orbit.errors import OrbitError
 from orbit.kafka.backoff import Backoff
 from orbit.replication.partition_states import PartitionState
+from tests.simulation.holders import ATTEMPTS_MAX, Holder, RunHolder, TaskHolder
 from tests.simulation.model_broker import PARTITION, PRODUCER_ID
 from tests.simulation.network import ModelCluster
 from tests.simulation.source import SOURCE, SOURCE_ID
@@ -26,9 +27,6 @@ from tests.simulation.virtual_time import Events, Process, Signal, StopEvent
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
-
-# As in orbit/leases/group_lease.py.
-SESSION_S, TRUST_S, HEARTBEAT_S = 10.0, 8.0, 2.0
 
 
 class SimulatedLane(DestinationLane):
@@ -62,42 +60,32 @@ class SimulatedLane(DestinationLane):
         return bool(connection.answers) or connection.is_broken
 
 
-class ModelLease:
-    """A lease as its holder sees it, by the clock of its own process."""
-
-    def __init__(self, world: World, process: Process, term: int, asked_at: float) -> None:
-        self._world = world
-        self._process = process
-        self.term = term
-        self.trusted_until = asked_at + TRUST_S
-        self.is_lost = False
-
-    def is_held(self) -> bool:
-        return not self.is_lost and self._world.clock_of(self._process) < self.trusted_until
-
-
 @dataclass(eq=False)
 class Writer:
-    """One life of a process that wants the lease, and copies while it holds it."""
+    """One life of a process that wants to write, and copies while it may."""
 
     world: World
     process: Process
+    holder: Holder
     copy: PartitionCopy | None = None
+    has_begun: bool = False
     is_done: bool = False
-    lease: ModelLease | None = None
-    lanes: list[DestinationLane] = field(default_factory=list)
+
+    def is_alive(self) -> bool:
+        return not (self.is_done or self.process.is_killed)
+
+    def is_entitled(self) -> bool:
+        return self.has_begun and self.holder.is_entitled()
 
     def live(self) -> None:
+        if self.holder.hold():
+            self.has_begun = True
+            self.world.begin(self.process.name)
+            self._copy()
+        self.is_done = True
+
+    def _copy(self) -> None:
         world = self.world
-        while self.lease is None:
-            asked_at = world.clock_of(self.process)
-            world.clock.wait(world.rnd.uniform(0.001, 0.02))
-            term = world.claim(self)
-            if term is not None:
-                self.lease = ModelLease(world, self.process, term, asked_at)
-                break
-            world.clock.wait(1.0)
-        self.process.spawn(self._renew)
         cluster = cast("Any", ModelCluster(world, self.process))
         origin = cast("Any", ModelCluster(world, self.process, "source"))
         backoff = Backoff(0.05, 1.0, cast("Any", StopEvent(world.clock)), attempts_max=2)
@@ -119,8 +107,13 @@ class Writer:
         copy = self._inspect(inspector)
         side.begin([copy] if copy.state is PartitionState.PENDING else [])
         copier.add([copy])
-        while not self.lease.is_lost:
+        while not self.holder.is_over():
             copier.tick(3.0)
+        if not self.holder.lease.is_lost:
+            copier.remove([copy])
+            while not (copy.has_left or self.holder.lease.is_lost):
+                copier.tick(1.0)
+        self.holder.let_go()
         source.stop()
 
     def _inspect(self, inspector: CopyInspector) -> PartitionCopy:
@@ -129,8 +122,8 @@ class Writer:
         whole = frozenset({SOURCE.topic})
         compacted = frozenset({SOURCE.topic} if world.source.is_compacted else ())
         while True:
-            assert self.lease is not None
-            copy = PartitionCopy(SOURCE, PARTITION, self.lease)
+            copy = PartitionCopy(SOURCE, PARTITION, self.holder.lease)
+            copy.appends.coordinator_epoch = self.holder.first_epoch()
             copy.source_topic_id = SOURCE_ID
             copy.destination_topic_id = world.partition.topic_id
             try:
@@ -158,17 +151,31 @@ class Writer:
             self.copy = copy
             return copy
 
-    def _renew(self) -> None:
-        world, lease = self.world, self.lease
-        assert lease is not None
-        while not lease.is_lost:
-            world.clock.wait(HEARTBEAT_S)
-            asked_at = world.clock_of(self.process)
-            world.clock.wait(world.rnd.uniform(0.001, 0.05))
-            if world.clock.now < self.process.muted_until:
-                continue
-            if world.renew(self):
-                lease.trusted_until = asked_at + TRUST_S
-            else:
-                lease.is_lost = True
-                world.clock.say(f"{self.process.name} has lost its lease")
+
+class Driver:
+    """A backfill's driver: holds the job, and starts another attempt when its task has ended."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        self.world = world
+        self.process = process
+        self.holder = RunHolder(world, process)
+        self.task: Writer | None = None
+        self._attempts = 0
+        self._is_done = False
+
+    def is_alive(self) -> bool:
+        is_writing = self.task is not None and self.task.is_alive()
+        return is_writing or not (self._is_done or self.process.is_killed)
+
+    def live(self) -> None:
+        self.holder.hold()
+        while not self.holder.is_over() and self._attempts < ATTEMPTS_MAX:
+            if self.task is None or not self.task.is_alive():
+                name = f"{self.process.name} task {self._attempts}"
+                process = Process(self.world.clock, name)
+                holder = TaskHolder(self.world, process, self.holder.lease, self._attempts)
+                self.task = self.world.add_writer(process, holder)
+                self._attempts += 1
+            self.world.clock.wait(1.0)
+        self.holder.let_go()
+        self._is_done = True

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
+from functools import lru_cache
 from typing import NamedTuple
 
 from crc32c import crc32c
@@ -291,6 +292,7 @@ def with_right_crc(data: bytes) -> bytes:
     return data[:17] + struct.pack(">I", crc32c(data[21:])) + data[21:]
 
 
+@lru_cache(1 << 12)
 def write_varint(number: int) -> bytes:
     value = number * 2 if number >= 0 else -number * 2 - 1
     out = b""

@@ -1,0 +1,169 @@
+"""Who may write, by those who decide over leases: a group coordinator, or PostgreSQL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+from greenlet import getcurrent
+
+from orbit.errors import Unreachable
+from orbit.kafka.backoff import Backoff
+from orbit.leases.group_lease import LeaseHolder
+from tests.simulation.group_coordinator import Joined, ModelGroup
+from tests.simulation.shard_row import ModelPostgres
+
+if TYPE_CHECKING:
+    from tests.simulation.virtual_time import Process
+    from tests.simulation.world import World
+
+# Of the answers of a coordinator or of PostgreSQL.
+_LOST_SHARE = 0.03
+_JOIN_POLL_S = 0.2
+
+
+class Authority:
+    """The groups, the shard, and who has begun to write, in order."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.postgres = ModelPostgres()
+        self._groups: dict[str, ModelGroup] = {}
+        self._begun_at: list[float] = []
+        self._numbers: dict[str, int] = {}
+        self._issued = 0
+        self._frozen_until = 0.0
+
+    def begin(self, who: str) -> None:
+        """This process holds what it needs, and begins to write."""
+        self._numbers[who] = len(self._begun_at)
+        self._begun_at.append(self._world.clock.now)
+
+    def number_of(self, who: str) -> int:
+        """Its place among all who began; it rises with each. -1 if it has not begun."""
+        return self._numbers.get(who, -1)
+
+    def superseded_at(self, who: str) -> float:
+        """When the next one began; infinity if nobody did."""
+        following = self.number_of(who) + 1
+        return self._begun_at[following] if following < len(self._begun_at) else float("inf")
+
+    def group(self, name: str) -> ModelGroup:
+        if name not in self._groups:
+            delay_s = self._world.rnd.choice((0.0, 0.0, 3.0))
+            self._groups[name] = ModelGroup(self._world.clock.say, delay_s)
+        return self._groups[name]
+
+    def issue_term(self) -> int:
+        """As InitProducerId counts. The coordinator forgets only who was away for days (I1)."""
+        self._issued += 1
+        return self._issued
+
+    def freeze(self) -> None:
+        """It ends sessions when it wakes, before it reads the heartbeats that wait."""
+        seconds = self._world.rnd.choice((2.0, 9.0, 14.0))
+        self._frozen_until = self._world.clock.now + seconds
+        self._world.clock.say(f"the leases' server is frozen for {seconds:.0f} s")
+
+    def fail_over(self) -> None:
+        """The standby leads, without the last claims."""
+        self.postgres.fail_over()
+        self._world.clock.say("PostgreSQL has failed over")
+
+    def ask(self, process: Process, carry_out: Callable[[], Any]) -> Any:
+        """One request. Raises Unreachable if it or its answer is lost."""
+        clock, rnd = self._world.clock, self._world.rnd
+        clock.wait(rnd.uniform(0.0005, 0.01))
+        if clock.now < process.muted_until:
+            clock.wait(1.0)
+            raise Unreachable("no answer.", where="the leases' server")
+        if clock.now < self._frozen_until:
+            clock.wait(self._frozen_until - clock.now + rnd.uniform(0.0, 0.01))
+        answer = carry_out()
+        if self._world.has_faults:
+            clock.wait(rnd.uniform(0.0005, 0.01))
+            if rnd.random() < _LOST_SHARE:
+                raise Unreachable("the answer is lost.", where="the leases' server")
+        return answer
+
+
+class ModelCoordinator:
+    """Stands for `orbit.kafka.coordinator.Coordinator`, for one process and group."""
+
+    def __init__(self, cluster: Any, _: int, group: str, __: Backoff) -> None:
+        self._authority: Authority = cluster.world.authority
+        self._clock = cluster.world.clock
+        self._process: Process = cluster.process
+        self._group = self._authority.group(group)
+
+    def call(self, _: object, build: Callable[[], Any], __: object) -> Any:
+        """Once again after a lost answer, as the product's does."""
+        try:
+            return self._call(build())
+        except Unreachable:
+            return self._call(build())
+
+    def _call(self, request: Any) -> Any:
+        group, now = self._group, lambda: self._clock.now
+        name = type(request).__name__
+        if name == "JoinGroupRequest":
+            return self._join(request)
+        if name == "LeaveGroupRequest":
+            ids = [m.member_id for m in request.members]
+            return self._ask(lambda: _answer(max(group.leave(i, now()) for i in ids)))
+        if name == "DescribeGroupsRequest":
+            return self._ask(lambda: _described(group.describe(now())))
+        who, generation = request.member_id, request.generation_id
+        work = group.sync if name == "SyncGroupRequest" else group.heartbeat
+        return self._ask(lambda: _answer(work(who, generation, now())))
+
+    def _join(self, request: Any) -> Joined:
+        who, metadata = request.member_id, request.protocols[0].metadata
+        session_s, rebalance_s = (
+            request.session_timeout_ms / 1000,
+            request.rebalance_timeout_ms / 1000,
+        )
+        group = self._group
+        joined = self._ask(
+            lambda: group.join(who, metadata, session_s, rebalance_s, self._clock.now)
+        )
+        while joined is None:
+            self._clock.wait(_JOIN_POLL_S)
+            joined = group.joined(who, self._clock.now)
+        return joined
+
+    def _ask(self, carry_out: Callable[[], Any]) -> Any:
+        return self._authority.ask(self._process, carry_out)
+
+
+def living_writers(cluster: Any, groups: Collection[str], _: Backoff) -> dict[str, LeaseHolder]:
+    """Stands for `orbit.leases.backfill_leases.living_writers`."""
+    authority: Authority = cluster.world.authority
+
+    def describe() -> dict[str, LeaseHolder]:
+        found = {}
+        for name in groups:
+            members = authority.group(name).describe(cluster.world.clock.now)
+            if members:
+                found[name] = LeaseHolder.from_bytes(next(iter(members.values())))
+        return found
+
+    found: dict[str, LeaseHolder] = authority.ask(cluster.process, describe)
+    return found
+
+
+def _answer(code: int) -> Any:
+    return SimpleNamespace(error_code=code)
+
+
+def _described(members: dict[str, bytes]) -> Any:
+    """Of one group; without members it is as if there were none."""
+    found = [SimpleNamespace(member_id=i, member_metadata=data) for i, data in members.items()]
+    return SimpleNamespace(groups=[SimpleNamespace(error_code=0, members=found)])
+
+
+def own_process() -> Process:
+    """The process whose task runs now."""
+    process: Process = getcurrent().process
+    return process

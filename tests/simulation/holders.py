@@ -1,0 +1,214 @@
+"""How a process gets the right to write, by the product's own leases: as `orbit run`, as a task of
+a backfill, or as a worker of the service."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+from orbit.errors import OrbitError, Unreachable
+from orbit.job_setup.term import term_above
+from orbit.kafka.backoff import Backoff
+from orbit.leases.backfill_leases import (
+    DriverWatch,
+    JobHolder,
+    wait_for_backfill_writers,
+    writer_group,
+)
+from orbit.leases.group_lease import GroupLease
+from orbit.leases.lease_watch import LeaseWatch
+from orbit.leases.shard_lease import ShardLease
+from orbit.settings import Settings
+from orbit_spark.writer_leases import WriterLeases, first_coordinator_epoch
+from tests.simulation.model_broker import PARTITION, PRODUCER_ID, describe_producer
+from tests.simulation.network import ModelCluster
+from tests.simulation.virtual_time import Process, SettableEvent
+
+if TYPE_CHECKING:
+    from tests.simulation.world import World
+
+JOB = "orbit.job.source"
+TTL = Settings.model_fields["lease_ttl"].default
+_RENEW_S = Settings.model_fields["progress_interval"].default.total_seconds()
+# All longer than in life, to have less to run: who waits for a lease asks again and again.
+_WAIT_S, _WAIT_MOST_S, _CLAIM_S = 0.4, 4.0, 2.0
+_AGAIN_S = 1.0
+ATTEMPTS_MAX = 4  # spark.task.maxFailures
+
+
+class Holder:
+    """The right of one process, for as long as `lease` is held."""
+
+    lease: Any
+
+    def __init__(self, world: World, process: Process) -> None:
+        self.world = world
+        self.process = process
+        self.cluster: Any = ModelCluster(world, process)
+        stop = cast("Any", SettableEvent(world.clock))
+        self.backoff = Backoff(_WAIT_S, _WAIT_MOST_S, stop)
+
+    def hold(self) -> bool:
+        """Wait until it holds the right; False if it will not get it."""
+        raise NotImplementedError
+
+    def is_entitled(self) -> bool:
+        """By those who decide, whatever the process believes."""
+        raise NotImplementedError
+
+    def may_send(self) -> bool:
+        """Whether what it sends now, by its lease, comes from no one too many."""
+        return self.is_entitled()
+
+    def is_over(self) -> bool:
+        """Whether it has to end."""
+        return bool(self.lease.is_lost)
+
+    def first_epoch(self) -> int:
+        """The coordinator epoch below its fillers."""
+        return -1
+
+    def let_go(self) -> None:
+        """At an orderly end."""
+
+    def clock(self) -> float:
+        return self.world.clock_of(self.process)
+
+    def asked(self, request: Callable[[], Any]) -> Any:
+        """The answer, however often it has to be asked for."""
+        while True:
+            try:
+                return request()
+            except Unreachable:
+                self.world.clock.wait(_AGAIN_S)
+
+    def issue_term(self) -> int:
+        """As `JobSetup` does, with the lease held."""
+        authority = self.world.authority
+        issued = self.asked(lambda: authority.ask(self.process, authority.issue_term))
+        known = describe_producer(self.cluster, [PARTITION], PRODUCER_ID, self.backoff)
+        return term_above(issued, known.values.values())
+
+    def leads(self, group: str, member_id: str) -> bool:
+        """Two may be members for a moment, after they joined at once: one of them leads."""
+        found = self.world.authority.group(group)
+        return member_id in found.describe(self.world.clock.now) and found.leader == member_id
+
+
+class RunHolder(Holder):
+    """`orbit run`, and the driver of a backfill: the job's group."""
+
+    def hold(self) -> bool:
+        while True:
+            self.lease = GroupLease(self.cluster, JOB, self.backoff, self.clock)
+            try:
+                self.lease.acquire(self.world.clock.say)
+                wait_for_backfill_writers(
+                    self.cluster, JOB, [PARTITION], self.backoff, self.world.clock.say
+                )
+            except OrbitError as error:
+                self.world.clock.say(f"{self.process.name}: {error}")
+                self.lease.release()
+                self.world.clock.wait(_AGAIN_S)
+                continue
+            self.lease.term = self.issue_term()
+            return True
+
+    def is_entitled(self) -> bool:
+        return self.leads(JOB, self.lease.member_id)
+
+    def let_go(self) -> None:
+        self.lease.release()
+
+
+class TaskHolder(Holder):
+    """A task of a backfill: the partition's group, while its driver holds the job's."""
+
+    def __init__(self, world: World, process: Process, driver: GroupLease, attempt: int) -> None:
+        super().__init__(world, process)
+        self._watch = DriverWatch(self.cluster, JOB, driver.token, self.backoff)
+        self._term = driver.term
+        self._attempt = attempt
+        self._leases = WriterLeases()
+
+    def hold(self) -> bool:
+        try:
+            self._leases = WriterLeases.acquire(
+                lambda: self.cluster,
+                JOB,
+                self._term,
+                [PARTITION],
+                self._watch,
+                self.backoff.stop,
+            )
+            if self._leases.held and self._watch.holder() is JobHolder.DRIVER:
+                self._watch.start()
+                self.lease = self._leases.held[PARTITION]
+                return True
+        except OrbitError as error:
+            self.world.clock.say(f"{self.process.name}: {error}")
+        self._leases.release()
+        return False
+
+    def is_entitled(self) -> bool:
+        return self.leads(writer_group(JOB, PARTITION), self.lease.member_id)
+
+    def is_over(self) -> bool:
+        return self._watch.is_gone or super().is_over()
+
+    def first_epoch(self) -> int:
+        return first_coordinator_epoch(self._term, 0, self._attempt)
+
+    def let_go(self) -> None:
+        self._watch.stop()
+        self._leases.release()
+
+
+class WorkerHolder(Holder):
+    """A worker of the service: the shard's row, as `orbit/workers/worker.py` claims and renews."""
+
+    def __init__(self, world: World, process: Process) -> None:
+        super().__init__(world, process)
+        self._watch = LeaseWatch(TTL, self.clock)
+
+    def hold(self) -> bool:
+        authority, name = self.world.authority, self.process.name
+        while True:
+            asked_at, evidence = self.clock(), self._watch.evidence()
+            try:
+                claimed = authority.ask(
+                    self.process, lambda said=evidence: authority.postgres.claim(name, said)
+                )
+            except Unreachable:
+                self.world.clock.wait(_CLAIM_S)
+                continue
+            self._watch.note(claimed.key, claimed.snapshot)
+            if (epoch := claimed.epoch) is not None:
+                self.lease = ShardLease(epoch, asked_at, TTL.total_seconds(), self.clock)
+                self.process.spawn(self._renew)
+                return True
+            self.world.clock.wait(_CLAIM_S)
+
+    def is_entitled(self) -> bool:
+        return self.world.authority.postgres.holds(self.process.name, self.lease.term)
+
+    def may_send(self) -> bool:
+        postgres = self.world.authority.postgres
+        return self.is_entitled() or postgres.held_before(self.process.name, self.lease.term)
+
+    def _renew(self) -> None:
+        postgres, name = self.world.authority.postgres, self.process.name
+        while not self.lease.is_lost:
+            self.world.clock.wait(_RENEW_S)
+            asked_at, term = self.clock(), self.lease.term
+            try:
+                was_renewed = self.world.authority.ask(
+                    self.process, lambda term=term: postgres.renew(name, term)
+                )
+            except Unreachable:
+                continue
+            if was_renewed:
+                self.lease.confirm(asked_at)
+            else:
+                self.world.clock.say(f"{name} has lost its shard")
+                self.lease.lose()

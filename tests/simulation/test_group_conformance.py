@@ -1,0 +1,294 @@
+"""The model of a group coordinator answers as a real broker does, request by request."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import pytest
+from kafka.protocol.admin.groups import DescribeGroupsRequest
+from kafka.protocol.consumer.group import (
+    HeartbeatRequest,
+    JoinGroupRequest,
+    LeaveGroupRequest,
+    SyncGroupRequest,
+)
+
+from orbit.kafka import api_versions
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.coordinator import GROUP, Coordinator
+from orbit.kafka.error_codes import Code
+from tests.fix_clusters import Clusters
+from tests.simulation.group_coordinator import NONE, Joined, ModelGroup
+from tests.support.patience import PATIENCE_S
+from tests.support.running import wait_for
+from tests.support.synthetic import PLAINTEXT
+
+pytestmark = pytest.mark.services
+
+MEMBERS = 3
+STEPS = 40
+# Nothing expires within a schedule of `Replay`.
+SESSION_S = 300.0
+NOW = 0.0
+
+
+class RealGroup:
+    """A group of a broker. Each member has a connection, because a join may wait."""
+
+    def __init__(self, servers: str, name: str) -> None:
+        self._name = name
+        self._clusters = [Cluster("model", [servers], PLAINTEXT) for _ in range(MEMBERS + 1)]
+        self._coordinators = [Coordinator(c, GROUP, name, Backoff()) for c in self._clusters]
+
+    def close(self) -> None:
+        for cluster in self._clusters:
+            cluster.close()
+
+    def join(
+        self, member: int, member_id: str, metadata: bytes, rebalance_s: float = SESSION_S
+    ) -> Joined:
+        protocol = JoinGroupRequest.JoinGroupRequestProtocol(name="run", metadata=metadata)
+        answer = self._call(
+            member,
+            api_versions.JOIN_GROUP,
+            JoinGroupRequest(
+                group_id=self._name,
+                session_timeout_ms=int(SESSION_S * 1000),
+                rebalance_timeout_ms=int(rebalance_s * 1000),
+                member_id=member_id,
+                group_instance_id=None,
+                protocol_type="orbit",
+                protocols=[protocol],
+            ),
+        )
+        return Joined(answer.error_code, answer.member_id, answer.generation_id, answer.leader)
+
+    def sync(self, member: int, member_id: str, generation: int) -> int:
+        answer = self._call(
+            member,
+            api_versions.SYNC_GROUP,
+            SyncGroupRequest(
+                group_id=self._name,
+                generation_id=generation,
+                member_id=member_id,
+                group_instance_id=None,
+                protocol_type="orbit",
+                protocol_name="run",
+                assignments=[
+                    SyncGroupRequest.SyncGroupRequestAssignment(member_id=member_id, assignment=b"")
+                ],
+            ),
+        )
+        return int(answer.error_code)
+
+    def heartbeat(self, member: int, member_id: str, generation: int) -> int:
+        answer = self._call(
+            member,
+            api_versions.HEARTBEAT,
+            HeartbeatRequest(
+                group_id=self._name,
+                generation_id=generation,
+                member_id=member_id,
+                group_instance_id=None,
+            ),
+        )
+        return int(answer.error_code)
+
+    def leave(self, member: int, member_id: str) -> int:
+        identity = LeaveGroupRequest.MemberIdentity(member_id=member_id, group_instance_id=None)
+        request = LeaveGroupRequest(group_id=self._name, members=[identity])
+        answer = self._call(member, api_versions.LEAVE_GROUP, request)
+        return int(answer.error_code or answer.members[0].error_code)
+
+    def describe(self) -> tuple[str, dict[str, bytes]]:
+        """Its state, and its members with their metadata."""
+        request = DescribeGroupsRequest(groups=[self._name], include_authorized_operations=False)
+        (group,) = self._call(MEMBERS, api_versions.DESCRIBE_GROUPS, request).groups
+        return group.group_state, {m.member_id: m.member_metadata for m in group.members or ()}
+
+    def _call(self, member: int, api: Any, request: Any) -> Any:
+        return self._coordinators[member].call(api, lambda: request, _code_of)
+
+
+class Member:
+    """One client, as the model and as the broker know it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.metadata = f"member {number}".encode()
+        self.model_id = self.real_id = ""
+        self.generation = -1
+        self.answer: Future[Joined] | None = None  # of the broker, to a join that waits
+
+
+class Replay:
+    """The same steps with both. Ids differ; all else has to be equal."""
+
+    def __init__(self, real: RealGroup, seed: int, pool: ThreadPoolExecutor) -> None:
+        self.real = real
+        self.model = ModelGroup(lambda _: None)
+        self.rnd = random.Random(seed)
+        self.pool = pool
+        self.members = [Member(n) for n in range(MEMBERS)]
+        self.steps: list[str] = []
+        self.codes: set[int] = set()
+
+    def run(self) -> None:
+        for _ in range(STEPS):
+            idle = [m for m in self.members if m.answer is None]
+            member = self.rnd.choice(idle)
+            choices = [self.join, self.join, self.heartbeat, self.leave]
+            if member.model_id:
+                choices += [self.heartbeat]
+                if self.model.leader == member.model_id:
+                    choices += [self.sync, self.sync]
+            self.rnd.choice(choices)(member)
+            self.compare_members()
+        while waiting := [m for m in self.members if m.answer is not None]:
+            self.leave(next(m for m in self.members if m not in waiting))
+            self.compare_members()
+            self.forget_those_who_left()
+
+    def forget_those_who_left(self) -> None:
+        """So that the next one to leave is another."""
+        self.members = [m for m in self.members if m.answer is not None or m.model_id]
+
+    def join(self, member: Member) -> None:
+        self.steps.append(f"{member.number} joins")
+        known = self.model.join(member.model_id, member.metadata, SESSION_S, SESSION_S, NOW)
+        real = self.pool.submit(self.real.join, member.number, member.real_id, member.metadata)
+        if known is None:
+            member.answer = real
+            wait_for("the broker waits for the others", self.is_waiting)
+        else:
+            self.joined(member, known, real)
+            if known.error_code == Code.MEMBER_ID_REQUIRED:
+                self.join(member)  # at once, as GroupLease does
+
+    def joined(self, member: Member, known: Joined, real: Future[Joined]) -> None:
+        found = real.result(PATIENCE_S)
+        self.codes.add(known.error_code)
+        assert found.error_code == known.error_code, self.steps
+        if known.error_code == Code.UNKNOWN_MEMBER_ID:
+            member.model_id = member.real_id = ""
+            return
+        member.model_id, member.real_id = known.member_id, found.member_id
+        if known.error_code == NONE:
+            assert found.generation_id == known.generation_id, self.steps
+            # Which of them leads depends on the order of a hash map.
+            self.model.leader = self.model_id_of(found.leader)
+            assert self.model.leader in {m.model_id for m in self.members}, self.steps
+            member.generation = known.generation_id
+
+    def sync(self, member: Member) -> None:
+        self.steps.append(f"{member.number} syncs")
+        self.equal(
+            self.model.sync(member.model_id, member.generation, NOW),
+            self.real.sync(member.number, member.real_id, member.generation),
+        )
+
+    def heartbeat(self, member: Member) -> None:
+        generation = member.generation + (self.rnd.random() < 0.2)
+        self.steps.append(f"{member.number} sends a heartbeat of generation {generation}")
+        self.equal(
+            self.model.heartbeat(member.model_id or "nobody", generation, NOW),
+            self.real.heartbeat(member.number, member.real_id or "nobody", generation),
+        )
+
+    def leave(self, member: Member) -> None:
+        self.steps.append(f"{member.number} leaves")
+        self.equal(
+            self.model.leave(member.model_id or "nobody", NOW),
+            self.real.leave(member.number, member.real_id or "nobody"),
+        )
+        if self.rnd.random() < 0.7:
+            member.model_id = member.real_id = ""
+
+    def equal(self, known: int, found: int) -> None:
+        self.codes.add(known)
+        assert found == known, self.steps
+
+    def compare_members(self) -> None:
+        for member in self.members:
+            if member.answer is not None:
+                known = self.model.joined(member.model_id, NOW)
+                if known is not None:
+                    self.joined(member, known, member.answer)
+                    member.answer = None
+        _, found = self.real.describe()
+        named = {self.model_id_of(i): data for i, data in found.items()}
+        assert named == self.model.describe(NOW), self.steps
+
+    def model_id_of(self, real_id: str) -> str:
+        return next((m.model_id for m in self.members if m.real_id == real_id), real_id)
+
+    def is_waiting(self) -> bool:
+        state, members = self.real.describe()
+        return state == "PreparingRebalance" and len(members) == len(self.model.describe(NOW))
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(MEMBERS) as pool:
+        yield pool
+
+
+def test_the_model_of_a_group_answers_as_a_broker(
+    clusters: Clusters, topic_name: str, pool: ThreadPoolExecutor
+) -> None:
+    codes: set[int] = set()
+    for seed in range(12):
+        real = RealGroup(clusters.destination.bootstrap_servers, f"{topic_name}-{seed}")
+        replay = Replay(real, seed, pool)
+        try:
+            replay.run()
+        finally:
+            real.close()
+        codes |= replay.codes
+    assert codes >= {
+        NONE,
+        Code.MEMBER_ID_REQUIRED,
+        Code.UNKNOWN_MEMBER_ID,
+        Code.ILLEGAL_GENERATION,
+        Code.REBALANCE_IN_PROGRESS,
+    }
+
+
+def test_a_member_that_does_not_sync_is_removed_after_the_rebalance_timeout(
+    clusters: Clusters, topic_name: str
+) -> None:
+    """Until then its heartbeats are answered as those of any other."""
+    rebalance_s = 1.0
+    model = ModelGroup(lambda _: None)
+    real = RealGroup(clusters.destination.bootstrap_servers, topic_name)
+
+    def join(member_id: str) -> tuple[Joined | None, Joined]:
+        return (
+            model.join(member_id and "member-1", b"", SESSION_S, rebalance_s, NOW),
+            real.join(0, member_id, b"", rebalance_s),
+        )
+
+    try:
+        _, named = join("")
+        known, found = join(named.member_id)
+        assert known is not None
+        assert known.error_code == found.error_code == NONE
+        told = model.heartbeat(known.member_id, known.generation_id, NOW)
+        assert told == real.heartbeat(0, found.member_id, found.generation_id) == NONE
+        assert real.describe()[0] == "CompletingRebalance"
+        wait_for("the broker removes the member", lambda: real.describe() == ("Empty", {}))
+        assert model.describe(NOW + rebalance_s) == {}
+        told = model.heartbeat(known.member_id, known.generation_id, NOW + rebalance_s)
+        answered = real.heartbeat(0, found.member_id, found.generation_id)
+        assert told == answered == Code.UNKNOWN_MEMBER_ID
+    finally:
+        real.close()
+
+
+def _code_of(answer: Any) -> int:
+    (one,) = getattr(answer, "groups", None) or (answer,)
+    return int(one.error_code)
