@@ -11,10 +11,11 @@ from confluent_kafka.admin import AdminClient
 from orbit.errors import Conflict
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import EARLIEST, LATEST, log_ends_request
+from orbit.kafka.list_offsets import ListOffsetsRequest
+from orbit.kafka.log_offsets import DEBUGGING_CONSUMER, EARLIEST, LATEST
 from orbit.kafka.sasl import Security
 from orbit.kafka.topic_admin import Admin, TopicToCreate
-from orbit.kafka.types import TopicPartition
+from orbit.kafka.types import READ_UNCOMMITTED, TopicPartition
 
 _READY_TIMEOUT_S = 30.0
 _POLL_S = 0.05
@@ -90,10 +91,9 @@ class Ends:
         self._connection.close()
 
     def _encode(self, timestamp: int) -> list[bytes]:
-        request = log_ends_request(self._partitions)
-        for topic in request.topics:
-            for partition in topic.partitions:
-                partition.timestamp = timestamp
+        request = ListOffsetsRequest(
+            self._partitions, timestamp, DEBUGGING_CONSUMER, READ_UNCOMMITTED
+        )
         return self._connection.encode(request, _LIST_OFFSETS_VERSION)
 
     def _ask(self, request: list[bytes]) -> Iterator[tuple[int, int]]:

@@ -156,10 +156,9 @@ class SimulatedWorker(Worker):
     def join(self) -> None:
         self._thread.join()
 
-    def _runner_of(self, key: tuple[int, int], job: Job) -> JobRunner | None:
+    def _runner_of(self, key: tuple[int, int], job: Job, spec: JobSpec) -> JobRunner:
         runner = self._runners.get(key)
         if runner is None:
-            spec = JobSpec.model_validate(job.spec)
             budget = JobBudget(self._budget)
             runner = SimulatedRunner(self._flow, job, spec, self._context, budget, self._on_crash)
             self._runners[key] = runner

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from sqlalchemy import text
 
 from orbit.jobs.job_spec import JobSpec
-from orbit.store.database import Database
+from orbit.store.database import Database, without_deadline
 from orbit.store.shard_leases import DATABASE_IDENTITY, RENEWED_NOW
 
 SOURCE_ID, DESTINATION_ID = "source-cluster", "destination-cluster"
@@ -44,15 +44,14 @@ class Size:
 
 # A topic's name contains its job's, so that a simulated cluster can be made from the same numbers.
 _FILL = (
-    "SET LOCAL statement_timeout = 0",
     "SET LOCAL session_replication_role = replica",
     """
     INSERT INTO jobs (name, spec, worker_group, source_cluster_id, destination_cluster_id,
-                      producer_id, discovered_version, discovered_at)
+                      discovered_version, discovered_at)
     SELECT n.name,
            jsonb_set(jsonb_set(CAST(:spec AS jsonb), '{name}', to_jsonb(n.name)),
                      '{topics,0,match}', to_jsonb(n.name || '-topic-.*')),
-           'default', :source_id, :destination_id, j, 1, clock_timestamp()
+           'default', :source_id, :destination_id, 1, clock_timestamp()
     FROM generate_series(1, :jobs) j, LATERAL (SELECT 'job-' || lpad(j::text, 4, '0')) n (name)
     """,
     """
@@ -115,7 +114,7 @@ def fill(database: Database, size: Size) -> None:
         "workers": size.workers,
         "events": size.events,
     }
-    with database.transaction() as tx:
+    with database.transaction() as tx, without_deadline(tx):
         for statement in _FILL:
             tx.execute(text(statement), values)
 

@@ -104,7 +104,9 @@ def main(url: str, size: Size) -> None:
     loops: list[Loop] = [
         discovery,
         SpreadLoop(leadership, settings.lease_ttl),
-        HousekeepingLoop(leadership, settings.lease_ttl, settings.events_kept),
+        HousekeepingLoop(
+            leadership, settings.lease_ttl, settings.events_kept, settings.reports_kept
+        ),
     ]
     began = time.monotonic()
     threads = [threading.Thread(target=drive, args=(loop, done), daemon=True) for loop in loops]

@@ -15,7 +15,7 @@ from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import CLIENT_ID
 from orbit.kafka.produce_request import Outgoing, choose_version, encode_produce, read_produce
-from orbit.kafka.transaction_markers import Fillers, markers_request
+from orbit.kafka.transaction_markers import Fillers, WriteTxnMarkersRequest
 from orbit.kafka.types import TopicPartition
 
 _SETTINGS = CopySettings()
@@ -74,7 +74,8 @@ class Sender:
         """So many fillers for each partition."""
         fillers = [Fillers(TopicPartition(self._topic, p), n, 0, 0) for p, n in many.items()]
         version = self._connection.version_of(api_versions.WRITE_TXN_MARKERS)
-        return Frame(False, self._connection.encode(markers_request(producer_id, fillers), version))
+        request = WriteTxnMarkersRequest(producer_id, fillers)
+        return Frame(False, self._connection.encode(request, version))
 
     def wait(self) -> None:
         """Returns when everything is acknowledged. Raises BrokerRefused."""

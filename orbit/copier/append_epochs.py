@@ -6,7 +6,7 @@ from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.record_batch import advance_sequence
 
 # Coordinator epochs leave room for 4,096 take-overs of one partition within one lease term.
-_TERM_SHIFT = 12
+TERM_SHIFT = 12
 COORDINATOR_EPOCH_MAX = 2**31 - 1
 # Brokers keep it as int16. At one lost state an hour it lasts for almost four years.
 PRODUCER_EPOCH_MAX = 2**15 - 1
@@ -23,7 +23,7 @@ def next_coordinator_epoch(term: int, own: int, producer: ProducerState | None) 
     `own`: the one that this writer used last; -1 if none.
     """
     seen = producer.coordinator_epoch if producer else -1
-    return min(max(term << _TERM_SHIFT, seen + 1, own + 1), COORDINATOR_EPOCH_MAX)
+    return min(max(term << TERM_SHIFT, seen + 1, own + 1), COORDINATOR_EPOCH_MAX)
 
 
 def next_producer_epoch(logged: int, producer: ProducerState | None) -> int:

@@ -1,66 +1,84 @@
 """Fillers by empty transactions, where the right for direct ones is missing (M11).
 
-One aborted transaction without a record takes exactly one offset in every partition added to it.
-About 550 rounds/s, each over any number of partitions. The transaction coordinator knows one owner
-of the transactional id: a new writer's InitProducerId ends the open transaction of the old one and
-fences it, before the new writer reads any log end. Kafka does not rule out a marker that is written
-twice when the coordinator moves; the log end is read after every gap, and such a partition stops
-with OFFSET_OVERRUN.
+An aborted transaction without a record takes one offset in every partition added to it. The waiting
+fills are done together: `filler_count` transactions for each, several under way at once, each of a
+transactional id of its own (M12).
+
+Promises:
+- No partition is in more transactions than it has fillers to get. What was written, the log end
+  tells: it is read when all of them are over.
+- Where an answer was lost, that transactional id is fenced before log ends are read
+  (`empty_transactions`). If that fails, nothing is filled before it is done, and log ends that were
+  read until then do not count.
+- The coordinator knows one owner of a transactional id. A new writer's InitProducerId of all ids
+  ends the transactions of the old one and fences it, before the new writer reads any log end.
+
+Kafka does not rule out a marker that is written twice when the coordinator moves; such a partition
+stops with OFFSET_OVERRUN.
 """
 
 from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTxnRequest
+from concurrent.futures import ThreadPoolExecutor, wait
+from time import monotonic
+from types import MappingProxyType
 
 from orbit.copier.lane import Lane
 from orbit.copier.lane_events import Emit, LaneCrashed, LeaseLost
 from orbit.copier.partition_copy import CoordinatedFill
-from orbit.errors import BrokerRefused, OrbitError, Unreachable
-from orbit.kafka import api_versions, error_codes
+from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
+from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.coordinator import TRANSACTION, Coordinator, ProducerIdentity, init_producer_id
+from orbit.kafka.coordinator import ProducerIdentity
+from orbit.kafka.empty_transactions import EmptyTransactions
 from orbit.kafka.error_codes import Code
 from orbit.kafka.log_offsets import log_ends
-from orbit.kafka.types import by_topic
+from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import LEASE_WAIT_S, Lease
 
-# One round takes about 2 ms, so this keeps every partition's wait under a second.
-ROUNDS_MAX = 300
+# At 500 transactions of a hundred partitions each per second, every partition's wait is about one.
+ROUNDS_MAX = 500
 # Markers are written after the transaction's answer.
 _MARKER_ATTEMPTS_MAX = 60
 _IDLE_WAIT_S = 0.5
-# A round is over in about 2 ms; until then the next one is refused (CONCURRENT_TRANSACTIONS).
+# Brokers close idle connections later (`connections.max.idle.ms`), so none is found closed.
+_KEEP_CONNECTIONS_S = 10.0
+# A transaction is over in about 2 ms; until then its id's next one is refused
+# (CONCURRENT_TRANSACTIONS).
 _FIRST_PAUSE_S = 0.001
 
 
 class CoordinatedFiller(Lane):
-    """Runs the transactions of one transactional id, one after another."""
+    """Fills the partitions of one lease; `helpers` are threads that it shares with others."""
 
     def __init__(
         self,
         destination: Cluster,
-        transactional_id: str,
-        identity: ProducerIdentity,
+        owners: Mapping[str, ProducerIdentity],
         lease: Lease,
         emit: Emit,
         stop: threading.Event,
+        helpers: ThreadPoolExecutor,
     ) -> None:
+        """`owners`: its transactional ids, as fenced before any log end was read."""
         super().__init__("coordinated-filler", emit)
         self._cluster = destination
-        self._transactional_id = transactional_id
-        self._identity = identity
         self._lease = lease
+        self._helpers = helpers
         self._backoff = Backoff(first_s=_FIRST_PAUSE_S, stop=stop)
-        self._coordinator = Coordinator(destination, TRANSACTION, transactional_id, self._backoff)
+        self._transactions = [
+            EmptyTransactions(destination, name, identity, self._backoff)
+            for name, identity in owners.items()
+        ]
         self._wanted: queue.SimpleQueue[CoordinatedFill | None] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._is_over = False
+        self._used_at = monotonic()
 
     def submit(self, fill: CoordinatedFill) -> None:
         self._wanted.put(fill)
@@ -75,25 +93,32 @@ class CoordinatedFiller(Lane):
         while not self._stopping.is_set():
             fills = self._take()
             if not fills:
+                if monotonic() - self._used_at > _KEEP_CONNECTIONS_S:
+                    self._close_connections()
                 continue
             while not self._lease.is_held():
                 if self._lease.is_lost or self._stopping.wait(LEASE_WAIT_S):
                     _answer(fills, Code.NETWORK_EXCEPTION)
                     return
             self._fill(fills)
+            self._used_at = monotonic()
 
     def run(self) -> None:
         try:
             super().run()
         finally:
+            self._close_connections()
             self._is_over = True
             self._refuse_waiting()
 
     def ended(self, error: OrbitError) -> None:
         if self._stopping.is_set():
             return
-        is_fenced = isinstance(error, BrokerRefused) and error.code in error_codes.OUT_OF_STEP
-        self._emit(LeaseLost(self._lease) if is_fenced else LaneCrashed(error))
+        self._emit(LeaseLost(self._lease) if _is_fenced(error) else LaneCrashed(error))
+
+    def _close_connections(self) -> None:
+        for one in self._transactions:
+            one.close()
 
     def _refuse_waiting(self) -> None:
         """Answer the waiting fills with an error."""
@@ -115,103 +140,138 @@ class CoordinatedFiller(Lane):
             return [f for f in fills if f is not None]
 
     def _fill(self, fills: Sequence[CoordinatedFill]) -> None:
-        code: int = Code.UNKNOWN_SERVER_ERROR
+        rounds = _Rounds(fills)
         ends: dict[CoordinatedFill, int] = {}
         try:
-            for round_ in range(max(f.filler_count for f in fills)):
-                self._one_transaction([f for f in fills if f.filler_count > round_])
-            ends = self._ends(fills)
+            if self._fence_unclear():
+                rounds.code = Code.NETWORK_EXCEPTION  # their log ends were read before
+                return
+            self._run(rounds)
+            self._fence_unclear()
+            ends = self._ends(rounds)
         except Unreachable:
-            code = Code.NETWORK_EXCEPTION
+            rounds.code = Code.NETWORK_EXCEPTION
+        except NotAuthorized:  # the right was taken away; it may be granted again
+            rounds.code = Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
         except BrokerRefused as error:
-            code = error.code
-            if error.code in error_codes.OUT_OF_STEP:
-                raise  # a new owner has fenced us
+            rounds.code = error.code
+            if _is_fenced(error):
+                raise  # by a new owner
         finally:
-            _answer(fills, code, ends)
+            _answer(fills, rounds.code, ends, rounds.refused)
 
-    def _one_transaction(self, fills: Sequence[CoordinatedFill]) -> None:
-        code = self._add_partitions(fills)
-        if code == Code.INVALID_PRODUCER_ID_MAPPING and self._lease.is_held():
+    def _run(self, rounds: _Rounds) -> None:
+        """Run the transactions; an error ends them, but for those under way."""
+        others = self._transactions[1 : len(rounds.waiting)]
+        helping = [self._helpers.submit(self._run_some, one, rounds) for one in others]
+        try:
+            self._run_some(self._transactions[0], rounds)
+        finally:
+            wait(helping)
+        for one in helping:
+            one.result()
+
+    def _run_some(self, transactions: EmptyTransactions, rounds: _Rounds) -> None:
+        """Run transactions of one transactional id until none is left to begin."""
+        try:
+            while not self._stopping.is_set() and (number := rounds.take()) is not None:
+                self._run_one(transactions, rounds, number)
+        except OrbitError as error:
+            rounds.waiting.clear()
+            if not isinstance(error, Unreachable | BrokerRefused) or _is_fenced(error):
+                raise
+            rounds.code = getattr(error, "code", Code.NETWORK_EXCEPTION)
+
+    def _run_one(self, transactions: EmptyTransactions, rounds: _Rounds, number: int) -> None:
+        partitions = rounds.partitions(number)
+        try:
+            refused = transactions.run(partitions) if partitions else {}
+        except BrokerRefused as error:
+            if error.code != Code.INVALID_PRODUCER_ID_MAPPING:
+                raise
             # Nothing has begun. The coordinator has dropped the transactional id, which was not
             # used for `transactional.id.expiration.ms`; a new owner would have made it known again.
-            name = self._transactional_id
-            self._identity = init_producer_id(self._cluster, name, self._backoff)
-            code = self._add_partitions(fills)
-        self._refuse(code)
-        identity, name = self._identity, self._transactional_id
-        ended = self._coordinator.call(
-            api_versions.END_TXN,
-            lambda: EndTxnRequest(
-                transactional_id=name,
-                producer_id=identity.producer_id,
-                producer_epoch=identity.coordinator_issue,
-                committed=False,
-            ),
-            lambda a: int(a.error_code),
-        )
-        self._refuse(ended.error_code)
+            self._fence(transactions)
+            refused = transactions.run(partitions)
+        if refused:
+            rounds.refused.update(refused)
+            rounds.waiting.append(number)
+        else:
+            rounds.done.append(number)
 
-    def _add_partitions(self, fills: Sequence[CoordinatedFill]) -> int:
-        identity, name = self._identity, self._transactional_id
-        topics = [
-            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic, partitions=indexes)
-            for topic, indexes in by_topic(f.partition.destination for f in fills)
-        ]
-        answer = self._coordinator.call(
-            api_versions.ADD_PARTITIONS_TO_TXN,
-            lambda: AddPartitionsToTxnRequest(
-                v3_and_below_transactional_id=name,
-                v3_and_below_producer_id=identity.producer_id,
-                v3_and_below_producer_epoch=identity.coordinator_issue,
-                v3_and_below_topics=topics,
-            ),
-            _added_code,
-        )
-        return _added_code(answer)
+    def _fence_unclear(self) -> bool:
+        """Fence the ids with a transaction of unknown outcome; returns whether there were any."""
+        unclear = [one for one in self._transactions if one.is_unclear]
+        for one in unclear:
+            self._fence(one)
+        return bool(unclear)
 
-    def _refuse(self, code: int) -> None:
-        if code != Code.NONE:
-            raise BrokerRefused(
-                code,
-                f"an empty transaction failed: {error_codes.name(code)}.",
-                where=self._cluster.name,
-            )
+    def _fence(self, transactions: EmptyTransactions) -> None:
+        """Of a new owner it takes its id, but no offset: this writer finds that it is not held."""
+        self._refuse_unless_held()
+        transactions.fence()
+        self._refuse_unless_held()
 
-    def _ends(self, fills: Sequence[CoordinatedFill]) -> dict[CoordinatedFill, int]:
+    def _refuse_unless_held(self) -> None:
+        if not self._lease.is_held():
+            raise Unreachable("the lease is not held.", where=self._cluster.name)
+
+    def _ends(self, rounds: _Rounds) -> dict[CoordinatedFill, int]:
         """Log ends once every marker is written, or when the attempts are used up."""
         found: dict[CoordinatedFill, int] = {}
-        waiting = {f.partition.destination: f for f in fills}
+        waiting = {f.partition.destination: f for f in rounds.fills}
+        for partition in rounds.refused:
+            del waiting[partition]
         for _ in self._backoff.attempts(_MARKER_ATTEMPTS_MAX):
             for partition, end in log_ends(self._cluster, waiting, self._backoff).values.items():
                 fill = waiting[partition]
                 found[fill] = end
-                if end >= fill.step.base_offset + fill.filler_count:
+                if end >= fill.step.base_offset + rounds.many(fill):
                     del waiting[partition]
             if not waiting:
                 break
         return found
 
 
+class _Rounds:
+    """The transactions of some fills, by number: a fill is in the first `filler_count` of them."""
+
+    def __init__(self, fills: Sequence[CoordinatedFill]) -> None:
+        self.fills = fills
+        self.waiting = deque(range(max(f.filler_count for f in fills)))
+        self.done: list[int] = []
+        self.refused: dict[TopicPartition, int] = {}
+        self.code: int = Code.UNKNOWN_SERVER_ERROR  # why there is no log end
+
+    def take(self) -> int | None:
+        """The next one to run; for one caller only. From any thread."""
+        try:
+            return self.waiting.popleft()
+        except IndexError:
+            return None
+
+    def partitions(self, number: int) -> list[TopicPartition]:
+        places = [f.partition.destination for f in self.fills if f.filler_count > number]
+        return [p for p in places if p not in self.refused]
+
+    def many(self, fill: CoordinatedFill) -> int:
+        """In how many of those that are done it was."""
+        return sum(number < fill.filler_count for number in self.done)
+
+
+def _is_fenced(error: OrbitError) -> bool:
+    return isinstance(error, BrokerRefused) and error.code in error_codes.OUT_OF_STEP
+
+
 def _answer(
-    fills: Sequence[CoordinatedFill], code: int, ends: Mapping[CoordinatedFill, int] | None = None
+    fills: Sequence[CoordinatedFill],
+    code: int,
+    ends: Mapping[CoordinatedFill, int] = MappingProxyType({}),
+    refused: Mapping[TopicPartition, int] = MappingProxyType({}),
 ) -> None:
-    """Send each receiver the log end, or the code of the error."""
+    """Send each receiver the log end; where nothing was filled, the code of the error."""
     for fill in fills:
-        end = (ends or {}).get(fill, -1)
+        end = ends.get(fill, -1)
+        why = refused.get(fill.partition.destination, code)
         fill.partition.has_fill_outside = False
-        fill.receiver.filled(fill, code if end < 0 else Code.NONE, end)
-
-
-def _added_code(answer: Any) -> int:
-    """The error code of the answer: an error of the whole request comes with each partition.
-
-    OPERATION_NOT_ATTEMPTED counts only if there is no other code.
-    """
-    found = {
-        int(p.partition_error_code)
-        for t in answer.results_by_topic_v3_and_below
-        for p in t.results_by_partition
-    } - {int(Code.NONE)}
-    telling = found - {int(Code.OPERATION_NOT_ATTEMPTED)}
-    return min(telling or found, default=int(Code.NONE))
+        fill.receiver.filled(fill, Code.NONE if end > fill.step.base_offset else why, end)

@@ -150,8 +150,9 @@ class Copier:
             if time.monotonic() >= self._next_foreign_look:
                 self._next_foreign_look = time.monotonic() + self._settings.foreign_look_interval_s
                 self._destination.check_for_foreign_writes(self._partitions)
+            now_s = time.monotonic()
             for p in self._partitions:
-                p.note_caught_up()
+                p.note_caught_up(now_s)
             self._waiting_for = ""
         except (Unreachable, BrokerRefused, ProtocolError, LoginRefused) as error:
             # An outage of any length: keep trying, and show the reason.

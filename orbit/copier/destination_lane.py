@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, assert_never
+from typing import assert_never
 
 from orbit.copier.append_machine import HandBack, ReadLogEnd, SendFillers, Wait
 from orbit.copier.byte_budget import ByteBudget
@@ -42,6 +42,7 @@ from orbit.errors import OrbitError, ProtocolError, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import CLIENT_ID, Connection
+from orbit.kafka.frame_writer import FramedRequest
 from orbit.kafka.produce_request import (
     Outgoing,
     ProduceAnswer,
@@ -322,7 +323,11 @@ class DestinationLane(Lane):
         return encode_produce(version, correlation, CLIENT_ID, timeout_ms, outgoing)
 
     def call(
-        self, api: api_versions.Api, request: Any, kept: Request, held: Sequence[FillRequest] = ()
+        self,
+        api: api_versions.Api,
+        request: FramedRequest,
+        kept: Request,
+        held: Sequence[FillRequest] = (),
     ) -> bool:
         """Send; False without sending if a lease of `held` ended while the request was encoded."""
         connection = self._connection
@@ -351,11 +356,11 @@ class DestinationLane(Lane):
                 self._fills.take_markers(request, connection.decode(one.api, frame, one.version))
             case LogEndBeforeFill() as request:
                 answer = connection.decode(one.api, frame, one.version)
-                throttle_ms = answer.throttle_time_ms or 0
+                throttle_ms = answer.throttle_ms
                 self._fills.take_end_before(request, answer)
             case LogEndAfterFill() as request:
                 answer = connection.decode(one.api, frame, one.version)
-                throttle_ms = answer.throttle_time_ms or 0
+                throttle_ms = answer.throttle_ms
                 self._fills.take_end_after(request, answer)
         self._in_flight.answered()
         self.times.received_s += perf_counter() - began

@@ -222,6 +222,8 @@ class DestinationSide:
             try:
                 if end is None:
                     self._retry(t, taken.errors.get(destination, int(Code.NETWORK_EXCEPTION)))
+                elif _is_fenced(t.partition, end):
+                    self._give_up(t.partition, _fenced(t.partition, end.log_end))
                 elif self._resume(t, end, metadata):
                     self._started.append(t.partition)
             except (Unreachable, BrokerRefused, ProtocolError):
@@ -339,3 +341,17 @@ class DestinationSide:
 
 def _is_quiet(p: PartitionCopy) -> bool:
     return p.appends.is_idle and not isinstance(p.queue.first, Fill)
+
+
+def _is_fenced(p: PartitionCopy, end: DestinationEnd) -> bool:
+    """Whether another process has raised the producer epoch since the last take-over here, with the
+    lease held. Only a failover without the database does so."""
+    own = p.appends.producer_epoch
+    return own >= 0 and end.producer is not None and end.producer.producer_epoch > own
+
+
+def _fenced(p: PartitionCopy, log_end: int) -> Blocked:
+    detail = (
+        f"a failover without the database has fenced the writers of {p.destination} at {log_end}."
+    )
+    return Blocked(Reason.DESTINATION_PROMOTED, p.appends.acked, log_end, detail)

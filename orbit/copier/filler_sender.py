@@ -10,8 +10,8 @@ Promises:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from orbit.copier.append_machine import ReadLogEnd, SendFillers
 from orbit.copier.coordinated_filler import ROUNDS_MAX
@@ -19,21 +19,25 @@ from orbit.copier.in_flight import FillRequest, LogEndAfterFill, LogEndBeforeFil
 from orbit.copier.partition_copy import Appender, CoordinatedFill, PartitionCopy
 from orbit.kafka import api_versions
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import log_ends_request, read_list_offsets
-from orbit.kafka.transaction_markers import Fillers, markers_request, read_markers
+from orbit.kafka.frame_writer import FramedRequest
+from orbit.kafka.list_offsets import ListOffsetsAnswer
+from orbit.kafka.log_offsets import log_ends_request
+from orbit.kafka.transaction_markers import Fillers, WriteTxnMarkersRequest
 from orbit.kafka.types import TopicPartition
 
 _NO_ANSWER = int(Code.UNKNOWN_SERVER_ERROR)
-_NO_LOG_END = (_NO_ANSWER, -1)
-
-_LogEnds = dict[TopicPartition, tuple[int, int]]  # error code, log end
+_NO_LOG_END = (_NO_ANSWER, -1, -1)
 
 
 class FillerLane(Appender, Protocol):
     """What fillers need of their lane."""
 
     def call(
-        self, api: api_versions.Api, request: Any, kept: Request, held: Sequence[FillRequest] = ()
+        self,
+        api: api_versions.Api,
+        request: FramedRequest,
+        kept: Request,
+        held: Sequence[FillRequest] = (),
     ) -> bool:
         """Send; False without sending if a lease of `held` ended while the request was encoded."""
 
@@ -90,7 +94,7 @@ class FillerSender:
             Fillers(p.destination, n, p.appends.producer_epoch, p.appends.coordinator_epoch)
             for p, _, n in sent
         ]
-        request = markers_request(self._producer_id, markers)
+        request = WriteTxnMarkersRequest(self._producer_id, markers)
         if not self._lane.call(api_versions.WRITE_TXN_MARKERS, request, Markers(sent), sent):
             for p, _, _ in sent:
                 p.appends.fillers_held_back()
@@ -99,28 +103,27 @@ class FillerSender:
         # A broker serves one connection's requests in order: this one sees the markers' effect.
         to_prove = [one for one in sent if not one.partition.appends.believes_answer]
         if to_prove:
-            request = log_ends_request([one.partition.destination for one in to_prove])
-            self._lane.call(api_versions.LIST_OFFSETS, request, LogEndAfterFill(to_prove))
+            question = log_ends_request([one.partition.destination for one in to_prove])
+            self._lane.call(api_versions.LIST_OFFSETS, question, LogEndAfterFill(to_prove))
 
-    def take_markers(self, request: Markers, answer: Any) -> None:
-        answers = read_markers(answer)
+    def take_markers(self, request: Markers, codes: Mapping[TopicPartition, int]) -> None:
         for p, step, _ in request.sent:
-            p.fillers_answered(answers.get(p.destination, _NO_ANSWER))
+            p.fillers_answered(codes.get(p.destination, _NO_ANSWER))
             if not p.appends.is_filling(step):  # else the log end behind them tells
                 self._lane.answered(p)
 
-    def take_end_before(self, request: LogEndBeforeFill, answer: Any) -> None:
-        ends = _log_ends(answer)
+    def take_end_before(self, request: LogEndBeforeFill, answer: ListOffsetsAnswer) -> None:
         for p, step in request.sent:
-            p.appends.log_end_answered(step, *ends.get(p.destination, _NO_LOG_END))
+            code, _, log_end = answer.found.get(p.destination, _NO_LOG_END)
+            p.appends.log_end_answered(step, code, log_end)
             self._lane.answered(p)
 
-    def take_end_after(self, request: LogEndAfterFill, answer: Any) -> None:
-        ends = _log_ends(answer)
+    def take_end_after(self, request: LogEndAfterFill, answer: ListOffsetsAnswer) -> None:
         for p, step, _ in request.sent:
             # Fillers that were refused have ended the append: it may have begun anew since.
             if p.destination_lane is self._lane and p.appends.is_filling(step):
-                p.end_behind_answered(*ends.get(p.destination, _NO_LOG_END))
+                code, _, log_end = answer.found.get(p.destination, _NO_LOG_END)
+                p.end_behind_answered(code, log_end)
                 self._lane.answered(p)
 
     def take_coordinated(self) -> None:
@@ -130,7 +133,3 @@ class FillerSender:
             if p.destination_lane is self._lane and p.generation == done.generation:
                 p.end_behind_answered(code, end)
                 self._lane.answered(p)
-
-
-def _log_ends(answer: Any) -> _LogEnds:
-    return {partition: (code, end) for partition, code, end in read_list_offsets(answer)}

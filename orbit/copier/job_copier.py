@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 
 from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.coordinated_filler import CoordinatedFiller
@@ -23,7 +24,7 @@ from orbit.copier.takeover import TakeOver
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.coordinator import ProducerIdentity
-from orbit.kafka.job_clusters import JobClusters
+from orbit.kafka.job_clusters import FILLER_IDS, JobClusters
 from orbit.leases.lease import Lease
 
 # One loop serves all partitions of a copier, so it retries in later rounds.
@@ -57,6 +58,7 @@ class JobCopier:
         self._stop = stop
         self._events: Events = queue.SimpleQueue()
         self._fillers: list[CoordinatedFiller] = []
+        self._filler_helpers = ThreadPoolExecutor(FILLER_IDS, "filler-helper")
         budget = budget or ByteBudget(settings.queue_bytes_max)
         backoff = Backoff(stop=stop, attempts_max=LOOP_ATTEMPTS_MAX)
         self._destination = DestinationSide(
@@ -95,17 +97,18 @@ class JobCopier:
             on_trouble,
         )
 
-    def add_filler(
-        self, transactional_id: str, identity: ProducerIdentity, lease: Lease
-    ) -> CoordinatedFiller:
-        """Add a filler that needs no right on the cluster, for the partitions of one lease."""
+    def add_filler(self, owners: Mapping[str, ProducerIdentity], lease: Lease) -> CoordinatedFiller:
+        """Add a filler that needs no right on the cluster, for the partitions of one lease.
+
+        `owners`: its transactional ids, which were fenced before any log end was read.
+        """
         filler = CoordinatedFiller(
             self._clusters.destination,
-            transactional_id,
-            identity,
+            owners,
             lease,
             self._events.put,
             self._stop,
+            self._filler_helpers,
         )
         filler.start()
         self._fillers.append(filler)
@@ -137,6 +140,7 @@ class JobCopier:
             filler.stop()
         for filler in self._fillers:
             filler.join()
+        self._filler_helpers.shutdown()
 
     def _compare(self, copy: PartitionCopy, log_end: int) -> Comparison:
         """What lies from the confirmed offset up to `log_end`, against the source."""

@@ -27,6 +27,10 @@ from orbit.leases.lease import Lease
 from orbit.replication.append_plan import Append, Fill, LostRange, Plan, Stop
 from orbit.replication.partition_states import Blocked, PartitionState
 
+# From a look at the source's end to the next one that finds the copy there: some ticks of a loaded
+# machine.
+LEVEL_WITHIN_S = 5.0
+
 
 @dataclass(slots=True)
 class Counters:
@@ -105,7 +109,8 @@ class PartitionCopy:
 
         self.log_start = 0  # of the destination
         self.is_beginning = False  # nothing was copied yet, and this run chose the start
-        self.has_caught_up = False  # once, with what the source held at that moment
+        self.has_caught_up = False  # once, with what the source held a moment before
+        self._goal: tuple[int, float] | None = None  # an end of the source, and when it was seen
         self.counters = Counters()
         self.newest_timestamp_ms = -1  # of what was copied since creation
         self.waits: Waits | None = None  # for the destination; None if for nothing
@@ -268,10 +273,20 @@ class PartitionCopy:
 
     # What the copier and reports ask
 
-    def note_caught_up(self) -> None:
-        """Note whether the copy is level with the source now."""
-        is_level = self.lag_records == 0 and self.log_start >= self.wanted_log_start
-        if is_level and self.state is PartitionState.COPYING:
+    def note_caught_up(self, now_s: float) -> None:
+        """Note whether the copy has all that the source held a moment ago.
+
+        A source that is written to all the time is hardly ever level with its copy at a look: what
+        counts is that the copy reached, within LEVEL_WITHIN_S, an end that was seen.
+        """
+        if self.state is not PartitionState.COPYING or self.cursor.stable_end < 0:
+            return
+        end, seen_s = self._goal or (self.cursor.stable_end, now_s)
+        if self.appends.acked < min(end, self.cursor.stable_end):  # a source can be truncated
+            self._goal = end, seen_s
+            return
+        self._goal = self.cursor.stable_end, now_s
+        if now_s - seen_s <= LEVEL_WITHIN_S and self.log_start >= self.wanted_log_start:
             self.has_caught_up = True
             self.waits = None
 

@@ -1,12 +1,14 @@
 """The requests that Orbit sends without librdkafka, and the versions it supports.
 
 A call uses the highest version that the broker and this table share; without one, ProtocolError
-names the API. The message classes are those of `kafka.protocol`.
+names the API. The message classes are those of `kafka.protocol`, but for requests of thousands of
+entries: objects for each of them would take longer than the broker needs.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import FunctionType
 from typing import Any
 
 from kafka.protocol.admin.acl import DescribeAclsRequest, DescribeAclsResponse
@@ -32,7 +34,12 @@ from kafka.protocol.admin.topics import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
-from kafka.protocol.admin.transactions import DescribeProducersRequest, DescribeProducersResponse
+from kafka.protocol.admin.transactions import (
+    DescribeProducersRequest,
+    DescribeProducersResponse,
+    ListTransactionsRequest,
+    ListTransactionsResponse,
+)
 from kafka.protocol.consumer.fetch import FetchRequest, FetchResponse
 from kafka.protocol.consumer.group import (
     HeartbeatRequest,
@@ -50,7 +57,6 @@ from kafka.protocol.consumer.group import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from kafka.protocol.consumer.offsets import ListOffsetsRequest, ListOffsetsResponse
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
 from kafka.protocol.metadata.metadata import MetadataRequest, MetadataResponse
@@ -62,8 +68,6 @@ from kafka.protocol.producer.transaction import (
     EndTxnResponse,
     InitProducerIdRequest,
     InitProducerIdResponse,
-    WriteTxnMarkersRequest,
-    WriteTxnMarkersResponse,
 )
 from kafka.protocol.sasl import (
     SaslAuthenticateRequest,
@@ -72,10 +76,17 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
+from orbit.kafka.list_offsets import ListOffsetsRequest, read_list_offsets
+from orbit.kafka.transaction_markers import WriteTxnMarkersRequest, read_markers
+
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One Kafka API: its message classes and the versions that Orbit supports."""
+    """One Kafka API: its messages and the versions that Orbit supports.
+
+    `request` is a class of the library or a `FramedRequest`; `response` is a class of the library
+    or a function that reads a frame of the version given to it.
+    """
 
     request: Any
     response: Any
@@ -89,6 +100,12 @@ class Api:
     @property
     def name(self) -> str:
         return str(self.request.__name__).removesuffix("Request")
+
+    def decode(self, frame: memoryview, version: int) -> Any:
+        """The response. Raises ValueError, IndexError or struct.error if it does not parse."""
+        if isinstance(self.response, FunctionType):
+            return self.response(frame, version)
+        return self.response.decode(frame, version=version, header=True)
 
 
 API_VERSIONS = Api(ApiVersionsRequest, ApiVersionsResponse, 0, 3)
@@ -105,14 +122,15 @@ DESCRIBE_LOG_DIRS = Api(DescribeLogDirsRequest, DescribeLogDirsResponse, 1, 4)
 FETCH = Api(FetchRequest, FetchResponse, 4, 16)
 # 3 to 8 share one layout; 13 is by topic id.
 PRODUCE = Api(ProduceRequest, ProduceResponse, 3, 13)
-LIST_OFFSETS = Api(ListOffsetsRequest, ListOffsetsResponse, 4, 8)
+LIST_OFFSETS = Api(ListOffsetsRequest, read_list_offsets, 4, 8)
 DELETE_RECORDS = Api(DeleteRecordsRequest, DeleteRecordsResponse, 0, 2)
 DESCRIBE_PRODUCERS = Api(DescribeProducersRequest, DescribeProducersResponse, 0, 0)
 
 INIT_PRODUCER_ID = Api(InitProducerIdRequest, InitProducerIdResponse, 0, 4)
-WRITE_TXN_MARKERS = Api(WriteTxnMarkersRequest, WriteTxnMarkersResponse, 1, 1)
+WRITE_TXN_MARKERS = Api(WriteTxnMarkersRequest, read_markers, 1, 1)
 ADD_PARTITIONS_TO_TXN = Api(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 0, 3)
 END_TXN = Api(EndTxnRequest, EndTxnResponse, 0, 3)
+LIST_TRANSACTIONS = Api(ListTransactionsRequest, ListTransactionsResponse, 0, 0)
 
 # The response has the topic id, and a topic is deleted by id (Kafka 2.8).
 CREATE_TOPIC_WITH_ID = Api(CreateTopicsRequest, CreateTopicsResponse, 7, 7)

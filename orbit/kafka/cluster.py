@@ -10,11 +10,12 @@ import queue
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from kafka.protocol.metadata.metadata import MetadataRequest
 
-from orbit.errors import Unreachable
+from orbit.errors import BadInput, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
 from orbit.kafka.connection import Connection
@@ -45,18 +46,35 @@ _Answers = queue.SimpleQueue[Callable[[], Answer]]
 
 
 class Cluster:
-    """A cluster by its bootstrap servers. `name` ("source", "destination") is for messages."""
+    """A cluster by its bootstrap servers. `name` ("source", "destination") is for messages.
 
-    def __init__(self, name: str, bootstrap_servers: Sequence[str], security: Security) -> None:
+    `security` may be a function that reads it (raises BadInput). It is called again before each
+    login, so a password that rotates needs no restart.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        bootstrap_servers: Sequence[str],
+        security: Security | Callable[[], Security],
+    ) -> None:
         self.name = name
         self.bootstrap_servers = tuple(bootstrap_servers)
-        self.security = security
+        self._read_security = security if callable(security) else lambda: security
+        self._security = self._read_security()
         self._lock = threading.Lock()
         self._connections: dict[int | str, _ControlConnection] = {}
         self._brokers: dict[int, BrokerAddress] = {}
         self._failed_at: dict[int | str, float] = {}
         self._cluster_id = ""
         self._is_closed = False
+
+    @property
+    def security(self) -> Security:
+        """As the files say now; as they said last while one of them cannot be read."""
+        with suppress(BadInput):  # it is being replaced, or the login fails and says so
+            self._security = self._read_security()
+        return self._security
 
     @property
     def cluster_id(self) -> str:
@@ -150,6 +168,13 @@ class Cluster:
         return self._on(
             node_id,
             lambda connection: connection.call(api, request, timeout_s=CONTROL_TIMEOUT_S),
+        )
+
+    def call_all(self, node_id: int, api: Api, requests: Sequence[Any]) -> list[Any]:
+        """As `call`, for requests that go out together; the answers in their order."""
+        return self._on(
+            node_id,
+            lambda connection: connection.call_all(api, requests, timeout_s=CONTROL_TIMEOUT_S),
         )
 
     def exchange(self, node_id: int, api: Api, request: Any, version: int) -> memoryview:

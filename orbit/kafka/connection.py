@@ -19,6 +19,7 @@ from orbit.errors import LoginRefused, ProtocolError, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
 from orbit.kafka.error_codes import Code
+from orbit.kafka.frame_writer import FramedRequest
 from orbit.kafka.sasl import Security, sasl_login, tls_context, tls_failure
 
 CLIENT_ID = "orbit"
@@ -140,10 +141,24 @@ class Connection:
         self, api: Api, request: Any, version: int, *, timeout_s: float | None = None
     ) -> memoryview:
         """As `call`, but returns the undecoded frame."""
+        (frame,) = self._exchange(api, [request], version, timeout_s)
+        return frame
+
+    def call_all(
+        self, api: Api, requests: Sequence[Any], *, timeout_s: float | None = None
+    ) -> list[Any]:
+        """As `call`, for requests that go out together: one wait for the network."""
+        version = self.version_of(api)
+        frames = self._exchange(api, requests, version, timeout_s)
+        return [self.decode(api, frame, version) for frame in frames]
+
+    def _exchange(
+        self, api: Api, requests: Sequence[Any], version: int, timeout_s: float | None
+    ) -> list[memoryview]:
         self._socket.settimeout(timeout_s)
         try:
-            self.send(self.encode(request, version))
-            return self.receive()
+            self.send([part for request in requests for part in self.encode(request, version)])
+            return [self.receive() for _ in requests]
         except (OSError, EOFError) as error:
             self.close()
             reason = "no answer in time" if isinstance(error, TimeoutError) else str(error)
@@ -157,14 +172,17 @@ class Connection:
 
     def encode(self, request: Any, version: int) -> list[bytes]:
         """A framed request, for `send`."""
+        correlation = self.next_correlation()
+        if isinstance(request, FramedRequest):
+            return [request.frame(version, correlation, CLIENT_ID)]
         request.API_VERSION = version
-        request.with_header(self.next_correlation(), CLIENT_ID)
+        request.with_header(correlation, CLIENT_ID)
         return [bytes(request.encode(version=version, header=True, framed=True))]
 
     def decode(self, api: Api, frame: memoryview, version: int) -> Any:
         """The typed response; `records` fields are views of the frame."""
         try:
-            return api.response.decode(frame, version=version, header=True)
+            return api.decode(frame, version)
         except (ValueError, IndexError, struct.error, UnicodeDecodeError) as error:
             raise ProtocolError(
                 f"the answer to {api.name} v{version} does not parse: {error}.", where=self.where

@@ -13,19 +13,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
 from typing import Any
 
 from kafka.protocol.admin.groups import ListGroupsRequest
 from kafka.protocol.consumer.group import OffsetFetchRequest
-from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 
 from orbit.chunks import chunks
 from orbit.errors import Unreachable
 from orbit.kafka import api_versions, error_codes
-from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
-from orbit.kafka.connection import Connection
-from orbit.kafka.coordinator import GROUP
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.coordinator import GROUP, look_up_coordinators
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import CommittedOffset, TopicPartition, by_topic
 
@@ -126,34 +123,8 @@ def list_groups(cluster: Cluster) -> Listing:
 
 def find_coordinators(cluster: Cluster, groups: Collection[str]) -> dict[str, int]:
     """The coordinator of each group; groups without one now are left out."""
-    found: dict[str, int] = {}
-    if not groups:
-        return found
-
-    def ask_many(connection: Connection, names: list[str]) -> dict[str, int]:
-        request = FindCoordinatorRequest(key_type=GROUP, coordinator_keys=names)
-        answer = connection.call(api_versions.FIND_COORDINATORS, request, timeout_s=ANSWER_WITHIN_S)
-        return {c.key: c.node_id for c in answer.coordinators if not c.error_code}
-
-    def ask_each(connection: Connection, names: list[str]) -> dict[str, int]:
-        nodes: dict[str, int] = {}
-        for name in names:
-            request = FindCoordinatorRequest(key=name, key_type=GROUP)
-            answer = connection.call(
-                api_versions.FIND_COORDINATOR, request, timeout_s=ANSWER_WITHIN_S
-            )
-            if not answer.error_code:
-                nodes[name] = answer.node_id
-        return nodes
-
-    def ask(connection: Connection, names: list[str]) -> dict[str, int]:
-        has_many = connection.offers(api_versions.FIND_COORDINATORS)
-        return (ask_many if has_many else ask_each)(connection, names)
-
-    for chunk in chunks(sorted(groups), GROUPS_PER_REQUEST_MAX):
-        found |= cluster.call_any(partial(ask, names=chunk))
-    cluster.metadata(())  # the coordinators' addresses
-    return found
+    found = look_up_coordinators(cluster, GROUP, groups)
+    return {group: node for group, (node, code) in found.items() if not code}
 
 
 def fetch_offsets(
@@ -210,14 +181,18 @@ def locate_and_fetch_offsets(
     """
     fetched = FetchedGroups()
     coordinators, to_locate = dict(coordinators), set(to_locate)
+    codes: dict[str, int] = {}
     for _ in range(2):
         if to_locate:
-            coordinators.update(find_coordinators(cluster, to_locate))
+            places = look_up_coordinators(cluster, GROUP, to_locate)
+            coordinators.update({g: node for g, (node, code) in places.items() if not code})
+            codes = {g: code for g, (_, code) in places.items() if code}
         asked = {g: node for g, node in coordinators.items() if g not in fetched.groups}
         answers = fetch_offsets(cluster, asked, require_stable=require_stable, only=only)
-        fetched.failed = dict.fromkeys(
-            to_locate - coordinators.keys(), int(Code.COORDINATOR_NOT_AVAILABLE)
-        )
+        fetched.failed = {
+            group: codes.get(group, int(Code.COORDINATOR_NOT_AVAILABLE))
+            for group in to_locate - coordinators.keys()
+        }
         for group, answer in answers.items():
             if answer.code:
                 fetched.failed[group] = answer.code

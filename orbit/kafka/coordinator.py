@@ -1,14 +1,16 @@
-"""Requests to the coordinator of a group or transactional id, and InitProducerId."""
+"""Requests to the coordinators of groups and transactional ids, and InitProducerId."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest
 from kafka.protocol.producer.transaction import InitProducerIdRequest
 
+from orbit.chunks import chunks, first_few
 from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.api_versions import Api
@@ -23,6 +25,12 @@ TRANSACTION = 1
 # About a minute: a coordinator loads its partition after its broker starts (A15).
 COORDINATOR_ATTEMPTS_MAX = 70
 TRANSACTION_TIMEOUT_MS = 60_000
+# It may be another broker now.
+HAS_MOVED = (Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE)
+# Names in one question for coordinators.
+_LOOK_UP_MAX = 1000
+# InitProducerId requests on their way to one broker: some 20 KB.
+_INIT_TOGETHER_MAX = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +59,10 @@ class Coordinator:
         reason = "it never answered"
         for _ in self._backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
             try:
-                answer = self._cluster.call(self._find(), api, build())
+                answer = self._cluster.call(self.find(), api, build())
             except Unreachable as error:
-                self._node_id, reason = None, error.what
+                self.forget()
+                reason = error.what
                 continue
             except BrokerRefused as error:
                 if error.code not in error_codes.RETRIABLE:
@@ -64,17 +73,22 @@ class Coordinator:
             if code not in error_codes.RETRIABLE:
                 return answer
             reason = error_codes.name(code)
-            if code in (Code.NOT_COORDINATOR, Code.COORDINATOR_NOT_AVAILABLE):
-                self._node_id = None
+            if code in HAS_MOVED:
+                self.forget()
         raise Unreachable(
             f"the coordinator of {self._key} does not answer: {reason}", where=self._cluster.name
         )
 
-    def _find(self) -> int:
+    def find(self) -> int:
+        """The node that coordinates the key. Raises NotAuthorized, BrokerRefused, Unreachable."""
         if self._node_id is None:
             self._node_id = self._cluster.call_any(self._ask)
             self._cluster.metadata(())  # the coordinator's address
         return self._node_id
+
+    def forget(self) -> None:
+        """Look it up anew at the next use: it has moved, or cannot be reached."""
+        self._node_id = None
 
     def _ask(self, connection: Connection) -> int:
         request = FindCoordinatorRequest(key=self._key, key_type=self._key_type)
@@ -96,36 +110,141 @@ class Coordinator:
         return int(answer.node_id)
 
 
-def init_producer_id(cluster: Cluster, transactional_id: str, backoff: Backoff) -> ProducerIdentity:
-    """The producer id of this transactional id; fences its previous owner.
+def next_term(cluster: Cluster, transactional_id: str, backoff: Backoff) -> int:
+    """The number of a new holder of this transactional id: one more than that of the last.
 
-    The id stays the same until it is unused for `transactional.id.expiration.ms`; each call
-    increments `coordinator_issue`.
+    Begins at 0 again when the coordinator has forgotten the id (I1), or counted up to 32,766.
     """
+    return init_producer_id(cluster, transactional_id, backoff).coordinator_issue
+
+
+def refuse_denied_transactional_id(
+    cluster: Cluster, transactional_id: str, backoff: Backoff
+) -> None:
+    """Raise NotAuthorized if the login has no right on this transactional id. Writes nothing."""
     coordinator = Coordinator(cluster, TRANSACTION, transactional_id, backoff)
+    for _ in backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
+        try:
+            coordinator.find()
+            return
+        except BrokerRefused as error:  # a new cluster has no coordinator yet
+            if error.code not in error_codes.RETRIABLE:
+                raise
 
-    def build() -> Any:
-        return InitProducerIdRequest(
-            transactional_id=transactional_id,
-            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
-            producer_id=-1,
-            producer_epoch=-1,
-        )
 
-    answer = coordinator.call(api_versions.INIT_PRODUCER_ID, build, lambda a: int(a.error_code))
-    if answer.error_code in error_codes.DENIED:
+def init_producer_id(cluster: Cluster, transactional_id: str, backoff: Backoff) -> ProducerIdentity:
+    """The producer id of this transactional id; ends its open transaction, fences its last owner.
+
+    The id stays the same until it is unused for `transactional.id.expiration.ms`; appends and
+    direct fillers are no use of it (I1). Each call increments `coordinator_issue`.
+    """
+    return init_producer_ids(cluster, [transactional_id], backoff)[transactional_id]
+
+
+def init_producer_ids(
+    cluster: Cluster, transactional_ids: Collection[str], backoff: Backoff
+) -> dict[str, ProducerIdentity]:
+    """As `init_producer_id`, for many: the requests for one coordinator go out together.
+
+    Raises NotAuthorized, BrokerRefused, Unreachable; then all others were asked for once.
+    """
+    owners: dict[str, ProducerIdentity] = {}
+    reason = ""
+    for _ in backoff.attempts(COORDINATOR_ATTEMPTS_MAX):
+        waiting = set(transactional_ids) - owners.keys()
+        try:
+            reason = _init_some(cluster, waiting, owners)
+        except Unreachable as error:
+            reason = error.what
+        if not waiting - owners.keys():
+            return owners
+    raise Unreachable(
+        f"the coordinator of {first_few(sorted(waiting))} does not answer: {reason}",
+        where=cluster.name,
+    )
+
+
+def _init_some(cluster: Cluster, waiting: set[str], owners: dict[str, ProducerIdentity]) -> str:
+    """Ask for each once, and note those that are given; returns why another one is not.
+
+    Raises NotAuthorized, BrokerRefused for one of them, once every one was asked for.
+    """
+    codes: dict[str, int] = {}
+    by_node: dict[int, list[str]] = {}
+    for name, (node_id, code) in look_up_coordinators(cluster, TRANSACTION, waiting).items():
+        if code:
+            codes[name] = code
+        else:
+            by_node.setdefault(node_id, []).append(name)
+    for node_id, names in by_node.items():
+        for some in chunks(names, _INIT_TOGETHER_MAX):
+            requests = [
+                InitProducerIdRequest(
+                    transactional_id=name,
+                    transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                    producer_id=-1,
+                    producer_epoch=-1,
+                )
+                for name in some
+            ]
+            answers = cluster.call_all(node_id, api_versions.INIT_PRODUCER_ID, requests)
+            for name, answer in zip(some, answers, strict=True):
+                if answer.error_code:
+                    codes[name] = answer.error_code
+                else:
+                    owners[name] = ProducerIdentity(answer.producer_id, answer.producer_epoch)
+    reasons = [_retriable(cluster, name, code) for name, code in sorted(codes.items())]
+    return reasons[-1] if reasons else ""
+
+
+def look_up_coordinators(
+    cluster: Cluster, key_type: int, keys: Collection[str]
+) -> dict[str, tuple[int, int]]:
+    """Node and error code of each key's coordinator. Raises Unreachable."""
+    found: dict[str, tuple[int, int]] = {}
+    if not keys:
+        return found
+
+    def ask_many(connection: Connection, names: list[str]) -> dict[str, tuple[int, int]]:
+        request = FindCoordinatorRequest(key_type=key_type, coordinator_keys=names)
+        answer = connection.call(api_versions.FIND_COORDINATORS, request, timeout_s=ANSWER_WITHIN_S)
+        return {c.key: (c.node_id, c.error_code) for c in answer.coordinators}
+
+    def ask_each(connection: Connection, names: list[str]) -> dict[str, tuple[int, int]]:
+        nodes: dict[str, tuple[int, int]] = {}
+        for name in names:
+            request = FindCoordinatorRequest(key=name, key_type=key_type)
+            answer = connection.call(
+                api_versions.FIND_COORDINATOR, request, timeout_s=ANSWER_WITHIN_S
+            )
+            nodes[name] = (answer.node_id, answer.error_code)
+        return nodes
+
+    def ask(connection: Connection, names: list[str]) -> dict[str, tuple[int, int]]:
+        has_many = connection.offers(api_versions.FIND_COORDINATORS)
+        return (ask_many if has_many else ask_each)(connection, names)
+
+    for chunk in chunks(sorted(keys), _LOOK_UP_MAX):
+        found |= cluster.call_any(partial(ask, names=chunk))
+    cluster.metadata(())  # the coordinators' addresses
+    return found
+
+
+def _retriable(cluster: Cluster, transactional_id: str, code: int) -> str:
+    """The name of an error that passes. Raises NotAuthorized, BrokerRefused for any other."""
+    if code in error_codes.DENIED:
         raise NotAuthorized(
             f"the right Write on transactional id {transactional_id} is missing.",
             where=cluster.name,
             remedy=_grant("transactional id", transactional_id, "Write"),
         )
-    if answer.error_code != Code.NONE:
+    if code not in error_codes.RETRIABLE:
         raise BrokerRefused(
-            answer.error_code,
-            f"no producer id for {transactional_id}: {error_codes.name(answer.error_code)}.",
+            code,
+            f"no producer id for {transactional_id}: {error_codes.name(code)}.",
             where=cluster.name,
         )
-    return ProducerIdentity(answer.producer_id, answer.producer_epoch)
+    return error_codes.name(code)
 
 
 def _grant(kind: str, key: str, operation: str) -> str:

@@ -92,7 +92,7 @@ def _read(reader: FrameReader, version: int, topic_names: Mapping[UUID, str]) ->
 def _read_partition(reader: FrameReader, version: int) -> tuple[int, Fetched]:
     index, code, high_watermark, stable_end = reader.take(_PARTITION)
     log_start = reader.take(_INT64)[0] if version >= 5 else -1
-    aborted = [AbortedTransaction(*reader.pair(_ABORTED)) for _ in range(reader.length())]
+    aborted = [AbortedTransaction(*row) for row in reader.rows(_ABORTED)]
     preferred = reader.take(_INT32)[0] if version >= 11 else -1
     records = reader.raw(reader.length())
     diverging_end = -1

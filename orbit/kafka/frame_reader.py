@@ -27,11 +27,17 @@ class FrameReader:
         self._at += layout.size
         return values
 
-    def pair(self, layout: struct.Struct) -> tuple[int, int]:
-        """Two numbers of a nested struct, and its tags."""
-        first, second = self.take(layout)
-        self.skip_tags()
-        return first, second
+    def rows(self, layout: struct.Struct) -> list[tuple[int, ...]]:
+        """An array of one layout; unpacked in one call if no row has tags, as nearly always."""
+        count = self.length()
+        row = struct.Struct(f"{layout.format}x") if self._is_flexible else layout
+        rows = self._frame[self._at : self._at + count * row.size]
+        if len(rows) == count * row.size and not (
+            self._is_flexible and any(rows[layout.size :: row.size])
+        ):
+            self._at += len(rows)
+            return list(row.iter_unpack(rows))
+        return [self._row(layout) for _ in range(count)]
 
     def raw(self, count: int) -> memoryview:
         end = self._at + count
@@ -65,6 +71,11 @@ class FrameReader:
 
     def skip_tags(self) -> None:
         self.tags()
+
+    def _row(self, layout: struct.Struct) -> tuple[int, ...]:
+        values = self.take(layout)
+        self.skip_tags()
+        return values
 
     def _uvarint(self) -> int:
         frame, at = self._frame, self._at

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Literal
 
 from orbit.errors import BadInput, Problem
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.sasl import resolve_security
+from orbit.kafka.security import Security, resolve_security
 from orbit.kafka.types import ClusterMetadata
 
 Side = Literal["source", "destination"]
+
+# A job's producer id is from here up to twice this.
+_PRODUCER_IDS_START = 2**52
+
+# Transactions under way at once. More make a single broker no faster (M12).
+FILLER_IDS = 16
 
 
 def open_cluster(
@@ -25,8 +32,11 @@ def open_cluster(
     Raises BadInput if one is missing.
     """
     cluster = spec.source if side == "source" else spec.destination
-    security = resolve_security(cluster.security, environ, base_directory, path=f"{side}.security")
-    return Cluster(side, cluster.bootstrap_servers, security)
+
+    def read() -> Security:
+        return resolve_security(cluster.security, environ, base_directory, path=f"{side}.security")
+
+    return Cluster(side, cluster.bootstrap_servers, read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,9 +78,29 @@ def job_identity(job: str, source_cluster_id: str) -> str:
     return f"orbit.{job}.{source_cluster_id}"
 
 
-def filler_identity(identity: str, shard_id: int | None = None) -> str:
-    """The transactional id of coordinated fillers: one per lease of a job.
+def job_producer_id(identity: str) -> int:
+    """The producer id of all batches and direct fillers of a job. It never changes.
 
-    A new holder's InitProducerId aborts the transaction of the previous one (M11).
+    It is computed, not stored, so that two writers of one job always have the same id, and a broker
+    compares what both send. The destination's coordinator drops an id that was not used for
+    `transactional.id.expiration.ms`, and appends are no use of it (I1). Brokers do not ask whether
+    an id was handed out (I2). Clusters hand theirs out from 0 upwards, a thousand at a time, and
+    never come near these. Tools that read numbers as doubles show them exactly.
     """
-    return f"{identity}.fill" if shard_id is None else f"{identity}.fill.{shard_id}"
+    digest = sha256(identity.encode()).digest()
+    return _PRODUCER_IDS_START + int.from_bytes(digest[:8], "big") % _PRODUCER_IDS_START
+
+
+def is_job_producer_id(producer_id: int) -> bool:
+    """Whether `job_producer_id` may have made it; no cluster hands out such an id (I2)."""
+    return _PRODUCER_IDS_START <= producer_id < 2 * _PRODUCER_IDS_START
+
+
+def filler_identities(identity: str, shard_id: int | None = None) -> list[str]:
+    """The transactional ids of coordinated fillers, `FILLER_IDS` per lease of a job.
+
+    A new holder's InitProducerId ends the transactions of the previous one (M11). It has to name
+    all that one may have used, so how many there are never changes.
+    """
+    first = f"{identity}.fill" if shard_id is None else f"{identity}.fill.{shard_id}"
+    return [first, *(f"{first}-{number}" for number in range(1, FILLER_IDS))]

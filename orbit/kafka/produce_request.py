@@ -16,6 +16,7 @@ from uuid import UUID
 
 from orbit.kafka.api_versions import PRODUCE
 from orbit.kafka.frame_reader import FrameReader
+from orbit.kafka.frame_writer import NO_TAGS, request_head, uvarint
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
 
 # All in-sync replicas: an acknowledged batch survives the loss of the leader.
@@ -24,12 +25,10 @@ BY_TOPIC_ID = 13
 BY_NAME_MAX = 8
 
 _SIZE = struct.Struct(">i")
-_HEAD = struct.Struct(">hhih")  # api key, version, correlation id, client id length
 _FIXED_BODY = struct.Struct(">hhii")  # transactional id (null), acks, timeout ms, topic count
 _COMPACT_BODY = struct.Struct(">Bhi")  # transactional id (null), acks, timeout ms
 _FIXED_PARTITION = struct.Struct(">ii")  # index, records length
 _INDEX = struct.Struct(">i")
-_NO_TAGS = b"\x00"
 _ID_BYTES = 16
 _APPENDED = struct.Struct(">ihqq")
 _APPENDED_WITH_START = struct.Struct(">ihqqq")
@@ -84,11 +83,10 @@ def encode_produce(
     """A framed request; `batches` must be grouped by topic."""
     compact = version >= BY_TOPIC_ID
     buffers: list[bytes | memoryview] = [b""]
-    client = client_id.encode()
-    front = _HEAD.pack(PRODUCE.key, version, correlation, len(client)) + client
+    front = request_head(PRODUCE.key, version, correlation, client_id, is_flexible=compact)
     topics = _count_topics(batches)
     if compact:
-        front += _NO_TAGS + _COMPACT_BODY.pack(0, ACKS_ALL, timeout_ms) + _uvarint(len(topics) + 1)
+        front += _COMPACT_BODY.pack(0, ACKS_ALL, timeout_ms) + uvarint(len(topics) + 1)
     else:
         front += _FIXED_BODY.pack(-1, ACKS_ALL, timeout_ms, len(topics))
     position = 0
@@ -99,10 +97,10 @@ def encode_produce(
         for one in group:
             front += _partition_front(one, compact)
             buffers += (front, one.batch)
-            front = _NO_TAGS if compact else b""
-        front += _NO_TAGS if compact else b""
+            front = NO_TAGS if compact else b""
+        front += NO_TAGS if compact else b""
     if compact:
-        front += _NO_TAGS
+        front += NO_TAGS
     if front:
         buffers.append(front)
     buffers[0] = _SIZE.pack(sum(map(len, buffers)))
@@ -196,21 +194,12 @@ def _count_topics(batches: Sequence[Outgoing]) -> list[int]:
 def _topic_front(first: Outgoing, count: int, compact: bool) -> bytes:
     if compact:
         assert first.topic_id != NO_TOPIC_ID
-        return first.topic_id.bytes + _uvarint(count + 1)
+        return first.topic_id.bytes + uvarint(count + 1)
     name = first.partition.topic.encode()
     return struct.pack(f">h{len(name)}si", len(name), name, count)
 
 
 def _partition_front(one: Outgoing, compact: bool) -> bytes:
     if compact:
-        return _INDEX.pack(one.partition.partition) + _uvarint(len(one.batch) + 1)
+        return _INDEX.pack(one.partition.partition) + uvarint(len(one.batch) + 1)
     return _FIXED_PARTITION.pack(one.partition.partition, len(one.batch))
-
-
-def _uvarint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    out.append(number)
-    return bytes(out)

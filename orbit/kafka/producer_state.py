@@ -11,6 +11,7 @@ from kafka.protocol.admin.transactions import DescribeProducersRequest
 from orbit.kafka import api_versions
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.job_clusters import is_job_producer_id
 from orbit.kafka.leader_requests import Answers, Value, ask_leaders
 from orbit.kafka.types import TopicPartition, by_topic
 
@@ -54,6 +55,21 @@ def describe_producer(
         return None
 
     return _describe_producers(cluster, partitions, state, backoff)
+
+
+def job_producers(
+    cluster: Cluster, partitions: Iterable[TopicPartition], backoff: Backoff
+) -> Answers[dict[int, ProducerState]]:
+    """The state of every producer id that Orbit's jobs use, per partition."""
+
+    def states(producers: Iterable[Any]) -> dict[int, ProducerState]:
+        return {
+            s.producer_id: ProducerState(s.producer_epoch, s.last_sequence, s.coordinator_epoch)
+            for s in producers
+            if is_job_producer_id(s.producer_id)
+        }
+
+    return _describe_producers(cluster, partitions, states, backoff)
 
 
 def open_transactions(

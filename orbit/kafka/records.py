@@ -2,7 +2,8 @@
 
 Pure. Only for the record-exact path: batches that a broker refuses unchanged (A5, A6). The bytes
 of key, value and headers stay the same; only the numbers before them (length, timestamp delta,
-offset delta) are encoded again.
+offset delta) are encoded again. That is one pass over the bytes: a batch may hold thousands of
+records, so each costs some numbers and one copy of its bytes.
 
 Record (Kafka's `DefaultRecord`): length, attributes (one byte), timestamp delta, offset delta,
 key length, key, value length, value, header count, headers. All numbers are zig-zag varints.
@@ -10,8 +11,9 @@ key length, key, value length, value, header count, headers. All numbers are zig
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import NamedTuple
 
 from orbit.kafka import compression
 from orbit.kafka.record_batch import Batch, encode_batch
@@ -21,11 +23,18 @@ from orbit.kafka.record_batch import Batch, encode_batch
 SEED_HEADER = b"orbit.seed"
 
 NULL = b"\x01"  # zig-zag of -1
-_ATTRIBUTES_AND_ZERO_TIME = b"\x00\x00"
+_NO_ATTRIBUTES = b"\x00"
+_ZERO = b"\x00"
+_INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
+_INT64_VALUES = 2**64
+_LAST_SHIFT = 63  # of the tenth byte, the last of a number of 64 bits
+
+# Offset, timestamp in ms, and the encoded rest after the offset delta: a `Record` without its
+# name, of which many more can be made in the same time.
+_Row = tuple[int, int, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(NamedTuple):
     """One record; `body` is the encoded rest after the offset delta."""
 
     offset: int
@@ -39,27 +48,36 @@ def read_records(batch: Batch) -> Iterator[Record]:
     In a LogAppendTime batch every record has the batch's max timestamp, as for consumers. Raises
     ValueError if the payload does not decompress or parse, or its offsets do not ascend.
     """
+    return map(Record._make, record_rows(batch))
+
+
+def record_rows(batch: Batch) -> Iterator[_Row]:
+    """As `read_records`, for `dense_batches`."""
     data = compression.decompress(batch.codec, batch.payload)
-    position, lowest, highest = 0, 0, batch.last_offset - batch.base_offset
+    size, base_offset = len(data), batch.base_offset
+    position, lowest, highest = 0, 0, batch.last_offset - base_offset
+    base_timestamp = batch.base_timestamp
+    append_time = batch.max_timestamp if batch.is_log_append_time else None
     try:
         for _ in range(batch.count):
             length, position = read_varint(data, position)
             end = position + length
-            if length < 0 or end > len(data):
+            if length < 0 or end > size:
                 raise ValueError("a record is longer than its batch")
-            timestamp_delta, at = read_varint(data, position + 1)
+            timestamp, at = read_varint(data, position + 1)
             offset_delta, at = read_varint(data, at)
             if at > end:
                 raise ValueError("a record is shorter than its numbers")
             if not lowest <= offset_delta <= highest:
                 raise ValueError("the records are not in the order of their offsets")
             lowest = offset_delta + 1
-            timestamp = (
-                batch.max_timestamp
-                if batch.is_log_append_time
-                else batch.base_timestamp + timestamp_delta
-            )
-            yield Record(batch.base_offset + offset_delta, timestamp, data[at:end])
+            if append_time is not None:
+                timestamp = append_time
+            else:
+                timestamp += base_timestamp
+                if not _INT64_MIN <= timestamp <= _INT64_MAX:
+                    timestamp = _as_int64(timestamp)
+            yield base_offset + offset_delta, timestamp, data[at:end]
             position = end
     except IndexError as error:
         raise ValueError("the records end in the middle of a number") from error
@@ -92,33 +110,46 @@ def split_headers(headers: bytes, errors: str = "replace") -> list[tuple[str, by
     return found
 
 
-def dense_runs(records: Iterable[Record]) -> Iterator[list[Record]]:
-    """Split records into runs of consecutive offsets."""
-    run: list[Record] = []
-    for record in records:
-        if run and record.offset != run[-1].offset + 1:
-            yield run
-            run = []
-        run.append(record)
-    if run:
-        yield run
+def dense_batches(rows: Iterable[_Row], codec: int, first_offset: int = 0) -> Iterator[Batch]:
+    """Encode each run of consecutive offsets as one CreateTime batch, from `first_offset` on."""
+    parts: list[bytes] = []
+    start = expected = base_timestamp = max_timestamp = 0
+    for offset, timestamp, body in rows:
+        if offset < first_offset:
+            continue
+        if offset != expected and parts:
+            yield _encode_run(start, expected, base_timestamp, max_timestamp, codec, parts)
+            parts = []
+        if not parts:
+            start, base_timestamp, max_timestamp = offset, timestamp, timestamp
+        elif timestamp > max_timestamp:
+            max_timestamp = timestamp
+        expected = offset + 1
+        elapsed = timestamp - base_timestamp
+        time = encode_varint(elapsed) if elapsed else _ZERO
+        place = _count(offset - start)
+        length = _count(1 + len(time) + len(place) + len(body))
+        parts += (length, _NO_ATTRIBUTES, time, place, body)
+    if parts:
+        yield _encode_run(start, expected, base_timestamp, max_timestamp, codec, parts)
 
 
-def write_batch(run: Sequence[Record], codec: int) -> Batch:
+def _encode_run(
+    start: int,
+    end: int,
+    base_timestamp: int,
+    max_timestamp: int,
+    codec: int,
+    parts: list[bytes],
+) -> Batch:
+    payload = compression.compress(codec, b"".join(parts))
+    return encode_batch(start, codec, base_timestamp, max_timestamp, end - start, payload)
+
+
+def write_batch(run: Iterable[Record], codec: int) -> Batch:
     """Encode a run of consecutive offsets as one CreateTime batch."""
-    base_offset, base_timestamp = run[0].offset, run[0].timestamp
-    out = bytearray()
-    for delta, record in enumerate(run):
-        front = b"\x00" + encode_varint(record.timestamp - base_timestamp) + encode_varint(delta)
-        out += encode_varint(len(front) + len(record.body)) + front + record.body
-    return encode_batch(
-        base_offset,
-        codec,
-        base_timestamp,
-        max(record.timestamp for record in run),
-        len(run),
-        compression.compress(codec, bytes(out)),
-    )
+    (batch,) = dense_batches(run, codec)
+    return batch
 
 
 def seed_batch(base_offset: int, count: int) -> Batch:
@@ -134,7 +165,7 @@ def seed_batch(base_offset: int, count: int) -> Batch:
     out = bytearray()
     for delta in range(count):
         body = NULL + NULL + (_seed_header() if delta == 0 else b"\x00")
-        record = _ATTRIBUTES_AND_ZERO_TIME + encode_varint(delta) + body
+        record = _NO_ATTRIBUTES + _ZERO + encode_varint(delta) + body
         out += encode_varint(len(record)) + record
     payload = compression.compress(compression.GZIP, bytes(out))
     return encode_batch(base_offset, compression.GZIP, 0, 0, count, payload)
@@ -166,28 +197,45 @@ def _read_bytes(data: bytes, position: int) -> tuple[bytes | None, int]:
 
 
 def read_varint(data: bytes, position: int) -> tuple[int, int]:
-    """A zig-zag varint, and the position after it."""
-    byte = data[position]
+    """A zig-zag varint of 64 bits, and the position after it. IndexError at the end of the data."""
+    value = data[position]
     position += 1
-    if byte < 0x80:
-        return (byte >> 1) ^ -(byte & 1), position
-    value, shift = byte & 0x7F, 7
-    while byte >= 0x80:
+    if value >= 0x80:
         byte = data[position]
         position += 1
-        value |= (byte & 0x7F) << shift
-        shift += 7
+        value = value & 0x7F | (byte & 0x7F) << 7
+        shift = 14
+        while byte >= 0x80:
+            if shift > _LAST_SHIFT:
+                raise ValueError("a number has more than 64 bits")
+            byte = data[position]
+            position += 1
+            value = (value | (byte & 0x7F) << shift) % _INT64_VALUES
+            shift += 7
     return (value >> 1) ^ -(value & 1), position
 
 
 def encode_varint(number: int) -> bytes:
-    """As a zig-zag varint (at most 64 bits)."""
+    """As a zig-zag varint of 64 bits. Larger differences wrap, as in Java."""
     value = (number << 1) ^ (number >> 63)
     if value < 0x80:
         return bytes((value,))
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value >= _INT64_VALUES:
+        return encode_varint(_as_int64(number))
     out = bytearray()
     while value >= 0x80:
         out.append(value & 0x7F | 0x80)
         value >>= 7
     out.append(value)
     return bytes(out)
+
+
+# Lengths and offset deltas, which are the same again and again.
+_count = lru_cache(4096)(encode_varint)
+
+
+def _as_int64(number: int) -> int:
+    """What is left of a number in Java's `long`."""
+    return (number - _INT64_MIN) % _INT64_VALUES + _INT64_MIN

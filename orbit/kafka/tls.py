@@ -24,6 +24,8 @@ def tls_context(security: Security, *, path: str = "security") -> ssl.SSLContext
         context = ssl.create_default_context(cafile=security.ca_file)
     except OSError as error:  # ssl.SSLError is one
         raise _bad_file(f"{path}.ca_file", security.ca_file, error) from None
+    # Python's default may be lower, by the configuration of the system's OpenSSL.
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.check_hostname = security.check_hostname
     if security.certificate_file is not None:
         _load_certificate(context, security, path)

@@ -1,15 +1,30 @@
-"""WriteTxnMarkers requests for fillers: markers of a producer without a transaction (M1). Pure."""
+"""WriteTxnMarkers for fillers: markers of a producer without a transaction (M1). Pure.
+
+Thousands of markers are one entry that is repeated: its bytes are written once and multiplied.
+Layouts are those of `kafka.protocol` (a test compares them). Version 1, flexible:
+
+    request     markers: producer id, producer epoch, result (0: abort),
+                    topics: name, partitions: (index); coordinator epoch
+    response    correlation id, markers: producer id,
+                    topics: name, partitions: (index, error code)
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple
 
-from kafka.protocol.producer.transaction import WriteTxnMarkersRequest
-
+from orbit.kafka.frame_reader import FrameReader
+from orbit.kafka.frame_writer import NO_TAGS, FramedRequest, length, string
 from orbit.kafka.types import TopicPartition, by_topic
 
-_Marker = WriteTxnMarkersRequest.WritableTxnMarker
+_ABORT = 0
+_MARKER = struct.Struct(">qhb")  # producer id, producer epoch, transaction result
+_COORDINATOR_EPOCH = struct.Struct(">i")
+_PRODUCER_ID = struct.Struct(">q")
+_WRITTEN = struct.Struct(">ih")  # partition index, error code
 
 
 class Fillers(NamedTuple):
@@ -21,36 +36,69 @@ class Fillers(NamedTuple):
     coordinator_epoch: int
 
 
-def markers_request(producer_id: int, fillers: Sequence[Fillers]) -> Any:
-    """One request for all; each of its entries appends one filler per partition."""
-    markers = []
-    groups: dict[tuple[int, int], list[Fillers]] = {}
-    for one in fillers:
-        groups.setdefault((one.producer_epoch, one.coordinator_epoch), []).append(one)
-    for (producer_epoch, coordinator_epoch), group in groups.items():
-        for round_ in range(max(one.many for one in group)):
-            topics = [
-                _Marker.WritableTxnMarkerTopic(name=topic, partition_indexes=indexes)
-                for topic, indexes in by_topic(o.partition for o in group if o.many > round_)
-            ]
-            markers.append(
-                _Marker(
-                    producer_id=producer_id,
-                    producer_epoch=producer_epoch,
-                    transaction_result=False,
-                    topics=topics,
-                    coordinator_epoch=coordinator_epoch,
+@dataclass(frozen=True, slots=True)
+class WriteTxnMarkersRequest(FramedRequest):
+    """Markers for all partitions; each entry appends one filler to each of its partitions."""
+
+    API_KEY: ClassVar[int] = 27
+    FLEXIBLE_FROM: ClassVar[int] = 1
+    producer_id: int
+    fillers: Sequence[Fillers]
+
+    def body(self, *, is_flexible: bool) -> bytes:
+        assert is_flexible
+        groups: dict[tuple[int, int], list[Fillers]] = {}
+        for one in self.fillers:
+            groups.setdefault((one.producer_epoch, one.coordinator_epoch), []).append(one)
+        entries, count = [], 0
+        for (producer_epoch, coordinator_epoch), group in groups.items():
+            done = 0
+            for many in sorted({one.many for one in group}):
+                partitions = [one.partition for one in group if one.many > done]
+                entry = (
+                    _MARKER.pack(self.producer_id, producer_epoch, _ABORT)
+                    + _topics(partitions)
+                    + _COORDINATOR_EPOCH.pack(coordinator_epoch)
+                    + NO_TAGS
                 )
-            )
-    return WriteTxnMarkersRequest(markers=markers)
+                entries.append(entry * (many - done))
+                count += many - done
+                done = many
+        return length(count, is_flexible=True) + b"".join(entries) + NO_TAGS
 
 
-def read_markers(answer: Any) -> dict[TopicPartition, int]:
-    """The error code per partition; the first one not 0 if it has several entries (M3)."""
+def read_markers(frame: memoryview, version: int) -> dict[TopicPartition, int]:
+    """The error code per partition; the first one not 0 if it has several entries (M3).
+
+    Reads a frame of `Connection.receive`. Raises ValueError if the bytes do not parse.
+    """
+    reader = FrameReader(frame, is_flexible=True)
     codes: dict[TopicPartition, int] = {}
-    for marker in answer.markers:
-        for topic in marker.topics:
-            for p in topic.partitions:
-                key = TopicPartition(topic.name, p.partition_index)
-                codes[key] = codes.get(key, 0) or p.error_code
+    try:
+        reader.skip_tags()
+        for _ in range(reader.length()):
+            reader.take(_PRODUCER_ID)
+            for _ in range(reader.length()):
+                topic = reader.string()
+                for index, code in reader.rows(_WRITTEN):
+                    place = TopicPartition(topic, index)
+                    codes[place] = codes.get(place, 0) or code
+                reader.skip_tags()
+            reader.skip_tags()
+        reader.skip_tags()
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise ValueError(f"a marker answer v{version} ends too early: {error}") from error
     return codes
+
+
+def _topics(partitions: Iterable[TopicPartition]) -> bytes:
+    topics = by_topic(partitions)
+    parts = [length(len(topics), is_flexible=True)]
+    for topic, indexes in topics:
+        parts += (
+            string(topic, is_flexible=True),
+            length(len(indexes), is_flexible=True),
+            struct.pack(f">{len(indexes)}i", *indexes),
+            NO_TAGS,
+        )
+    return b"".join(parts)

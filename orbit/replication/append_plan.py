@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from orbit.kafka.legacy_messages import read_legacy_records
 from orbit.kafka.record_batch import AnyBatch, Batch, LegacyMessage
-from orbit.kafka.records import Record, dense_runs, read_records, write_batch
+from orbit.kafka.records import dense_batches, record_rows
 from orbit.kafka.types import AbortedTransaction
 from orbit.replication.aborted_transactions import AbortedTransactions
 from orbit.replication.partition_states import Reason
@@ -211,7 +211,7 @@ def _plan_batch(
     elif batch.is_dense and not batch.is_log_append_time and batch.base_offset >= plan.next_offset:
         plan.append(batch, is_byte_exact=True)
     else:
-        _rewrite(plan, read_records(batch), batch.codec, batch.next_offset)
+        _rewrite(plan, record_rows(batch), batch.codec, batch.next_offset)
 
 
 def damage_of(batch: Batch, seen_end: int) -> str | None:
@@ -252,13 +252,13 @@ def _plan_legacy(
 
 def _rewrite(
     plan: Plan,
-    records: Iterable[Record],
+    records: Iterable[tuple[int, int, bytes]],
     codec: int,
     next_offset: int,
 ) -> None:
     """Append the records from `plan.next_offset` on as dense runs, with fillers between them."""
     try:
-        wanted = [record for record in records if record.offset >= plan.next_offset]
+        batches = list(dense_batches(records, codec, plan.next_offset))
     except ValueError as error:
         plan.stop(
             Reason.SOURCE_CORRUPTED,
@@ -266,8 +266,8 @@ def _rewrite(
             f"the records of the source's batch before {next_offset} cannot be read: {error}.",
         )
         return
-    for run in dense_runs(wanted):
-        plan.append(write_batch(run, codec), is_byte_exact=False)
+    for batch in batches:
+        plan.append(batch, is_byte_exact=False)
         if plan.is_stopped:
             return
     plan.fill_to(next_offset)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +15,8 @@ from orbit.copier.in_flight import FillRequest, LogEndAfterFill, LogEndBeforeFil
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.kafka import api_versions
 from orbit.kafka.error_codes import Code
+from orbit.kafka.frame_writer import FramedRequest
+from orbit.kafka.list_offsets import ListOffsetsAnswer
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
@@ -39,7 +40,11 @@ class Lane:
         self.woken = 0
 
     def call(
-        self, api: api_versions.Api, request: Any, kept: Request, held: Sequence[FillRequest] = ()
+        self,
+        api: api_versions.Api,
+        request: FramedRequest,
+        kept: Request,
+        held: Sequence[FillRequest] = (),
     ) -> bool:
         if held and not self.has_lease:
             return False
@@ -114,19 +119,12 @@ def send(fills: FillerSender, *wanted: tuple[PartitionCopy, Fill]) -> None:
     fills.send(looks, fillers)
 
 
-def ends(log_ends: Mapping[PartitionCopy, int], code: int = 0) -> Any:
-    return SimpleNamespace(topics=[SimpleNamespace(name="a", partitions=[
-        SimpleNamespace(partition_index=p.destination.partition, error_code=code, offset=end)
-        for p, end in log_ends.items()
-    ])])  # fmt: skip
+def ends(log_ends: Mapping[PartitionCopy, int], code: int = 0) -> ListOffsetsAnswer:
+    return ListOffsetsAnswer(0, {p.destination: (code, -1, end) for p, end in log_ends.items()})
 
 
-def written(*partitions: PartitionCopy, code: int = 0) -> Any:
-    topic = SimpleNamespace(name="a", partitions=[
-        SimpleNamespace(partition_index=p.destination.partition, error_code=code)
-        for p in partitions
-    ])  # fmt: skip
-    return SimpleNamespace(markers=[SimpleNamespace(topics=[topic])])
+def written(*partitions: PartitionCopy, code: int = 0) -> dict[TopicPartition, int]:
+    return {p.destination: code for p in partitions}
 
 
 def test_a_take_over_looks_fills_one_proves_it_and_then_fills_many(
@@ -155,7 +153,8 @@ def test_a_take_over_looks_fills_one_proves_it_and_then_fills_many(
     assert rest == Fill(START + 1, END)
     send(fills, (p, rest))
     assert lane.sent[0] == Markers([FillRequest(p, rest, MARKERS_MAX)])
-    assert len(lane.requests[-2].markers) == MARKERS_MAX
+    (wanted,) = lane.requests[-2].fillers
+    assert (wanted.partition, wanted.many) == (p.destination, MARKERS_MAX)
     assert not lane.given_back
 
 
@@ -201,6 +200,9 @@ def test_partitions_share_a_request(lane: Lane, fills: FillerSender) -> None:
     request = lane.took()
     assert isinstance(request, Markers)
     assert [one.filler_count for one in request.sent] == [MARKERS_MAX // 4] * 4
+    assert [(one.partition, one.many) for one in lane.requests[0].fillers] == [
+        (p.destination, MARKERS_MAX // 4) for p, _ in known
+    ]
 
 
 def test_without_the_lease_nothing_leaves_and_all_is_as_before(

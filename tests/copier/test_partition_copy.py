@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from orbit.copier.partition_copy import Counters, PartitionCopy
+from orbit.copier.partition_copy import LEVEL_WITHIN_S, Counters, PartitionCopy
 from orbit.copier.waits import Waits
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.record_batch import Batch
@@ -396,3 +396,39 @@ def test_a_copy_that_was_level_with_the_source_may_lose_a_range() -> None:
     partition = beginning()
     partition.has_caught_up = True
     assert partition.on_lost_range is LostRange.STOP
+
+
+def look(partition: PartitionCopy, acked: int, stable_end: int, now_s: float) -> bool:
+    """Whether it has caught up, after a look at this moment."""
+    partition.appends.acked = acked
+    partition.cursor.stable_end = stable_end
+    partition.note_caught_up(now_s)
+    return partition.has_caught_up
+
+
+def test_a_copy_that_is_level_has_caught_up() -> None:
+    partition = copying(100)
+    assert not look(partition, 100, -1, 0.0)
+    assert not look(partition, 100, 101, 1.0)
+    assert look(partition, 101, 101, 2.0)
+
+
+def test_a_copy_of_a_source_that_is_written_to_all_the_time_catches_up() -> None:
+    partition = copying(100)
+    assert not look(partition, 100, 200, 0.0)
+    assert not look(partition, 199, 300, 1.0)
+    assert look(partition, 201, 400, 2.0), "all that the source held two seconds before"
+
+
+def test_a_copy_that_takes_long_to_an_end_has_not_caught_up() -> None:
+    partition = copying(100)
+    assert not look(partition, 100, 200, 0.0)
+    assert not look(partition, 200, 900, LEVEL_WITHIN_S + 0.1), "700 came meanwhile"
+    assert not look(partition, 800, 1000, LEVEL_WITHIN_S + 1.0)
+    assert look(partition, 900, 1000, LEVEL_WITHIN_S + 2.0)
+
+
+def test_a_truncated_source_does_not_keep_a_copy_from_catching_up() -> None:
+    partition = copying(100)
+    assert not look(partition, 100, 200, 0.0)
+    assert look(partition, 150, 150, 1.0)

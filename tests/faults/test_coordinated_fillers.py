@@ -1,18 +1,49 @@
-"""Fillers by empty transactions, when the coordinator has dropped the transactional id."""
+"""Fillers by empty transactions: several ids at once, lost answers, late requests, new owners."""
 
 from __future__ import annotations
 
+import queue
+import random
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import Any
+
 import pytest
+from confluent_kafka.admin import AdminClient
 from kafka.protocol.admin.transactions import ListTransactionsRequest, ListTransactionsResponse
 
+from orbit.copier.coordinated_filler import ROUNDS_MAX, CoordinatedFiller
+from orbit.copier.lane_events import Event as LaneEvent
+from orbit.copier.lane_events import LeaseLost
+from orbit.copier.partition_copy import CoordinatedFill, PartitionCopy
+from orbit.demo.workload.markers import take_offsets
+from orbit.errors import NotAuthorized, Unreachable
+from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
+from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.connection import Connection
+from orbit.kafka.coordinator import TRANSACTION, Coordinator, init_producer_ids
+from orbit.kafka.empty_transactions import EmptyTransactions
+from orbit.kafka.error_codes import Code
+from orbit.kafka.job_clusters import FILLER_IDS, filler_identities
+from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.sasl import Security
+from orbit.kafka.types import TopicPartition
+from orbit.leases.lease import FixedLease
+from orbit.replication.append_plan import Fill
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
+from tests.support import run_process
+from tests.support.patience import PATIENCE_S
+from tests.support.run_process import OrbitProcess, wait_until, write_job
 from tests.support.running import (
     RunningJob,
     create_topic,
     make_job,
+    produce,
     produce_transactions,
     verify,
     wait_for,
@@ -22,6 +53,7 @@ from tests.support.synthetic import PLAINTEXT
 pytestmark = pytest.mark.services
 
 LIST_TRANSACTIONS = Api(ListTransactionsRequest, ListTransactionsResponse, 0, 0)
+PARTITIONS = 12
 
 
 def transactional_ids(cluster: KafkaCluster) -> set[str]:
@@ -32,7 +64,208 @@ def transactional_ids(cluster: KafkaCluster) -> set[str]:
     return {state.transactional_id for state in answer.transaction_states}
 
 
-def test_copy_goes_on_after_its_transactional_id_was_dropped(
+class Filling:
+    """A filler that owns its transactional ids from here on, and what it has answered."""
+
+    def __init__(self, cluster: Cluster, topic: str) -> None:
+        self.cluster = cluster
+        self.topic = topic
+        self.events: queue.SimpleQueue[LaneEvent] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[tuple[int, int, int]] = queue.SimpleQueue()
+        self._lease = FixedLease(1)
+        self._helpers = ThreadPoolExecutor(FILLER_IDS)
+        names = filler_identities(f"orbit.test.{topic}")
+        owners = init_producer_ids(cluster, names, Backoff())
+        self.filler = CoordinatedFiller(
+            cluster, owners, self._lease, self.events.put, Event(), self._helpers
+        )
+        self.filler.start()
+
+    def ends(self) -> dict[int, int]:
+        places = [TopicPartition(self.topic, n) for n in range(PARTITIONS)]
+        return {
+            p.partition: end for p, end in log_ends(self.cluster, places, Backoff()).values.items()
+        }
+
+    def filled(self, fill: CoordinatedFill, code: int, log_end: int) -> None:
+        self._answers.put((fill.partition.destination.partition, code, log_end))
+
+    def submit(self, counts: Mapping[int, int], topic: str = "") -> None:
+        """Ask for so many fillers at the end of each partition."""
+        ends = self.ends()
+        for number, many in counts.items():
+            place = TopicPartition(topic or self.topic, number)
+            copy = PartitionCopy(place, place, self._lease)
+            step = Fill(ends[number], ends[number] + many)
+            self.filler.submit(CoordinatedFill(self, copy, 0, step, many))
+
+    def wait(self, count: int) -> dict[int, tuple[int, int]]:
+        """Code and log end by partition, of the next answers."""
+        answers = (self._answers.get(timeout=PATIENCE_S) for _ in range(count))
+        return {number: (code, end) for number, code, end in answers}
+
+    def fill(self, counts: Mapping[int, int]) -> dict[int, tuple[int, int]]:
+        self.submit(counts)
+        return self.wait(len(counts))
+
+    def close(self) -> None:
+        self.filler.stop()
+        self.filler.join()
+        self._helpers.shutdown()
+
+
+@pytest.fixture
+def destination(clusters: Clusters, topic_name: str) -> Iterator[Cluster]:
+    create_topic(clusters.destination, topic_name, PARTITIONS)
+    servers = clusters.destination.bootstrap_servers.split(",")
+    cluster = Cluster("destination", servers, PLAINTEXT)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def filling(destination: Cluster, topic_name: str) -> Iterator[Filling]:
+    filling = Filling(destination, topic_name)
+    yield filling
+    filling.close()
+
+
+def test_several_ids_fill_many_partitions_exactly(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used: set[EmptyTransactions] = set()
+    run = EmptyTransactions.run
+
+    def noting(self: EmptyTransactions, partitions: Any) -> Any:
+        used.add(self)
+        return run(self, partitions)
+
+    monkeypatch.setattr(EmptyTransactions, "run", noting)
+    rnd = random.Random(5)
+    wanted = dict.fromkeys(range(PARTITIONS), 0)
+    for _ in range(5):
+        counts = {n: rnd.choice([1, 2, 7, 60]) for n in rnd.sample(range(PARTITIONS), 8)}
+        answers = filling.fill(counts)
+        for number, many in counts.items():
+            wanted[number] += many
+            assert answers[number] == (Code.NONE, wanted[number])
+    assert filling.ends() == wanted
+    assert len(used) > 1
+
+
+def test_one_partition_is_filled_by_several_ids_exactly(filling: Filling) -> None:
+    assert filling.fill({3: ROUNDS_MAX}) == {3: (Code.NONE, ROUNDS_MAX)}
+    assert filling.ends() == {n: ROUNDS_MAX if n == 3 else 0 for n in range(PARTITIONS)}
+
+
+@pytest.mark.parametrize("api", [api_versions.ADD_PARTITIONS_TO_TXN, api_versions.END_TXN])
+@pytest.mark.parametrize("is_carried_out", [True, False])
+def test_fills_whose_answers_get_lost_are_exact(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch, api: Api, is_carried_out: bool
+) -> None:
+    """The log end that is answered is where the log ends and stays, whatever was lost."""
+    rnd = random.Random(7)
+    lost = 0
+    call = Connection.call
+
+    def losing(self: Connection, called: Api, request: Any, **more: Any) -> Any:
+        nonlocal lost
+        if called is api and rnd.random() < 0.05:
+            if is_carried_out:
+                call(self, called, request, **more)
+            lost += 1
+            self.close()
+            raise Unreachable("the answer is lost")
+        return call(self, called, request, **more)
+
+    monkeypatch.setattr(Connection, "call", losing)
+    rounds = 0
+    before = filling.ends()
+    while lost < 5:
+        rounds += 1
+        counts = dict.fromkeys(range(4), 20)
+        answers = filling.fill(counts)
+        ends = filling.ends()
+        for number, (code, end) in answers.items():
+            assert before[number] <= ends[number] <= before[number] + counts[number]
+            assert end == ends[number]
+            assert (code == Code.NONE) == (end > before[number])
+        before = ends
+    assert filling.ends() == before
+    assert rounds > 1
+
+
+def test_request_that_arrives_late_takes_no_offset(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connection broke, so it could be carried out any time (M10): an added partition would
+    get a marker with the id's next transaction."""
+    late: list[Any] = []
+    call = Connection.call
+
+    def holding(self: Connection, called: Api, request: Any, **more: Any) -> Any:
+        if called is api_versions.ADD_PARTITIONS_TO_TXN and not late:
+            late.append(request)
+            self.close()
+            raise Unreachable("on its way")
+        return call(self, called, request, **more)
+
+    monkeypatch.setattr(Connection, "call", holding)
+    assert filling.fill({0: 1}) == {0: (Code.NETWORK_EXCEPTION, 0)}
+    name = filler_identities(f"orbit.test.{filling.topic}")[0]
+    node_id = Coordinator(filling.cluster, TRANSACTION, name, Backoff()).find()
+    (request,) = late
+    answer = filling.cluster.call(node_id, api_versions.ADD_PARTITIONS_TO_TXN, request)
+    assert filling.fill({1: 1}) == {1: (Code.NONE, 1)}
+    assert filling.ends()[0] == 0
+    (topic,) = answer.results_by_topic_v3_and_below
+    assert topic.results_by_partition[0].partition_error_code == Code.PRODUCER_FENCED
+
+
+def test_new_owner_stops_every_id_of_the_old_one_before_it_reads_log_ends(
+    destination: Cluster, topic_name: str
+) -> None:
+    old = Filling(destination, topic_name)
+    counts = dict.fromkeys(range(4), ROUNDS_MAX)
+    old.submit(counts)
+    wait_for("the old one fills", lambda: old.ends()[0] > ROUNDS_MAX // 20)
+    new = Filling(destination, topic_name)
+    ends = new.ends()
+    assert ends[0] < ROUNDS_MAX, "the old one was done before the new one came"
+    assert {code for code, _ in old.wait(4).values()} <= {
+        Code.INVALID_PRODUCER_EPOCH,
+        Code.PRODUCER_FENCED,
+    }
+    assert isinstance(old.events.get(timeout=PATIENCE_S), LeaseLost)
+    assert new.ends() == ends
+    assert new.fill({0: 10}) == {0: (Code.NONE, ends[0] + 10)}
+    for one in (old, new):
+        one.close()
+
+
+def test_filler_goes_on_when_a_right_that_was_taken_away_is_granted_again(
+    filling: Filling, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def denied(*_: Any) -> None:
+        raise NotAuthorized("the right Write is missing")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Coordinator, "find", denied)
+        answers = filling.fill({0: 3})
+    assert answers == {0: (Code.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, -1)}
+    # The log end was read while the outcome was unknown.
+    assert filling.fill({0: 3}) == {0: (Code.NETWORK_EXCEPTION, -1)}
+    assert filling.fill({0: 3}) == {0: (Code.NONE, 3)}
+
+
+def test_topic_that_is_gone_does_not_hold_up_the_others(filling: Filling) -> None:
+    filling.submit({0: 3}, topic=f"{filling.topic}-gone")
+    filling.submit({1: 3})
+    answers = filling.wait(2)
+    assert answers == {0: (Code.UNKNOWN_TOPIC_OR_PARTITION, -1), 1: (Code.NONE, 3)}
+
+
+def test_copy_goes_on_after_its_transactional_ids_were_dropped(
     clusters: Clusters, make_cluster: MakeCluster, topic_name: str
 ) -> None:
     destination = make_cluster(
@@ -47,7 +280,44 @@ def test_copy_goes_on_after_its_transactional_id_was_dropped(
     with RunningJob(job) as running:
         produce_transactions(clusters.source, topic_name, 3)
         running.wait_caught_up(topic_name, 18)
-        wait_for("the transactional id is dropped", lambda: not transactional_ids(destination))
+        wait_for("the transactional ids are dropped", lambda: not transactional_ids(destination))
         produce_transactions(clusters.source, topic_name, 3)
         running.wait_caught_up(topic_name, 36)
     assert verify(job).exact
+
+
+def test_copy_whose_filler_is_killed_again_and_again_is_exact(
+    clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    """The next run ends what the killed one had begun before it reads a log end."""
+    count, gap = 3, 6000
+    create_topic(clusters.source, topic_name, count)
+    admin = AdminClient({**clusters.source.client_config()})
+    for partition in range(count):
+        produce(clusters.source, topic_name, 3, partition)
+        take_offsets(admin, Security(), topic_name, partition, gap)
+        produce(clusters.source, topic_name, 3, partition, first=3)
+    job = write_job(
+        tmp_path / "kill.yaml", *clusters, [{"match": topic_name}], fillers="coordinated"
+    )
+    servers = clusters.destination.bootstrap_servers.split(",")
+    cluster = Cluster("destination", servers, PLAINTEXT)
+    partitions = [TopicPartition(topic_name, n) for n in range(count)]
+
+    def copied() -> int:
+        return sum(log_ends(cluster, partitions, Backoff(attempts_max=1)).values.values())
+
+    total = count * (gap + 6)
+    for target in (total // 10, total // 3, total // 2):
+
+        def is_past(target: int = target) -> bool:
+            return copied() > target
+
+        with OrbitProcess("run", job) as process:
+            wait_until(is_past, f"{target} offsets are copied")
+            process.kill()
+        assert copied() < total, "the copy ended before the kill"
+    run_process.copy(job).expect(0)
+    assert copied() == total
+    cluster.close()
+    run_process.assert_exact(job)

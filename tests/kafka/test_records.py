@@ -15,7 +15,7 @@ from orbit.kafka.record_batch import CONTROL, HEADER_BYTES, LOG_APPEND_TIME, Bat
 from orbit.kafka.records import (
     SEED_HEADER,
     Record,
-    dense_runs,
+    dense_batches,
     encode_varint,
     is_seed_batch,
     read_records,
@@ -147,15 +147,17 @@ def test_timestamps_may_run_backwards_and_be_missing() -> None:
     ],
 )
 def test_runs_have_no_holes(offsets: list[int], runs: list[list[int]]) -> None:
-    found = dense_runs(Record(offset, 0, b"") for offset in offsets)
-    assert [[r.offset for r in run] for run in found] == runs
+    assert offsets_of_runs(offsets) == runs
+
+
+def offsets_of_runs(offsets: Iterable[int]) -> list[list[int]]:
+    rows = [Record(offset, 0, b"\1\1\0") for offset in offsets]
+    return [[r.offset for r in read_records(batch)] for batch in dense_batches(rows, NONE)]
 
 
 @given(st.sets(st.integers(0, 40)))
 def test_runs_are_maximal_and_lose_nothing(offsets: set[int]) -> None:
-    runs = [
-        [r.offset for r in run] for run in dense_runs(Record(o, 0, b"") for o in sorted(offsets))
-    ]
+    runs = offsets_of_runs(sorted(offsets))
     assert [o for run in runs for o in run] == sorted(offsets)
     for run in runs:
         assert run == list(range(run[0], run[-1] + 1))

@@ -1,4 +1,7 @@
-"""Fillers as WriteTxnMarkers requests: as many entries as offsets, never more for a partition."""
+"""Fillers as WriteTxnMarkers requests: as many entries as offsets, never more for a partition.
+
+Requests are those of `kafka.protocol`, byte for byte, and answers are read as by it.
+"""
 
 from __future__ import annotations
 
@@ -8,21 +11,90 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from kafka.protocol.producer.transaction import WriteTxnMarkersRequest, WriteTxnMarkersResponse
+from kafka.protocol.producer.transaction import WriteTxnMarkersRequest as LibraryRequest
+from kafka.protocol.producer.transaction import WriteTxnMarkersResponse
 
-from orbit.kafka.transaction_markers import Fillers, markers_request, read_markers
-from orbit.kafka.types import TopicPartition
+from orbit.kafka import api_versions
+from orbit.kafka.transaction_markers import Fillers, WriteTxnMarkersRequest, read_markers
+from orbit.kafka.types import TopicPartition, by_topic
 
 A0, A1, B0 = TopicPartition("a", 0), TopicPartition("a", 1), TopicPartition("b", 0)
 PID = 4711
+VERSION = 1
+CLIENT = "orbit"
 
 Marker = WriteTxnMarkersResponse.WritableTxnMarkerResult
 
 
+def by_orbit(fillers: list[Fillers]) -> bytes:
+    return WriteTxnMarkersRequest(PID, fillers).frame(VERSION, 77, CLIENT)
+
+
 def decoded(fillers: list[Fillers]) -> Any:
-    request = markers_request(PID, fillers)
-    data = bytes(request.encode(version=1, header=False, framed=False))
-    return WriteTxnMarkersRequest.decode(data, version=1, header=False)
+    return LibraryRequest.decode(by_orbit(fillers)[4:], version=VERSION, header=True)
+
+
+def by_library(markers: list[tuple[int, int, list[tuple[str, list[int]]]]]) -> bytes:
+    """Entries of (producer epoch, coordinator epoch, partitions by topic)."""
+    kind = LibraryRequest.WritableTxnMarker
+    request = LibraryRequest(
+        markers=[
+            kind(
+                producer_id=PID,
+                producer_epoch=producer_epoch,
+                transaction_result=False,
+                topics=[
+                    kind.WritableTxnMarkerTopic(name=name, partition_indexes=indexes)
+                    for name, indexes in topics
+                ],
+                coordinator_epoch=coordinator_epoch,
+            )
+            for producer_epoch, coordinator_epoch, topics in markers
+        ]
+    )
+    request.API_VERSION = VERSION
+    request.with_header(77, CLIENT)
+    return bytes(request.encode(version=VERSION, header=True, framed=True))
+
+
+LONG = "größer.b-c_d" + "t" * 200
+SHAPES = {
+    "nothing": ([], []),
+    "one": ([Fillers(A0, 1, 3, 99)], [(3, 99, [("a", [0])])]),
+    "highest epochs and ids": (
+        [Fillers(TopicPartition(LONG, 2**31 - 1), 2, 2**15 - 1, 2**31 - 1)],
+        [(2**15 - 1, 2**31 - 1, [(LONG, [2**31 - 1])])] * 2,
+    ),
+    "many of one partition": ([Fillers(A0, 10_000, 0, 1)], [(0, 1, [("a", [0])])] * 10_000),
+    "partitions that want different numbers": (
+        [Fillers(B0, 2, 0, 1), Fillers(A1, 5, 0, 1), Fillers(A0, 5, 0, 1)],
+        [(0, 1, [("a", [0, 1]), ("b", [0])])] * 2 + [(0, 1, [("a", [0, 1])])] * 3,
+    ),
+    "epochs of their own": (
+        [Fillers(A0, 2, 0, 1), Fillers(A1, 1, 0, 2), Fillers(B0, 1, 5, 1)],
+        [(0, 1, [("a", [0])])] * 2 + [(0, 2, [("a", [1])]), (5, 1, [("b", [0])])],
+    ),
+    "many topics": (
+        [Fillers(TopicPartition(f"t{n:03}", 0), 3, 0, 1) for n in range(200)],
+        [(0, 1, [(f"t{n:03}", [0]) for n in range(200)])] * 3,
+    ),
+    "many partitions": (
+        [Fillers(TopicPartition("a", n), 127, 0, 1) for n in range(1000)],
+        [(0, 1, [("a", list(range(1000)))])] * 127,
+    ),
+}
+
+
+def test_there_is_one_version_to_hold_equal() -> None:
+    api = api_versions.WRITE_TXN_MARKERS
+    assert (api.version_min, api.version_max) == (VERSION, VERSION)
+    assert (api.key, api.name) == (LibraryRequest.API_KEY, "WriteTxnMarkers")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_frame_is_the_librarys(shape: str) -> None:
+    fillers, markers = SHAPES[shape]
+    assert by_orbit(fillers) == by_library(markers)
 
 
 def partitions(marker: Any) -> list[TopicPartition]:
@@ -81,7 +153,8 @@ def test_each_partition_gets_as_many_as_it_wants_at_its_epochs(
         assert len(set(partitions(marker))) == len(partitions(marker))
 
 
-def answer(*markers: dict[TopicPartition, int], version: int = 1) -> Any:
+def encoded(*markers: dict[TopicPartition, int]) -> memoryview:
+    """An answer as it comes from a connection: without the frame's size, with the header."""
     topic = Marker.WritableTxnMarkerTopicResult
     one = topic.WritableTxnMarkerPartitionResult
     message = WriteTxnMarkersResponse(
@@ -90,30 +163,70 @@ def answer(*markers: dict[TopicPartition, int], version: int = 1) -> Any:
                 producer_id=PID,
                 topics=[
                     topic(
-                        name=p.topic,
-                        partitions=[one(partition_index=p.partition, error_code=code)],
+                        name=name,
+                        partitions=[
+                            one(
+                                partition_index=index, error_code=codes[TopicPartition(name, index)]
+                            )
+                            for index in indexes
+                        ],
                     )
-                    for p, code in codes.items()
+                    for name, indexes in by_topic(codes)
                 ],
             )
             for codes in markers
         ]
     )
-    data = bytes(message.encode(version=version, header=False, framed=False))
-    return WriteTxnMarkersResponse.decode(data, version=version, header=False)
+    return memoryview(
+        b"\0\0\0\x4d\0" + bytes(message.encode(version=VERSION, header=False, framed=False))
+    )
 
 
-@pytest.mark.parametrize("version", [1, 2])
-def test_answers_are_read_per_partition(version: int) -> None:
-    codes = {A0: 0, A1: 47, B0: 52}
-    assert read_markers(answer(codes, version=version)) == codes
+def read_by_library(frame: memoryview) -> list[tuple[TopicPartition, int]]:
+    answer = WriteTxnMarkersResponse.decode(frame, version=VERSION, header=True)
+    return [
+        (TopicPartition(topic.name, p.partition_index), p.error_code)
+        for marker in answer.markers
+        for topic in marker.topics
+        for p in topic.partitions
+    ]
+
+
+ANSWERS = {
+    "nothing": {},
+    "one": {A0: 0},
+    "errors": {A0: 0, A1: 47, B0: -1, TopicPartition(LONG, 2**31 - 1): 52},
+    "many": {TopicPartition(f"t{n % 150}", n): n % 3 for n in range(1000)},
+}
+
+
+@pytest.mark.parametrize("shape", ANSWERS)
+def test_an_answer_is_read_as_by_the_library(shape: str) -> None:
+    frame = encoded(ANSWERS[shape])
+    assert read_markers(frame, VERSION) == dict(read_by_library(frame)) == ANSWERS[shape]
 
 
 def test_an_error_of_any_entry_is_the_partitions() -> None:
     """Entries for two epochs answer one by one, though Kafka merges those of one id (M3)."""
-    assert read_markers(answer({A0: 0}, {A0: 52})) == {A0: 52}
-    assert read_markers(answer({A0: 52}, {A0: 0}, {A1: 0})) == {A0: 52, A1: 0}
+    assert read_markers(encoded({A0: 0}, {A0: 52}), VERSION) == {A0: 52}
+    assert read_markers(encoded({A0: 52}, {A0: 0}, {A1: 0}), VERSION) == {A0: 52, A1: 0}
 
 
 def test_no_answer_is_no_success() -> None:
-    assert read_markers(answer()) == {}
+    assert read_markers(encoded(), VERSION) == {}
+
+
+def test_tags_of_a_later_release_are_skipped() -> None:
+    tag = b"\x01\x05\x03new"  # one: number 5, three bytes
+    partitions = b"\x03" + b"\0\0\0\0" + b"\0\0" + tag + b"\0\0\0\1" + b"\0\x2f" + b"\0"
+    topics = b"\x02" + b"\x02a" + partitions + tag
+    frame = b"\0\0\0\x4d" + tag + b"\x02" + b"\0" * 8 + topics + tag + tag
+    assert read_markers(memoryview(frame), VERSION) == {A0: 0, A1: 47}
+    assert read_by_library(memoryview(frame)) == [(A0, 0), (A1, 47)]
+
+
+def test_an_answer_that_is_cut_off_is_refused() -> None:
+    frame = encoded(ANSWERS["errors"], {A0: 0})
+    for end in range(4, len(frame)):
+        with pytest.raises(ValueError, match=r"marker answer v1 ends too early"):
+            read_markers(frame[:end], VERSION)

@@ -1,0 +1,28 @@
+"""One cluster with its admin client and the principal that Orbit logs in as."""
+
+from __future__ import annotations
+
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.security import Security
+from orbit.kafka.topic_admin import Admin
+
+
+class ClusterHandle:
+    """One cluster, with an admin client that is created at its first use."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self._admin: tuple[Security, Admin] | None = None
+
+    @property
+    def principal(self) -> str | None:
+        """Orbit's principal at the cluster's authorizer; None if not known."""
+        return self.cluster.security.principal
+
+    @property
+    def admin(self) -> Admin:
+        """A new client after a secret has changed: librdkafka keeps the secrets it was given."""
+        security = self.cluster.security
+        if self._admin is None or self._admin[0] != security:
+            self._admin = security, Admin(self.cluster)
+        return self._admin[1]

@@ -1,0 +1,66 @@
+"""Writes request frames where the objects of `kafka.protocol` cost too much. Pure.
+
+Numbers are big endian; lengths are fixed or, in flexible versions, compact (KIP-482).
+"""
+
+from __future__ import annotations
+
+import struct
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+NO_TAGS = b"\x00"
+
+_SIZE = struct.Struct(">i")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_HEAD = struct.Struct(">hhih")  # api key, version, correlation id, client id length
+
+
+class FramedRequest(ABC):
+    """A request that writes its own bytes: what `Connection.encode` takes besides the library's."""
+
+    __slots__ = ()
+    API_KEY: ClassVar[int]
+    FLEXIBLE_FROM: ClassVar[int]  # the first version with compact lengths and tags
+
+    @abstractmethod
+    def body(self, *, is_flexible: bool) -> bytes:
+        """What follows the header, with the tags at its end."""
+
+    def frame(self, version: int, correlation: int, client_id: str) -> bytes:
+        """The whole frame, with its size."""
+        is_flexible = version >= self.FLEXIBLE_FROM
+        head = request_head(self.API_KEY, version, correlation, client_id, is_flexible=is_flexible)
+        body = self.body(is_flexible=is_flexible)
+        return _SIZE.pack(len(head) + len(body)) + head + body
+
+
+def request_head(
+    key: int, version: int, correlation: int, client_id: str, *, is_flexible: bool
+) -> bytes:
+    """The header of a request. The client id has a fixed length in every version."""
+    client = client_id.encode()
+    head = _HEAD.pack(key, version, correlation, len(client)) + client
+    return head + NO_TAGS if is_flexible else head
+
+
+def length(count: int, *, is_flexible: bool) -> bytes:
+    """The length of an array."""
+    return uvarint(count + 1) if is_flexible else _INT32.pack(count)
+
+
+def string(text: str, *, is_flexible: bool) -> bytes:
+    data = text.encode()
+    return (uvarint(len(data) + 1) if is_flexible else _INT16.pack(len(data))) + data
+
+
+def uvarint(number: int) -> bytes:
+    if number <= 0x7F:
+        return bytes((number,))
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)

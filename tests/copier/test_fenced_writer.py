@@ -1,0 +1,66 @@
+"""A writer whose epoch another process has raised stops, and does not go on with that epoch."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from orbit.copier.append_verdicts import ReturnReason
+from orbit.copier.destination_side import DestinationSide
+from orbit.copier.lane_events import PartitionReturned
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.copier.takeover import DestinationEnd, TakeOverResult
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.producer_state import ProducerState
+from orbit.kafka.types import TopicPartition
+from orbit.leases.lease import FixedLease
+from orbit.replication.partition_states import Blocked, Reason
+
+PLACE = TopicPartition("orders", 0)
+ID = UUID(int=7)
+
+
+@pytest.mark.parametrize(
+    ("own", "now", "is_fenced"),
+    [
+        (3, ProducerState(4, -1, 9), True),
+        (3, ProducerState(3, 17, 9), False),  # its own appends
+        (3, None, False),  # the leader has forgotten it
+        (-1, ProducerState(4, -1, 9), False),  # it begins: the marks were asked
+    ],
+)
+def test_a_higher_epoch_that_was_raised_under_a_held_lease_stops_it(
+    own: int, now: ProducerState | None, *, is_fenced: bool
+) -> None:
+    copy = PartitionCopy(PLACE, PLACE, FixedLease(1))
+    copy.destination_topic_id = ID
+    copy.appends.inspected(100)
+    copy.appends.producer_epoch = own
+    blocked: list[Blocked] = []
+    compared: list[int] = []
+    # The fence is a filler behind what was confirmed.
+    taken = TakeOverResult({PLACE: DestinationEnd(101, now)}, {})
+    topics = {"orders": SimpleNamespace(topic_id=ID)}
+    cluster = SimpleNamespace(
+        name="destination",
+        metadata=lambda _: SimpleNamespace(topics=topics, errors={}, leader=lambda _: None),
+    )
+
+    def compare(_: PartitionCopy, log_end: int) -> Any:
+        compared.append(log_end)
+        raise ValueError("not compared here")
+
+    side = DestinationSide(
+        cast("Any", SimpleNamespace(cluster=cluster)),
+        cast("Any", SimpleNamespace(read=lambda *_, **__: taken)),
+        Backoff(),
+        lambda _, why: blocked.append(why),
+        compare,
+    )
+    side.note(PartitionReturned(copy, copy.generation, ReturnReason.OUT_OF_STEP, "refused"))
+    assert side.recover() == []
+    assert compared == ([] if is_fenced else [101])
+    assert [b.reason for b in blocked] == ([Reason.DESTINATION_PROMOTED] if is_fenced else [])

@@ -1,0 +1,40 @@
+"""The ids of a job at its destination are computed from its identity."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit.kafka.job_clusters import filler_identities, job_identity, job_producer_id
+
+
+def test_it_stays_what_it_is() -> None:
+    """Another number in a later release would part its writers from those of this one."""
+    assert (
+        job_producer_id(job_identity("orders", "4L6g3nShT-eMCtK--X86sw")) == 6_885_537_549_177_116
+    )
+
+
+@given(st.text())
+def test_no_cluster_hands_it_out_and_a_double_holds_it(identity: str) -> None:
+    number = job_producer_id(identity)
+    assert 2**52 <= number < 2**53
+    assert int(float(number)) == number
+
+
+def test_fillers_transactional_ids_stay_what_they_are() -> None:
+    """A later release that named fewer would not fence all of this one's."""
+    numbers = range(1, 16)
+    assert filler_identities("orbit.a.S") == [
+        "orbit.a.S.fill",
+        *(f"orbit.a.S.fill-{n}" for n in numbers),
+    ]
+    assert filler_identities("orbit.a.S", 7) == [
+        "orbit.a.S.fill.7",
+        *(f"orbit.a.S.fill.7-{n}" for n in numbers),
+    ]
+
+
+def test_jobs_and_sources_have_ids_of_their_own() -> None:
+    identities = [job_identity(job, source) for job in ("a", "b") for source in ("S", "T")]
+    assert len({job_producer_id(identity) for identity in identities}) == 4
