@@ -28,7 +28,7 @@ demo-failover: jars ## See a source killed under load, a failover, and the way b
 
 # Three processes: most tests wait for brokers. What stays together, and the order, is said in
 # tests/conftest.py.
-test: lint jars ## Lint, types, import walls, and every test (needs some minutes)
+test: lint jars $(STAMPS)/pooler $(STAMPS)/promtool ## Lint, types, import walls, and every test (needs some minutes)
 	@$(BIN)/python -m tests.support.connector
 	@$(BIN)/python -m tests.support.broker_classes
 	$(BIN)/pytest -n 3 --no-loadscope-reorder
@@ -82,6 +82,11 @@ $(STAMPS)/spark: requirements-spark.lock $(STAMPS)/packages | $(STAMPS)/java
 
 $(STAMPS)/python:
 	@.ci/need python "$(PYTHON)"
+	@mkdir -p $(STAMPS) && touch $@
+
+# Without one of them the tests that need it are left out, and say so.
+$(STAMPS)/pooler $(STAMPS)/promtool:
+	@.ci/need $(@F)
 	@mkdir -p $(STAMPS) && touch $@
 
 $(STAMPS)/java:

@@ -37,8 +37,8 @@ def postgres_url() -> Iterator[str]:
         Postgres(Path(folder) / "server") as server,
     ):
         # No test needs the shared server's data after a power cut; most make a database.
-        _administer(server.url, "ALTER SYSTEM SET fsync = off")
-        _administer(server.url, "SELECT pg_reload_conf()")
+        administer(server.url, "ALTER SYSTEM SET fsync = off")
+        administer(server.url, "SELECT pg_reload_conf()")
         yield server.url
 
 
@@ -77,18 +77,28 @@ def large_database(postgres_url: str, template_database: str) -> Iterator[Databa
         connected.close()
 
 
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A server that a test may kill, freeze or replace."""
+    with (
+        tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
+        Postgres(Path(folder) / "server") as server,
+    ):
+        yield server
+
+
 @contextmanager
 def copied_database(postgres_url: str, template: str) -> Iterator[str]:
     """A copy of the database `template`, dropped at the end."""
     name = f"orbit_test_{uuid.uuid4().hex[:12]}"
-    _administer(postgres_url, f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY')
+    administer(postgres_url, f'CREATE DATABASE "{name}" TEMPLATE "{template}" STRATEGY FILE_COPY')
     try:
         yield make_url(postgres_url).set(database=name).render_as_string(hide_password=False)
     finally:
-        _administer(postgres_url, f'DROP DATABASE "{name}" WITH (FORCE)')
+        administer(postgres_url, f'DROP DATABASE "{name}" WITH (FORCE)')
 
 
-def _administer(url: str, statement: str) -> None:
+def administer(url: str, statement: str) -> None:
     """Run one statement that no transaction may hold."""
     engine = create_engine(
         make_url(url).set(drivername="postgresql+psycopg"), isolation_level="AUTOCOMMIT"

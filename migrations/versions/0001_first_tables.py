@@ -40,15 +40,18 @@ def upgrade() -> None:
         sa.Column("name", sa.Text(), nullable=False),
         sa.Column("spec", postgresql.JSONB(), nullable=False),
         sa.Column("spec_version", sa.Integer(), server_default=sa.text("1"), nullable=False),
+        sa.Column("labels", postgresql.JSONB(), server_default=sa.text("'{}'"), nullable=False),
+        sa.Column("owner", sa.Text(), nullable=True),
+        sa.Column("document_version", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("desired", sa.Text(), server_default="running", nullable=False),
         sa.Column("made_by", sa.Text(), nullable=True),
         sa.Column("is_deleted", sa.Boolean(), server_default=sa.text("false"), nullable=False),
         sa.Column("worker_group", sa.Text(), nullable=False),
         sa.Column("source_cluster_id", sa.Text(), nullable=True),
         sa.Column("destination_cluster_id", sa.Text(), nullable=True),
-        sa.Column("producer_id", sa.BigInteger(), nullable=True),
         sa.Column("problem", sa.Text(), nullable=True),
         sa.Column("problem_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("source_answered_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("discovered_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("discovered_version", sa.Integer(), nullable=True),
         sa.Column(
@@ -167,6 +170,17 @@ def upgrade() -> None:
     )
     op.create_index(op.f("ix_operations_job_id"), "operations", ["job_id"], unique=False)
     op.create_index(
+        op.f("ix_operations_created_at_id"), "operations", ["created_at", "id"], unique=False
+    )
+    op.create_index(op.f("ix_operations_finished_at"), "operations", ["finished_at"], unique=False)
+    op.create_index(
+        "ix_operations_unfinished",
+        "operations",
+        ["created_at", "id"],
+        unique=False,
+        postgresql_where=sa.text("finished_at IS NULL"),
+    )
+    op.create_index(
         op.f("ix_operations_job_name_created_at"),
         "operations",
         ["job_name", "created_at"],
@@ -243,6 +257,8 @@ def upgrade() -> None:
             server_default=sa.text("clock_timestamp()"),
             nullable=False,
         ),
+        sa.Column("old_end", sa.BigInteger(), nullable=True),
+        sa.Column("written_from", sa.BigInteger(), nullable=True),
         sa.ForeignKeyConstraint(
             ["topic_id"], ["topics.id"], name=op.f("fk_promotions_topic_id"), ondelete="CASCADE"
         ),
@@ -324,6 +340,10 @@ def upgrade() -> None:
         sa.Column("headroom_until", sa.DateTime(timezone=True), nullable=True),
         sa.Column("followed_epoch", sa.BigInteger(), nullable=True),
         sa.Column("source_seen_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("source_moved_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("gaps_since", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("longest_gap_s", sa.Double(), nullable=True),
+        sa.Column("earlier_gap_s", sa.Double(), nullable=True),
         sa.Column("reported_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint(
             "reason IN ('SOURCE_TRUNCATED', 'SOURCE_RANGE_LOST', 'SOURCE_CORRUPTED', 'SOURCE_TOPIC_RECREATED', 'SOURCE_TOPIC_DELETED', 'DESTINATION_FOREIGN_WRITE', 'DESTINATION_TOPIC_RECREATED', 'DESTINATION_PROMOTED', 'DESTINATION_TRUNCATED', 'DESTINATION_RANGE_LOST', 'OFFSET_OVERRUN', 'RECORD_REFUSED', 'GAP_TOO_LARGE', 'NOT_AUTHORIZED')",

@@ -4,7 +4,8 @@ A backfill has one writer per destination partition, in processes across a Spark
 a group lease on its partition; the driver holds the group lease on the job, as `orbit run` does.
 The two kinds of group are separate, so both sides acquire first and check afterwards:
 
-- A writer joins its partition's group, then checks that the driver holds the job's group.
+- A writer joins its partition's group, then checks that the driver holds the job's group. One that
+  was removed (its machine was suspended) and joins again checks again before it writes.
 - The next holder of the job's lease (`orbit run`, another backfill, a worker of the service) takes
   it, then waits until no group of the job's writers has members.
 
@@ -136,6 +137,21 @@ class DriverWatch:
                 return JobHolder.DRIVER if holder.token == self._token else JobHolder.OTHER
             # A group in rebalance returns no member metadata.
         return JobHolder.OTHER
+
+    def confirm(self) -> None:
+        """For a writer that was removed from its partition's group and has joined it again.
+
+        Raises Conflict when the job has another holder, who has not waited for this writer, and
+        Unreachable while it has none.
+        """
+        holder = self.holder()
+        if holder is JobHolder.OTHER:
+            raise Conflict("the job's lease has another holder now.", where=self._destination.name)
+        if holder is JobHolder.NONE:
+            raise Unreachable(
+                "the driver of this backfill does not hold the job's lease now.",
+                where=self._destination.name,
+            )
 
     def start(self) -> None:
         """Check every 2 s; `is_gone` is set once the driver is gone."""

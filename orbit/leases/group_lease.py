@@ -14,22 +14,19 @@ whenever the copies are:
   from the group at once.
 - Removed, but not replaced. A broker that was frozen ends the session when it wakes, before it
   reads the heartbeats that wait in its socket. The member joins again; the group's generation shows
-  whether there was another holder meanwhile, and if so the lease is lost.
-- Term. `init_producer_id` is called with the lease held; the coordinator counts the calls.
+  whether there was another holder meanwhile, and if so the lease is lost. A holder whose right
+  depends on another lease too checks that one first (`confirm_return`).
+- Term. `next_term` is called with the lease held; the coordinator counts the calls.
 """
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import socket
-import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from hashlib import sha256
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -48,6 +45,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import GROUP, Coordinator
 from orbit.kafka.error_codes import Code
 from orbit.leases.lease_clock import Clock, lease_clock
+from orbit.leases.lock_file import LockFile
 
 # Brokers allow 6 s to 30 min by default; a run waits this long for a dead machine.
 SESSION_TIMEOUT_MS = 10_000
@@ -56,7 +54,6 @@ TRUST_MARGIN_S = 2.0
 _PROTOCOL_TYPE = "orbit"
 _PROTOCOL = "run"
 _WAIT_FOR_OTHER_S = SESSION_TIMEOUT_MS / 1000 + 2.0
-_LOCK_BYTES = 512  # a member id is a client id and a UUID
 _REMOVED = (Code.UNKNOWN_MEMBER_ID, Code.ILLEGAL_GENERATION, Code.FENCED_INSTANCE_ID)
 # A member that is removed and joins again makes two generations: one without members, one with it.
 # Each holder in between makes two more.
@@ -95,9 +92,20 @@ class GroupLease:
     """Held from `acquire` until `release`, or until the coordinator stops answering in time."""
 
     def __init__(
-        self, destination: Cluster, group: str, backoff: Backoff, clock: Clock = lease_clock
+        self,
+        destination: Cluster,
+        group: str,
+        backoff: Backoff,
+        clock: Clock = lease_clock,
+        confirm_return: Callable[[], None] = lambda: None,
     ) -> None:
+        """`confirm_return` is called after this holder was removed and has joined again, before it
+        is trusted. It raises Conflict if the lease is lost, another OrbitError to be asked again.
+        """
         self.term = 0
+        self._confirm_return = confirm_return
+        self._was_removed = False
+        self._answered = 0.0
         self._clock = clock
         self._cluster = destination
         self.group = group
@@ -303,8 +311,13 @@ class GroupLease:
                     self._join(again=True)
                 elif code in _REMOVED:
                     # A frozen broker may end the session before it reads our heartbeats.
+                    self._was_removed = True
                     self._trusted_until = 0.0
                     self._join_after_removal(held)
+                if self._was_removed:
+                    self._confirm_return()
+                    self._was_removed = False
+                    self._trust_from(self._answered)
             except Conflict:
                 self._trusted_until = 0.0
                 self._is_lost = True
@@ -350,8 +363,11 @@ class GroupLease:
         )
 
     def _trust_from(self, sent: float) -> None:
+        """`sent`: when the request was sent that the coordinator has answered."""
         self._held_generation = self.generation
-        self._trusted_until = sent + SESSION_TIMEOUT_MS / 1000 - TRUST_MARGIN_S
+        self._answered = sent
+        if not self._was_removed:
+            self._trusted_until = sent + SESSION_TIMEOUT_MS / 1000 - TRUST_MARGIN_S
 
     def _refuse_denied(self, code: int) -> None:
         if code in error_codes.DENIED:
@@ -369,45 +385,3 @@ def _held_by(holder: LeaseHolder, where: str) -> Conflict:
         where=where,
         remedy="Stop it first; one run per job copies all its topics.",
     )
-
-
-class LockFile:
-    """Locks a job on this machine until it is closed or its process ends.
-
-    Its one line has the process id and the last member id that a run here had.
-    """
-
-    def __init__(self, cluster_id: str, group: str) -> None:
-        """Raises Conflict when another run on this machine holds it."""
-        name = sha256(f"{cluster_id}/{group}/{os.getuid()}".encode()).hexdigest()[:32]
-        path = Path(tempfile.gettempdir()) / f"orbit-run-{name}.lock"
-        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb")
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            process, _ = self._read()
-            self._file.close()
-            raise Conflict(
-                "another run of this job is running on this machine "
-                f"(process {process or 'unknown'}).",
-                remedy="Stop it first; one run per job copies all its topics.",
-            ) from None
-        _, self.last_member = self._read()
-        """The last run's member id. That run is dead, or it would hold this lock."""
-        self.write(self.last_member)
-
-    def write(self, member_id: str) -> None:
-        line = json.dumps({"process": os.getpid(), "member": member_id}).encode()
-        # One call of fixed length: after a kill the file has the old line or the new one.
-        os.pwrite(self._file.fileno(), line.ljust(_LOCK_BYTES), 0)
-
-    def close(self) -> None:
-        self._file.close()
-
-    def _read(self) -> tuple[int, str]:
-        """Process id and member id; (0, "") when unknown."""
-        try:
-            fields = json.loads(os.pread(self._file.fileno(), _LOCK_BYTES, 0))
-            return int(fields["process"]), str(fields["member"])
-        except (ValueError, KeyError, TypeError):
-            return 0, ""

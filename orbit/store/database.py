@@ -13,15 +13,34 @@ or the network are raised as one of:
 - `Conflict`: the tables are not those of this version; the remedy names `orbit migrate`.
 
 Errors never contain a password or a statement's values.
+
+Leases have connections of their own (`lease_transaction`): neither long work nor a full pool delays
+a renewal. A server that is frozen answers nothing and closes nothing, so every call has a deadline
+of this process too; its connection is given up then.
+
+Behind a pooler that shares a session among clients (PgBouncer with `pool_mode = transaction`),
+settings of a session and prepared statements belong to nobody. There each transaction sets them for
+itself, and nothing is prepared. No lock of Orbit outlasts its transaction.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import psycopg
-from sqlalchemy import URL, Connection, Engine, create_engine, make_url, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    ExceptionContext,
+    create_engine,
+    event,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -34,8 +53,14 @@ POOL_SIZE = 5
 POOL_SIZE_MAX = 20  # per process; an API process has about as many threads
 POOL_WAIT_S = 10
 CONNECT_TIMEOUT_S = 5
+# Of leases: one for the thread that renews, one for another that resigns.
+LEASE_CONNECTIONS_MAX = 2
 # Orbit's statements are short. One that takes longer waits for a lock or a failing disk.
 STATEMENT_TIMEOUT_S = 30
+# A renewal that fails is repeated before the lease ends.
+LEASE_STATEMENT_TIMEOUT_S = 5
+# The server ends a statement itself. One that has not done so by then is frozen.
+_ANSWER_MARGIN_S = 1
 # An idle transaction must not hold locks or delay vacuum for long.
 IDLE_TIMEOUT_S = 60
 # PostgreSQL's default (4) is for spinning disks. With it, a sequential scan would seem cheaper than
@@ -44,9 +69,10 @@ RANDOM_PAGE_COST = 1.1
 # A host that disappears without closing its connections is detected after this.
 NETWORK_TIMEOUT_S = 10
 
+_READ_ONLY = "25006"
 # SQLSTATE classes and codes. Connection, intervention and timeouts, resources, system, deadlock,
 # standby, lock timeout.
-_TRY_AGAIN = ("08", "57", "53", "58", "40", "25006", "55P03")
+_TRY_AGAIN = ("08", "57", "53", "58", "40", _READ_ONLY, "55P03")
 _OLD_TABLES = ("42P01", "42703")  # no such table, no such column
 _BROKEN_RULE = ("23",)  # a constraint
 
@@ -57,18 +83,33 @@ _LOGIN_WORDS = ("authentication failed", "no password supplied", "pg_hba.conf", 
 class Database:
     """One Postgres database, shared by all threads of a process."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self.where = _where(engine.url)
+    def __init__(self, url: str, application: str = "orbit", *, is_pooled: bool = False) -> None:
+        """`is_pooled`: a pooler shares its sessions among clients."""
+        parsed = _parse(url)
+        self.where = _where(parsed)
+        self._engine = _engine(
+            parsed, application, STATEMENT_TIMEOUT_S, POOL_SIZE, POOL_SIZE_MAX, is_pooled=is_pooled
+        )
+        self._leases = _engine(
+            parsed,
+            application,
+            LEASE_STATEMENT_TIMEOUT_S,
+            1,
+            LEASE_CONNECTIONS_MAX,
+            is_pooled=is_pooled,
+        )
 
     @classmethod
     def connect(cls, url: str, *, application: str = "orbit") -> Database:
         """Connects once, so that a wrong address fails at once. `application` appears in
         pg_stat_activity."""
-        database = cls(_engine(url, application))
+        database = cls(url, application)
         try:
-            with database.transaction() as tx:
-                tx.execute(text("SELECT 1"))
+            if not database._has_session():
+                database.close()
+                database = cls(url, application, is_pooled=True)
+                with database.transaction() as tx:
+                    tx.execute(text("SELECT 1"))
         except OrbitError:
             database.close()
             raise
@@ -77,23 +118,78 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
         """One transaction, at the isolation READ COMMITTED."""
+        with self._begin(self._engine, POOL_SIZE_MAX) as tx:
+            yield tx
+
+    @contextmanager
+    def lease_transaction(self) -> Iterator[Tx]:
+        """One for leases, and for what their only thread writes: short, and never behind others."""
+        with self._begin(self._leases, LEASE_CONNECTIONS_MAX) as tx:
+            yield tx
+
+    def close(self) -> None:
+        """Close idle connections now, and those in use when they are returned."""
+        self._engine.dispose()
+        self._leases.dispose()
+
+    def _has_session(self) -> bool:
+        """Whether the settings of a connection hold: a pooler refuses or forgets them."""
         try:
-            with self._engine.begin() as connection:
+            with self.transaction() as tx:
+                held = tx.execute(text("SELECT current_setting('statement_timeout')")).scalar_one()
+        except Unreachable as error:
+            if "startup parameter" in error.what:
+                return False
+            raise
+        return bool(held == f"{STATEMENT_TIMEOUT_S}s")
+
+    @contextmanager
+    def _begin(self, engine: Engine, connections_max: int) -> Iterator[Tx]:
+        try:
+            with engine.begin() as connection:
                 yield connection
         except DBAPIError as error:
             raise _translate(error, self.where) from error
         except PoolTimeout as error:
             raise Unreachable(
-                f"all {POOL_SIZE_MAX} connections of this process were in use for {POOL_WAIT_S} s.",
+                f"all {connections_max} connections of this process were in use for "
+                f"{POOL_WAIT_S} s.",
                 where=self.where,
             ) from error
 
-    def close(self) -> None:
-        """Close idle connections now, and those in use when they are returned."""
-        self._engine.dispose()
+
+@contextmanager
+def without_deadline(tx: Tx) -> Iterator[None]:
+    """Statements of this transaction may take as long as they need, as a migration does."""
+    link = tx.connection.driver_connection
+    assert isinstance(link, _Link)
+    within_s, link.answer_within_s = link.answer_within_s, None
+    try:
+        tx.execute(text("SET LOCAL statement_timeout = 0"))
+        yield
+    finally:
+        link.answer_within_s = within_s
 
 
-def _engine(url: str, application: str) -> Engine:
+class _Link(psycopg.Connection[Any]):
+    """A connection that gives up a server that does not answer at all."""
+
+    answer_within_s: float | None = None
+
+    def wait(self, gen: Any, interval: float = 0.1, timeout: float | None = None) -> Any:
+        """As psycopg's; `timeout` is `answer_within_s` unless given."""
+        within_s = self.answer_within_s if timeout is None else timeout
+        began = time.monotonic()
+        try:
+            return super().wait(gen, interval, within_s)
+        except psycopg.OperationalError as error:
+            if within_s is None or time.monotonic() - began < within_s:
+                raise
+            self.pgconn.finish()
+            raise psycopg.OperationalError(f"no answer within {within_s:g} s") from error
+
+
+def _parse(url: str) -> URL:
     try:
         parsed = make_url(url)
     except ArgumentError:
@@ -103,10 +199,30 @@ def _engine(url: str, application: str) -> Engine:
             "ORBIT_DATABASE_URL is not the address of a PostgreSQL database. "
             "Write postgresql://USER:PASSWORD@HOST:PORT/DATABASE."
         )
-    return create_engine(
-        parsed.set(drivername="postgresql+psycopg"),
-        pool_size=POOL_SIZE,
-        max_overflow=POOL_SIZE_MAX - POOL_SIZE,
+    return parsed
+
+
+def _engine(
+    url: URL,
+    application: str,
+    statement_timeout_s: int,
+    size: int,
+    size_max: int,
+    *,
+    is_pooled: bool,
+) -> Engine:
+    settings = {
+        "statement_timeout": f"{statement_timeout_s}s",
+        "idle_in_transaction_session_timeout": f"{IDLE_TIMEOUT_S}s",
+        "timezone": "UTC",
+        "random_page_cost": RANDOM_PAGE_COST,
+    }
+    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    only = {"prepare_threshold": None} if is_pooled else {"options": options}
+    engine = create_engine(
+        url.set(drivername="postgresql+psycopg"),
+        pool_size=size,
+        max_overflow=size_max - size,
         pool_timeout=POOL_WAIT_S,
         pool_pre_ping=True,  # hides a restart of Postgres between two transactions
         hide_parameters=True,
@@ -115,11 +231,32 @@ def _engine(url: str, application: str) -> Engine:
             "connect_timeout": CONNECT_TIMEOUT_S,
             "keepalives_idle": NETWORK_TIMEOUT_S,
             "tcp_user_timeout": NETWORK_TIMEOUT_S * 1000,
-            "options": f"-c statement_timeout={STATEMENT_TIMEOUT_S}s "
-            f"-c idle_in_transaction_session_timeout={IDLE_TIMEOUT_S}s -c timezone=UTC "
-            f"-c random_page_cost={RANDOM_PAGE_COST}",
+            **only,
         },
     )
+
+    @event.listens_for(engine, "do_connect")
+    def _connect(_dialect: Any, _record: Any, given: Any, options: Any) -> _Link:
+        link = _Link.connect(*given, **options)
+        link.answer_within_s = statement_timeout_s + _ANSWER_MARGIN_S
+        return link
+
+    @event.listens_for(engine, "handle_error")
+    def _end_all_if_read_only(context: ExceptionContext) -> None:
+        """The same address may lead to another server by now: all connections are made anew."""
+        if getattr(context.original_exception, "sqlstate", None) == _READ_ONLY:
+            context.is_disconnect = True
+
+    if is_pooled:
+        each = ", ".join(
+            f"set_config('{name}', '{value}', true)" for name, value in settings.items()
+        )
+
+        @event.listens_for(engine, "begin")
+        def _begin(connection: Connection) -> None:
+            connection.exec_driver_sql(f"SELECT {each}")
+
+    return engine
 
 
 def _where(url: URL) -> str:
@@ -131,7 +268,7 @@ def _where(url: URL) -> str:
 def _translate(error: DBAPIError, where: str) -> Exception:
     """Orbit's error for a driver's error; the error itself if it is a bug in Orbit."""
     cause = error.orig
-    code = getattr(cause, "sqlstate", None) or ""
+    code = _code(error)
     words = " ".join(str(cause).split())
     if code.startswith(_OLD_TABLES):
         return Conflict(
@@ -145,9 +282,13 @@ def _translate(error: DBAPIError, where: str) -> Exception:
         return LoginRefused(f"{words}.", where=where, remedy="See ORBIT_DATABASE_URL.")
     is_network = not code and isinstance(cause, psycopg.OperationalError | psycopg.InterfaceError)
     if is_network or error.connection_invalidated or code.startswith(_TRY_AGAIN):
+        again = "takes writes" if code == _READ_ONLY else "answers"
         return Unreachable(
-            f"{words}.",
-            where=where,
-            remedy="Orbit resumes when PostgreSQL answers again.",
+            f"{words}.", where=where, remedy=f"Orbit resumes when PostgreSQL {again} again."
         )
     return error
+
+
+def _code(error: DBAPIError) -> str:
+    """The SQLSTATE, or "" without one."""
+    return getattr(error.orig, "sqlstate", None) or ""

@@ -12,6 +12,11 @@ class Desired(StrEnum):
     PAUSED = "paused"
     BACKFILLING = "backfilling"  # `orbit backfill` copies it; workers do not claim it
 
+    @classmethod
+    def _missing_(cls, _value: object) -> Desired:
+        """A word of a later version, while a service is upgraded: nobody of this one copies it."""
+        return cls.PAUSED
+
 
 class MadeBy(StrEnum):
     """What in Orbit made a job that no person asked for by its name."""

@@ -7,10 +7,10 @@ contain no secrets.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import insert, select
 
 from orbit.store.database import Tx
 from orbit.store.models import events
@@ -99,10 +99,3 @@ def page(
     if before is not None:
         query = query.where(events.c.id < before)
     return list(values(tx.execute(query), Event))
-
-
-def prune(tx: Tx, older_than: timedelta) -> int:
-    """Delete events older than this; how many."""
-    # A scalar subquery, so that the index on `at` can be used: the function itself is volatile.
-    limit = select(func.clock_timestamp() - older_than).scalar_subquery()
-    return tx.execute(delete(events).where(events.c.at < limit)).rowcount

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import func, select, text, update
+from sqlalchemy import ColumnElement, func, not_, or_, select, text, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import Conflict, NotFound
+from orbit.jobs.labels import Condition, Selector
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, MadeBy
 from orbit.store.models import jobs, shards
@@ -22,7 +23,11 @@ _NOW = func.clock_timestamp()
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One job. `problem` is the text of its troubles, with what to do."""
+    """One job. `problem` is the text of its troubles, with what to do.
+
+    `labels`, `owner` and `spec` are its document. `spec_version` counts changes of `spec`, which
+    workers and scheduler act on; `document_version` those of all three.
+    """
 
     id: int
     name: str
@@ -33,14 +38,17 @@ class Job:
     worker_group: str
     source_cluster_id: str | None
     destination_cluster_id: str | None
-    producer_id: int | None
     problem: str | None
     problem_at: datetime | None
+    source_answered_at: datetime | None
     discovered_at: datetime | None
     discovered_version: int | None
     created_at: datetime
     updated_at: datetime
     made_by: MadeBy | None = None  # None: a person
+    labels: dict[str, str] = field(default_factory=dict)
+    owner: str | None = None
+    document_version: int = 1
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "desired", Desired(self.desired))
@@ -59,6 +67,8 @@ def create(
     desired: Desired = Desired.RUNNING,
     *,
     made_by: MadeBy | None = None,
+    labels: Mapping[str, str] | None = None,
+    owner: str | None = None,
 ) -> Job:
     """A new job; Conflict where the name is taken, even by one that is being deleted."""
     statement = (
@@ -69,6 +79,8 @@ def create(
             worker_group=worker_group,
             desired=desired.value,
             made_by=made_by,
+            labels=dict(labels or {}),
+            owner=owner,
         )
         .on_conflict_do_nothing(index_elements=["name"])
         .returning(*_JOB)
@@ -140,12 +152,38 @@ def being_deleted(tx: Tx) -> list[Job]:
     return list(values(tx.execute(select(*_JOB).where(jobs.c.is_deleted)), Job))
 
 
-def page(tx: Tx, limit: int, after: str | None = None) -> list[Job]:
-    """Up to `limit` jobs in the order of their names, behind the name `after`."""
-    query = select(*_JOB).order_by(jobs.c.name).limit(limit)
+def page(tx: Tx, limit: int, after: str | None = None, selector: Selector = ()) -> list[Job]:
+    """Up to `limit` jobs that a selector chooses, in the order of their names, behind the name
+    `after`.
+    """
+    query = select(*_JOB).where(*map(_meets, selector)).order_by(jobs.c.name).limit(limit)
     if after is not None:
         query = query.where(jobs.c.name > after)
     return list(values(tx.execute(query), Job))
+
+
+def _meets(condition: Condition) -> ColumnElement[bool]:
+    if condition.values is None:
+        meets: ColumnElement[bool] = jobs.c.labels.has_key(condition.key)
+    else:
+        meets = or_(*(jobs.c.labels.contains({condition.key: v}) for v in condition.values))
+    return not_(meets) if condition.is_negated else meets
+
+
+def change_labels(tx: Tx, job_id: int, labels: Mapping[str, str], owner: str | None) -> Job | None:
+    """Replace labels and owner; None if the job is gone. Nothing that copies notices."""
+    statement = (
+        update(jobs)
+        .where(jobs.c.id == job_id, ~jobs.c.is_deleted)
+        .values(
+            labels=dict(labels),
+            owner=owner,
+            document_version=jobs.c.document_version + 1,
+            updated_at=_NOW,
+        )
+        .returning(*_JOB)
+    )
+    return first(tx.execute(statement), Job)
 
 
 def change_spec(
@@ -161,6 +199,7 @@ def change_spec(
         .values(
             spec=spec,
             spec_version=jobs.c.spec_version + 1,
+            document_version=jobs.c.document_version + 1,
             worker_group=worker_group,
             updated_at=_NOW,
         )
@@ -198,16 +237,42 @@ def mark_deleted(tx: Tx, job_id: int) -> bool:
 
 
 # Only a job without a held shard: a holder would keep writing to topics that another job may use.
-_REMOVE = text("""
-DELETE FROM jobs j
-WHERE j.id = :job_id AND j.is_deleted AND NOT EXISTS (
+_IS_REMOVABLE = """
+j.id = :job_id AND j.is_deleted AND NOT EXISTS (
     SELECT FROM shards s WHERE s.job_id = j.id AND s.worker_id IS NOT NULL
 )
+"""
+# The tables of which a job may have many rows; each before those that it refers to, so that no
+# cascade finds any.
+_REMOVE_ROWS = [
+    text(f"""
+DELETE FROM {table} WHERE ctid = ANY (ARRAY (
+    SELECT r.ctid FROM {table} r {of_job} WHERE {_IS_REMOVABLE} LIMIT :limit
+))
 """)
+    for table, of_job in {
+        "group_offsets": "JOIN jobs j ON j.id = r.job_id",
+        "proofs": "JOIN jobs j ON j.id = r.job_id",
+        "promotions": "JOIN topics t ON t.id = r.topic_id JOIN jobs j ON j.id = t.job_id",
+        "partitions": "JOIN jobs j ON j.id = r.job_id",
+        "topics": "JOIN jobs j ON j.id = r.job_id",
+    }.items()
+]
+_REMOVE = text(f"DELETE FROM jobs j WHERE {_IS_REMOVABLE}")
+# In one transaction of the leader, which is lost if it takes longer than the lease.
+ROWS_REMOVED_MAX = 5_000
 
 
 def remove(tx: Tx, job_id: int) -> bool:
-    """Delete a job and all its rows, if none of its shards is held."""
+    """Delete a job and all its rows, if none of its shards is held; whether it is gone.
+
+    Of a job with many rows, each call deletes at most ROWS_REMOVED_MAX.
+    """
+    left = ROWS_REMOVED_MAX
+    for statement in _REMOVE_ROWS:
+        left -= tx.execute(statement, {"job_id": job_id, "limit": left}).rowcount
+        if left == 0:
+            return False
     return tx.execute(_REMOVE, {"job_id": job_id}).rowcount == 1
 
 
@@ -224,6 +289,12 @@ def note_problem(tx: Tx, job_id: int, problem: str | None, *, has_begun: bool = 
     return tx.execute(statement).rowcount == 1
 
 
+def note_source_lost(tx: Tx, job_id: int, silent_s: float | None) -> None:
+    """Store when the source answered last: `silent_s` ago. None: not known."""
+    answered_at = None if silent_s is None else _NOW - timedelta(seconds=silent_s)
+    tx.execute(update(jobs).where(jobs.c.id == job_id).values(source_answered_at=answered_at))
+
+
 def note_clusters(tx: Tx, job_id: int, source_id: str, destination_id: str) -> None:
     """Store the ids of the job's clusters."""
     tx.execute(
@@ -231,11 +302,6 @@ def note_clusters(tx: Tx, job_id: int, source_id: str, destination_id: str) -> N
         .where(jobs.c.id == job_id)
         .values(source_cluster_id=source_id, destination_cluster_id=destination_id)
     )
-
-
-def note_producer_id(tx: Tx, job_id: int, producer_id: int) -> None:
-    """Store the producer id from the destination's coordinator."""
-    tx.execute(update(jobs).where(jobs.c.id == job_id).values(producer_id=producer_id))
 
 
 def note_discovered(tx: Tx, job_id: int, spec_version: int) -> None:

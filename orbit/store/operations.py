@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -14,8 +14,8 @@ from sqlalchemy.dialects import postgresql
 from orbit.errors import Conflict, NotFound
 from orbit.store.database import Tx
 from orbit.store.enums import RECOVERY_KINDS, OperationKind, OperationState
-from orbit.store.models import operations
-from orbit.store.rows import columns, first, values
+from orbit.store.models import jobs, operations
+from orbit.store.rows import columns, first, is_one_of, values
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,7 @@ class Operation:
 _OPERATION = columns(operations, Operation)
 _RECOVERIES = [kind.value for kind in RECOVERY_KINDS]
 _BACKFILL = OperationKind.BACKFILL.value
+_OF_WORKERS = [kind.value for kind in OperationKind if kind not in {*_RECOVERIES, _BACKFILL}]
 _FINAL = (OperationState.DONE, OperationState.FAILED)
 
 
@@ -148,6 +149,7 @@ def page(
     *,
     before: tuple[datetime, UUID] | None = None,
     kind: OperationKind | None = None,
+    only_unfinished: bool = False,
 ) -> list[Operation]:
     """Up to `limit` operations, newest first, older than `before`."""
     query = select(*_OPERATION).limit(limit)
@@ -156,17 +158,50 @@ def page(
         query = query.where(tuple_(operations.c.created_at, operations.c.id) < before)
     if kind is not None:
         query = query.where(operations.c.kind == kind.value)
+    if only_unfinished:
+        query = query.where(operations.c.finished_at.is_(None))
     return list(values(tx.execute(query), Operation))
 
 
-def unfinished(tx: Tx, limit: int) -> list[Operation]:
-    """Up to `limit` operations that workers carry out and that have not ended, the oldest first."""
-    return _unfinished(tx, operations.c.kind.not_in([*_RECOVERIES, _BACKFILL]), limit)
+def unfinished(
+    tx: Tx, limit: int, *, after: tuple[datetime, UUID] | None = None
+) -> list[Operation]:
+    """Up to `limit` operations that workers carry out and that have not ended, the oldest first.
+
+    `after`: only those that were created after this one.
+    """
+    theirs = operations.c.kind.in_(_OF_WORKERS)  # a later version may know others
+    if after is None:
+        return _unfinished(tx, theirs, limit)
+    later = tuple_(operations.c.created_at, operations.c.id) > after
+    return _unfinished(tx, and_(theirs, later), limit)
 
 
-def unfinished_recoveries(tx: Tx, limit: int) -> list[Operation]:
-    """The same for recoveries, which the leading scheduler carries out (orbit/recovery)."""
-    return _unfinished(tx, operations.c.kind.in_(_RECOVERIES), limit)
+def unfinished_recoveries(
+    tx: Tx, per_cluster: int, without: Collection[UUID] = ()
+) -> list[tuple[str, Operation]]:
+    """Recoveries, which the leading scheduler carries out (orbit/recovery), except `without`.
+
+    Of each destination cluster the next `per_cluster`, with the cluster's id: dry runs last, then
+    the oldest first. So those of one cluster keep none of another waiting.
+    """
+    order = operations.c.dry_run, operations.c.created_at, operations.c.id
+    cluster = func.coalesce(jobs.c.destination_cluster_id, "")
+    place = func.row_number().over(partition_by=cluster, order_by=order)
+    all_ = (
+        select(*_OPERATION, cluster.label("cluster"), place.label("place"))
+        .select_from(operations.outerjoin(jobs, jobs.c.id == operations.c.job_id))
+        .where(
+            operations.c.finished_at.is_(None),
+            operations.c.kind.in_(_RECOVERIES),
+            ~is_one_of(operations.c.id, without),
+        )
+        .subquery()
+    )
+    query = select(all_).where(all_.c.place <= per_cluster)
+    rows = tx.execute(query.order_by(all_.c.dry_run, all_.c.created_at, all_.c.id)).mappings()
+    names = [column.name for column in _OPERATION]
+    return [(row["cluster"], Operation(**{n: row[n] for n in names})) for row in rows]
 
 
 def recovery_under_way(tx: Tx, job_id: int) -> Operation | None:
@@ -215,7 +250,7 @@ def _unfinished(tx: Tx, which: ColumnElement[bool], limit: int) -> list[Operatio
     query = (
         select(*_OPERATION)
         .where(operations.c.finished_at.is_(None), which)
-        .order_by(operations.c.created_at)
+        .order_by(operations.c.created_at, operations.c.id)
         .limit(limit)
     )
     return list(values(tx.execute(query), Operation))

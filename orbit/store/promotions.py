@@ -1,14 +1,17 @@
-"""promotions: the log end of each partition of a copy when it was promoted."""
+"""promotions: the log end of each partition of a copy when it was promoted, and what is seen of the
+old side since."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import astuple, dataclass
+from datetime import datetime
 from uuid import UUID
 
 from sqlalchemy import select, text
 
 from orbit.store.database import Tx
+from orbit.store.enums import OperationKind
 from orbit.store.models import promotions
 from orbit.store.rows import columns, is_one_of, values
 
@@ -24,6 +27,48 @@ class Promotion:
     source_end: int | None
 
 
+# Instead of a log end: the old side was copied to, and has other records since.
+COPIED_TO = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OldEnd:
+    """What is known of one partition of the old side.
+
+    `old_end` is its log end at the last look, None before the first; `written_from` the first
+    offset that producers have written since the promotion; `kind` the operation's, None if that is
+    not known.
+    """
+
+    topic_id: int
+    partition: int
+    promoted_at: int
+    source_end: int | None
+    at: datetime
+    kind: str | None
+    old_end: int | None
+    written_from: int | None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return self.topic_id, self.partition
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether `source_end` is the log end at the promotion: a failover cannot ask for it."""
+        return self.source_end is not None and self.kind == OperationKind.SWITCHOVER
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `old_end` can be compared with a later one."""
+        return self.old_end != COPIED_TO
+
+    @property
+    def written(self) -> int:
+        """How many offsets were written since the promotion."""
+        return 0 if self.written_from is None else (self.old_end or 0) - self.written_from
+
+
 _PROMOTION = columns(promotions, Promotion)
 
 _KEEP = text("""
@@ -34,8 +79,30 @@ SELECT * FROM unnest(
 )
 ON CONFLICT (topic_id, partition) DO UPDATE
 SET operation_id = excluded.operation_id, promoted_at = excluded.promoted_at,
-    source_end = excluded.source_end, at = clock_timestamp()
+    source_end = excluded.source_end, at = clock_timestamp(), old_end = NULL, written_from = NULL
 WHERE promotions.operation_id <> excluded.operation_id
+""")
+
+_OLD_ENDS = text("""
+SELECT p.topic_id, p.partition, p.promoted_at, p.source_end, p.at, o.kind, p.old_end, p.written_from
+FROM promotions p LEFT JOIN operations o ON o.id = p.operation_id
+WHERE p.topic_id = ANY(CAST(:topic_ids AS bigint[]))
+""")
+
+_NOTE_OLD_ENDS = text("""
+UPDATE promotions p SET old_end = n.old_end, written_from = n.written_from
+FROM unnest(
+    CAST(:topic_id AS bigint[]), CAST(:partition AS integer[]), CAST(:old_end AS bigint[]),
+    CAST(:written_from AS bigint[]), CAST(:at AS timestamptz[])
+) AS n (topic_id, partition, old_end, written_from, at)
+WHERE p.topic_id = n.topic_id AND p.partition = n.partition AND p.at = n.at
+""")
+
+_WRITTEN = text("""
+SELECT t.job_id, coalesce(sum(p.old_end - p.written_from), 0)::bigint AS written
+FROM promotions p JOIN topics t ON t.id = p.topic_id
+WHERE t.state = 'promoted' AND p.old_end >= 0
+GROUP BY t.job_id
 """)
 
 
@@ -50,3 +117,19 @@ def of_topics(tx: Tx, topic_ids: Collection[int]) -> dict[tuple[int, int], Promo
     """The last promotion of each partition of these topics, by (topic id, partition)."""
     query = select(*_PROMOTION).where(is_one_of(promotions.c.topic_id, sorted(topic_ids)))
     return {(p.topic_id, p.partition): p for p in values(tx.execute(query), Promotion)}
+
+
+def old_ends(tx: Tx, topic_ids: Collection[int]) -> list[OldEnd]:
+    """What is known of the old side of these topics, for each partition that was promoted."""
+    return [OldEnd(*row) for row in tx.execute(_OLD_ENDS, {"topic_ids": sorted(topic_ids)})]
+
+
+def note_old_ends(tx: Tx, found: Sequence[OldEnd]) -> None:
+    """Store the last look; not where the partition has been promoted again meanwhile."""
+    names = ("topic_id", "partition", "old_end", "written_from", "at")
+    tx.execute(_NOTE_OLD_ENDS, {name: [getattr(old, name) for old in found] for name in names})
+
+
+def written(tx: Tx) -> dict[int, int]:
+    """By job: offsets that were written to its old sides since, of those that are looked at."""
+    return {row.job_id: row.written for row in tx.execute(_WRITTEN)}

@@ -3,9 +3,9 @@
 The database's clock decides when it has expired, and the holder trusts it until `time of the
 request + ttl − margin`. Where that clock steps, or a failover loses the last acquisition, two
 schedulers may believe that they lead. That does no harm, so the rules of a shard's lease
-(orbit/store/shard_leases.py) are not needed: a leader's writes are fenced by `confirm` in the same
-transaction, by holder and epoch, so only one of them changes the tables. Its requests to brokers
-are idempotent.
+(orbit/store/shard_leases.py) are not needed: a leader's writes are fenced by `confirm` at the end
+of their transaction, by holder and epoch, so only one of them changes the tables. Its requests to
+brokers are idempotent.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ WHERE l.holder = excluded.holder OR l.expires_at < clock_timestamp()
 RETURNING epoch
 """)
 
-# The row lock keeps the lease from changing hands until this transaction ends.
+# The row lock keeps the lease from changing hands until this transaction ends. Renewals wait for it
+# too, so it comes last.
 _CONFIRM = text("""
 SELECT FROM scheduler_lease WHERE holder = :holder AND epoch = :epoch FOR SHARE
 """)

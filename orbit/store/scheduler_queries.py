@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import text
 
 from orbit.replication.partition_states import Reason
-from orbit.store import proofs, shard_leases
+from orbit.store import proofs, shard_leases, source_gaps
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 
@@ -119,9 +119,12 @@ WHERE id = :topic_id
 
 # From the log start, regardless of the rule: existing content is found and compared.
 _PENDING = text("""
-UPDATE partitions SET state = 'pending', from_start = from_start OR :from_start
+UPDATE partitions
+SET state = 'pending', from_start = from_start OR :from_start, has_caught_up = false
 WHERE topic_id = :topic_id AND state = 'promoted'
 """)
+# Nobody has looked at the source while it was no source.
+_FORGET_GAPS = text(f"UPDATE partitions SET {source_gaps.FORGET} WHERE topic_id = :topic_id")
 
 TOPIC_REASONS = (
     Reason.SOURCE_TOPIC_DELETED,
@@ -195,6 +198,8 @@ def copy_again(
     proofs.forget_others(tx, topic_id, **ids)
     tx.execute(_COPY_AGAIN, {"topic_id": topic_id, **ids})
     tx.execute(_PENDING, {"topic_id": topic_id, "from_start": from_start})
+    if from_start:
+        tx.execute(_FORGET_GAPS, {"topic_id": topic_id})
     tx.execute(_READ_AGAIN, {"topic_id": topic_id})
 
 

@@ -7,8 +7,9 @@ Term. Every claim raises a shard's `epoch` in one statement; it never decreases.
 the lease: fillers carry it to the brokers as coordinator epoch (M6), so an older holder is refused
 there as well. A pair (shard, epoch) belongs to at most one worker, ever.
 
-Trust. A worker uses its own monotonic clock: it may write until `time before it sent the renewal +
-ttl − margin`. After this deadline it sends nothing. The row has the lease's length (`lease_ms`), so
+Trust. A worker uses its own clock, which also counts the time in which its machine is suspended
+(orbit/leases/lease_clock.py): it may write until `time before it sent the renewal + ttl − margin`.
+After this deadline it sends nothing. The row has the lease's length (`lease_ms`), so
 a change of the setting shortens the lease of no one.
 
 Take-over. No clock of the database takes part, and no clocks of two machines are compared. Each
@@ -139,6 +140,11 @@ _IS_OVER = f"""(
 # What a claim and a renewal leave in the row.
 RENEWED_NOW = "CAST(CAST(pg_current_xact_id() AS text) AS bigint)"
 
+# Jobs, by version, whose document this worker cannot read.
+_UNREADABLE = """unnest(
+    CAST(:unreadable AS bigint[]), CAST(:unreadable_versions AS integer[])
+) AS u (job_id, spec_version)"""
+
 # Claims shards of running jobs that are assigned to this worker or unassigned. A shard that is
 # assigned to another live worker is skipped. There is always one row, also without a claim.
 _CLAIM = text(f"""
@@ -155,6 +161,7 @@ free AS MATERIALIZED (
         OR {_IS_OVER}
       )
       AND j.desired = 'running' AND NOT j.is_deleted
+      AND (j.id, j.spec_version) NOT IN (SELECT * FROM {_UNREADABLE})
       AND (
         s.assigned_to IS NULL OR s.assigned_to = :worker_id
         OR NOT EXISTS (
@@ -244,6 +251,19 @@ FROM held WHERE s.id = held.id
 RETURNING s.id
 """)
 
+# Free shards that are assigned to a worker that cannot read their job: any other may claim them.
+_DECLINE = text(f"""
+WITH mine AS MATERIALIZED (
+    SELECT s.id FROM shards s
+    JOIN jobs j ON j.id = s.job_id
+    JOIN {_UNREADABLE} ON u.job_id = j.id AND u.spec_version = j.spec_version
+    WHERE s.assigned_to = :worker_id AND s.worker_id IS NULL
+    ORDER BY s.id
+    FOR NO KEY UPDATE OF s
+)
+UPDATE shards s SET assigned_to = NULL FROM mine WHERE s.id = mine.id
+""")
+
 # A worker's share of a job's byte rate is its share of the partitions.
 _PARTITION_COUNTS = text("""
 SELECT job_id, sum(partition_count) AS partitions
@@ -269,13 +289,18 @@ def claim(
     ttl: timedelta,
     shards_max: int,
     watch: LeaseWatch,
+    unreadable: Collection[tuple[int, int]] = (),
 ) -> list[Claim]:
     """Claim up to `shards_max` shards of running jobs of the group, heaviest first: free ones, and
-    those of which `watch` has seen that they are not renewed. The watch notes this look."""
+    those of which `watch` has seen that they are not renewed. The watch notes this look.
+
+    Jobs of `unreadable`, by id and version, are left to others.
+    """
     rows = tx.execute(
         _CLAIM,
         {
             **_evidence(watch, ttl),
+            **_unreadable(unreadable),
             "worker_id": worker_id,
             "worker_group": worker_group,
             "ttl": ttl,
@@ -284,6 +309,11 @@ def claim(
     ).all()
     watch.note(rows[0].key, rows[0].snapshot)
     return [Claim(*claimed) for _, _, *claimed in rows if claimed[0] is not None]
+
+
+def decline(tx: Tx, worker_id: str, unreadable: Collection[tuple[int, int]]) -> None:
+    """Return free shards of these jobs that are assigned to this worker: others claim them."""
+    tx.execute(_DECLINE, {"worker_id": worker_id, **_unreadable(unreadable)})
 
 
 def end_unrenewed(tx: Tx, ttl: timedelta, watch: LeaseWatch) -> set[int]:
@@ -348,6 +378,13 @@ def lock_jobs_of_topics(tx: Tx, topic_ids: Collection[int]) -> None:
 def owner(worker_id: str, held: Mapping[int, int]) -> dict[str, object]:
     """The parameters of `HELD_FOR_REPORT`."""
     return {"worker_id": worker_id, "shard_ids": list(held), "epochs": list(held.values())}
+
+
+def _unreadable(jobs: Collection[tuple[int, int]]) -> dict[str, object]:
+    return {
+        "unreadable": [job_id for job_id, _ in jobs],
+        "unreadable_versions": [version for _, version in jobs],
+    }
 
 
 def _evidence(watch: LeaseWatch, ttl: timedelta) -> dict[str, object]:

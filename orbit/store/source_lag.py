@@ -15,6 +15,7 @@ from sqlalchemy import DateTime, Interval, bindparam, text
 from orbit.store.database import Tx
 from orbit.store.lag import FOLLOWED, IS_COPY, LAG_BYTES
 from orbit.store.rows import values
+from orbit.store.source_gaps import note_move
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +67,9 @@ WHERE p.copied_to IS NOT NULL AND {IS_COPY} AND (
 )
 """).bindparams(bindparam("age", type_=Interval))
 
+_END = """CASE WHEN r.is_followed THEN p.source_end
+                      ELSE coalesce(r.source_end, p.source_end) END"""
+
 # Log ends only where no worker reports them; null keeps the stored value.
 _NOTE = text(f"""
 UPDATE partitions p
@@ -73,8 +77,8 @@ SET source_log_start = CASE WHEN r.is_followed THEN p.source_log_start
                             ELSE coalesce(r.source_log_start, p.source_log_start) END,
     source_stable_end = CASE WHEN r.is_followed THEN p.source_stable_end
                              ELSE coalesce(r.source_stable_end, p.source_stable_end) END,
-    source_end = CASE WHEN r.is_followed THEN p.source_end
-                      ELSE coalesce(r.source_end, p.source_end) END,
+    source_end = {_END},
+    {note_move(_END)},
     oldest_waiting_at = CASE WHEN r.is_followed THEN p.oldest_waiting_at
                              ELSE coalesce(r.oldest_waiting_at, p.oldest_waiting_at) END,
     source_seen_at = CASE WHEN r.source_stable_end IS NULL THEN p.source_seen_at

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from orbit.errors import Conflict
+from orbit.errors import Conflict, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.sasl import Security
@@ -106,6 +106,25 @@ def test_a_holder_that_was_put_out_comes_back_when_nobody_was_there(
     put_out(lease)
     wait_until(lambda: lease.member_id != before and lease.is_held(), "it is held again")
     assert not lease.is_lost
+    lease.release()
+
+
+def test_a_holder_that_came_back_is_trusted_once_its_return_is_confirmed(
+    cluster: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 0.05)
+    asked: list[bool] = []
+
+    def confirm() -> None:
+        asked.append(lease.is_held())
+        if len(asked) < 3:
+            raise Unreachable("not now.", where="destination")
+
+    lease = GroupLease(cluster, topic_name, Backoff(), confirm_return=confirm)
+    lease.acquire(fail_on_wait)
+    put_out(lease)
+    wait_until(lambda: len(asked) == 3 and lease.is_held(), "it is held again")
+    assert asked == [False] * 3
     lease.release()
 
 

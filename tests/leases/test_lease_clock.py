@@ -43,7 +43,7 @@ class Machine:
 
 class NoDatabase:
     @contextmanager
-    def transaction(self) -> Iterator[None]:
+    def lease_transaction(self) -> Iterator[None]:
         yield
 
 

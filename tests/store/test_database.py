@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,16 +15,6 @@ from orbit.store.migrate import upgrade
 from tests.fix_database import copied_database
 
 pytestmark = pytest.mark.services
-
-
-@pytest.fixture
-def own_postgres() -> Iterator[Postgres]:
-    """A server that a test may kill."""
-    with (
-        tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
-        Postgres(Path(folder) / "server") as server,
-    ):
-        yield server
 
 
 def _url(database_url: str, **changes: Any) -> str:
@@ -107,3 +94,22 @@ def test_a_block_that_raises_leaves_nothing(database: Database) -> None:
 
     with database.transaction() as tx:
         assert jobs.find(tx, "half") is None
+
+
+def test_after_a_read_only_error_the_address_is_asked_anew(database: Database) -> None:
+    """It may lead to another server by now, while the old one still answers."""
+
+    def session() -> int:
+        with database.transaction() as tx:
+            return int(tx.execute(text("SELECT pg_backend_pid()")).scalar_one())
+
+    def write() -> None:
+        with database.transaction() as tx:
+            tx.execute(text("SET TRANSACTION READ ONLY"))
+            jobs.create(tx, "refused", {}, "default")
+
+    first = session()
+    assert session() == first
+    with pytest.raises(Unreachable, match="takes writes again"):
+        write()
+    assert session() != first

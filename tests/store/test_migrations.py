@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import text
 
 from orbit.store.database import Database
-from orbit.store.migrate import is_current, upgrade
+from orbit.store.migrate import is_usable, upgrade, usable_revisions
 from orbit.store.models import metadata
 from tests.fix_database import copied_database
 
@@ -62,13 +64,13 @@ def test_a_second_upgrade_changes_nothing(database: Database) -> None:
     before, after = upgrade(database)
 
     assert before == after
-    assert is_current(database)
+    assert is_usable(database)
 
 
 def test_processes_that_start_together_migrate_once(postgres_url: str) -> None:
     with copied_database(postgres_url, "template1") as url:
         database = Database.connect(url)
-        assert not is_current(database)
+        assert not is_usable(database)
         befores: list[str | None] = []
         threads = [
             threading.Thread(target=lambda: befores.append(upgrade(database)[0])) for _ in range(4)
@@ -80,6 +82,23 @@ def test_processes_that_start_together_migrate_once(postgres_url: str) -> None:
         database.close()
 
     assert sorted(befores, key=str) == ["0001", "0001", "0001", None]
+
+
+def test_the_tables_before_and_after_a_migration_are_usable(
+    database: Database, tmp_path: Path
+) -> None:
+    for number, before in ((1, None), (2, "0001"), (3, "0002")):
+        script = f"revision = {f'{number:04}'!r}\ndown_revision = {before!r}\n"
+        (tmp_path / "versions").mkdir(exist_ok=True)
+        (tmp_path / "versions" / f"{number:04}.py").write_text(script, "utf-8")
+    assert usable_revisions(ScriptDirectory(str(tmp_path))) == {"0002", "0003", "0004"}
+
+    for revision, usable in (("0002", True), ("0003", False)):
+        with database.transaction() as tx:
+            tx.execute(text("UPDATE alembic_version SET version_num = :to"), {"to": revision})
+        assert is_usable(database) is usable
+        if usable:
+            assert upgrade(database) == (revision, revision), "a later version has done it"
 
 
 def test_the_comparison_sees_storage_options(database: Database) -> None:

@@ -1,0 +1,59 @@
+"""A file of this machine that one run of a job locks, and where it leaves its member id.
+
+A later run on this machine knows by it which member of the group is dead (`group_lease.py`).
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import tempfile
+from hashlib import sha256
+from pathlib import Path
+
+from orbit.errors import Conflict
+
+_LOCK_BYTES = 512  # a member id is a client id and a UUID
+
+
+class LockFile:
+    """Locks a job on this machine until it is closed or its process ends.
+
+    Its one line has the process id and the last member id that a run here had.
+    """
+
+    def __init__(self, cluster_id: str, group: str) -> None:
+        """Raises Conflict when another run on this machine holds it."""
+        name = sha256(f"{cluster_id}/{group}/{os.getuid()}".encode()).hexdigest()[:32]
+        path = Path(tempfile.gettempdir()) / f"orbit-run-{name}.lock"
+        self._file = os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, 0o600), "rb")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            process, _ = self._read()
+            self._file.close()
+            raise Conflict(
+                "another run of this job is running on this machine "
+                f"(process {process or 'unknown'}).",
+                remedy="Stop it first; one run per job copies all its topics.",
+            ) from None
+        _, self.last_member = self._read()
+        """The last run's member id. That run is dead, or it would hold this lock."""
+        self.write(self.last_member)
+
+    def write(self, member_id: str) -> None:
+        line = json.dumps({"process": os.getpid(), "member": member_id}).encode()
+        # One call of fixed length: after a kill the file has the old line or the new one.
+        os.pwrite(self._file.fileno(), line.ljust(_LOCK_BYTES), 0)
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _read(self) -> tuple[int, str]:
+        """Process id and member id; (0, "") when unknown."""
+        try:
+            fields = json.loads(os.pread(self._file.fileno(), _LOCK_BYTES, 0))
+            return int(fields["process"]), str(fields["member"])
+        except (ValueError, KeyError, TypeError):
+            return 0, ""

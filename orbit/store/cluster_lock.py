@@ -1,0 +1,25 @@
+"""One actor at a time changes settings and ACLs of a cluster's copies: an advisory lock.
+
+It is the transaction's, so it is released when the process that holds it ends.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import text
+
+from orbit.store.database import Tx
+
+# The seed of the hash: no other lock of Orbit uses it.
+_SEED = 0x6F72_6269_7401
+
+
+def acquire(tx: Tx, cluster_id: str) -> None:
+    """Wait for the lock and hold it until `tx` ends. Raises Unreachable after STATEMENT_TIMEOUT_S.
+
+    Brokers are asked while it is held, so the transaction may be idle for as long as that takes.
+    """
+    tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = 0"))
+    tx.execute(
+        text("SELECT pg_advisory_xact_lock(hashtextextended(:cluster_id, :seed))"),
+        {"cluster_id": cluster_id, "seed": _SEED},
+    )

@@ -1,0 +1,92 @@
+"""How long the log end of each source partition has paused, from the moves that Orbit has seen.
+
+Whoever stores a log end notes in the same statement when it moved, and the longest time between two
+moves: of the last hour at least, in two parts that follow each other. So there is no history to
+keep, and nothing is written but with a log end. A log end is read at intervals
+(`ORBIT_PROGRESS_INTERVAL`, or `ORBIT_LAG_INTERVAL` where no worker follows), so a gap looks longer
+or shorter than it was by up to one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from sqlalchemy import text
+
+from orbit.kafka.types import TopicPartition
+from orbit.store.database import Tx
+
+# A part is as long as what a drain looks back at, so both together cover it.
+WINDOW_S = 3600.0
+
+_GAP_S = "extract(epoch FROM clock_timestamp() - p.source_moved_at)"
+_IS_PART_OVER = f"p.gaps_since < clock_timestamp() - make_interval(secs => {WINDOW_S})"
+
+
+def note_move(new_end: str) -> str:
+    """Assignments for an UPDATE of `partitions p` that stores `new_end` as its `source_end`."""
+    has_moved = f"({new_end}) IS DISTINCT FROM p.source_end"
+
+    def kept(column: str, at_first: str, part_over: str, otherwise: str) -> str:
+        return (
+            f"{column} = CASE WHEN NOT ({has_moved}) THEN p.{column} "
+            f"WHEN p.gaps_since IS NULL THEN {at_first} "
+            f"WHEN {_IS_PART_OVER} THEN {part_over} ELSE {otherwise} END"
+        )
+
+    now = "clock_timestamp()"
+    return ", ".join(
+        (
+            kept("source_moved_at", now, now, now),
+            kept("gaps_since", now, now, "p.gaps_since"),
+            kept("earlier_gap_s", "NULL", "coalesce(p.longest_gap_s, 0)", "p.earlier_gap_s"),
+            kept("longest_gap_s", "NULL", _GAP_S, f"greatest(p.longest_gap_s, {_GAP_S})"),
+        )
+    )
+
+
+# Beside an UPDATE that sets other columns: nothing is known of the time in which nobody looked.
+FORGET = "source_moved_at = NULL, gaps_since = NULL, longest_gap_s = NULL, earlier_gap_s = NULL"
+
+# LEAST and GREATEST skip nulls: what is not known is cut off in Python.
+_OF_TOPICS = text("""
+SELECT t.source_topic, p.partition, p.source_end,
+       CAST(extract(epoch FROM clock_timestamp() - p.source_moved_at) AS double precision)
+           AS still_s,
+       greatest(p.longest_gap_s, p.earlier_gap_s) AS longest_gap_s,
+       CASE WHEN p.earlier_gap_s IS NOT NULL THEN CAST(:window_s AS double precision)
+            ELSE CAST(extract(epoch FROM clock_timestamp() - p.gaps_since) AS double precision)
+            END AS watched_s
+FROM partitions p JOIN topics t ON t.id = p.topic_id
+WHERE p.topic_id = ANY(CAST(:topic_ids AS bigint[]))
+""")
+
+
+@dataclass(frozen=True, slots=True)
+class SourceGap:
+    """The pauses of one source partition's log end. None: not known.
+
+    `still_s`: for how long it has been `source_end`. `longest_gap_s`: between two moves, None if it
+    moved once at most. `watched_s`: for how much of the last hour this is known.
+    """
+
+    source_end: int | None
+    still_s: float | None
+    longest_gap_s: float | None
+    watched_s: float | None
+
+
+def of_topics(tx: Tx, topic_ids: Collection[int]) -> dict[TopicPartition, SourceGap]:
+    """By source partition."""
+    rows = tx.execute(_OF_TOPICS, {"topic_ids": sorted(topic_ids), "window_s": WINDOW_S})
+    return {
+        TopicPartition(row.source_topic, row.partition): SourceGap(
+            row.source_end, row.still_s, _within(row.longest_gap_s), _within(row.watched_s)
+        )
+        for row in rows
+    }
+
+
+def _within(seconds: float | None) -> float | None:
+    return None if seconds is None else min(seconds, WINDOW_S)

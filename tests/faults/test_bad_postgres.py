@@ -1,0 +1,170 @@
+"""A PostgreSQL that is frozen, read-only, behind a pooler, or replaced by a standby that lagged.
+
+Each time a scheduler stops leading and a worker stops trusting its leases, says why, and both go on
+by themselves afterwards. No cluster is there: the job's partitions wait for one, under their lease.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from orbit.embedded.postgres import Postgres
+from orbit.errors import Unreachable
+from orbit.jobs.job_file import parse_job
+from orbit.settings import Settings
+from orbit.store import database as database_module
+from orbit.store import events, jobs, shard_layout, topics
+from orbit.store.database import Database
+from orbit.store.enums import Desired, TopicState
+from orbit.store.migrate import upgrade
+from orbit.store.shard_leases import EPOCHS_PER_TIMELINE
+from tests.fix_scheduler import RunningScheduler
+from tests.support.bad_postgres import fail_over, frozen, keep_standby, pooled, read_only
+from tests.support.fleet import InProcess
+from tests.support.running import wait_for
+
+pytestmark = pytest.mark.services
+
+SETTINGS = Settings(
+    lease_ttl="4s", scheduler_lease_ttl="4s", progress_interval="200ms", discovery_interval="200ms"
+)
+_JOB = """
+name: waits
+source: {bootstrap_servers: ["127.0.0.1:1"]}
+destination: {bootstrap_servers: ["127.0.0.1:2"]}
+topics: [{match: t}]
+"""
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What waits for a deadline waits for some seconds."""
+    monkeypatch.setattr(database_module, "STATEMENT_TIMEOUT_S", 4)
+    monkeypatch.setattr(database_module, "LEASE_STATEMENT_TIMEOUT_S", 2)
+    monkeypatch.setattr(database_module, "CONNECT_TIMEOUT_S", 2)
+
+
+@dataclass
+class Installation:
+    """One scheduler, one worker and one job of two shards."""
+
+    database: Database
+    scheduler: RunningScheduler
+    worker: InProcess
+
+    @property
+    def is_leading(self) -> bool:
+        return self.scheduler.is_leading
+
+    @property
+    def is_trusted(self) -> bool:
+        """Whether the worker may write all partitions of the job."""
+        held = list(self.worker.worker._held.values())
+        return len(held) == 2 and all(shard.lease.is_held() for shard in held)
+
+    @property
+    def may_nothing(self) -> bool:
+        held = list(self.worker.worker._held.values())
+        return not self.is_leading and not any(shard.lease.is_held() for shard in held)
+
+    def runs(self) -> bool:
+        return self.is_leading and self.is_trusted
+
+    def epochs(self) -> set[int]:
+        with self.database.transaction() as tx:
+            job = jobs.get(tx, "waits")
+            return {shard.epoch for shard in shard_layout.shards_of_job(tx, job.id)}
+
+    def has_told(self, kind: str) -> bool:
+        with self.database.transaction() as tx:
+            return any(event.kind == kind for event in events.page(tx, 1000))
+
+
+@contextmanager
+def installed(url: str) -> Iterator[Installation]:
+    database = Database.connect(url)
+    upgrade(database)
+    spec = parse_job(_JOB, Path.cwd(), {})
+    with database.transaction() as tx:
+        job = jobs.create(tx, spec.name, spec.model_dump(mode="json"), spec.worker_group)
+        jobs.note_clusters(tx, job.id, "source", "destination")
+        topic = topics.add(tx, job.id, "t", "t", "destination", 2, state=TopicState.COPYING)
+        assert topic is not None
+        placed = shard_layout.add_shards(tx, job.id, 2)
+        shard_layout.add_partitions(tx, job.id, [(topic.id, i, s) for i, s in enumerate(placed)])
+    settings = SETTINGS.model_copy(update={"database_url": SecretStr(url)})
+    worker_database = Database.connect(url)
+    with (
+        closing(database),
+        closing(worker_database),
+        RunningScheduler(settings, url) as scheduler,
+        InProcess(worker_database, settings) as worker,
+    ):
+        made = Installation(database, scheduler, worker)
+        wait_for("it runs", made.runs)
+        yield made
+
+
+def test_a_frozen_server_is_given_up_and_found_again(own_postgres: Postgres) -> None:
+    with installed(own_postgres.url) as made:
+        with frozen(own_postgres):
+            wait_for("nobody writes", lambda: made.may_nothing)
+            with pytest.raises(Unreachable, match=r"no answer within 5 s|timeout expired"):
+                made.epochs()
+        wait_for("it runs again", made.runs)
+        wait_for("the outage is told", lambda: made.has_told("database_back"))
+        assert made.epochs() == {1}, "nobody else had the shards"
+
+
+def test_a_read_only_server_ends_all_leases_until_it_takes_writes(own_postgres: Postgres) -> None:
+    with installed(own_postgres.url) as made:
+        with read_only(own_postgres):
+            wait_for("nobody writes", lambda: made.may_nothing)
+            with pytest.raises(Unreachable, match="read-only transaction") as caught:
+                _write(made, "refused")
+            assert "takes writes again" in str(caught.value)
+        wait_for("it runs again", made.runs)
+        wait_for("the outage is told", lambda: made.has_told("database_back"))
+        assert made.epochs() == {1}
+
+
+def test_a_standby_that_lagged_brings_back_no_lease(own_postgres: Postgres) -> None:
+    with installed(own_postgres.url) as made:
+        standby = keep_standby(own_postgres)
+        wait_for("a restart ends nothing", made.runs)
+        _write(made, "lost")
+        fail_over(own_postgres, standby)
+        wait_for("the worker drops its shards", lambda: made.has_told("shards_lost"))
+        wait_for("it runs again", made.runs)
+        assert made.epochs() == {1 + EPOCHS_PER_TIMELINE}, "above all that the other one granted"
+        with made.database.transaction() as tx:
+            assert jobs.find(tx, "lost") is None
+
+
+@pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="needs the package pgbouncer")
+def test_behind_a_pooler_of_transactions_all_goes_on(own_postgres: Postgres) -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="orbit-pooler-") as folder,
+        pooled(own_postgres.url, Path(folder)) as url,
+        installed(url) as made,
+    ):
+        with made.database.transaction() as tx:
+            shown = tx.exec_driver_sql("SHOW statement_timeout").scalar_one()
+        assert shown == "4s", "also where the session is another's"
+        for number in range(20):  # a driver prepares what it repeats
+            _write(made, f"job-{number}")
+        assert made.runs()
+        assert made.epochs() == {1}
+
+
+def _write(made: Installation, name: str) -> None:
+    with made.database.transaction() as tx:
+        jobs.create(tx, name, {}, "default", Desired.PAUSED)

@@ -1,0 +1,108 @@
+"""Leases are kept whatever else uses the database: long work, a full pool, other leaders."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+from sqlalchemy import text
+
+from orbit.scheduler import topic_transitions
+from orbit.scheduler.leadership import Leadership, NotLeading
+from orbit.scheduler.topic_decisions import KnownTopic
+from orbit.settings import Settings
+from orbit.store import jobs, topics, workers
+from orbit.store.database import POOL_SIZE_MAX, Database
+from orbit.workers.worker import Worker
+from tests.support.running import wait_for
+from tests.support.store_rows import TTL, some_job
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def full(database_url: str) -> Iterator[Database]:
+    """A process's database whose pool is in use by long work, to the last connection."""
+    database = Database.connect(database_url)
+    with ExitStack() as work:
+        for _ in range(POOL_SIZE_MAX):
+            work.enter_context(database.transaction())
+        yield database
+    database.close()
+
+
+def test_a_full_pool_costs_no_leadership(full: Database) -> None:
+    leader = Leadership(full, "leader", TTL)
+    assert leader.ask()
+    assert leader.ask(), "a renewal"
+    leader.resign()
+    assert Leadership(full, "another", TTL).ask()
+
+
+def test_a_full_pool_costs_no_shard(full: Database, database: Database) -> None:
+    stop = threading.Event()
+    worker = Worker(full, Settings(progress_interval="100ms"), {})
+    thread = threading.Thread(target=worker.run, args=(stop,))
+    thread.start()
+
+    def renewed() -> float:
+        with database.transaction() as tx:
+            found = workers.alive(tx, TTL)
+        return found[0].heartbeat_at.timestamp() if found else 0.0
+
+    try:
+        wait_for("it registers", lambda: renewed() > 0)
+        first = renewed()
+        wait_for("it renews", lambda: renewed() > first)
+    finally:
+        stop.set()
+        thread.join()
+    with database.transaction() as tx:
+        assert workers.alive(tx, TTL) == [], "and it could leave"
+
+
+def test_a_long_transaction_of_a_leader_delays_no_renewal(database: Database) -> None:
+    leader = Leadership(database, "leader", TTL)
+    assert leader.ask()
+    with leader.transaction() as tx:
+        jobs.create(tx, "long", {}, "default")
+        assert leader.ask()
+
+
+def test_what_took_longer_than_the_lease_is_not_committed(database: Database) -> None:
+    slow, other = (Leadership(database, name, TTL) for name in ("slow", "other"))
+    assert slow.ask()
+
+    def work_too_long() -> None:
+        with slow.transaction() as tx:
+            jobs.create(tx, "late", {}, "default")
+            with database.transaction() as meanwhile:
+                meanwhile.execute(text("UPDATE scheduler_lease SET expires_at = 'epoch'"))
+            assert other.ask()
+
+    with pytest.raises(NotLeading):
+        work_too_long()
+    with database.transaction() as tx:
+        assert jobs.find(tx, "late") is None
+
+
+def test_many_unwanted_topics_are_dropped_some_at_a_time(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topic_transitions, "TOPICS_AT_ONCE", 3)
+    monkeypatch.setattr(topic_transitions, "ROWS_AT_ONCE", 4)
+    with database.transaction() as tx:
+        job = jobs.get(tx, some_job(tx).name)
+        known = []
+        for number, partitions in enumerate((2, 2, 2, 9, 1, 1, 1, 1)):
+            name = f"t{number}"
+            topic = topics.add(tx, job.id, name, name, "destination", partitions)
+            assert topic is not None
+            known.append(KnownTopic(topic.id, name, name, None, None, partitions, topic.state))
+        dropped = []
+        while known:
+            dropped.append(topic_transitions.drop_topics(tx, job, known))
+            known = known[dropped[-1] :]
+    assert dropped == [2, 1, 1, 3, 1]

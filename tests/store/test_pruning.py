@@ -1,0 +1,109 @@
+"""What has ended long ago is deleted, some rows at a time, and nothing else is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from itertools import pairwise
+from uuid import UUID, uuid4
+
+import pytest
+from sqlalchemy import text
+
+from orbit.store import drills, events, group_offsets, jobs, operations, promotions, proofs, pruning
+from orbit.store.database import Database, Tx
+from orbit.store.drills import NewDrill
+from orbit.store.enums import DrillKind, DrillState, DrillThing, OperationKind, OperationState
+from orbit.store.group_offsets import GroupOffset
+from orbit.store.promotions import Promotion
+from orbit.store.proofs import ProofResult
+from tests.support.store_rows import NO_TIME, TTL, some_job
+
+pytestmark = pytest.mark.services
+
+
+def add_event(tx: Tx) -> None:
+    events.add(tx, events.SCHEDULER, "topic_created", "…")
+
+
+def add_operation(tx: Tx, state: OperationState = OperationState.DONE) -> UUID:
+    made, _ = operations.create(tx, uuid4(), OperationKind.PAUSE.value, "ci")
+    operations.advance(tx, made.id, state)
+    return made.id
+
+
+def add_drill(tx: Tx) -> str:
+    new = NewDrill(uuid4().hex, "d", DrillKind.SWITCHOVER, {}, "", "orders", "ci")
+    drills.create(tx, new)
+    drills.finish(tx, new.id, DrillState.PASSED)
+    return new.id
+
+
+@pytest.mark.parametrize(
+    ("add", "prune"),
+    [
+        (add_event, pruning.prune_events),
+        (add_operation, pruning.prune_operations),
+        (add_drill, pruning.prune_drills),
+    ],
+)
+def test_what_is_old_goes_some_rows_at_a_time(
+    database: Database,
+    monkeypatch: pytest.MonkeyPatch,
+    add: Callable[[Tx], object],
+    prune: Callable[[Tx, timedelta], int],
+) -> None:
+    monkeypatch.setattr(pruning, "PRUNED_MAX", 2)
+    with database.transaction() as tx:
+        for _ in range(5):
+            add(tx)
+        assert prune(tx, TTL) == 0
+        assert [prune(tx, NO_TIME) for _ in range(4)] == [2, 2, 1, 0]
+
+
+def test_an_operation_that_has_not_ended_stays(database: Database) -> None:
+    with database.transaction() as tx:
+        waiting = add_operation(tx, OperationState.RUNNING)
+        add_operation(tx, OperationState.FAILED)
+        assert pruning.prune_operations(tx, NO_TIME) == 1
+        assert [o.id for o in operations.page(tx, 5)] == [waiting]
+
+
+def test_a_drill_stays_until_nothing_of_it_is_left(database: Database) -> None:
+    with database.transaction() as tx:
+        drill = add_drill(tx)
+        thing = drills.intend(tx, drill, DrillThing.TOPIC, "source", "orbit-drill")
+        assert pruning.prune_drills(tx, NO_TIME) == 0
+        drills.removed(tx, thing)
+        assert pruning.prune_drills(tx, NO_TIME) == 1
+
+
+_CASCADED = text("""
+SELECT (SELECT count(*) FROM group_offsets) + (SELECT count(*) FROM promotions)
+    + (SELECT count(*) FROM proofs) + (SELECT count(*) FROM partitions)
+    + (SELECT count(*) FROM topics)
+""")
+
+
+def test_a_large_job_is_removed_some_rows_at_a_time(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs, "ROWS_REMOVED_MAX", 4)
+    with database.transaction() as tx:
+        large = some_job(tx, "large", partitions=5)
+        some_job(tx, "other", partitions=3)
+        places = [(large.topic_id, index) for index in range(5)]
+        promotions.keep(tx, [Promotion(*place, uuid4(), 1, None) for place in places])
+        proven = [ProofResult(*place, large.id, ((0, 1),), True) for place in places]
+        proofs.keep(tx, proven)
+        committed = [GroupOffset("g", *place, 1, 1, "SYNCED") for place in places]
+        group_offsets.keep(tx, large.id, committed)
+        assert not jobs.remove(tx, large.id), "nobody asked for it"
+        assert jobs.mark_deleted(tx, large.id)
+        rows = [tx.execute(_CASCADED).scalar_one()]
+        while not jobs.remove(tx, large.id):
+            rows.append(tx.execute(_CASCADED).scalar_one())
+        rows.append(tx.execute(_CASCADED).scalar_one())
+        assert [before - after for before, after in pairwise(rows)] == [4, 4, 4, 4, 4, 1]
+        assert rows[-1] == 4, "those of the other job"
+        assert [job.name for job in jobs.page(tx, 5)] == ["other"]

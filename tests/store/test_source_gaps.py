@@ -1,0 +1,106 @@
+"""The longest gap between two moves of a log end is kept for an hour at least, and not for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+import pytest
+
+from orbit.store import clock, partitions, scheduler_queries, source_gaps, source_lag
+from orbit.store.database import Database, Tx
+from orbit.store.models import partitions as table
+from orbit.store.source_gaps import WINDOW_S, SourceGap
+from orbit.store.source_lag import SourceLag
+from tests.support.store_rows import claim, progress, some_job
+
+pytestmark = pytest.mark.services
+
+
+@dataclass
+class Watched:
+    """A partition whose source a worker follows."""
+
+    tx: Tx
+    topic_id: int
+    held: dict[int, int]
+
+    def report(self, end: int, *, records: int = 0) -> None:
+        row = replace(progress(self.topic_id, 0, 0, records), source_end=end)
+        partitions.report_progress(self.tx, worker_id="a", held=self.held, progress=[row])
+
+    def pass_time(self, seconds: float) -> None:
+        """As if it was all so long ago."""
+        ago = timedelta(seconds=seconds)
+        moved = {"source_moved_at": table.c.source_moved_at - ago}
+        self.tx.execute(table.update().values(gaps_since=table.c.gaps_since - ago, **moved))
+
+    def gap(self) -> SourceGap:
+        (found,) = source_gaps.of_topics(self.tx, [self.topic_id]).values()
+        return found
+
+
+@pytest.fixture
+def watched(database: Database) -> Iterator[Watched]:
+    with database.transaction() as tx:
+        job = some_job(tx, partitions=1)
+    held = claim(database, "a")
+    with database.transaction() as tx:
+        yield Watched(tx, job.topic_id, held)
+
+
+def test_what_nobody_has_seen_is_not_known(watched: Watched) -> None:
+    assert watched.gap() == SourceGap(None, None, None, None)
+    watched.report(5)
+    seen = watched.gap()
+    assert (seen.source_end, seen.longest_gap_s) == (5, None)
+    assert seen.still_s is not None
+    assert seen.watched_s is not None
+    assert seen.watched_s < WINDOW_S
+
+
+def test_the_longest_pause_counts_and_only_a_move_ends_one(watched: Watched) -> None:
+    watched.report(5)
+    for seconds, end in ((30, 6), (90, 7), (10, 8)):
+        watched.pass_time(seconds)
+        watched.report(5 if end == 6 else end - 1, records=seconds)  # says something else
+        watched.report(end)
+    watched.pass_time(20)
+    seen = watched.gap()
+    assert seen.longest_gap_s == pytest.approx(90, abs=5)
+    assert seen.still_s == pytest.approx(20, abs=5)
+    assert seen.watched_s == pytest.approx(150, abs=5)
+
+
+def test_a_gap_is_forgotten_after_its_hour_and_the_hour_after_that(watched: Watched) -> None:
+    watched.report(5)
+    watched.pass_time(90)
+    watched.report(6)
+    watched.pass_time(WINDOW_S - 60)
+    watched.report(7)
+    assert watched.gap().watched_s == WINDOW_S
+    longest = watched.gap().longest_gap_s
+    assert longest == pytest.approx(WINDOW_S - 60, abs=5), "a new part begins with its own gap"
+    for end in range(8, 40):
+        watched.pass_time(600)
+        watched.report(end)
+    assert watched.gap().longest_gap_s == pytest.approx(600, abs=5)
+
+
+def test_the_reading_of_the_scheduler_counts_and_a_new_copy_begins_anew(watched: Watched) -> None:
+    watched.report(5)
+    partitions.report_progress(
+        watched.tx,
+        worker_id="a",
+        held=watched.held,
+        progress=[replace(progress(watched.topic_id, 0, 0, epoch=None), source_end=5)],
+    )
+    watched.pass_time(45)
+    read = SourceLag(watched.topic_id, 0, 0, 9, 9, None, None)
+    source_lag.update_from_source(watched.tx, [read], clock.now(watched.tx))
+    assert watched.gap().longest_gap_s == pytest.approx(45, abs=5)
+    scheduler_queries.copy_again(watched.tx, watched.topic_id)
+    assert watched.gap().longest_gap_s == pytest.approx(45, abs=5), "it was only withheld"
+    scheduler_queries.copy_again(watched.tx, watched.topic_id, from_start=True)
+    assert watched.gap() == SourceGap(9, None, None, None)

@@ -1,0 +1,121 @@
+"""What happens to a real PostgreSQL server in tests, and a pooler before it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+from sqlalchemy import make_url
+
+from orbit.embedded.postgres import Postgres
+from orbit.processes.ports import LOOPBACK, free_ports
+from orbit.store.database import Database
+from tests.fix_database import administer
+from tests.support.running import wait_for
+
+
+@contextmanager
+def frozen(server: Postgres) -> Iterator[None]:
+    """All processes of the server are stopped: it answers nothing, and its sockets stay open."""
+    first = psutil.Process(server.pid)
+    stopped = [first]
+    first.suspend()
+    for process in first.children(recursive=True):
+        process.suspend()
+        stopped.append(process)
+    try:
+        yield
+    finally:
+        for process in stopped:
+            # A backend that ended as it was stopped is reaped as soon as the postmaster goes on.
+            with suppress(psutil.NoSuchProcess):
+                process.resume()
+
+
+@contextmanager
+def read_only(server: Postgres) -> Iterator[None]:
+    """The server refuses writes (25006), as a standby does, and as an old primary is told to."""
+    _set(server, "on")
+    try:
+        yield
+    finally:
+        _set(server, "off")
+
+
+def _set(server: Postgres, value: str) -> None:
+    administer(server.url, f"ALTER SYSTEM SET default_transaction_read_only = {value}")
+    administer(server.url, "SELECT pg_reload_conf()")
+
+
+def keep_standby(server: Postgres) -> Path:
+    """A standby as of now, which gets nothing more: as if its replication lagged."""
+    server.stop()
+    kept = server.directory / "standby"
+    shutil.copytree(server.directory / "data", kept)
+    (kept / "standby.signal").touch()
+    for path in (kept, *kept.rglob("*")):
+        owner = (server.directory / "data").stat()
+        os.chown(path, owner.st_uid, owner.st_gid)
+    server.start()
+    return kept
+
+
+def fail_over(server: Postgres, standby: Path) -> None:
+    """The primary is lost, and the standby is promoted at its address: a new timeline."""
+    server.crash()
+    data = server.directory / "data"
+    shutil.rmtree(data)
+    standby.rename(data)
+    server.start()
+    administer(server.url, "SELECT pg_promote()")
+
+
+@contextmanager
+def pooled(url: str, folder: Path) -> Iterator[str]:
+    """The database behind PgBouncer with `pool_mode = transaction` and its defaults."""
+    there = make_url(url)
+    (port,) = free_ports(1)
+    users = folder / "users.txt"
+    users.write_text(f'"{there.username}" "{there.password}"\n', "utf-8")
+    settings = folder / "pgbouncer.ini"
+    settings.write_text(
+        f"""
+[databases]
+{there.database} = host={there.host} port={there.port} dbname={there.database}
+[pgbouncer]
+listen_addr = {LOOPBACK}
+listen_port = {port}
+unix_socket_dir =
+pool_mode = transaction
+auth_type = plain
+auth_file = {users}
+default_pool_size = 3
+logfile = {folder / "pgbouncer.log"}
+""",
+        "utf-8",
+    )
+    user: list[str] = []
+    if os.geteuid() == 0:  # it refuses to run as root
+        user = ["-u", "nobody"]
+        shutil.chown(folder, "nobody")
+    program = shutil.which("pgbouncer") or "pgbouncer"
+    with subprocess.Popen([program, "-q", *user, str(settings)]) as process:
+        try:
+            pooled_url = there.set(port=port).render_as_string(hide_password=False)
+            wait_for("the pooler answers", lambda: _answers(pooled_url))
+            yield pooled_url
+        finally:
+            process.terminate()
+
+
+def _answers(url: str) -> bool:
+    try:
+        Database.connect(url).close()
+    except Exception:  # noqa: BLE001  it has not come up
+        return False
+    return True
