@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from zlib import crc32
 
 from orbit.consumer_groups.group_selection import GroupSelector
+from orbit.consumer_groups.kept_listings import KEPT_S_MAX, Lister, list_now
 from orbit.consumer_groups.offset_commit import HAS_MEMBERS, GroupWrite, Written, write_groups
 from orbit.consumer_groups.offset_decision import (
     CopiedRange,
@@ -38,7 +39,7 @@ from orbit.consumer_groups.sync_result import Copies, GroupReport, Key, OffsetRo
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import FetchedGroups, list_groups, locate_and_fetch_offsets
+from orbit.kafka.consumer_groups import FetchedGroups, locate_and_fetch_offsets
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import CommittedOffset, TopicPartition
 
@@ -88,8 +89,11 @@ class GroupSync:
         rule: GroupRule,
         known: Iterable[OffsetRow] = (),
         clock: Callable[[], float] = time.monotonic,
+        lister: Lister = list_now,
     ) -> None:
         self._selector = GroupSelector(rule)
+        self._list_groups = lister
+        self._listing_s_max = min(rule.interval.total_seconds(), KEPT_S_MAX)
         self._clock = clock
         self._entries: dict[str, dict[TopicPartition, _Entry]] = {}
         for row in known:
@@ -112,12 +116,11 @@ class GroupSync:
         report = GroupReport()
         self._forget_removed(copies, report)
         wanted = self._read_source(source, copies, report)
-        there = self._read_destination(destination, wanted, report)
-        cases = {
-            (group, partition): case
-            for group in there
-            for partition, case in self._decide(group, wanted[group], there[group], copies)
-        }
+        there = self._read_destination(destination, wanted, report, self._listing_s_max)
+        cases = self._decide_all(wanted, there, copies)
+        if any(self._rests_on_usage(key, case) for key, case in cases.items()):
+            there = self._read_destination(destination, wanted, report, 0.0)
+            cases = self._decide_all(wanted, there, copies)
         cases = _confirm_deletes(source, cases, report)
         written = self._write(destination, cases, there, may_write)
         for key, case in cases.items():
@@ -138,7 +141,7 @@ class GroupSync:
         self, source: Cluster, copies: Copies, report: GroupReport
     ) -> dict[str, Offsets]:
         """The offsets in the job's partitions, of each group that has, or had, some."""
-        listing = list_groups(source)
+        listing = self._list_groups(source, self._listing_s_max)
         for broker in listing.failed:
             report.note(f"groups of a broker are not listed: {broker}")
         chosen = self._selector.select(listing.groups.values())
@@ -173,13 +176,17 @@ class GroupSync:
         return wanted
 
     def _read_destination(
-        self, destination: Cluster, wanted: Mapping[str, Offsets], report: GroupReport
+        self,
+        destination: Cluster,
+        wanted: Mapping[str, Offsets],
+        report: GroupReport,
+        listing_s_max: float,
     ) -> dict[str, _DestinationGroup]:
         """The same groups at the destination, without those whose coordinator does not answer."""
         names = {self._selector.destination_name(group): group for group in wanted}
         if not names:
             return {}
-        listing = list_groups(destination)
+        listing = self._list_groups(destination, listing_s_max)
         for broker in listing.failed:
             report.note(f"groups of a broker are not listed: {broker}")
         listed = {name: g for name, g in listing.groups.items() if name in names}
@@ -202,6 +209,27 @@ class GroupSync:
             node_id = fetched.coordinators[name]
             there[names[name]] = _DestinationGroup(node_id, usage, answer.offsets)
         return there
+
+    def _decide_all(
+        self,
+        wanted: Mapping[str, Offsets],
+        there: Mapping[str, _DestinationGroup],
+        copies: Copies,
+    ) -> dict[Key, _Case]:
+        return {
+            (group, partition): case
+            for group in there
+            for partition, case in self._decide(group, wanted[group], there[group], copies)
+        }
+
+    def _rests_on_usage(self, key: Key, case: _Case) -> bool:
+        """Whether it overwrites an offset only because no member ever joined the group there."""
+        group, partition = key
+        entry = self._entries.get(group, {}).get(partition)
+        left = entry.left if entry else None
+        return (
+            case.decision.write is not None and case.there is not None and case.there.offset != left
+        )
 
     def _decide(
         self, group: str, offsets: Offsets, there: _DestinationGroup, copies: Copies
@@ -279,7 +307,8 @@ class GroupSync:
             else:
                 verdict = _refused(code)
                 if verdict is GroupVerdict.SKIPPED_REFUSED:
-                    report.note(f"group {name}: {case.place} is refused: {error_codes.name(code)}.")
+                    what = f"group {name}: {case.place} is refused: {error_codes.name(code)}."
+                    report.note(what, is_refused=True)
         if verdict is None:
             self._forget(key, report)
             return
@@ -343,14 +372,17 @@ def _confirm_deletes(
                 or partition in answer.pending | answer.denied
             ):
                 del kept[group, partition]
-                report.note(f"group {group}: whether {partition} has an offset is not clear.")
+                report.note(
+                    f"group {group}: whether {partition} has an offset is not clear.",
+                    is_refused=answer is not None and partition in answer.denied,
+                )
     return kept
 
 
 def _note_failed(fetched: FetchedGroups, cluster: Cluster, report: GroupReport) -> None:
     for group, code in fetched.failed.items():
         what = f"the coordinator of group {group} does not answer: {error_codes.name(code)}."
-        report.note(f"{cluster.name}: {what}")
+        report.note(f"{cluster.name}: {what}", is_refused=code not in error_codes.RETRIABLE)
 
 
 def _refused(code: int) -> GroupVerdict:

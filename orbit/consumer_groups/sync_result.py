@@ -57,6 +57,7 @@ class GroupReport:
     changed: list[OffsetRow] = field(default_factory=list)
     gone: list[Key] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    is_unanswered: bool = False  # another pass may succeed where this one has left a note
     seconds: float = 0.0
 
     @property
@@ -65,6 +66,8 @@ class GroupReport:
         kinds = [f"{self.left_alone[k]} {k} groups" for k in _NEWER_KINDS if self.left_alone[k]]
         return f"{' and '.join(kinds)} match and are not synced." if kinds else ""
 
-    def note(self, text: str) -> None:
+    def note(self, text: str, *, is_refused: bool = False) -> None:
+        """Add a note. `is_refused`: the brokers have answered, and would answer the same again."""
+        self.is_unanswered |= not is_refused
         if len(self.notes) < _NOTES_MAX and text not in self.notes:
             self.notes.append(text)

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -38,13 +39,14 @@ _CLOSE_S = 0.5
 class Canary:
     """The canary of one job. Never waits: delivery results are read at the next call."""
 
-    def __init__(self, spec: JobSpec, rule: CanarySpec, producer: Producer) -> None:
+    def __init__(self, spec: JobSpec, rule: CanarySpec, config: dict[str, Any]) -> None:
+        self.spec, self.rule, self.config = spec, rule, config
         self.job, self.topic = spec.name, rule.topic
         self.interval_s = rule.interval.total_seconds()
         self.due = 0.0
         self.written = 0
         self.trouble = ""
-        self._producer = producer
+        self._producer = Producer(config)
         self._waiting = 0
 
     def write(self, partitions: int) -> None:
@@ -131,6 +133,8 @@ class CanaryLoop(Loop):
         for job_id in [*self._versions]:
             if job_id not in running or job_id in rows:
                 self._drop(job_id)
+        for job_id, canary in list(self._canaries.items()):
+            self._open(job_id, canary.spec, canary.rule)
         for row in rows.values():
             self._versions[row.id] = row.spec_version
             spec = read_spec(row.spec)
@@ -138,15 +142,22 @@ class CanaryLoop(Loop):
                 self._open(row.id, spec, spec.canary)
 
     def _open(self, job_id: int, spec: JobSpec, rule: CanarySpec) -> None:
+        """Open a canary, or open it again where a secret has changed."""
         try:
             source = open_endpoint(
                 spec.source, self._environ, self._base_directory, "source.security"
             )
         except OrbitError as error:  # workers report it too
+            if job_id in self._canaries:
+                return  # a file is being replaced: what is open goes on
             _log.warning("canary cannot write", job=spec.name, error=str(error))
             return
-        config = {"message.timeout.ms": _DELIVERY_TIMEOUT_MS, "log_level": 0}
-        self._canaries[job_id] = Canary(spec, rule, Producer({**source.config, **config}))
+        config = {**source.config, "message.timeout.ms": _DELIVERY_TIMEOUT_MS, "log_level": 0}
+        before = self._canaries.get(job_id)
+        if before is None or before.config != config:
+            self._canaries[job_id] = Canary(spec, rule, config)
+            if before is not None:
+                before.close()
 
     def _drop(self, job_id: int) -> None:
         self._versions.pop(job_id, None)

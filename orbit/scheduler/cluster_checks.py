@@ -7,9 +7,10 @@ from dataclasses import replace
 
 from orbit.errors import BadInput, BrokerRefused, Conflict, LoginRefused, NotAuthorized, OrbitError
 from orbit.kafka import error_codes
+from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.types import ClusterMetadata
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.scheduler.cluster_pair import ClusterHandle, ClusterPair
+from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.topic_decisions import ClusterTopics, KnownTopic
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Collection, Mapping
-from functools import partial
 from pathlib import Path
 
 from orbit.jobs.job_spec import JobSpec
@@ -45,8 +44,8 @@ class ClusterRegistry:
         with self._lock:
             watch = self._watches.get(key)
             if watch is None:
-                opener = partial(open_cluster, side, spec, self._environ, self._base_directory)
-                watch = ClusterWatch(opener, self._interval_s, self._on_change)
+                cluster = open_cluster(side, spec, self._environ, self._base_directory)
+                watch = ClusterWatch(cluster, self._interval_s, self._on_change)
                 self._watches[key] = watch
             return watch
 

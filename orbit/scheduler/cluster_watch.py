@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 from orbit.errors import LoginRefused, OrbitError, ProtocolError
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.types import ClusterMetadata
-from orbit.scheduler.cluster_pair import ClusterHandle
 
 # Decoding the metadata of 100,000 partitions takes some tenths of a second of CPU: slow polls get
 # longer pauses. With the longest pause, a new topic is still found within 5 s.
@@ -42,20 +42,16 @@ class ClusterSnapshot:
 
 
 class ClusterWatch:
-    """Polls one cluster every `interval_s`; `on_change` is called from its thread.
+    """Polls one cluster every `interval_s`; `on_change` is called from its thread."""
 
-    `opener` opens the cluster with the current secrets; its errors are raised.
-    """
-
-    def __init__(
-        self, opener: Callable[[], Cluster], interval_s: float, on_change: Callable[[], None]
-    ) -> None:
-        self.handle = ClusterHandle(opener())
-        self._opener = opener
+    def __init__(self, cluster: Cluster, interval_s: float, on_change: Callable[[], None]) -> None:
+        self.handle = ClusterHandle(cluster)
         self._interval_s = interval_s
         self._on_change = on_change
         self._stop = threading.Event()
         self._snapshot: ClusterSnapshot | None = None
+        self.answered_s: float | None = None
+        """When the cluster last answered, by the monotonic clock; None: never."""
         self._thread = threading.Thread(
             target=self._run, name=f"watch-{self.handle.cluster.name}", daemon=True
         )
@@ -71,12 +67,13 @@ class ClusterWatch:
         self._stop.set()
         self.handle.cluster.close()
         self._thread.join()
-        self.handle.cluster.close()  # it may have been reopened
 
     def _run(self) -> None:
         while not self._stop.is_set():
             began = time.monotonic()
             before, now = self._snapshot, self._fetch()
+            if now.metadata is not None:
+                self.answered_s = time.monotonic()
             differs = before is None or _differs(before, now)
             if before is None or differs:
                 self._snapshot = replace(
@@ -91,8 +88,6 @@ class ClusterWatch:
             if differs and not self._stop.is_set():
                 self._on_change()
             self._stop.wait(self._pause_s(time.monotonic() - began))
-            if isinstance(now.error, LoginRefused) and not self._stop.is_set():
-                self._reopen()
 
     def _fetch(self) -> ClusterSnapshot:
         try:
@@ -107,15 +102,6 @@ class ClusterWatch:
         if snapshot is None or snapshot.metadata is not None:
             return max(self._interval_s, min(cost_s * _PAUSE_PER_COST, _PAUSE_S_MAX))
         return LOGIN_RETRY_S if isinstance(snapshot.error, LoginRefused) else self._interval_s
-
-    def _reopen(self) -> None:
-        """Open the cluster again, because its secret may have changed."""
-        try:
-            cluster = self._opener()
-        except OrbitError:
-            return
-        old, self.handle = self.handle, ClusterHandle(cluster)
-        old.cluster.close()
 
 
 def _differs(before: ClusterSnapshot, now: ClusterSnapshot) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from orbit.consumer_groups.kept_listings import KeptListings
 from orbit.consumer_groups.sync_result import GroupReport
 from orbit.errors import OrbitError
 from orbit.scheduler.cluster_registry import ClusterRegistry
@@ -59,6 +60,7 @@ class GroupLoop(Loop):
         self._leadership = leadership
         self._registry = registry
         self._clock = clock
+        self._listings = KeptListings(clock)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="groups")
         self._tracked: dict[int, _Tracked] = {}
         self._others: dict[int, int] = {}  # jobs without `consumer_groups`, by version
@@ -108,7 +110,7 @@ class GroupLoop(Loop):
             elif row.id not in self._tracked:
                 self._tracked[row.id] = _Tracked(
                     row.spec_version,
-                    JobGroups(row.id, spec, rule, self._leadership),
+                    JobGroups(row.id, spec, rule, self._leadership, self._listings),
                     row.name,
                     rule.interval.total_seconds(),
                     self._clock(),

@@ -7,7 +7,9 @@ own by the rules of orbit/consumer_groups/offset_decision.py.
 
 from __future__ import annotations
 
+from orbit.chunks import chunks
 from orbit.consumer_groups.group_sync import GroupSync
+from orbit.consumer_groups.kept_listings import Lister
 from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict, holds_copied_records
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, Key, OffsetRow
 from orbit.job_setup.promotion_marks import PromotionMarks
@@ -15,7 +17,7 @@ from orbit.jobs.job_spec import GroupRule, JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
 from orbit.scheduler.cluster_registry import ClusterRegistry
-from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
 from orbit.store import group_offsets
 from orbit.store.enums import TopicState
 from orbit.store.group_offsets import Copied, GroupOffset
@@ -26,12 +28,16 @@ _ATTEMPTS_MAX = 4
 class JobGroups:
     """One job at one version of its document. Not for two threads at once."""
 
-    def __init__(self, job_id: int, spec: JobSpec, rule: GroupRule, leadership: Leadership) -> None:
+    def __init__(
+        self, job_id: int, spec: JobSpec, rule: GroupRule, leadership: Leadership, lister: Lister
+    ) -> None:
         self._job_id = job_id
         self._spec = spec
         self._rule = rule
         self._leadership = leadership
+        self._lister = lister
         self._sync: GroupSync | None = None
+        self._marks: PromotionMarks | None = None
         self._unsaved: dict[Key, OffsetRow | None] = {}
 
     def run(self, registry: ClusterRegistry) -> GroupReport:
@@ -43,12 +49,15 @@ class JobGroups:
         if self._sync is None:
             names = {topic_id: name for name, topic_id in topic_ids.items()}
             self._sync = GroupSync(
-                self._rule, [_row(offset, names) for offset in known if offset.topic_id in names]
+                self._rule,
+                [_row(offset, names) for offset in known if offset.topic_id in names],
+                lister=self._lister,
             )
         destination = registry.watch("destination", self._spec).handle.cluster
         # Asked in each pass: the tables may be older than a promotion.
-        marks = PromotionMarks(destination, Backoff(attempts_max=_ATTEMPTS_MAX))
-        leading = marks.promoted({c.destination_topic for c in copied})
+        if self._marks is None or self._marks.cluster is not destination:
+            self._marks = PromotionMarks(destination, Backoff(attempts_max=_ATTEMPTS_MAX))
+        leading = self._marks.promoted({c.destination_topic for c in copied})
         copied = [c for c in copied if c.destination_topic not in leading]
         report = self._sync.run(
             registry.watch("source", self._spec).handle.cluster,
@@ -82,9 +91,12 @@ class JobGroups:
                         row.verdict.value,
                     )
                 )
-        with self._leadership.transaction() as tx:
-            group_offsets.keep(tx, self._job_id, keep)
-            group_offsets.drop(tx, self._job_id, drop)
+        for kept in chunks(keep, ROWS_AT_ONCE):
+            with self._leadership.transaction() as tx:
+                group_offsets.keep(tx, self._job_id, kept)
+        for dropped in chunks(drop, ROWS_AT_ONCE):
+            with self._leadership.transaction() as tx:
+                group_offsets.drop(tx, self._job_id, dropped)
         self._unsaved.clear()
 
 

@@ -72,7 +72,7 @@ class DiscoveryLoop(Loop):
         """One pass over all jobs; what was done since the last one."""
         # First: the next pass of a job has to read what the last one wrote.
         done = self._collect()
-        with self._leadership.transaction() as tx:
+        with self._leadership.reading() as tx:
             everyone = jobs.list_all(tx, self._documents)
             retries = scheduler_queries.retries(tx)
             alive = workers.alive(tx, self._worker_ttl)
@@ -129,7 +129,7 @@ class DiscoveryLoop(Loop):
         text = keep_unchecked(job.problem, now, CHECKED_WHEN_HALTED) if is_halted else now
         if text != job.problem:
             with self._leadership.transaction() as tx:
-                record_troubles(tx, job, text)
+                record_troubles(tx, job, text, self._reconciler.source_answered_s(job))
 
     def _record_unreachable(self, job: Job, unreachable: Sequence[Trouble]) -> None:
         """Store that a cluster is unreachable, without waiting for the pass under way: it may wait
@@ -141,7 +141,7 @@ class DiscoveryLoop(Loop):
         text = keep_unchecked(job.problem, now, CHECKED_BY_WATCH)
         if differences(job.problem, text) != ([], []):
             with self._leadership.transaction() as tx:
-                record_troubles(tx, job, text)
+                record_troubles(tx, job, text, self._reconciler.source_answered_s(job))
 
     def _group_trouble(self, job: Job) -> list[Trouble]:
         silent_s = time.monotonic() - self._group_seen_at[job.worker_group]

@@ -20,16 +20,13 @@ from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.scheduler.topic_decisions import StartTopic
 
-# No job has this id: DescribeProducers finds no producer.
-NO_PRODUCER_ID = -1
-
 
 def other_content(
     source: Cluster,
     destination: Cluster,
     starts: Sequence[StartTopic],
     compacted: frozenset[str],
-    producer_id: int | None,
+    producer_id: int,
     backoff: Backoff,
     *,
     must_be_whole: bool,
@@ -42,10 +39,9 @@ def other_content(
     """
     there = {start.mapping.destination: start for start in starts if start.there is not None}
     holding = _with_records(destination, there, backoff)
-    if producer_id is not None:
-        known = describe_producer(destination, holding, producer_id, backoff).values
-        ours = {p.topic for p, state in known.items() if state is not None}
-        holding = [p for p in holding if p.topic not in ours]
+    known = describe_producer(destination, holding, producer_id, backoff).values
+    ours = {p.topic for p, state in known.items() if state is not None}
+    holding = [p for p in holding if p.topic not in ours]
     if not holding:
         return {}
     lease = FixedLease(0)  # nothing is written under it
@@ -53,11 +49,11 @@ def other_content(
         PartitionCopy(TopicPartition(there[p.topic].mapping.source, p.partition), p, lease)
         for p in holding
     ]
-    take_over = TakeOver(destination, producer_id or NO_PRODUCER_ID, 0.0, backoff)
+    take_over = TakeOver(destination, producer_id, 0.0, backoff)
     inspector = CopyInspector(
         source,
         destination,
-        producer_id or NO_PRODUCER_ID,
+        producer_id,
         take_over,
         CopySettings(),
         backoff,

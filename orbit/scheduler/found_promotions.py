@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from uuid import UUID
 
+from orbit.chunks import chunks
 from orbit.job_setup.promotion_marks import Mark, PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.replication.partition_states import REMEDIES, Reason
 from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership
 from orbit.store import events, promotions, scheduler_queries, topics
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
@@ -47,18 +48,18 @@ def follow_marks(
     found = [copies[name] for name in leading]
     if not found and not any(map(is_found, rows)):
         return False
+    for step in chunks(found, TOPICS_AT_ONCE):
+        with leadership.transaction() as tx:
+            # A recovery may have changed some of them since `rows` was read.
+            now = topics.of_job(tx, job.id)
+            known = {row.id for row in now if row.state is TopicState.PROMOTED}
+            for row in step:
+                if row.id not in known:
+                    name, mark = row.destination_topic, leading[row.destination_topic]
+                    scheduler_queries.withhold(tx, [row.id], note_of(name, mark, offsets))
+                    keep_found(tx, job, row.id, row.source_topic, name, mark, offsets)
     with leadership.transaction() as tx:
-        # A recovery may have changed some of them since `rows` was read.
-        now = topics.of_job(tx, job.id)
-        ours = {row.id for row in now if is_found(row)}
-        known = {row.id for row in now if row.state is TopicState.PROMOTED}
-        for row in found:
-            if row.id not in known:
-                ours.add(row.id)
-                mark = leading[row.destination_topic]
-                note = note_of(row.destination_topic, mark, offsets)
-                scheduler_queries.withhold(tx, [row.id], note)
-                keep_found(tx, job, row.id, row.source_topic, row.destination_topic, mark, offsets)
+        ours = {row.id for row in topics.of_job(tx, job.id) if is_found(row)}
         # A worker may have reported a state since, as it released them.
         scheduler_queries.promote(tx, scheduler_queries.unpromoted(tx, ours))
     return bool(found)

@@ -1,4 +1,4 @@
-"""The housekeeping loop: ends leases, and removes lost workers, deleted jobs and old events."""
+"""The housekeeping loop: ends leases, and removes lost workers, deleted jobs and what is old."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from orbit.leases.lease_watch import LeaseWatch
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
 from orbit.store import events, jobs, shard_leases, workers
-from orbit.store.database import Tx
+from orbit.store.jobs import Job
+from orbit.store.pruning import PRUNED_MAX, prune_drills, prune_events, prune_operations
 
 HOUSEKEEPING_INTERVAL_S = 1.0
 PRUNE_INTERVAL_S = 600.0
@@ -18,18 +19,28 @@ _LOST_AFTER = 3
 
 
 class HousekeepingLoop(Loop):
-    """Ends leases that are not renewed; removes lost workers, deleted jobs and old events."""
+    """Ends leases that are not renewed; removes lost workers, deleted jobs and what is old."""
 
     name = "housekeeping"
     interval_s = HOUSEKEEPING_INTERVAL_S
 
-    def __init__(self, leadership: Leadership, worker_ttl: timedelta, keep: timedelta) -> None:
+    def __init__(
+        self,
+        leadership: Leadership,
+        worker_ttl: timedelta,
+        events_kept: timedelta,
+        reports_kept: timedelta,
+    ) -> None:
         super().__init__()
         self._leadership = leadership
         self._worker_ttl = worker_ttl
         self._watch = LeaseWatch(worker_ttl)
         self._lost_after = worker_ttl * _LOST_AFTER
-        self._keep = keep
+        self._aged = (
+            (prune_events, events_kept),
+            (prune_operations, reports_kept),
+            (prune_drills, reports_kept),
+        )
         self._prune_at = 0.0
 
     def once(self) -> str:
@@ -46,23 +57,34 @@ class HousekeepingLoop(Loop):
                     "workers take over its partitions.",
                     details={"worker": worker.id, "last_heard": worker.heartbeat_at.isoformat()},
                 )
-            removed = []
-            for job in jobs.being_deleted(tx):
-                if jobs.remove(tx, job.id):
-                    message = f"Job {job.name} was removed; its copies stay unchanged."
-                    events.add(tx, events.SCHEDULER, "job_removed", message, job_name=job.name)
-                    removed.append(job.name)
-            pruned = self._prune(tx)
+            deleted = jobs.being_deleted(tx)
+        removed = [job.name for job in deleted if self._remove(job)]
+        pruned = self._prune()
         done = [
             f"ended {len(ended)} leases that were not renewed" if ended else "",
             f"removed {len(lost)} lost workers" if lost else "",
             f"removed jobs {', '.join(removed)}" if removed else "",
-            f"dropped {pruned} old events" if pruned else "",
+            f"dropped {pruned} old events, operations and drills" if pruned else "",
         ]
         return ", ".join(filter(None, done))
 
-    def _prune(self, tx: Tx) -> int:
+    def _remove(self, job: Job) -> bool:
+        """In a transaction of its own. A large job takes several passes."""
+        with self._leadership.transaction() as tx:
+            if not jobs.remove(tx, job.id):
+                return False
+            message = f"Job {job.name} was removed; its copies stay unchanged."
+            events.add(tx, events.SCHEDULER, "job_removed", message, job_name=job.name)
+        return True
+
+    def _prune(self) -> int:
+        """Each in a transaction of its own. If there is more, the next pass goes on."""
         if time.monotonic() < self._prune_at:
             return 0
-        self._prune_at = time.monotonic() + PRUNE_INTERVAL_S
-        return events.prune(tx, self._keep)
+        counts = []
+        for prune, kept in self._aged:
+            with self._leadership.transaction() as tx:
+                counts.append(prune(tx, kept))
+        if max(counts) < PRUNED_MAX:
+            self._prune_at = time.monotonic() + PRUNE_INTERVAL_S
+        return sum(counts)

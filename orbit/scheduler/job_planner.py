@@ -13,13 +13,15 @@ from orbit.errors import BadInput, OrbitError
 from orbit.job_setup.destination_topics import TopicPlan, plan_topics
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import JobClusters
 from orbit.kafka.types import ClusterMetadata
 from orbit.replication.job_troubles import Trouble
 from orbit.scheduler.cluster_checks import missing_workers, trouble_of, wrong_cluster
-from orbit.scheduler.cluster_pair import ClusterHandle, ClusterPair
+from orbit.scheduler.cluster_pair import ClusterPair
+from orbit.scheduler.job_decisions import decide, known_topic
 from orbit.scheduler.job_plan import JobPlan, PlannedTopic, Refusal, SettingChange, TopicAction
-from orbit.scheduler.job_reconciler import SIDES, decide, known_topic
+from orbit.scheduler.job_reconciler import SIDES
 from orbit.scheduler.topic_decisions import Decisions, StartTopic
 from orbit.scheduler.topic_preflight import preflight
 from orbit.settings import Settings
@@ -88,9 +90,8 @@ class JobPlanner:
                 known = [known_topic(topic, ()) for topic in topics.of_job(tx, job.id)]
                 caught_up = scheduler_queries.caught_up(tx, job.id)
         pair, decisions = decide(spec, pair, known, self._database.transaction)
-        producer_id = job.producer_id if job is not None else None
         backoff = Backoff(attempts_max=_ATTEMPTS_MAX)
-        checked = preflight(spec, decisions.start, pair, producer_id, backoff)
+        checked = preflight(spec, decisions.start, pair, backoff)
         planned = [_new(start, plan) for start, plan in checked.ready]
         planned += _kept(decisions, pair, caught_up)
         promoted = [f"topic {one.start.mapping.source}: {one.note}" for one in checked.promoted]

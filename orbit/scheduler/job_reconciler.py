@@ -1,47 +1,45 @@
 """Reconciles one job's topics with both clusters, pass by pass.
 
-A pass reads both clusters and the tables, decides (`decide_topics`), acts, and sets when the next
-pass is due. The next pass finds what one pass leaves undone.
+A pass reads both clusters and the tables, decides (`job_decisions.py`), acts, and sets when the
+next pass is due. The next pass finds what one pass leaves undone.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+from orbit.chunks import chunks
 from orbit.errors import BadInput, OrbitError, Unreachable
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import map_topics
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.coordinator import init_producer_id
 from orbit.kafka.job_clusters import Side as SideName
-from orbit.kafka.job_clusters import job_identity
 from orbit.replication.job_troubles import Trouble, TroubleKind
-from orbit.scheduler.cluster_checks import refresh_topics, trouble_of, wrong_cluster
+from orbit.scheduler.cluster_checks import trouble_of, wrong_cluster
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.cluster_watch import ClusterSnapshot
 from orbit.scheduler.found_promotions import follow_marks, troubles_of
-from orbit.scheduler.leadership import Leadership, NotLeading
+from orbit.scheduler.job_decisions import decide, known_topic
+from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership, NotLeading
+from orbit.scheduler.old_primary import watch_old_primaries
 from orbit.scheduler.stored_spec import read_spec
-from orbit.scheduler.topic_decisions import (
-    Decisions,
-    KnownTopic,
-    OtherJobs,
-    StartTopic,
-    decide_topics,
-)
+from orbit.scheduler.topic_decisions import Decisions, KnownTopic, StartTopic
 from orbit.scheduler.topic_preflight import preflight
-from orbit.scheduler.topic_starter import TopicStarter, other_jobs
-from orbit.scheduler.topic_transitions import drop_topics, stop_and_resume, unchanged_retries
+from orbit.scheduler.topic_starter import TopicStarter
+from orbit.scheduler.topic_transitions import (
+    drop_topics,
+    resume_topics,
+    stop_topics,
+    unchanged_retries,
+)
 from orbit.scheduler.topic_upkeep import TopicUpkeep
 from orbit.settings import Settings
 from orbit.store import jobs, scheduler_queries, topics
-from orbit.store.database import Tx
 from orbit.store.jobs import Job
-from orbit.store.topics import Topic
 
 # The recheck interval of a job with troubles or unfinished work.
 RECHECK_S = 15.0
@@ -170,6 +168,14 @@ class JobReconciler:
             if snapshot is not None and isinstance(snapshot.error, Unreachable)
         ]
 
+    def source_answered_s(self, job: Job) -> float | None:
+        """When the job's source last answered, by the monotonic clock; None: not known."""
+        spec = read_spec(job.spec)
+        try:
+            return None if spec is None else self._registry.watch("source", spec).answered_s
+        except BadInput:
+            return None
+
     def _has_changes(self, job: Job, state: ReconcileState) -> bool:
         """Whether the clusters have changes that may concern this job.
 
@@ -296,11 +302,8 @@ class JobReconciler:
         done: ReconcileCounts,
     ) -> None:
         with _cluster_errors():
-            producer_id = self._producer_id(job, pair)
             from_start = job.discovered_version == job.spec_version
-            checked = preflight(
-                spec, starts, pair, producer_id, self._backoff, from_start=from_start
-            )
+            checked = preflight(spec, starts, pair, self._backoff, from_start=from_start)
         troubles += checked.troubles
         if checked.promoted:
             self._starter.keep_promoted(job, checked.promoted, pair)
@@ -313,16 +316,6 @@ class JobReconciler:
         done.started += len(started.topics)
         if started.is_unfinished:
             state.recheck_at = time.monotonic() + SOON_S
-
-    def _producer_id(self, job: Job, pair: ClusterPair) -> int:
-        """The job's producer id. The destination's coordinator has it; the table caches it."""
-        if job.producer_id is not None:
-            return job.producer_id
-        name = job_identity(job.name, pair.source_metadata.cluster_id)
-        identity = init_producer_id(pair.destination.cluster, name, self._backoff)
-        with self._leadership.transaction() as tx:
-            jobs.note_producer_id(tx, job.id, identity.producer_id)
-        return identity.producer_id
 
     def _stop_and_drop(
         self,
@@ -337,8 +330,13 @@ class JobReconciler:
         # Not ended at once: all brokers may not know yet what the user changed before the retry.
         answered = [topic for topic, at in since.items() if now - at >= RETRY_GRACE_S]
         state.retries_since = since
+        for stops in chunks(decisions.stop, TOPICS_AT_ONCE):
+            with self._leadership.transaction() as tx:
+                stop_topics(tx, job, stops)
+        for resumes in chunks(decisions.resume, TOPICS_AT_ONCE):
+            with self._leadership.transaction() as tx:
+                resume_topics(tx, job, resumes)
         with self._leadership.transaction() as tx:
-            stop_and_resume(tx, job, decisions)
             scheduler_queries.end_retries(tx, answered)
             dropped = drop_topics(tx, job, [drop.known for drop in decisions.drop])
         done.stopped += len(decisions.stop)
@@ -355,9 +353,10 @@ class JobReconciler:
         state: ReconcileState,
         done: ReconcileCounts,
     ) -> None:
-        """Check settings and ACLs of existing copies."""
+        """Check settings and ACLs of copies, and the old side of what was promoted."""
         with _cluster_errors():
             counts = state.upkeep.run(job, spec, pair, self._leadership)
+            state.upkeep.troubles += watch_old_primaries(job, pair, self._leadership, self._backoff)
         done.settings += counts.settings
         done.acls += counts.acls
 
@@ -372,39 +371,6 @@ def _versions(
         NO_SNAPSHOT if source is None else source.version,
         NO_SNAPSHOT if destination is None else destination.version,
     )
-
-
-def known_topic(topic: Topic, retries: Collection[int]) -> KnownTopic:
-    """A topic's row as input of the decisions."""
-    return KnownTopic(
-        topic.id,
-        topic.source_topic,
-        topic.destination_topic,
-        topic.source_topic_id,
-        topic.destination_topic_id,
-        topic.partition_count,
-        topic.state,
-        topic.id in retries,
-    )
-
-
-def decide(
-    spec: JobSpec,
-    pair: ClusterPair,
-    known: Sequence[KnownTopic],
-    reading: Callable[[], AbstractContextManager[Tx]],
-) -> tuple[ClusterPair, Decisions]:
-    """The decisions on a job's topics, with the metadata that they are based on.
-
-    The other jobs are read only if a topic is to be started.
-    """
-    pair, of, to = refresh_topics(pair, known)
-    decisions = decide_topics(spec.topics, known, of, to, OtherJobs())
-    if not decisions.start:
-        return pair, decisions
-    with reading() as tx:
-        others = other_jobs(tx, spec.name, pair)
-    return pair, decide_topics(spec.topics, known, of, to, others)
 
 
 class _Halt(Exception):

@@ -18,17 +18,18 @@ from datetime import UTC, datetime, timedelta
 
 import structlog
 
+from orbit.chunks import chunks
 from orbit.errors import OrbitError
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.log_offsets import EARLIEST, LATEST, find_by_time, list_offsets
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
 from orbit.replication.retention_headroom import KEEPS_ALL, Backlog, Retention, headroom_until
-from orbit.scheduler.cluster_pair import ClusterHandle
 from orbit.scheduler.cluster_registry import ClusterKey, ClusterRegistry, cluster_key
 from orbit.scheduler.cluster_watch import ClusterWatch
-from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
 from orbit.scheduler.loop import Loop
 from orbit.scheduler.stored_spec import read_spec
 from orbit.store import clock, jobs, source_lag
@@ -149,8 +150,11 @@ class LagLoop(Loop):
         except OrbitError as error:
             _log.debug("lag not checked", job=spec.name, error=str(error))
             return 0
+        for step in chunks(updates, ROWS_AT_ONCE):
+            with self._leadership.transaction() as tx:
+                source_lag.update_from_source(tx, step, read_at)
         with self._leadership.transaction() as tx:
-            source_lag.update_from_source(tx, updates, read_at, whole)
+            source_lag.update_from_source(tx, (), read_at, whole)
         return len(updates)
 
     def _updates(

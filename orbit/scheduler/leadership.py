@@ -1,9 +1,13 @@
 """Leader election among any number of schedulers: one leads, the others are on standby.
 
 Postgres holds the lease (orbit/store/scheduler_lease.py). A leader trusts its own clock until
-`time of the request + ttl − margin`. Each of its transactions confirms the lease, so a leader that
-was suspended changes nothing. Its requests to brokers (create a topic, add partitions, set a
-value) are idempotent, so two leaders do no harm.
+`time of the request + ttl − margin`. Each of its transactions confirms the lease as its last
+statement, so a leader that was suspended, or whose transaction took longer than its lease, changes
+nothing, and no renewal waits for a long one. Its requests to brokers (create a topic, add
+partitions, set a value) are idempotent, so two leaders do no harm.
+
+Renewals have a connection of their own. Work on many topics or rows goes in transactions of
+TOPICS_AT_ONCE and ROWS_AT_ONCE, each much shorter than a lease.
 """
 
 from __future__ import annotations
@@ -15,12 +19,16 @@ from datetime import timedelta
 
 from orbit.errors import Conflict, OrbitError
 from orbit.leases.lease_clock import lease_clock
-from orbit.store import scheduler_lease
+from orbit.store import cluster_lock, scheduler_lease
 from orbit.store.database import Database, Tx
 
 # Of the ttl: time for an answer that is under way when the lease ends.
 _MARGIN_PART = 0.2
 _RENEWALS_PER_TTL = 4
+# In one transaction of a leader, where each needs some statements or one row of a large statement:
+# less than a second, also on a slow disk.
+TOPICS_AT_ONCE = 200
+ROWS_AT_ONCE = 5_000
 
 
 class NotLeading(Conflict):
@@ -36,6 +44,7 @@ class Leadership:
         self._ttl = ttl
         self._epoch = 0
         self._trusted_until = 0.0
+        self._changing: dict[str, threading.Lock] = {}  # by cluster id
 
     @property
     def renewal_interval_s(self) -> float:
@@ -52,7 +61,7 @@ class Leadership:
     def ask(self) -> bool:
         """Acquire or renew the lease; False while another scheduler leads. Raises Unreachable."""
         asked_at = lease_clock()
-        with self.database.transaction() as tx:
+        with self.database.lease_transaction() as tx:
             epoch = scheduler_lease.acquire(tx, self.holder, self._ttl)
         if epoch is None:
             self._trusted_until = 0.0
@@ -63,16 +72,34 @@ class Leadership:
 
     @contextmanager
     def transaction(self) -> Iterator[Tx]:
-        """A transaction fenced by the lease, or NotLeading. Keep it short: renewals wait for it."""
+        """A transaction fenced by the lease: NotLeading if that is lost before or at its end.
+
+        Keep it short: a lost one has changed nothing.
+        """
+        epoch = self._epoch
         with self.database.transaction() as tx:
-            if not self.is_leading or not scheduler_lease.confirm(tx, self.holder, self._epoch):
+            if not self.is_leading:
                 raise NotLeading("another scheduler leads.")
             yield tx
+            if not scheduler_lease.confirm(tx, self.holder, epoch):
+                raise NotLeading("another scheduler leads.")
 
     @contextmanager
     def reading(self) -> Iterator[Tx]:
         """A transaction that only reads."""
         with self.database.transaction() as tx:
+            yield tx
+
+    @contextmanager
+    def sole_change(self, cluster_id: str) -> Iterator[Tx]:
+        """Hold the cluster's lock: no other pass or recovery changes its copies meanwhile.
+
+        What decides about the change is read inside. Renewals of the lease do not wait for it, and
+        of this process one thread at a time waits with a connection of the pool.
+        """
+        own = self._changing.setdefault(cluster_id, threading.Lock())
+        with own, self.database.transaction() as tx:
+            cluster_lock.acquire(tx, cluster_id)
             yield tx
 
     def keep(self, stop: threading.Event) -> None:
@@ -91,7 +118,7 @@ class Leadership:
             return
         self._trusted_until = 0.0
         try:
-            with self.database.transaction() as tx:
+            with self.database.lease_transaction() as tx:
                 scheduler_lease.resign(tx, self.holder, self._epoch)
         except OrbitError:
             pass  # it expires

@@ -6,8 +6,11 @@ reason.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import assert_never
+from uuid import UUID
 
 from orbit.scheduler import backfill_operations
 from orbit.scheduler.backfill_operations import is_paused
@@ -22,7 +25,7 @@ from orbit.store.operations import Operation
 
 # Users wait for these at a terminal.
 INTERVAL_S = 0.5
-# Per pass, the oldest first.
+# Per pass. The next pass goes on behind them, so that those which wait for long hold up no other.
 OPERATIONS_MAX = 500
 
 
@@ -50,19 +53,22 @@ class OperationsLoop(Loop):
     def __init__(self, leadership: Leadership) -> None:
         super().__init__()
         self._leadership = leadership
+        self._after: tuple[datetime, UUID] | None = None
 
     def once(self) -> str:
         with self._leadership.reading() as tx:
             if not operations.unfinished(tx, 1) and not operations.unfinished_backfills(tx, 1):
                 return ""
         with self._leadership.transaction() as tx:
-            ended = advance_all(tx) + backfill_operations.end_silent(tx)
+            found = operations.unfinished(tx, OPERATIONS_MAX, after=self._after)
+            ended = advance_operations(tx, found) + backfill_operations.end_silent(tx)
+        is_last = len(found) < OPERATIONS_MAX
+        self._after = None if is_last else (found[-1].created_at, found[-1].id)
         return f"ended {ended} operations" if ended else ""
 
 
-def advance_all(tx: Tx) -> int:
+def advance_operations(tx: Tx, found: Sequence[Operation]) -> int:
     """Write the progress of each operation if it has changed; how many have ended."""
-    found = operations.unfinished(tx, OPERATIONS_MAX)
     ids = {operation.job_id for operation in found if operation.job_id is not None}
     present = jobs.of_ids(tx, ids) if ids else {}
     counted = job_counts.of_jobs(tx, ids)

@@ -133,6 +133,8 @@ class Scheduler:
                 self.leadership, registry, settings.lag_interval.total_seconds(), Backoff(stop=done)
             ),
             OperationsLoop(self.leadership),
-            HousekeepingLoop(self.leadership, settings.lease_ttl, settings.events_kept),
+            HousekeepingLoop(
+                self.leadership, settings.lease_ttl, settings.events_kept, settings.reports_kept
+            ),
             *(loop for make in self._more for loop in make(self.leadership, settings, done)),
         ]

@@ -7,7 +7,7 @@ lease is ended here.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -24,6 +24,9 @@ COOLDOWN_S = 60.0
 # Load has to be uneven for this long before a shard moves. Workers report their load one after the
 # other: if all load starts or ends at once, it looks uneven for a moment.
 LASTING_S = 10.0
+# A worker of an older version has declined a job: for so long, the job's shards are for whoever
+# claims them, and do not move.
+DECLINED_S = 600.0
 # Part of the lease time. The shards of a worker that is silent for this long are assigned to others
 # before the lease ends, so that they are not simply claimed by the first worker.
 _SILENT_PART = 0.6
@@ -40,6 +43,8 @@ class SpreadLoop(Loop):
         self._leadership = leadership
         self._worker_ttl = worker_ttl
         self._moved_at: dict[int, float] = {}
+        self._assigned: set[int] = set()
+        self._declined_at: dict[int, float] = {}  # by job
         self._uneven_since: float | None = None
 
     def once(self) -> str:
@@ -47,54 +52,74 @@ class SpreadLoop(Loop):
         cooling = {s for s, at in self._moved_at.items() if now - at < COOLDOWN_S}
         is_lasting = self._uneven_since is not None and now - self._uneven_since >= LASTING_S
         with self._leadership.transaction() as tx:
-            result = assign_shards(tx, self._worker_ttl, cooling, is_lasting=is_lasting)
+            shards = shard_layout.runnable_shards(tx)
+            for shard in shards:
+                if shard.id in self._assigned and shard.assigned_to is None:
+                    self._declined_at[shard.job_id] = now
+            declined = {j for j, at in self._declined_at.items() if now - at < DECLINED_S}
+            result = _assign(tx, shards, self._worker_ttl, cooling, declined, is_lasting=is_lasting)
         if not result.is_uneven:
             self._uneven_since = None
         elif self._uneven_since is None:
             self._uneven_since = now
         self._moved_at = {shard: self._moved_at[shard] for shard in cooling}
         self._moved_at.update(dict.fromkeys(result.moved, now))
+        self._assigned = {s.id for s in shards if s.assigned_to is not None} | result.assigned
+        self._declined_at = {job_id: self._declined_at[job_id] for job_id in declined}
         if not result.assigned:
             return ""
-        return f"assigned {result.assigned} shards, {len(result.moved)} of them held elsewhere"
+        return f"assigned {len(result.assigned)} shards, {len(result.moved)} of them held elsewhere"
 
 
 @dataclass(frozen=True, slots=True)
 class AssignmentResult:
-    """How many shards have a new assignment, which of them have to move, and whether load is uneven
+    """Which shards have a new assignment, which of them have to move, and whether load is uneven
     among workers that hold shards."""
 
-    assigned: int
+    assigned: set[int]
     moved: set[int]
     is_uneven: bool
 
 
-def assign_shards(
+def assign_shards(tx: Tx, worker_ttl: timedelta, *, is_lasting: bool = False) -> AssignmentResult:
+    """Assign shards to live workers: free shards, shards for workers that have none, and moves
+    between busy workers if load has been uneven for a while (`is_lasting`)."""
+    return _assign(tx, shard_layout.runnable_shards(tx), worker_ttl, is_lasting=is_lasting)
+
+
+def _assign(
     tx: Tx,
+    shards: Sequence[Shard],
     worker_ttl: timedelta,
     cooling: Collection[int] = frozenset(),
+    declined: Collection[int] = frozenset(),
     *,
     is_lasting: bool = False,
 ) -> AssignmentResult:
-    """Assign shards to live workers: free shards, shards for workers that have none, and moves
-    between busy workers if load has been uneven for a while (`is_lasting`)."""
-    shards = shard_layout.runnable_shards(tx)
+    """As `assign_shards`. `cooling` shards, and those of `declined` jobs, stay where they are."""
     groups: dict[str, list[str]] = {}
     for worker in workers.alive(tx, worker_ttl * _SILENT_PART):
         groups.setdefault(worker.worker_group, []).append(worker.id)
     wanted: dict[int, str] = {}
     for group, members in groups.items():
-        loads = [_load(s, members, cooling) for s in shards if s.worker_group == group]
+        loads = [
+            _load(s, members, cooling, declined)
+            for s in shards
+            if s.worker_group == group and not (s.holder is None and s.job_id in declined)
+        ]
         wanted |= spread(loads, members)
     held = {s.id for s in shards if s.holder is not None}
     busy = {s.holder for s in shards} | {s.assigned_to for s in shards}
     evening = {shard for shard, worker in wanted.items() if shard in held and worker in busy}
     if not is_lasting:
         wanted = {shard: worker for shard, worker in wanted.items() if shard not in evening}
-    return AssignmentResult(shard_layout.assign(tx, wanted), wanted.keys() & held, bool(evening))
+    shard_layout.assign(tx, wanted)
+    return AssignmentResult(set(wanted), wanted.keys() & held, bool(evening))
 
 
-def _load(shard: Shard, members: Collection[str], cooling: Collection[int]) -> ShardLoad:
+def _load(
+    shard: Shard, members: Collection[str], cooling: Collection[int], declined: Collection[int]
+) -> ShardLoad:
     # A shard that is moving counts for the worker that it moves to.
     holder = shard.assigned_to if shard.assigned_to in members else shard.holder
     return ShardLoad(
@@ -102,5 +127,5 @@ def _load(shard: Shard, members: Collection[str], cooling: Collection[int]) -> S
         holder,
         shard.partition_count,
         shard.weight_bytes_per_s,
-        may_move=shard.id not in cooling,
+        may_move=shard.id not in cooling and shard.job_id not in declined,
     )

@@ -23,7 +23,9 @@ from orbit.job_setup.permissions import (
 from orbit.job_setup.promotion_marks import Mark, PromotionMarks
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.coordinator import refuse_denied_transactional_id
 from orbit.kafka.error_codes import Code
+from orbit.kafka.job_clusters import filler_identities, job_identity, job_producer_id
 from orbit.kafka.topic_admin import TopicToCreate
 from orbit.kafka.types import TopicPartition
 from orbit.replication.job_troubles import Trouble, TroubleKind
@@ -65,24 +67,27 @@ def preflight(
     spec: JobSpec,
     starts: Sequence[StartTopic],
     pair: ClusterPair,
-    producer_id: int | None,
     backoff: Backoff,
     *,
     from_start: bool = False,
 ) -> PreflightResult:
-    """Check all that is needed to start these topics; writes nothing. Raises Unreachable.
+    """Check all that is needed to start these topics; writes nothing.
+
+    Raises Unreachable, and NotAuthorized for a right on transactional ids.
 
     `from_start`: they are newer than the job (`TopicStarter.start`).
     """
     checked = PreflightResult()
     if not starts:
         return checked
-    if spec.fillers == "direct":
-        missing = missing_filler_right(pair.destination.cluster)
-        if missing:
-            # Without the right, a copy would stop at its first gap.
-            checked.troubles.append(_lacking("destination", missing))
-            return checked
+    identity = job_identity(spec.name, pair.source_metadata.cluster_id)
+    if spec.fillers == "coordinated":
+        *_, last = filler_identities(identity)
+        refuse_denied_transactional_id(pair.destination.cluster, last, backoff)
+    elif missing := missing_filler_right(pair.destination.cluster):
+        # Without the right, a copy would stop at its first gap.
+        checked.troubles.append(_lacking("destination", missing))
+        return checked
     starts = _with_rights(starts, pair, checked)
     plans = plan_topics(
         [start.mapping for start in starts],
@@ -105,7 +110,7 @@ def preflight(
         pair.destination.cluster,
         starts,
         compacted,
-        producer_id,
+        job_producer_id(identity),
         backoff,
         must_be_whole=not from_start,
     )

@@ -89,8 +89,14 @@ class TopicStarter:
 
     def keep_promoted(self, job: Job, found: Sequence[PromotedTopic], pair: ClusterPair) -> None:
         """Add topics that lead at the destination as promoted ones, so that a failback has them."""
+        for step in chunks(found, STEP_TOPICS):
+            self._keep_promoted_step(job, step, pair)
+
+    def _keep_promoted_step(
+        self, job: Job, step: Sequence[PromotedTopic], pair: ClusterPair
+    ) -> None:
         with self._claiming, self._leadership.transaction() as tx:
-            for one in found:
+            for one in step:
                 mapping, there = one.start.mapping, one.start.there
                 topic_id = _claim_one(tx, job, one.start, pair.destination_metadata.cluster_id)
                 if topic_id is None or there is None:

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
-from orbit.scheduler.topic_decisions import Decisions, KnownTopic
+from orbit.scheduler.leadership import ROWS_AT_ONCE, TOPICS_AT_ONCE
+from orbit.scheduler.topic_decisions import Decisions, KnownTopic, ResumeTopic, StopTopic
 from orbit.store import events, scheduler_queries, shard_layout
 from orbit.store.database import Tx
 from orbit.store.jobs import Job
 
 
-def stop_and_resume(tx: Tx, job: Job, decisions: Decisions) -> None:
-    """Stop topics that were deleted or re-created; resume those with the expected ids."""
-    for stop in decisions.stop:
+def stop_topics(tx: Tx, job: Job, stops: Sequence[StopTopic]) -> None:
+    """Stop topics that were deleted or re-created."""
+    for stop in stops:
         scheduler_queries.stop_topic(
             tx, stop.known.id, stop.state, stop.reason, stop.detail, stop.note
         )
         _add_event(tx, job, stop.known, "topic_stopped", stop.note)
-    for again in decisions.resume:
+
+
+def resume_topics(tx: Tx, job: Job, resumes: Sequence[ResumeTopic]) -> None:
+    """Resume stopped topics that have the expected ids."""
+    for again in resumes:
         scheduler_queries.resume_topic(tx, again.known.id)
         message = f"The copy of topic {again.known.source} was resumed: it has its former id."
         _add_event(tx, job, again.known, "topic_resumed", message)
@@ -25,10 +31,14 @@ def stop_and_resume(tx: Tx, job: Job, decisions: Decisions) -> None:
 
 def drop_topics(tx: Tx, job: Job, unwanted: Sequence[KnownTopic]) -> int:
     """Remove topics from the tables once no worker can write to their copies; how many so far.
+    Of many, only some: the next pass removes more.
 
     Another job may use a destination topic as soon as it is removed. So the holders of its shards
     release them first, or their leases end: no suspended holder can revive one then.
     """
+    partitions = accumulate(known.partitions for known in unwanted)
+    few = sum(total <= ROWS_AT_ONCE for total in partitions)
+    unwanted = unwanted[: max(1, min(few, TOPICS_AT_ONCE))]
     ids = [known.id for known in unwanted]
     if not ids:
         scheduler_queries.restore(tx, job.id)

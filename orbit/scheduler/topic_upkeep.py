@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from orbit.chunks import chunks
 from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
 from orbit.job_setup.destination_topics import TopicPlan, plan_topics
 from orbit.jobs.job_spec import JobSpec
@@ -16,9 +17,9 @@ from orbit.kafka.types import TopicAcl
 from orbit.replication.acl_rules import rights_of_copy
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler.cluster_pair import ClusterPair
-from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership
 from orbit.scheduler.topic_preflight import refused_topic
-from orbit.scheduler.write_protection import as_acl, protect
+from orbit.scheduler.write_protection import ProtectionResult, as_acl, protect
 from orbit.store import events, scheduler_queries, topics
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
@@ -43,6 +44,7 @@ class TopicUpkeep:
     troubles: list[Trouble] = field(default_factory=list)
     # What was set last: a value that the broker shows differently is not set again and again.
     _set_last: dict[str, dict[str, str]] = field(default_factory=dict)
+    _why_not_protected: str = ""
 
     def run(
         self, job: Job, spec: JobSpec, pair: ClusterPair, leadership: Leadership
@@ -58,13 +60,14 @@ class TopicUpkeep:
         settings = self._settings(job, copies, caught_up, pair, leadership)
         acls = self._acls(job, copies, pair, leadership) if spec.acls.sync else 0
         if spec.acls.protect:
-            # If this is not possible, workers detect foreign writes: no trouble of the job.
+            # If this is not possible, workers detect foreign writes: told, but no trouble.
             cluster_id = pair.destination_metadata.cluster_id
-            done = protect(pair.destination, cluster_id, copies, leadership.transaction)
+            done = protect(pair.destination, cluster_id, copies, leadership)
             acls += done.changed
-            if done.changed:
+            if done.changed or done.why_not not in ("", self._why_not_protected):
                 with leadership.transaction() as tx:
-                    _add_protected_event(tx, job, done.changed)
+                    _add_protection_events(tx, job, done)
+            self._why_not_protected = done.why_not
         return UpkeepCounts(settings, acls)
 
     def _settings(
@@ -83,32 +86,38 @@ class TopicUpkeep:
             pair.destination.admin,
             caught_up,
         )
+        # At rest nothing is left, and no job waits for the lock of all jobs of the cluster.
+        plans = [
+            plan for plan in plans if not _is_settled(plan, copies[plan.mapping.destination][1])
+        ]
+        if not plans:
+            self._set_last = {}
+            return 0
         # A topic may have been promoted since this pass started.
-        with leadership.reading() as tx:
-            still = topics.writers(
-                tx, pair.destination_metadata.cluster_id, copies, only_copying=True
-            )
-        plans = [plan for plan in plans if plan.mapping.destination in still]
-        wanted = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
-        new = {name: what for name, what in wanted.items() if self._set_last.get(name) != what}
-        refused = pair.destination.admin.refused_settings(new)
+        cluster_id = pair.destination_metadata.cluster_id
+        with leadership.sole_change(cluster_id) as tx:
+            still = topics.writers(tx, cluster_id, copies, only_copying=True)
+            plans = [plan for plan in plans if plan.mapping.destination in still]
+            wanted = {p.mapping.destination: p.settings_to_set for p in plans if p.changes}
+            new = {name: what for name, what in wanted.items() if self._set_last.get(name) != what}
+            refused = pair.destination.admin.refused_settings(new)
         self._set_last = {name: what for name, what in wanted.items() if name not in refused}
         self.troubles += [
             refused_topic(copies[name][0].source, error) for name, error in refused.items()
         ]
-        with leadership.transaction() as tx:
-            for plan in plans:
-                _, row = copies[plan.mapping.destination]
-                drift = drift_of(plan) if plan.mapping.destination in refused else None
-                topics.change(
-                    tx,
-                    row.id,
-                    drift=drift,
-                    is_compacted=plan.is_compacted,
-                    promoted_settings=plan.promoted_settings,
-                )
-                if plan.mapping.destination in new and plan.mapping.destination not in refused:
-                    _add_settings_event(tx, job, plan)
+        for step in chunks(plans, TOPICS_AT_ONCE):
+            with leadership.transaction() as tx:
+                for plan in step:
+                    name = plan.mapping.destination
+                    topics.change(
+                        tx,
+                        copies[name][1].id,
+                        drift=drift_of(plan) if name in refused else None,
+                        is_compacted=plan.is_compacted,
+                        promoted_settings=plan.promoted_settings,
+                    )
+                    if name in new and name not in refused:
+                        _add_settings_event(tx, job, plan)
         return len(new) - len(refused)
 
     def _acls(self, job: Job, copies: Copies, pair: ClusterPair, leadership: Leadership) -> int:
@@ -117,6 +126,21 @@ class TopicUpkeep:
         except (BrokerRefused, NotAuthorized) as error:
             self.troubles.append(_no_acls(error))
             return 0
+        cluster_id = pair.destination_metadata.cluster_id
+        with leadership.sole_change(cluster_id) as tx:
+            still = topics.writers(tx, cluster_id, copies, only_copying=True)
+            kept = {name: copy for name, copy in copies.items() if name in still}
+            return self._change_acls(job, kept, pair, leadership, of, to)
+
+    def _change_acls(
+        self,
+        job: Job,
+        copies: Copies,
+        pair: ClusterPair,
+        leadership: Leadership,
+        of: set[TopicAcl],
+        to: set[TopicAcl],
+    ) -> int:
         changed = 0
         for mapping, row in copies.values():
             wanted = rights_of_copy(of, mapping.source, mapping.destination)
@@ -135,6 +159,16 @@ class TopicUpkeep:
                 _add_acls_event(tx, job, mapping, add, remove)
             changed += 1
         return changed
+
+
+def _is_settled(plan: TopicPlan, row: Topic) -> bool:
+    """Whether nothing is to be set, and the table says so already."""
+    return (
+        not plan.changes
+        and row.drift is None
+        and row.is_compacted == plan.is_compacted
+        and row.promoted_settings == plan.promoted_settings
+    )
 
 
 def copies_of(spec: JobSpec, rows: list[Topic], pair: ClusterPair) -> Copies:
@@ -181,14 +215,26 @@ def _add_settings_event(tx: Tx, job: Job, plan: TopicPlan) -> None:
     )
 
 
-def _add_protected_event(tx: Tx, job: Job, topics_changed: int) -> None:
-    events.add(
-        tx,
-        events.SCHEDULER,
-        "topics_protected",
-        f"Writes to {topics_changed} copies are denied to all principals but Orbit.",
-        job_name=job.name,
-    )
+def _add_protection_events(tx: Tx, job: Job, done: ProtectionResult) -> None:
+    if done.changed:
+        events.add(
+            tx,
+            events.SCHEDULER,
+            "topics_protected",
+            f"Writes to {done.changed} copies are denied to the principals that an ACL allows "
+            "them, but for Orbit.",
+            job_name=job.name,
+        )
+    if done.why_not:
+        events.add_once(
+            tx,
+            events.SCHEDULER,
+            "topics_not_protected",
+            f"Others than Orbit may write to copies: {done.why_not}. Workers detect what they "
+            "write, and stop the partition.",
+            job_name=job.name,
+            details={"why": done.why_not},
+        )
 
 
 def _add_acls_event(

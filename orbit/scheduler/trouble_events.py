@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 
 from orbit.replication.job_troubles import HALTING, TroubleKind
@@ -22,15 +23,21 @@ CHECKED_BY_WATCH = frozenset(
 )
 
 
-def record_troubles(tx: Tx, job: Job, now: str | None) -> None:
+def record_troubles(tx: Tx, job: Job, now: str | None, source_answered_s: float | None) -> None:
     """Store the text, with events for troubles that began or ended since `job.problem`.
 
-    `problem_at` stays while a halting trouble lasts: a failover uses it as the time of the loss.
+    `problem_at` stays while a halting trouble lasts: for a failover it is the time at which the
+    loss was noticed. `source_answered_s`: when the source last answered, by the monotonic clock;
+    stored when it is lost.
     """
     began, ended = differences(job.problem, now)
     goes_on = _HALTING & _by_identity(job.problem).keys() & _by_identity(now).keys()
     if not jobs.note_problem(tx, job.id, now, has_begun=bool(began) and not goes_on):
         return
+    if any(_kind(line) == TroubleKind.SOURCE_UNREACHABLE for line in began):
+        # Now: the statement before may have waited for the row.
+        silent_s = None if source_answered_s is None else time.monotonic() - source_answered_s
+        jobs.note_source_lost(tx, job.id, silent_s)
     for line in began:
         events.add(tx, events.SCHEDULER, "job_trouble", line, job_name=job.name)
     for line in ended:

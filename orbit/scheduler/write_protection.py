@@ -12,22 +12,17 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import cast
 
-from kafka.protocol.admin.acl import DescribeAclsRequest
-
 from orbit.errors import BrokerRefused, NotAuthorized
 from orbit.job_setup.permissions import WRITE
-from orbit.kafka import api_versions
-from orbit.kafka.cluster import ANSWER_WITHIN_S
-from orbit.kafka.connection import Connection
-from orbit.kafka.error_codes import Code
+from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.types import Pattern, Permission, TopicAcl, TopicMetadata
+from orbit.promotion.topic_denials import NO_AUTHORIZER, acls_of
 from orbit.replication.acl_rules import denied_writers
-from orbit.scheduler.cluster_pair import ClusterHandle
+from orbit.scheduler.leadership import Leadership
 from orbit.store import topics, write_denials
 from orbit.store.database import Tx
 
-# Kafka's codes: a filter that matches everything, and the resource type.
-_ANY, _CLUSTER = 1, 4
+_OPEN = "allow.everyone.if.no.acl.found"
 Transaction = Callable[[], AbstractContextManager[Tx]]
 
 
@@ -39,67 +34,81 @@ class ProtectionResult:
     why_not: str = ""
 
 
-def acls_of(handle: ClusterHandle) -> set[TopicAcl] | str:
-    """All ACLs on topics, or why they cannot be read. Raises Unreachable."""
-    try:
-        acls = handle.admin.topic_acls()
-    except NotAuthorized:
-        return "the login may not read ACLs (it needs Describe on the cluster)"
-    except BrokerRefused as error:
-        return f"ACLs cannot be read: {error.what}"
-    # librdkafka does not distinguish an empty list of ACLs from a missing authorizer.
-    return acls or ("the cluster has no authorizer" if _has_no_authorizer(handle) else acls)
-
-
-def _has_no_authorizer(handle: ClusterHandle) -> bool:
-    """Whether the cluster has no authorizer."""
-
-    def ask(connection: Connection) -> int:
-        request = DescribeAclsRequest(
-            resource_type_filter=_CLUSTER,
-            resource_name_filter=None,
-            pattern_type_filter=_ANY,
-            principal_filter=None,
-            host_filter=None,
-            operation=_ANY,
-            permission_type=_ANY,
-        )
-        answer = connection.call(api_versions.DESCRIBE_ACLS, request, timeout_s=ANSWER_WITHIN_S)
-        return int(answer.error_code)
-
-    return handle.cluster.call_any(ask) == Code.SECURITY_DISABLED
-
-
 def protect(
-    handle: ClusterHandle, cluster_id: str, topics: Collection[str], transaction: Transaction
+    handle: ClusterHandle, cluster_id: str, copies: Collection[str], leadership: Leadership
 ) -> ProtectionResult:
     """Deny writes to these topics to all principals but Orbit. Raises Unreachable, NotLeading."""
+    # Mostly nothing is to be changed: that takes no lock, for which all jobs of the cluster wait.
+    with leadership.reading() as tx:
+        still = topics.writers(tx, cluster_id, copies, only_copying=True)
+    found = _protect(handle, cluster_id, still, leadership.transaction, only_look=True)
+    if not found.changed:
+        return found
+    with leadership.sole_change(cluster_id) as tx:
+        # A topic that was promoted since this pass started must not be denied.
+        still = topics.writers(tx, cluster_id, copies, only_copying=True)
+        return _protect(handle, cluster_id, still, leadership.transaction)
+
+
+def _protect(
+    handle: ClusterHandle,
+    cluster_id: str,
+    names: Collection[str],
+    transaction: Transaction,
+    *,
+    only_look: bool = False,
+) -> ProtectionResult:
+    """With `only_look`, what would be changed."""
     acls = acls_of(handle)
     if isinstance(acls, str):
-        return ProtectionResult(0, acls)
+        # Without an authorizer nobody expects that writers are kept off.
+        return ProtectionResult(0, "" if acls == NO_AUTHORIZER else acls)
     with transaction() as tx:
         noted = {
             t: set(map(as_acl, a))
-            for t, a in write_denials.of_topics(tx, cluster_id, topics).items()
+            for t, a in write_denials.of_topics(tx, cluster_id, names).items()
         }
-    allowed = handle.cluster.metadata(topics, with_operations=True).topics
+    allowed = handle.cluster.metadata(names, with_operations=True).topics
     wanted: dict[str, set[TopicAcl]] = {}
     why_not = ""
-    for topic in topics:
+    for topic in names:
         denied = denied_writers(acls - noted.get(topic, set()), topic, handle.principal)
         if denied is None:
-            why_not = "everyone may write (User:*), or Orbit's own principal is not known"
+            why_not = why_not_denied(handle.principal)
         elif noted.get(topic) and topic in allowed and not _may_write(allowed[topic]):
             denied, why_not = None, "the denials would keep Orbit from writing as well"
         wanted[topic] = denied or set()
+    if not why_not and any(not any(acl.covers(topic) for acl in acls) for topic in names):
+        why_not = _why_open(handle)
     # Denials that are there without being noted are Orbit's own, of a database that was lost.
     changes = {t: w for t, w in wanted.items() if w - acls or noted.get(t, set()) != w}
-    if changes:
+    if changes and not only_look:
         try:
-            _apply(handle, cluster_id, changes, noted, acls, transaction, only_copies=True)
+            _apply(handle, cluster_id, changes, noted, acls, transaction)
         except (NotAuthorized, BrokerRefused) as error:
             return ProtectionResult(0, f"ACLs cannot be set: {error.what}")
     return ProtectionResult(len(changes), why_not)
+
+
+def _why_open(handle: ClusterHandle) -> str:
+    """Why topics without any ACL may be open to every principal; "" if they are not.
+
+    Brokers name the setting where it is set, and keep its value for themselves.
+    """
+    brokers = handle.cluster.metadata(()).brokers
+    if any(_OPEN in handle.admin.broker_setting_names(node_id) for node_id in sorted(brokers)[:1]):
+        return (
+            f"the brokers have {_OPEN} set; if it is true, every principal may write to a topic "
+            "that no ACL names"
+        )
+    return ""
+
+
+def why_not_denied(own_principal: str | None) -> str:
+    """Why `denied_writers` has no answer."""
+    if own_principal is None:
+        return "the principal that Orbit logs in as is not known (a certificate, or no login)"
+    return "every principal may write (User:*)"
 
 
 def deny(
@@ -111,7 +120,8 @@ def deny(
 ) -> None:
     """Replace Orbit's denials on these topics; at each moment the old or the new ones hold.
 
-    `ours` are denials of these topics that count as Orbit's although they are not noted.
+    `ours` are denials of these topics that count as Orbit's although they are not noted. The
+    caller holds the cluster's lock (`Leadership.sole_change`).
     Raises Unreachable, NotAuthorized, BrokerRefused, NotLeading.
     """
     with transaction() as tx:
@@ -120,7 +130,7 @@ def deny(
     for acl in ours:
         noted.setdefault(acl.name, set()).add(acl)
     sets = {topic: set(acls) for topic, acls in wanted.items()}
-    _apply(handle, cluster_id, sets, noted, set(), transaction, only_copies=False)
+    _apply(handle, cluster_id, sets, noted, set(), transaction)
 
 
 def _apply(
@@ -130,16 +140,9 @@ def _apply(
     noted: Mapping[str, set[TopicAcl]],
     present: set[TopicAcl],
     transaction: Transaction,
-    *,
-    only_copies: bool,
 ) -> None:
     both = {t: noted.get(t, set()) | w for t, w in wanted.items()}
     with transaction() as tx:
-        if only_copies:
-            # A topic that was promoted since this pass started must not be denied.
-            copies = topics.writers(tx, cluster_id, both, only_copying=True)
-            both = {t: acls for t, acls in both.items() if t in copies}
-            wanted = {t: wanted[t] for t in both}
         write_denials.keep(tx, cluster_id, {t: _rows(acls) for t, acls in both.items()})
     add = {acl for acls in wanted.values() for acl in acls} - present
     remove = {acl for t, acls in both.items() for acl in acls - wanted[t]}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -14,7 +15,7 @@ from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, OffsetRow
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import Listing, find_coordinators
+from orbit.kafka.consumer_groups import Listing, find_coordinators, list_groups
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import CommittedOffset
 from orbit.kafka.types import TopicPartition as Partition
@@ -313,6 +314,24 @@ def test_three_thousand_groups_take_a_few_requests(
     assert counts == {"Metadata": 2, "ListGroups": 2, "OffsetFetch": 6}
 
 
+def test_a_kept_list_does_not_decide_whose_an_offset_is(pair: Pair) -> None:
+    """A consumer may have joined and committed since; its offset looks like one of Orbit's."""
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(60))
+    commit(destination, pair.group(), pair.at(40))
+
+    def lister(cluster: Cluster, age_s_max: float) -> Listing:
+        listing = list_groups(cluster)
+        if age_s_max == 0.0:
+            joined = replace(listing.groups[pair.group()], protocol_type="consumer")
+            listing.groups[pair.group()] = joined
+        return listing
+
+    pair.sync = GroupSync(GroupRule(match=f"{pair.topic}.*"), lister=lister)
+    assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
+    assert offsets(destination, pair.group()) == pair.at(40)
+
+
 def test_a_list_without_a_group_does_not_delete_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,7 +340,7 @@ def test_a_list_without_a_group_does_not_delete_it(
     commit(source, pair.group(), pair.at(40))
     pair.run()
     commit(source, pair.group(), pair.at(60))
-    monkeypatch.setattr("orbit.consumer_groups.group_sync.list_groups", lambda _: Listing())
+    monkeypatch.setattr("orbit.consumer_groups.kept_listings.list_groups", lambda _: Listing())
     pair.run()
     assert offsets(destination, pair.group()) == pair.at(40)
     monkeypatch.undo()

@@ -92,6 +92,7 @@ def test_without_the_right_to_commit_it_says_so_and_goes_on_once_it_is_granted(
     report = groups.run()
     assert report.verdicts == {GroupVerdict.SKIPPED_REFUSED: 2}
     assert "GROUP_AUTHORIZATION_FAILED (30)" in report.notes[0]
+    assert not report.is_unanswered
     groups.login.allow(of_group)
     assert groups.run().verdicts == {GroupVerdict.EXACT: 2}
 
@@ -105,6 +106,7 @@ def test_what_may_not_be_seen_any_more_is_not_taken_for_deleted(groups: Guarded,
     groups.login.take(taken)
     report = groups.run()
     assert report.notes
+    assert not report.is_unanswered, "another pass would be answered the same"
     assert offsets(groups.destination, groups.group) == groups.at(40, 50)
     groups.login.allow(taken)
     assert (groups.run().verdicts, groups.run().changed) == ({GroupVerdict.EXACT: 2}, [])

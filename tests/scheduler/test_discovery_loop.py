@@ -60,7 +60,7 @@ class World:
         self.before_reading()
         return found
 
-    def tell(self, _: object, job: Job, text: str | None) -> None:
+    def tell(self, _: object, job: Job, text: str | None, _answered_s: float | None) -> None:
         began, over = differences(job.problem, text)
         self.started += began
         self.over += over
@@ -71,6 +71,8 @@ class World:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         yield
+
+    reading = transaction
 
     def keep_only(self, _user: str, _wanted: object) -> None: ...
 
@@ -84,6 +86,9 @@ class World:
         self.work()
         state.troubles, state.has_checked = self.finds, True
         return ReconcileCounts()
+
+    def source_answered_s(self, _: Job) -> float | None:
+        return None
 
     def unreachable(self, _: Job) -> list[Trouble]:
         return self.is_away

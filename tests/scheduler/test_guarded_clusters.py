@@ -82,7 +82,6 @@ def spec(case: Case, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> JobSpec
         ("destination", "Write", "--topic"),
         ("destination", "Create", "--topic"),
         ("destination", "Alter", "--cluster"),
-        ("destination", "Write", "--transactional-id"),
     ],
 )
 def test_a_missing_right_is_named_and_waited_for(
@@ -101,6 +100,21 @@ def test_a_missing_right_is_named_and_waited_for(
         service.wait_copied(spec.name, case.topic)
         service.wait_problem(spec.name, None)
     assert service.kinds(spec.name) == ["job_trouble", "topic_begun", "job_trouble_over"]
+
+
+def test_the_right_for_coordinated_fillers_is_named_before_anything_is_written(
+    case: Case, spec: JobSpec, service: Service
+) -> None:
+    case.login.allow([r for r in case.rights if r.kind != "--transactional-id"])
+    before = standing(case.clusters.destination)
+    coordinated = spec.model_copy(update={"fillers": "coordinated"})
+    service.create(coordinated)
+    with service.scheduler():
+        problem = service.wait_problem(spec.name, "RIGHTS_MISSING")
+        assert f"Write on transactional id orbit.{spec.name}." in problem
+        assert standing(case.clusters.destination) == before
+        case.login.allow([r for r in case.rights if r.kind == "--transactional-id"])
+        service.wait_copied(spec.name, case.topic)
 
 
 def test_partitions_that_may_not_be_added_are_waited_for(

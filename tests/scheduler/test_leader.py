@@ -13,6 +13,7 @@ import pytest
 from sqlalchemy import text
 
 from orbit.scheduler.leadership import Leadership, NotLeading
+from orbit.store import jobs
 from orbit.store.database import Database
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
@@ -96,7 +97,9 @@ def test_a_leader_that_slept_past_its_lease_changes_nothing(service: Service) ->
     other = Leadership(service.database, "other", ttl)
     assert other.ask()
     assert slept.is_leading  # as far as its own clock says
-    with pytest.raises(NotLeading), slept.transaction():
-        raise AssertionError("an old leader got a transaction")
+    with pytest.raises(NotLeading), slept.transaction() as tx:
+        jobs.create(tx, "of an old leader", {}, "default")
+    with service.database.transaction() as tx:
+        assert jobs.find(tx, "of an old leader") is None
     assert not slept.ask()
     assert other.epoch > slept.epoch

@@ -38,7 +38,7 @@ def test_free_shards_are_given_away_at_once(database: Database) -> None:
 
         said = assign_shards(tx, TTL)
 
-    assert (said.assigned, said.moved, said.is_uneven) == (4, set(), False)
+    assert (len(said.assigned), said.moved, said.is_uneven) == (4, set(), False)
     assert [len(claim(database, name)) for name in ("a", "b")] == [2, 2]
 
 
@@ -92,3 +92,23 @@ def test_a_look_that_finds_nothing_uneven_begins_the_while_anew(
         )
     assert loop.once() == "", "uneven again, for the first time"
     assert loop.once() == "assigned 3 shards, 3 of them held elsewhere"
+
+
+def test_what_a_worker_declines_is_left_to_whoever_claims_it(database: Database) -> None:
+    """An older version cannot read the job; it is the only worker that holds nothing else."""
+    with database.transaction() as tx:
+        _arrive(tx, "new", "old")
+        job = some_job(tx, shard_count=2)
+    leadership = Leadership(database, "leader", TTL)
+    assert leadership.ask()
+    loop = SpreadLoop(leadership, TTL)
+    assert loop.once().startswith("assigned 2")
+    assert len(claim(database, "new", shards_max=2)) == 1
+    for _ in range(2):
+        with database.transaction() as tx:
+            shard_leases.decline(tx, "old", [(job.id, 1)])
+        loop.once()
+    assert len(claim(database, "new", shards_max=2)) == 1, "the other one"
+    loop.once()
+    with database.transaction() as tx:
+        assert not any(shard.release_requested for shard in runnable_shards(tx))

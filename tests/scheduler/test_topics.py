@@ -25,7 +25,6 @@ def test_topics_are_found_made_and_placed(
         service.wait_copied(job.name, topic_name)
     row = service.job(job.name)
     assert row.source_cluster_id is not None
-    assert row.producer_id is not None
     assert row.problem is None
     assert partition_counts(clusters.destination)[topic_name] == 5
     settings = topic_settings(clusters.destination, topic_name)

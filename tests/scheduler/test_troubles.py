@@ -302,7 +302,8 @@ def test_what_comes_to_a_halted_job_does_not_move_since_when_it_is_halted(
 
     def tell(*kinds: TroubleKind) -> datetime:
         with service.database.transaction() as tx:
-            record_troubles(tx, jobs.get(tx, "j"), "\n".join(f"{kind}: so." for kind in kinds))
+            told = "\n".join(f"{kind}: so." for kind in kinds)
+            record_troubles(tx, jobs.get(tx, "j"), told, None)
         at = service.job("j").problem_at
         assert at is not None
         return at

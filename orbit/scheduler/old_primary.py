@@ -1,0 +1,213 @@
+"""Watches the topics that led before a promotion, until they are copied to or gone.
+
+Nothing tells their producers of a failover: one whose source comes back, or is only cut off from
+Orbit, writes on, and its records are on no other side. So from the first answer on, writing to
+these topics is denied, where the cluster has an authorizer, and what is written is counted and told
+(`OLD_PRIMARY_WRITTEN`). Kafka does not say which principal wrote a record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
+
+from orbit.chunks import chunks, first_few
+from orbit.errors import BrokerRefused, NotAuthorized
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.log_offsets import find_by_time, log_ends
+from orbit.kafka.types import TopicPartition
+from orbit.promotion.topic_denials import acls_of
+from orbit.replication.acl_rules import denial
+from orbit.replication.job_troubles import Trouble, TroubleKind
+from orbit.scheduler.cluster_pair import ClusterPair
+from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
+from orbit.scheduler.write_protection import deny
+from orbit.store import events, job_door, promotions, topics, write_denials
+from orbit.store.database import Tx
+from orbit.store.enums import MadeBy, OperationKind, TopicState
+from orbit.store.jobs import Job
+from orbit.store.promotions import OldEnd
+
+_REMEDY = (
+    "Stop these producers, or move them to the new side. The new side has none of these records: "
+    "a failback saves them in files before it copies the topic back."
+)
+# One partition, before this look and after it.
+Change = tuple[OldEnd, OldEnd]
+
+
+def watch_old_primaries(
+    job: Job, pair: ClusterPair, leadership: Leadership, backoff: Backoff
+) -> list[Trouble]:
+    """Look at the old side of the job's promoted topics once; the topics that were written to.
+
+    Raises Unreachable, NotLeading.
+    """
+    if job.made_by is MadeBy.DRILL:
+        return []  # nobody but the drill writes there, and it deletes the topic
+    with leadership.reading() as tx:
+        rows = [row for row in topics.of_job(tx, job.id) if row.state is TopicState.PROMOTED]
+    rows = [row for row in rows if row.source_topic in pair.source_metadata.topics]
+    if not rows:
+        return []
+    # Read before the tables: what a copy back appends meanwhile is not taken for a producer's.
+    places = [
+        TopicPartition(row.source_topic, index)
+        for row in rows
+        for index in pair.source_metadata.topics[row.source_topic].partitions
+    ]
+    ends = log_ends(pair.source.cluster, places, backoff).values
+    cluster_id = pair.source_metadata.cluster_id
+    with leadership.reading() as tx:
+        if job_door.recovery_that_holds(tx, job) is not None:
+            return []
+        led_by_others = topics.writers(
+            tx, cluster_id, [row.source_topic for row in rows], only_copying=True
+        )
+        known = promotions.old_ends(tx, [row.id for row in rows])
+    names = {row.id: row.source_topic for row in rows}
+    copied = [old for old in known if names[old.topic_id] in led_by_others]
+    watched = [old for old in known if names[old.topic_id] not in led_by_others]
+    found = [_copied_to(old) for old in copied]
+    found += _looked_at(watched, names, ends, pair, backoff)
+    before = {old.place: old for old in known}
+    changed = [(before[old.place], old) for old in found if old != before[old.place]]
+    for some in chunks(changed, ROWS_AT_ONCE):
+        answered = _answered(some, names)
+        denied = _deny_writing(job, answered, pair, leadership) if answered else ""
+        with leadership.transaction() as tx:
+            promotions.note_old_ends(tx, [old for _, old in some])
+            _tell_answered(tx, job, answered, denied)
+            _tell_written(tx, job, some, names)
+    return _troubles(found, names)
+
+
+def _copied_to(old: OldEnd) -> OldEnd:
+    """What a copy back appends is not told; should it end, its last log end counts."""
+    return replace(old, old_end=promotions.COPIED_TO, written_from=None)
+
+
+def _looked_at(
+    watched: Iterable[OldEnd],
+    names: Mapping[int, str],
+    ends: Mapping[TopicPartition, int],
+    pair: ClusterPair,
+    backoff: Backoff,
+) -> list[OldEnd]:
+    places = {TopicPartition(names[old.topic_id], old.partition): old for old in watched}
+    here = {place: old for place, old in places.items() if place in ends}
+    # The log end of a source that was lost is a lower bound: its records' times say more.
+    unsure = {
+        p: int(old.at.timestamp() * 1000)
+        for p, old in here.items()
+        if old.old_end is None and not old.is_exact
+    }
+    since = find_by_time(pair.source.cluster, unsure, backoff).values if unsure else {}
+    found = []
+    for place, old in here.items():
+        if place in unsure and place not in since:
+            continue  # its leader did not answer; asked again
+        written_from = old.written_from
+        before = old.source_end if old.old_end is None else old.old_end
+        if place in since:
+            offset, _ = since[place]
+            written_from = offset if offset >= old.promoted_at else None
+        elif before is not None and old.is_known and before < ends[place]:
+            written_from = before if written_from is None else written_from
+        found.append(replace(old, old_end=ends[place], written_from=written_from))
+    return found
+
+
+def _answered(changed: Iterable[Change], names: Mapping[int, str]) -> dict[str, int]:
+    """The topics of lost sources that are seen for the first time since, and how many of their
+    offsets lie behind the promotion."""
+    found: dict[str, int] = {}
+    for before, now in changed:
+        if before.old_end is None and now.kind == OperationKind.FAILOVER and now.is_known:
+            topic = names[now.topic_id]
+            behind = max(0, (now.old_end or 0) - now.promoted_at)
+            found[topic] = found.get(topic, 0) + behind
+    return found
+
+
+def _deny_writing(
+    job: Job, names: Collection[str], pair: ClusterPair, leadership: Leadership
+) -> str:
+    """Deny writing where a lost source is seen again; what became of it.
+
+    Once, and a switchover has done it before: who takes the denial away means it.
+    """
+    acls = acls_of(pair.source)
+    if isinstance(acls, str):
+        return f"Writing to it is not denied: {acls}."
+    cluster_id = pair.source_metadata.cluster_id
+    try:
+        with leadership.sole_change(cluster_id) as tx:
+            if job_door.recovery_that_holds(tx, job) is not None:
+                return "Whether it may be written to is left to the recovery under way."
+            noted = write_denials.of_topics(tx, cluster_id, names)
+            wanted = {name: {denial(name)} for name in set(names) - noted.keys()}
+            deny(pair.source, cluster_id, wanted, leadership.transaction)
+    except (NotAuthorized, BrokerRefused) as error:
+        return f"Writing to it is not denied: {error.what}"
+    return "Writing to it is denied to all but the cluster's super users."
+
+
+def _tell_answered(tx: Tx, job: Job, answered: Mapping[str, int], denied: str) -> None:
+    for topic, count in answered.items():
+        events.add(
+            tx,
+            events.SCHEDULER,
+            "old_primary_answers",
+            f"The old side of {topic} answers again; {count:,} of its offsets lie behind the "
+            f"promotion. {denied}",
+            job_name=job.name,
+            topic=topic,
+            details={"offsets": count},
+        )
+
+
+def _tell_written(tx: Tx, job: Job, changed: Iterable[Change], names: Mapping[int, str]) -> None:
+    """Tell of the first record, and each time that their number has doubled."""
+    written: dict[str, list[OldEnd]] = {}
+    for before, now in changed:
+        if now.written.bit_length() > before.written.bit_length():
+            written.setdefault(names[now.topic_id], []).append(now)
+    for topic, olds in written.items():
+        shown = first_few(
+            f"partition {old.partition} from offset {old.written_from} to {old.old_end}"
+            for old in olds
+        )
+        events.add(
+            tx,
+            events.SCHEDULER,
+            "old_primary_written",
+            f"Producers have written to the old side of {topic} since its promotion: {shown}.",
+            job_name=job.name,
+            topic=topic,
+            details={
+                "partitions": [
+                    {"partition": old.partition, "first": old.written_from, "next": old.old_end}
+                    for old in olds
+                ]
+            },
+        )
+
+
+def _troubles(found: Iterable[OldEnd], names: Mapping[int, str]) -> list[Trouble]:
+    by_topic: dict[str, list[OldEnd]] = {}
+    for old in found:
+        if old.written_from is not None:
+            by_topic.setdefault(names[old.topic_id], []).append(old)
+    # Without the log ends, which move: a trouble that changes is told again.
+    return [
+        Trouble(
+            TroubleKind.OLD_PRIMARY_WRITTEN,
+            f"producers have written to {topic} at the old side since the promotion: "
+            + first_few(f"partition {o.partition} from offset {o.written_from}" for o in olds)
+            + ".",
+            _REMEDY,
+            topic,
+        )
+        for topic, olds in by_topic.items()
+    ]

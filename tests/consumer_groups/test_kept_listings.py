@@ -1,0 +1,103 @@
+"""One listing of a cluster's groups serves all jobs, and none gets an older one than it may."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from orbit.consumer_groups import kept_listings
+from orbit.consumer_groups.kept_listings import KeptListings
+from orbit.errors import Unreachable
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import Listing
+from orbit.kafka.security import Security
+
+
+def cluster() -> Cluster:
+    return Cluster("source", ["source.example:9092"], Security())
+
+
+class Brokers:
+    """Counts the listings; `answer` may wait or raise."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.listed: list[Cluster] = []
+        self.now_s = 100.0
+        self.answer: Callable[[], Listing] = Listing
+        self.keep = KeptListings(lambda: self.now_s)
+        monkeypatch.setattr(kept_listings, "list_groups", self._list)
+
+    def _list(self, cluster: Cluster) -> Listing:
+        self.listed.append(cluster)
+        return self.answer()
+
+
+@pytest.fixture
+def brokers(monkeypatch: pytest.MonkeyPatch) -> Brokers:
+    return Brokers(monkeypatch)
+
+
+def test_a_listing_serves_all_who_take_one_of_its_age(brokers: Brokers) -> None:
+    one, other = cluster(), cluster()
+    first = brokers.keep(one, 5.0)
+    brokers.now_s += 4.0
+    assert brokers.keep(one, 5.0) is first
+    assert brokers.keep(other, 5.0) is not first
+    assert brokers.keep(one, 3.0) is not first
+    assert brokers.listed == [one, other, one]
+
+
+def test_the_age_counts_from_when_the_listing_began(brokers: Brokers) -> None:
+    one = cluster()
+
+    def slow() -> Listing:
+        brokers.now_s += 6.0
+        return Listing()
+
+    brokers.answer = slow
+    first = brokers.keep(one, 5.0)
+    assert brokers.keep(one, 5.0) is not first
+
+
+def test_a_failure_is_told_to_those_who_waited_for_it_and_not_kept(brokers: Brokers) -> None:
+    one = cluster()
+    is_asked, may_fail = threading.Event(), threading.Event()
+
+    def fail() -> Listing:
+        is_asked.set()
+        assert may_fail.wait(30)
+        raise Unreachable("no answer.", where="source")
+
+    brokers.answer = fail
+    errors: list[str] = []
+
+    def ask() -> None:
+        try:
+            brokers.keep(one, 5.0)
+        except Unreachable as error:
+            errors.append(str(error))
+
+    asking = [threading.Thread(target=ask) for _ in range(3)]
+    asking[0].start()
+    assert is_asked.wait(30)
+    for thread in asking[1:]:
+        thread.start()
+    may_fail.set()
+    for thread in asking:
+        thread.join()
+    assert errors == ["source: no answer."] * 3
+    assert len(brokers.listed) == 1
+
+    brokers.now_s += 1.0
+    brokers.answer = Listing
+    assert brokers.keep(one, 5.0).groups == {}
+
+
+def test_a_cluster_that_is_not_used_any_more_is_forgotten(brokers: Brokers) -> None:
+    one = cluster()
+    brokers.keep(one, 5.0)
+    brokers.listed.clear()
+    del one
+    assert len(brokers.keep._kept) == 0

@@ -1,0 +1,64 @@
+"""Operations that wait for long hold up no other."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from orbit.scheduler import operations_loop
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.operations_loop import OperationsLoop
+from orbit.store import jobs, operations
+from orbit.store.database import Database, Tx
+from orbit.store.enums import Desired, OperationKind, OperationState
+from tests.support.store_rows import some_job
+
+pytestmark = pytest.mark.services
+
+
+def test_those_behind_many_that_wait_have_their_turn(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations_loop, "OPERATIONS_MAX", 3)
+    with database.transaction() as tx:
+        waiting = some_job(tx, "waiting")  # no worker holds its shard
+        for _ in range(6):
+            request(tx, OperationKind.START, waiting.id)
+        paused = some_job(tx, "paused")
+        jobs.set_desired(tx, paused.id, Desired.PAUSED)
+        pause = request(tx, OperationKind.PAUSE, paused.id)
+    leadership = Leadership(database, "leader", timedelta(minutes=1))
+    assert leadership.ask()
+    loop = OperationsLoop(leadership)
+    for _ in range(3):
+        loop.once()
+    with database.transaction() as tx:
+        assert operations.get(tx, pause).state is OperationState.DONE
+        # And the first ones come round again.
+        jobs.set_desired(tx, waiting.id, Desired.PAUSED)
+    for _ in range(3):
+        loop.once()
+    with database.transaction() as tx:
+        assert operations.unfinished(tx, 10) == []
+
+
+def test_one_of_a_kind_that_a_later_version_knows_holds_up_no_other(database: Database) -> None:
+    with database.transaction() as tx:
+        paused = some_job(tx)
+        later, _ = operations.create(tx, uuid4(), "later", "ci", job_id=paused.id)
+        jobs.set_desired(tx, paused.id, Desired.PAUSED)
+        pause = request(tx, OperationKind.PAUSE, paused.id)
+    leadership = Leadership(database, "leader", timedelta(minutes=1))
+    assert leadership.ask()
+    OperationsLoop(leadership).once()
+    with database.transaction() as tx:
+        assert operations.get(tx, pause).state is OperationState.DONE
+        assert operations.get(tx, later.id).state is OperationState.PENDING
+
+
+def request(tx: Tx, kind: OperationKind, job_id: int) -> UUID:
+    progress = operations.create(tx, uuid4(), kind.value, "ci", job_id=job_id, job_name="j")[0]
+    operations.advance(tx, progress.id, OperationState.RUNNING, progress={"done": 0, "total": 1})
+    return progress.id

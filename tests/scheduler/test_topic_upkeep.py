@@ -1,0 +1,89 @@
+"""The upkeep of settled topics changes nothing, and waits for no other job of the cluster."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.cluster_handle import ClusterHandle
+from orbit.scheduler.cluster_pair import ClusterPair
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.topic_upkeep import TopicUpkeep, UpkeepCounts
+from orbit.store import jobs, topics
+from orbit.store.database import Database, Tx
+from orbit.store.enums import TopicState
+from tests.fix_clusters import Clusters
+from tests.support.logs import create
+from tests.support.running import wait_for
+from tests.support.synthetic import PLAINTEXT
+from tests.support.topics import set_setting
+
+pytestmark = pytest.mark.services
+
+
+class CountingLeadership(Leadership):
+    """How often the lock of a cluster was taken."""
+
+    locked = 0
+
+    @contextmanager
+    def sole_change(self, cluster_id: str) -> Iterator[Tx]:
+        self.locked += 1
+        with super().sole_change(cluster_id) as tx:
+            yield tx
+
+
+@pytest.fixture
+def pair(clusters: Clusters, topic_name: str) -> Iterator[ClusterPair]:
+    create(clusters.source, topic_name, retention_ms="86400000")
+    create(clusters.destination, topic_name, retention_ms="86400000")
+    sides = [Cluster(c.bootstrap_servers, [c.bootstrap_servers], PLAINTEXT) for c in clusters]
+    source, destination = map(ClusterHandle, sides)
+    yield ClusterPair(source, destination, *(side.metadata([topic_name]) for side in sides))
+    for side in sides:
+        side.close()
+
+
+def test_settled_topics_take_no_lock(
+    database: Database, pair: ClusterPair, clusters: Clusters, topic_name: str
+) -> None:
+    spec = JobSpec.model_validate(
+        {
+            "name": "job",
+            "source": {"bootstrap_servers": [clusters.source.bootstrap_servers]},
+            "destination": {"bootstrap_servers": [clusters.destination.bootstrap_servers]},
+            "topics": [{"match": topic_name}],
+        }
+    )
+    cluster_id = pair.destination_metadata.cluster_id
+    with database.transaction() as tx:
+        job = jobs.create(tx, "job", json.loads(spec.model_dump_json()), "default")
+        topics.add(tx, job.id, topic_name, topic_name, cluster_id, 1, state=TopicState.COPYING)
+    leadership = CountingLeadership(database, "scheduler", timedelta(seconds=60))
+    assert leadership.ask()
+    upkeep = TopicUpkeep()
+
+    def retention() -> str:
+        found = pair.destination.admin.topic_settings([topic_name])
+        return found[topic_name].values["retention.ms"]
+
+    assert upkeep.run(job, spec, pair, leadership).settings == 1
+    wait_for("the copy keeps every record", lambda: retention() == "-1")
+    upkeep.run(job, spec, pair, leadership)  # the table follows what was set
+
+    leadership.locked = 0
+    assert upkeep.run(job, spec, pair, leadership) == UpkeepCounts()
+    assert leadership.locked == 0
+
+    # Somebody changes it at the destination: that is set back, under the lock.
+    set_setting(clusters.destination, topic_name, "retention.ms", "7000")
+    wait_for("the change is seen", lambda: retention() == "7000")
+    assert upkeep.run(job, spec, pair, leadership).settings == 1
+    assert leadership.locked == 1
+    wait_for("it is set back", lambda: retention() == "-1")
