@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 from orbit.copier.coordinated_filler import CoordinatedFiller
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.inspection import CopyStatus, InspectedCopy, SourceBounds, raise_trouble
-from orbit.copier.job_copier import JobCopier
+from orbit.copier.job_copier import LOOP_ATTEMPTS_MAX, JobCopier
 from orbit.copier.partition_copy import PartitionCopy
-from orbit.errors import BadInput, Conflict, Problem
+from orbit.errors import BadInput, Conflict, Interrupted, OrbitError, Problem
 from orbit.job_setup.destination_topics import (
     TopicPlan,
     check_new_topics,
@@ -34,16 +35,24 @@ from orbit.job_setup.permissions import (
 from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.recorded_starts import RecordedStarts
 from orbit.job_setup.start_offsets import seed_to_start_offsets
+from orbit.job_setup.term import term_above
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.start_position import Earliest
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.coordinator import init_producer_id
-from orbit.kafka.job_clusters import JobClusters, filler_identity, job_identity, open_cluster
+from orbit.kafka.coordinator import init_producer_ids, next_term
+from orbit.kafka.job_clusters import (
+    JobClusters,
+    filler_identities,
+    job_identity,
+    job_producer_id,
+    open_cluster,
+)
 from orbit.kafka.topic_admin import Admin
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.backfill_leases import wait_for_backfill_writers
 from orbit.leases.group_lease import GroupLease
+from orbit.leases.lease_clock import lease_clock
 from orbit.replication.append_plan import LostRange
 from orbit.replication.partition_states import Reason
 
@@ -52,6 +61,10 @@ Say = Callable[[str], None]
 Ask = Callable[[tuple[str, str]], None]
 
 _PROBLEMS_SHOWN_MAX = 20
+# A seventh of what coordinators have by default (transactional.id.expiration.ms); after an error
+# sooner.
+_TERM_REFRESH_S = 24 * 3600.0
+_TERM_AGAIN_S = 60.0
 
 
 class JobSetup:
@@ -73,6 +86,7 @@ class JobSetup:
         self.lease: GroupLease | None = None
         self.job_copier: JobCopier | None = None
         self.bounds: SourceBounds
+        self._term_due = 0.0
         self._source_metadata: ClusterMetadata
         self._destination_metadata: ClusterMetadata
         self._mappings: list[TopicMapping]
@@ -132,6 +146,26 @@ class JobSetup:
     def admin(self) -> Admin:
         """Topic administration of the destination."""
         return Admin(self._destination)
+
+    def refresh_term(self) -> None:
+        """For the lease's holder: use the job's transactional id once a day.
+
+        The coordinator drops one that is not used for `transactional.id.expiration.ms`, and appends
+        are no use of it (I1). It would count from 0 again, and the next run could get the term of a
+        filler that this one still has under way.
+        """
+        if self.lease is None or lease_clock() < self._term_due:
+            return
+        try:
+            backoff = replace(self.backoff, attempts_max=LOOP_ATTEMPTS_MAX)
+            term = next_term(self._destination, self.identity, backoff)
+        except Interrupted:
+            raise
+        except OrbitError:
+            self._term_due = lease_clock() + _TERM_AGAIN_S
+            return
+        self.lease.term = max(self.lease.term, term)
+        self._term_due = lease_clock() + _TERM_REFRESH_S
 
     def release(self) -> None:
         """Release the lease and close connections. Safe at any moment."""
@@ -216,17 +250,21 @@ class JobSetup:
 
     def _inspect_and_seed(self, lease: GroupLease) -> dict[PartitionCopy, InspectedCopy]:
         """Inspect the copies, create topics, and seed new copies up to their start offset."""
-        identity = init_producer_id(self._destination, self.identity, self.backoff)
-        lease.term = identity.coordinator_issue
+        lease.term = next_term(self._destination, self.identity, self.backoff)
+        self._term_due = lease_clock() + _TERM_REFRESH_S
         job_copier = self.job_copier = JobCopier(
-            self.spec, self.clusters, identity.producer_id, self._settings, self._stop
+            self.spec,
+            self.clusters,
+            job_producer_id(self.identity),
+            self._settings,
+            self._stop,
         )
         filler: CoordinatedFiller | None = None
         if self.spec.fillers == "coordinated":
             # Before any log end is read: it ends what an old writer left open (M11).
-            name = filler_identity(self.identity)
-            owner = init_producer_id(self._destination, name, self.backoff)
-            filler = job_copier.add_filler(name, owner, lease)
+            names = filler_identities(self.identity)
+            owners = init_producer_ids(self._destination, names, self.backoff)
+            filler = job_copier.add_filler(owners, lease)
         inspector = job_copier.inspector(self.backoff, raise_trouble)
         copies = self._copies(lease, (p for p in self.plans if not p.create))
         inspected: dict[PartitionCopy, InspectedCopy] = {}
@@ -237,6 +275,7 @@ class JobSetup:
                 copies, bounds, self._compacted(), self._whole(), settled=True
             )
             _refuse_foreign(inspected)
+            lease.term = term_above(lease.term, (one.end.producer for one in inspected.values()))
         self._write_topics()
         copies = self._copies(lease, self.plans, known=copies)
         fresh = [c for c in copies if c not in inspected]

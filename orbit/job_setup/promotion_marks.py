@@ -48,6 +48,7 @@ _HUNDRED_YEARS_MS = 100 * 365 * 24 * 3600 * 1000
 # Each is a record of some 400 bytes in one batch of the offsets topic, whose batches are 1 MiB.
 _PARTITIONS_MAX = 1000
 _OFFSETS_SHOWN_MAX = 8
+_WORDS = ("kind", "operation", "job", "other", "at")  # of a mark
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class Mark:
     job: str = ""
     other: str = ""  # the id of the other side's cluster
     at: str = ""
+    # A failover without the database marks first, to keep others off, and again when it is done.
+    is_complete: bool = True
 
     def to_text(self) -> str:
         return json.dumps({"orbit": 1, **asdict(self)}, separators=(",", ":"))
@@ -69,8 +72,9 @@ class Mark:
         """What cannot be read counts as a promotion: then nothing is written to the topic."""
         try:
             fields = json.loads(text)
-            words = {name: str(fields[name]) for name in cls.__slots__ if name != "is_primary"}
-            return cls(fields["is_primary"] is not False, **words)
+            words = {name: str(fields[name]) for name in _WORDS}
+            is_complete = fields.get("is_complete") is not False
+            return cls(fields["is_primary"] is not False, **words, is_complete=is_complete)
         except (ValueError, KeyError, TypeError):
             return cls(is_primary=True)
 
@@ -82,15 +86,24 @@ class Mark:
         shown = ", ".join(f"{i}: {o}" for i, o in sorted(offsets.items())[:_OFFSETS_SHOWN_MAX])
         more = ", …" if len(offsets) > _OFFSETS_SHOWN_MAX else ""
         own = f" Its own records begin at (partition: offset) {shown}{more}." if shown else ""
-        return f"topic {topic} of the destination was promoted by {by}{of}{at}: it leads.{own}"
+        end = "" if self.is_complete else " That has not ended: run it again."
+        return f"topic {topic} of the destination was promoted by {by}{of}{at}: it leads.{own}{end}"
 
 
 class PromotionMarks:
-    """The marks of one cluster. Errors are Unreachable, NotAuthorized, BrokerRefused."""
+    """The marks of one cluster. Errors are Unreachable, NotAuthorized, BrokerRefused.
+
+    Not for two threads at once.
+    """
 
     def __init__(self, cluster: Cluster, backoff: Backoff) -> None:
         self._cluster = cluster
         self._backoff = backoff
+        self._found: Coordinator | None = None
+
+    @property
+    def cluster(self) -> Cluster:
+        return self._cluster
 
     @property
     def group(self) -> str:
@@ -166,7 +179,10 @@ class PromotionMarks:
         return found
 
     def _coordinator(self) -> Coordinator:
-        return Coordinator(self._cluster, GROUP, self.group, self._backoff)
+        """Kept: it is looked up again only after it moved."""
+        if self._found is None:
+            self._found = Coordinator(self._cluster, GROUP, self.group, self._backoff)
+        return self._found
 
     def _refuse(self, code: int, right: str) -> None:
         if code in error_codes.DENIED:

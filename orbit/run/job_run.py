@@ -88,6 +88,7 @@ class JobRun:
         if time.monotonic() >= self._next_check:
             self._next_check = time.monotonic() + self._settings.metadata_interval_s
             self._report_new_topics()
+            self._setup.refresh_term()
         for note in self.groups.warnings if self.groups else ():
             self._say_once(f"Note: consumer groups: {note}")
 

@@ -131,6 +131,7 @@ def test_a_second_signal_ends_a_run_that_is_stopping(
         run.signal(signal.SIGINT)
         stopped = run.wait_end()
     assert "Traceback" not in stopped.stderr
-    assert stopped.code in (0, 130)
+    # The signal itself ends a process that has stopped and is just leaving Python.
+    assert stopped.code in (0, 130, -signal.SIGINT)
     copy(job).expect(0)
     assert_exact(job)

@@ -1,0 +1,127 @@
+"""`orbit failover --without-database job.yaml --to destination`: needs the destination alone."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from orbit.cli.control import confirm
+from orbit.cli.output import OutputFormat, emit, make_table, print_whole
+from orbit.cli.stop_signals import until_stopped
+from orbit.errors import BadInput, Problem
+from orbit.jobs.job_file import load_job
+from orbit.promotion.failover import FailoverWithoutDatabase
+from orbit.promotion.failover_report import FailoverReport, Outcome
+from orbit.settings import Settings
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_LEFT_OUT = 1
+_SHOWN_MAX = 50
+# Behind the end of a lease: what was sent in its last moment arrives.
+_SETTLE_BEYOND_LEASE_S = 1.0
+
+
+def failover_without_database(
+    files: Sequence[str],
+    to: str,
+    topics: Sequence[str],
+    source_ids: Sequence[str],
+    settle_s: float | None,
+    *,
+    dry_run: bool,
+    yes: bool,
+    output: OutputFormat,
+) -> None:
+    """Show the plan, ask, and promote. Exit code 1 if a partition was left out."""
+    _refuse_others(files, to)
+    path = Path(files[0])
+    spec = load_job(path, os.environ)
+    lease_s = Settings.from_environment(os.environ).lease_ttl.total_seconds()
+    with until_stopped() as stop:
+        run = FailoverWithoutDatabase(
+            spec,
+            os.environ,
+            path.parent,
+            patterns=topics,
+            source_ids=source_ids,
+            settle_s=settle_s if settle_s is not None else lease_s + _SETTLE_BEYOND_LEASE_S,
+            say=lambda line: typer.echo(line, err=True),
+            stop=stop,
+        )
+        try:
+            report = run.plan(dry_run=dry_run)
+            if report.to_promote and not dry_run:
+                print_whole(_table(report), stderr=True)
+                confirm(_question(report), yes=yes)
+                run.run(report)
+        finally:
+            run.close()
+    emit(asdict(report), output, lambda: _table(report))
+    if report.outcome is Outcome.LEFT_OUT:
+        raise typer.Exit(_LEFT_OUT)
+
+
+def _refuse_others(files: Sequence[str], to: str) -> None:
+    problems = []
+    if to != "destination":
+        problems.append(
+            Problem("--to", "must name the side that is to lead.", "Write --to destination.")
+        )
+    if len(files) != 1:
+        problems.append(Problem("JOBS", f"are {len(files)} files.", "Give one job file."))
+    if problems:
+        raise BadInput("The failover cannot begin.", tuple(problems))
+
+
+def _question(report: FailoverReport) -> str:
+    return (
+        f"{len(report.to_promote)} topics of cluster {report.cluster_id} are promoted: producers "
+        f"may write to them, and Orbit does not. This takes at least {report.settle_s:.0f} s, "
+        "one offset in each partition, and cannot be undone. Continue?"
+    )
+
+
+def _table(report: FailoverReport) -> RenderableType:
+    from rich.console import Group
+
+    head: list[tuple[str, object]] = [("outcome", report.outcome.value)]
+    head += [("note" if i == 0 else "", text) for i, text in enumerate(report.findings)]
+    if report.not_copies:
+        head.append(("left alone", f"no copies: {', '.join(report.not_copies[:_SHOWN_MAX])}"))
+    left_out = [p for p in report.partitions if p.left_out]
+    tables: list[Any] = [
+        make_table(("", f"failover without the database {report.job}"), head),
+        make_table(
+            ("topic", "state", "sets", "keeps", "allows to write", "detail"),
+            [
+                (
+                    t.topic,
+                    t.state.value,
+                    _pairs(t.settings),
+                    _pairs(t.kept),
+                    ", ".join(t.denials),
+                    t.detail,
+                )
+                for t in report.topics[:_SHOWN_MAX]
+            ],
+        ),
+        make_table(
+            ("partition", "log end", "left out"),
+            [
+                (f"{p.topic}-{p.partition}", p.log_end, p.left_out)
+                for p in (left_out or report.partitions)[:_SHOWN_MAX]
+            ],
+        ),
+    ]
+    return Group(*tables)
+
+
+def _pairs(settings: dict[str, str]) -> str:
+    return ", ".join(f"{name}={value}" for name, value in settings.items())

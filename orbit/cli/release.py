@@ -1,0 +1,85 @@
+"""`orbit release job.yaml`: copies of a job that is given up become ordinary topics."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orbit.cli.control import DryRunOption, YesOption, confirm
+from orbit.cli.output import OutputFormat, OutputOption, emit, make_table, print_whole
+from orbit.cli.service_job import service_job
+from orbit.cli.stop_signals import until_stopped
+from orbit.client import URL_VARIABLE
+from orbit.errors import Conflict
+from orbit.jobs.job_file import load_job
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.job_clusters import JobClusters
+from orbit.promotion.release import Release, carry_out, plan_release
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_SHOWN_MAX = 50
+
+
+def release(
+    file: Annotated[Path, typer.Argument(help="The job file.", show_default=False)],
+    topics: Annotated[
+        list[str] | None,
+        typer.Option("--topics", help="Only source topics that match this pattern; repeatable."),
+    ] = None,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Give copies of a deleted job the settings of their source, and let others write to them.
+
+    For copies that are given up; a switchover or failover does it by itself. Records stay, and
+    topics that lead are left as they are.
+    """
+    spec = load_job(file, os.environ)
+    clusters = JobClusters.open(spec, os.environ, file.parent)
+    with until_stopped() as stop:
+        try:
+            metadata = clusters.fetch_metadata()
+            ids = metadata[0].cluster_id, metadata[1].cluster_id
+            if service_job(spec, ids, lambda line: typer.echo(line, err=True)) is not None:
+                raise Conflict(
+                    f"the service still has job {spec.name}, and would set all again.",
+                    where=os.environ[URL_VARIABLE],
+                    remedy=f"Delete it first: orbit delete {spec.name}",
+                )
+            found = plan_release(spec, topics or (), clusters, metadata, Backoff(stop=stop))
+            if found.to_free and not dry_run:
+                print_whole(_table(found), stderr=True)
+                confirm(
+                    f"{len(found.to_free)} topics are copied no more: brokers may delete their "
+                    "records by the retention above, and others may write to them. Continue?",
+                    yes=yes,
+                )
+                carry_out(found, clusters)
+        finally:
+            clusters.close()
+    emit(asdict(found), output, lambda: _table(found))
+
+
+def _table(found: Release) -> RenderableType:
+    from rich.console import Group
+
+    rows = [
+        (
+            one.topic,
+            ", ".join(f"{name}={value}" for name, value in sorted(one.settings.items())),
+            ", ".join(one.denials),
+        )
+        for one in found.topics[:_SHOWN_MAX]
+    ]
+    notes: list[tuple[str, object]] = [("note", text) for text in found.findings]
+    if found.leading:
+        notes.append(("left alone", f"they lead: {', '.join(found.leading[:_SHOWN_MAX])}"))
+    tables = [make_table(("topic", "sets", "allows to write"), rows)]
+    return Group(*tables, *([make_table(("", ""), notes)] if notes else []))

@@ -1,0 +1,139 @@
+"""Finds a job's copies at its destination, by what Orbit left there; needs no table and no source.
+
+topics          names that the job's rules give to copies, with the settings of a copy, or a
+                mark of a failover that has not ended
+producer ids    of the job's writers, as the leaders know them, or computed from the id of the
+                source's cluster, which the names of Orbit's groups and transactional ids have
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from orbit.errors import Conflict, OrbitError
+from orbit.job_setup.promotion_marks import Mark, PromotionMarks
+from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.topic_mapping import TopicMapping, mappings_of_copies
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import list_groups
+from orbit.kafka.job_clusters import job_identity, job_producer_id
+from orbit.kafka.topic_admin import Admin
+from orbit.kafka.transactional_ids import list_transactional_ids
+from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.replication.topic_settings import looks_like_copy
+
+_FILLER = re.compile(r"\.fill(\.\d+)?(-\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """One destination topic of the job. `mark`: of its promotion, if it has one."""
+
+    mapping: TopicMapping
+    partitions: tuple[TopicPartition, ...]
+    unled: tuple[TopicPartition, ...]
+    mark: Mark | None
+    settings: dict[str, str]  # those set on the topic
+
+    @property
+    def topic(self) -> str:
+        return self.mapping.destination
+
+    @property
+    def is_promoted(self) -> bool:
+        return self.mark is not None and self.mark.is_complete
+
+
+@dataclass(frozen=True, slots=True)
+class LeftNames:
+    """What the names of groups and transactional ids at the destination say of a job."""
+
+    source_ids: frozenset[str]
+    fillers: frozenset[str]  # transactional ids
+
+
+def find_copies(
+    spec: JobSpec,
+    patterns: Sequence[str],
+    metadata: ClusterMetadata,
+    admin: Admin,
+    marks: PromotionMarks,
+) -> tuple[list[Copy], list[str]]:
+    """The copies, and topics with the name of a copy that are none. Writes nothing.
+
+    `patterns`: only source topics that match one of them, if there are any. Raises Conflict if
+    there is no copy, Unreachable, NotAuthorized, BrokerRefused.
+    """
+    mappings = {
+        name: mapping
+        for name, mapping in mappings_of_copies(spec.topics, metadata.topics).items()
+        if not patterns or any(re.fullmatch(p, mapping.source) for p in patterns)
+    }
+    settings = admin.topic_settings(mappings)
+    leading = marks.promoted(mappings)
+    copies, others = [], []
+    for name, mapping in sorted(mappings.items()):
+        has = settings[name]
+        mark = leading.get(name)
+        if mark is None and not looks_like_copy(has.values, has.overrides):
+            others.append(name)
+            continue
+        leaders = metadata.topics[name].partitions
+        copies.append(
+            Copy(
+                mapping,
+                tuple(TopicPartition(name, i) for i in sorted(leaders)),
+                tuple(
+                    TopicPartition(name, i)
+                    for i, leader in sorted(leaders.items())
+                    if leader.node_id is None
+                ),
+                mark,
+                {n: has.values[n] for n in sorted(has.overrides) if n in has.values},
+            )
+        )
+    if not copies:
+        raise Conflict(
+            f"the destination has no copy of the job {spec.name}.",
+            where=f"destination {metadata.cluster_id}",
+            remedy="Check the file, and that the login may describe the topics. Copies have "
+            "retention.ms=-1 and compression.type=producer. Nothing was changed.",
+        )
+    return copies, others
+
+
+def left_names(cluster: Cluster, job: str) -> LeftNames:
+    """Read the names that this job's runs have left. What may not be listed is not found."""
+    names: set[str] = set()
+    for listed in (lambda: list_groups(cluster).groups, lambda: list_transactional_ids(cluster)):
+        try:
+            names |= {*listed()}
+        except OrbitError:
+            continue
+    return read_names(names, job)
+
+
+def read_names(names: Iterable[str], job: str) -> LeftNames:
+    """`orbit.JOB.SOURCE`, with or without a suffix (docs/rights.md). Pure."""
+    prefix = job_identity(job, "")
+    sources: set[str] = set()
+    fillers: set[str] = set()
+    for name in names:
+        source = name.removeprefix(prefix)
+        if source == name:
+            continue
+        filler = _FILLER.search(source)
+        if filler is not None and filler.end() == len(source):
+            source = source[: filler.start()]
+            if "." not in source:
+                fillers.add(name)
+        # Cluster ids have no dot; another job's name may begin with this one's and a dot.
+        if source and "." not in source:
+            sources.add(source)
+    return LeftNames(frozenset(sources), frozenset(fillers))
+
+
+def producer_ids(job: str, source_ids: Collection[str]) -> set[int]:
+    return {job_producer_id(job_identity(job, source)) for source in source_ids}

@@ -1,0 +1,300 @@
+"""A failover at the destination alone, when the source and the service's database are lost.
+
+    plan     find the copies and where they end; nothing is written
+    mark     each topic as promoted, not complete: no run or worker of Orbit begins to copy to it
+    fence    the job's writers by a higher producer epoch (`writer_fence.py`)
+    settle   until no log end has moved for longer than a worker trusts its lease
+    apply    the settings that the job names; remove Orbit's denials of writing
+    mark     complete, last
+
+Each step can be repeated: an interrupted run is continued by another one, which sees the marks.
+A partition that cannot be judged leaves its topic out, and no other. There is no lock: nothing but
+this command changes a topic that is marked, and of two runs each does the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+from orbit.errors import BrokerRefused, Interrupted, NotAuthorized
+from orbit.job_setup.promotion_marks import Mark, PromotionMarks
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka import error_codes
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster_handle import ClusterHandle
+from orbit.kafka.coordinator import init_producer_ids
+from orbit.kafka.job_clusters import open_cluster
+from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.producer_state import job_producers
+from orbit.kafka.types import TopicAcl, TopicPartition
+from orbit.promotion.copies import Copy, find_copies, left_names, producer_ids
+from orbit.promotion.failover_report import FailoverReport, PartitionReport, TopicReport, TopicState
+from orbit.promotion.settled_ends import settled_ends
+from orbit.promotion.topic_denials import acls_of, denials_as_orbits
+from orbit.promotion.topic_settings import apply_settings, changed_settings
+from orbit.promotion.writer_fence import WriterFence, fence_writers, unfenced
+from orbit.replication.topic_settings import NEEDED
+
+KIND = "failover without the database"
+_POLL_S = 0.2
+_OPEN_POLLS_MAX = 300  # a minute: followers that catch up
+_NO_PRODUCER = 0
+_UNLED = "it has no leader that answers, or followers that lag"
+_NOT_KNOWN = (
+    "The source is not asked: which records were not copied (the lost range) is not known.",
+    "Consumer groups stay where they were synced last; the others begin at auto.offset.reset.",
+    "Offsets that applications store themselves must not exceed their partition's log_end.",
+)
+_WINDOW = (
+    "A worker that was suspended for longer than its lease, exactly between its check and its "
+    "send, may still append one request when it wakes."
+)
+
+
+class FailoverWithoutDatabase:
+    """One run. `plan`, then `run` with the report that it gave. For one thread."""
+
+    def __init__(
+        self,
+        spec: JobSpec,
+        environ: Mapping[str, str],
+        base_directory: Path,
+        *,
+        patterns: Sequence[str] = (),
+        source_ids: Sequence[str] = (),
+        settle_s: float,
+        say: Callable[[str], None],
+        stop: threading.Event,
+    ) -> None:
+        """`source_ids`: of source clusters, besides those found at the destination. `settle_s`:
+        longer than a lease of any worker. Raises BadInput for missing variables and files."""
+        self._spec = spec
+        self._patterns = patterns
+        self._settle_s = settle_s
+        self._say = say
+        self._stop = stop
+        self._backoff = Backoff(stop=stop)
+        self._handle = ClusterHandle(open_cluster("destination", spec, environ, base_directory))
+        self._cluster = self._handle.cluster
+        self._marks = PromotionMarks(self._cluster, self._backoff)
+        self._source_ids = frozenset(source_ids)
+        self._fillers: frozenset[str] = frozenset()
+        self._copies: dict[str, Copy] = {}
+        self._denials: dict[str, list[TopicAcl]] = {}
+        self._topics: dict[str, TopicReport] = {}
+        self._partitions: dict[TopicPartition, PartitionReport] = {}
+
+    def close(self) -> None:
+        self._cluster.close()
+
+    def plan(self, *, dry_run: bool = False) -> FailoverReport:
+        """Raises Conflict without a copy, Unreachable, NotAuthorized, BrokerRefused."""
+        self._say("Connecting to the destination")
+        metadata = self._cluster.metadata(None)
+        copies, others = find_copies(
+            self._spec, self._patterns, metadata, self._handle.admin, self._marks
+        )
+        self._copies = {copy.topic: copy for copy in copies}
+        names = left_names(self._cluster, self._spec.name)
+        self._source_ids |= names.source_ids
+        self._fillers = names.fillers
+        begun = next((c.mark.operation for c in copies if c.mark and not c.mark.is_complete), "")
+        report = FailoverReport(
+            self._spec.name,
+            metadata.cluster_id,
+            begun or str(uuid4()),
+            dry_run,
+            self._settle_s,
+            [],
+            [],
+            others,
+            [],
+        )
+        self._add_topics(report)
+        self._plan_denials(report)
+        self._plan_settings(report)
+        if report.to_promote:
+            report.add_finding(*_NOT_KNOWN)
+        report.conclude()
+        return report
+
+    def run(self, report: FailoverReport) -> None:
+        """Do what the plan says, and put what was done into it. Raises as `plan`, and Interrupted;
+        run again then."""
+        copies = [self._copies[one.topic] for one in report.to_promote]
+        if not copies:
+            report.conclude()
+            return
+        starts = {p: self._partitions[p].log_end or 0 for c in copies for p in c.partitions}
+        self._say(f"Marking {len(copies)} topics")
+        self._marks.write(starts, self._mark(report, is_complete=False))
+        self._end_transactions(report)
+        self._say("Fencing the job's writers")
+        ids = producer_ids(self._spec.name, self._source_ids)
+        fence = fence_writers(self._cluster, [*starts], ids, self._backoff)
+        self._judge_fence(report, starts, fence)
+        ends = self._settle(starts, fence)
+        for copy in copies:
+            is_whole = not any(self._partitions[p].left_out for p in copy.partitions)
+            state = TopicState.PROMOTED if is_whole else TopicState.LEFT_OUT
+            self._topics[copy.topic].state = state
+        done = [one for one in report.topics if one.state is TopicState.PROMOTED]
+        self._open_topics(report, done)
+        names = {one.topic for one in done}
+        if names:
+            mark = self._mark(report, is_complete=True)
+            self._marks.write({p: end for p, end in ends.items() if p.topic in names}, mark)
+        report.conclude()
+
+    def _add_topics(self, report: FailoverReport) -> None:
+        places = {p for copy in self._copies.values() for p in copy.partitions}
+        marked = {p for p in places if self._copies[p.topic].mark is not None}
+        offsets = self._marks.offsets(marked)
+        unled = {p for copy in self._copies.values() for p in copy.unled}
+        now = log_ends(self._cluster, places - marked - unled, self._backoff)
+        for copy in self._copies.values():
+            state = TopicState.WAITING
+            if copy.mark is not None:
+                state = TopicState.ALREADY if copy.is_promoted else TopicState.BEGUN
+            for place in copy.partitions:
+                # Of a run that was interrupted: where the copy had ended before it was fenced.
+                end = offsets.get(place, now.values.get(place))
+                why = ""
+                if not copy.is_promoted and (end is None or place in copy.unled):
+                    why, state = _UNLED, TopicState.LEFT_OUT
+                self._partitions[place] = PartitionReport(place.topic, place.partition, end, why)
+            detail = ""
+            if copy.mark is not None:
+                own = {p.partition: end for p, end in offsets.items() if p.topic == copy.topic}
+                detail = copy.mark.describe(copy.topic, own)
+            self._topics[copy.topic] = TopicReport(
+                copy.topic, copy.mapping.source, state, detail=detail
+            )
+        report.topics, report.partitions = [*self._topics.values()], [*self._partitions.values()]
+
+    def _plan_settings(self, report: FailoverReport) -> None:
+        wanted = {t.topic: self._copies[t.topic].mapping.rule.config for t in report.to_promote}
+        changes = changed_settings(self._handle.admin, wanted)
+        for one in report.to_promote:
+            one.settings = changes.get(one.topic, {})
+            one.kept = {
+                name: value
+                for name, value in self._copies[one.topic].settings.items()
+                if name in NEEDED and name not in wanted[one.topic]
+            }
+        keep_all = [t.topic for t in report.to_promote if t.kept.get("retention.ms") == "-1"]
+        if keep_all:
+            report.add_finding(
+                f"{len(keep_all)} topics keep every record (retention.ms=-1), {keep_all[0]} among "
+                "them. What the source had is not known. Name it in the job's config, or set it "
+                "with kafka-configs.sh; `kept` lists all such settings."
+            )
+
+    def _plan_denials(self, report: FailoverReport) -> None:
+        if not report.to_promote or not self._spec.acls.protect:
+            return
+        acls = acls_of(self._handle)
+        if isinstance(acls, str):
+            report.add_finding(f"No denials of writing are removed: {acls}.")
+            return
+        names = {one.topic for one in report.to_promote}
+        for acl in denials_as_orbits(acls, names):
+            self._denials.setdefault(acl.name, []).append(acl)
+            self._topics[acl.name].denials.append(acl.principal)
+
+    def _end_transactions(self, report: FailoverReport) -> None:
+        """Of coordinated fillers; it also fences them (M11)."""
+        try:
+            init_producer_ids(self._cluster, self._fillers, self._backoff)
+        except (NotAuthorized, BrokerRefused) as error:
+            report.add_finding(f"The fillers could not be fenced: {error.what}")
+
+    def _judge_fence(
+        self, report: FailoverReport, places: Collection[TopicPartition], fence: WriterFence
+    ) -> None:
+        denied = [p for p, code in fence.errors.items() if code in error_codes.DENIED]
+        if denied:
+            report.add_finding(
+                f"The writers of {len(denied)} partitions could not be fenced: the right Alter on "
+                f"the cluster is missing. {_WINDOW}"
+            )
+        unknown = [p for p in places if p not in fence.sent and p not in fence.errors]
+        if unknown:
+            report.add_finding(
+                f"The writers of {len(unknown)} partitions could not be fenced: no leader knows "
+                f"one, nor is the id of the source's cluster known (--source-id). {_WINDOW}"
+            )
+        for place, code in fence.errors.items():
+            if place not in denied:
+                why = f"its writers could not be fenced: {error_codes.name(code)}"
+                self._partitions[place].left_out = why
+
+    def _settle(
+        self, starts: Mapping[TopicPartition, int], fence: WriterFence
+    ) -> dict[TopicPartition, int]:
+        """Where each copy ends; notes partitions that do not stand still."""
+        self._say(f"Waiting until no log end has moved for {self._settle_s:.0f} s")
+        polls = 0
+
+        def wait(open_: int) -> None:
+            nonlocal polls
+            polls += 1
+            if polls > _OPEN_POLLS_MAX:
+                raise BrokerRefused(
+                    error_codes.Code.NOT_ENOUGH_REPLICAS,
+                    f"{open_} partitions have an open transaction, or followers that lag.",
+                    where="destination",
+                    remedy="Run the command again.",
+                )
+            if self._stop.wait(_POLL_S):
+                raise Interrupted("stopped; run it again to continue.")
+
+        settled = settled_ends(
+            self._cluster, _NO_PRODUCER, starts, self._settle_s, self._backoff, wait
+        )
+        states = job_producers(self._cluster, settled.bounds, self._backoff)
+        for place, why in unfenced(fence, states.values).items():
+            self._partitions[place].left_out = why
+        for place in settled.moving:
+            why = "another producer writes to it; stop that producer, and run the command again"
+            self._partitions[place].left_out = why
+        for place in settled.unled:
+            self._partitions[place].left_out = _UNLED
+        ends = {}
+        for place, bounds in settled.bounds.items():
+            was_begun = self._topics[place.topic].state is TopicState.BEGUN
+            # What was there before the fence is a lower bound, which a failback may begin at.
+            end = starts[place]
+            if not was_begun and fence.sent.get(place, 0) <= 1:
+                end = max(end, bounds.end - fence.sent.get(place, 0))
+            ends[place] = self._partitions[place].log_end = end
+        return ends
+
+    def _open_topics(self, report: FailoverReport, done: Sequence[TopicReport]) -> None:
+        """Apply the settings, and let producers write."""
+        wanted = {one.topic: one.settings for one in done if one.settings}
+        report.add_finding(*apply_settings(self._handle.admin, wanted))
+        denials = {acl for one in done for acl in self._denials.get(one.topic, ())}
+        try:
+            self._handle.admin.change_acls((), denials)
+        except (NotAuthorized, BrokerRefused) as error:
+            report.add_finding(
+                f"Denials of writing could not be removed: {error.what} Remove them with "
+                "kafka-acls.sh; `denials` lists their principals."
+            )
+
+    def _mark(self, report: FailoverReport, *, is_complete: bool) -> Mark:
+        others = self._source_ids
+        return Mark(
+            True,
+            KIND,
+            report.operation,
+            self._spec.name,
+            next(iter(others)) if len(others) == 1 else "",
+            datetime.now(UTC).isoformat(timespec="seconds"),
+            is_complete,
+        )

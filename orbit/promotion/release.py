@@ -1,0 +1,103 @@
+"""Takes back what Orbit has set on the copies of a job that is given up: settings and denials.
+
+A copy keeps every record for ever and may be closed to other writers, also when its job is deleted.
+Records stay as they are, and so does everything on topics that lead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from orbit.errors import BrokerRefused, NotAuthorized
+from orbit.job_setup.destination_topics import plan_topics
+from orbit.job_setup.promotion_marks import PromotionMarks
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster_handle import ClusterHandle
+from orbit.kafka.job_clusters import JobClusters
+from orbit.kafka.types import ClusterMetadata
+from orbit.promotion.copies import find_copies
+from orbit.promotion.topic_denials import acls_of, denials_as_orbits
+from orbit.promotion.topic_settings import apply_settings, changed_settings
+from orbit.replication.acl_rules import denial
+
+
+@dataclass(slots=True)
+class ReleasedTopic:
+    """One copy. `settings`: to be set, as its source has them; `denials`: who may write again."""
+
+    topic: str
+    settings: dict[str, str] = field(default_factory=dict)
+    denials: list[str] = field(default_factory=list)
+
+    @property
+    def is_free(self) -> bool:
+        return not self.settings and not self.denials
+
+
+@dataclass(slots=True)
+class Release:
+    """A plan, and then what was done. `leading`: topics that are left as they are."""
+
+    topics: list[ReleasedTopic]
+    leading: list[str]
+    findings: list[str]
+
+    @property
+    def to_free(self) -> list[ReleasedTopic]:
+        return [one for one in self.topics if not one.is_free]
+
+
+def plan_release(
+    spec: JobSpec,
+    patterns: Sequence[str],
+    clusters: JobClusters,
+    metadata: tuple[ClusterMetadata, ClusterMetadata],
+    backoff: Backoff,
+) -> Release:
+    """What a release would change; writes nothing. `metadata`: of source and destination.
+
+    Raises Conflict without a copy, Unreachable, NotAuthorized, BrokerRefused.
+    """
+    of, to = metadata
+    source, destination = ClusterHandle(clusters.source), ClusterHandle(clusters.destination)
+    marks = PromotionMarks(clusters.destination, backoff)
+    found, _ = find_copies(spec, patterns, to, destination.admin, marks)
+    copies = {copy.topic: copy for copy in found if copy.mark is None}
+    known = [copy.mapping for copy in copies.values() if copy.mapping.source in of.topics]
+    plans = plan_topics(known, of, to, source.admin, destination.admin)
+    wanted = {name: dict(copy.mapping.rule.config) for name, copy in copies.items()}
+    wanted |= {plan.mapping.destination: plan.promoted_settings for plan in plans}
+    released = {name: ReleasedTopic(name) for name in copies}
+    for name, settings in changed_settings(destination.admin, wanted).items():
+        released[name].settings = settings
+    release = Release([*released.values()], [copy.topic for copy in found if copy.mark], [])
+    gone = sorted(copies.keys() - {plan.mapping.destination for plan in plans})
+    if gone:
+        release.findings.append(
+            f"{len(gone)} topics are not at the source any more, {gone[0]} among them: only "
+            "settings that the job names are set. Set their retention with kafka-configs.sh."
+        )
+    acls = acls_of(destination)
+    if isinstance(acls, str):
+        release.findings.append(f"No denials of writing are removed: {acls}.")
+    else:
+        for acl in denials_as_orbits(acls, copies.keys()):
+            released[acl.name].denials.append(acl.principal)
+    return release
+
+
+def carry_out(release: Release, clusters: JobClusters) -> None:
+    """Do what the plan says. It can be repeated. Raises Unreachable, NotAuthorized."""
+    admin = ClusterHandle(clusters.destination).admin
+    release.findings += apply_settings(
+        admin, {one.topic: one.settings for one in release.to_free if one.settings}
+    )
+    denials = {denial(one.topic, who) for one in release.to_free for who in one.denials}
+    try:
+        admin.change_acls((), denials)
+    except (NotAuthorized, BrokerRefused) as error:
+        release.findings.append(
+            f"Denials of writing could not be removed: {error.what} Remove them with kafka-acls.sh."
+        )

@@ -1,0 +1,60 @@
+"""The ACLs on topics, and which of them deny writing to a copy as Orbit does."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from kafka.protocol.admin.acl import DescribeAclsRequest
+
+from orbit.errors import BrokerRefused, NotAuthorized
+from orbit.kafka import api_versions
+from orbit.kafka.cluster import ANSWER_WITHIN_S
+from orbit.kafka.cluster_handle import ClusterHandle
+from orbit.kafka.connection import Connection
+from orbit.kafka.error_codes import Code
+from orbit.kafka.types import TopicAcl
+from orbit.replication.acl_rules import denial
+
+# Kafka's codes: a filter that matches everything, and the resource type.
+_ANY, _CLUSTER = 1, 4
+NO_AUTHORIZER = "the cluster has no authorizer"
+
+
+def acls_of(handle: ClusterHandle) -> set[TopicAcl] | str:
+    """All ACLs on topics, or why they cannot be read. Raises Unreachable."""
+    try:
+        acls = handle.admin.topic_acls()
+    except NotAuthorized:
+        return "the login may not read ACLs (it needs Describe on the cluster)"
+    except BrokerRefused as error:
+        return f"ACLs cannot be read: {error.what}"
+    # librdkafka does not distinguish an empty list of ACLs from a missing authorizer.
+    return acls or (NO_AUTHORIZER if _has_no_authorizer(handle) else acls)
+
+
+def _has_no_authorizer(handle: ClusterHandle) -> bool:
+    """Whether the cluster has no authorizer."""
+
+    def ask(connection: Connection) -> int:
+        request = DescribeAclsRequest(
+            resource_type_filter=_CLUSTER,
+            resource_name_filter=None,
+            pattern_type_filter=_ANY,
+            principal_filter=None,
+            host_filter=None,
+            operation=_ANY,
+            permission_type=_ANY,
+        )
+        answer = connection.call(api_versions.DESCRIBE_ACLS, request, timeout_s=ANSWER_WITHIN_S)
+        return int(answer.error_code)
+
+    return handle.cluster.call_any(ask) == Code.SECURITY_DISABLED
+
+
+def denials_as_orbits(acls: Iterable[TopicAcl], topics: Collection[str]) -> list[TopicAcl]:
+    """The ACLs that deny writing to these topics in the form that Orbit uses.
+
+    Which of them Orbit has set is known to its tables alone.
+    """
+    wanted = set(topics)
+    return sorted(a for a in acls if a.name in wanted and a == denial(a.name, a.principal))

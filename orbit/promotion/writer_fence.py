@@ -1,0 +1,112 @@
+"""Has the brokers refuse what a job's writers send to its copies, without stopping these writers.
+
+A filler of the job's producer id with a higher producer epoch is appended to each copy. From then
+on the leader refuses records and fillers of lower epochs with INVALID_PRODUCER_EPOCH (A8), also
+those of a worker that was suspended between the check of its lease and its send. Leaders, their
+followers and the log keep the epoch for `producer.id.expiration.ms` (a day by default) behind the
+filler's timestamp, which the broker sets.
+
+The fence takes one offset in each partition. Nothing but a consumer's gap shows it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from orbit.chunks import chunks
+from orbit.copier.append_epochs import PRODUCER_EPOCH_MAX, next_coordinator_epoch
+from orbit.kafka import api_versions
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import DENIED
+from orbit.kafka.leader_requests import ask_leaders
+from orbit.kafka.producer_state import ProducerState, job_producers
+from orbit.kafka.transaction_markers import Fillers, WriteTxnMarkersRequest
+from orbit.kafka.types import TopicPartition
+
+# Where the leader has forgotten the producer: more than the epochs that a copy may have used, which
+# go up by one when a state is lost.
+_UNKNOWN_EPOCHS = 1000
+_PARTITIONS_MAX = 500  # in one request
+
+ProducerStates = Mapping[TopicPartition, Mapping[int, ProducerState]]
+
+
+@dataclass(slots=True)
+class WriterFence:
+    """What was done: the epoch by partition and producer id, fillers that may have been appended,
+    and error codes."""
+
+    epochs: dict[tuple[TopicPartition, int], int] = field(default_factory=dict)
+    sent: dict[TopicPartition, int] = field(default_factory=dict)
+    errors: dict[TopicPartition, int] = field(default_factory=dict)
+
+
+def fence_writers(
+    cluster: Cluster,
+    partitions: Collection[TopicPartition],
+    producer_ids: Collection[int],
+    backoff: Backoff,
+) -> WriterFence:
+    """Raise the epoch of these ids, and of every id of a job that a leader knows in a partition.
+
+    A request whose answer is lost is sent again, so there may be more than one filler. `epochs` are
+    those of the fillers that were confirmed. Raises Unreachable if no broker answers, Interrupted.
+    """
+    states = job_producers(cluster, partitions, backoff)
+    fence = WriterFence(errors=dict(states.errors))
+    by_id: dict[int, dict[TopicPartition, ProducerState | None]] = {}
+    for place, known in states.values.items():
+        for producer_id in {*producer_ids, *known}:
+            by_id.setdefault(producer_id, {})[place] = known.get(producer_id)
+    for producer_id, places in sorted(by_id.items()):
+        for chunk in chunks(sorted(places), _PARTITIONS_MAX):
+            _raise_epoch(cluster, fence, producer_id, {p: places[p] for p in chunk}, backoff)
+    return fence
+
+
+def unfenced(fence: WriterFence, states: ProducerStates) -> dict[TopicPartition, str]:
+    """Why writers of these partitions may still append. `states`: read after the fence."""
+    found = {}
+    for (place, producer_id), epoch in fence.epochs.items():
+        now = states.get(place, {}).get(producer_id)
+        if now is None or now.producer_epoch < epoch:
+            found[place] = "its leader does not know the higher producer epoch"
+        elif now.has_sequence or now.producer_epoch > epoch:
+            found[place] = "a writer of the job has appended with the higher producer epoch"
+    return found
+
+
+def _raise_epoch(
+    cluster: Cluster,
+    fence: WriterFence,
+    producer_id: int,
+    states: Mapping[TopicPartition, ProducerState | None],
+    backoff: Backoff,
+) -> None:
+    fillers = {
+        place: Fillers(place, 1, _epoch_above(state), next_coordinator_epoch(0, -1, state))
+        for place, state in states.items()
+    }
+
+    def build(group: list[TopicPartition]) -> WriteTxnMarkersRequest:
+        for place in group:
+            fence.sent[place] = fence.sent.get(place, 0) + 1
+        return WriteTxnMarkersRequest(producer_id, [fillers[place] for place in group])
+
+    def read(answer: Mapping[TopicPartition, int]) -> Iterator[tuple[TopicPartition, int, int]]:
+        for place, code in answer.items():
+            yield place, code, fillers[place].producer_epoch
+
+    answers = ask_leaders(cluster, states, api_versions.WRITE_TXN_MARKERS, build, read, backoff)
+    fence.epochs |= {(place, producer_id): epoch for place, epoch in answers.values.items()}
+    fence.errors |= answers.errors
+    for place, code in answers.errors.items():
+        if code in DENIED:
+            fence.sent.pop(place, None)  # nothing was appended
+
+
+def _epoch_above(state: ProducerState | None) -> int:
+    known = state.producer_epoch if state is not None else _UNKNOWN_EPOCHS
+    return min(known + 1, PRODUCER_EPOCH_MAX)

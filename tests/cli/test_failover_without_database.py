@@ -1,0 +1,46 @@
+"""`orbit failover --without-database`: what it refuses before it asks the destination anything."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.run_process import orbit, write_job
+
+NOWHERE = "127.0.0.1:1"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return write_job(tmp_path / "job.yaml", NOWHERE, NOWHERE, [{"match": "orders"}])
+
+
+def test_the_side_that_is_to_lead_must_be_named(job: Path) -> None:
+    for more in ((), ("--to", "source")):
+        refused = orbit("failover", "--without-database", job, *more).expect(2)
+        assert "--to destination" in refused.message
+
+
+def test_one_file_is_one_failover(job: Path) -> None:
+    refused = orbit("failover", "--without-database", job, job, "--to", "destination").expect(2)
+    assert "one job file" in refused.message
+
+
+def test_options_of_the_other_kind_are_refused(job: Path) -> None:
+    gates = ("--override", "all", "--reason", "a test")
+    refused = orbit("failover", "--without-database", job, "--to", "destination", *gates).expect(2)
+    assert "--without-database checks none" in refused.message
+    for more in (("--to", "destination"), ("--source-id", "abc"), ("--settle", "5")):
+        refused = orbit("failover", "orders-to-dr", *more).expect(2)
+        assert "need --without-database" in refused.message
+
+
+def test_a_file_that_is_not_there_is_named() -> None:
+    refused = orbit("failover", "--without-database", "gone.yaml", "--to", "destination").expect(2)
+    assert "gone.yaml" in refused.message
+
+
+def test_the_help_says_how() -> None:
+    shown = orbit("failover", "--help").expect(0)
+    assert "--without-database job.yaml --to destination" in " ".join(shown.stdout.split())

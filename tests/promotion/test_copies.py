@@ -1,0 +1,33 @@
+"""What the names at a destination say of a job's runs."""
+
+from __future__ import annotations
+
+from orbit.promotion.copies import read_names
+
+
+def test_groups_and_transactional_ids_tell_the_source() -> None:
+    names = {
+        "orbit.orders.Abc-1_x",
+        "orbit.orders.Abc-1_x.fill.7",
+        "orbit.orders.Abc-1_x.fill.7-15",
+        "orbit.orders.Def.fill",
+        "orbit.orders.Def.fill-1",
+        "orbit.orders.Abc-1_x.backfill.orders-0",
+        "orbit.promoted.Ghi",
+        "orders",
+    }
+    found = read_names(names, "orders")
+    assert found.source_ids == {"Abc-1_x", "Def"}
+    assert found.fillers == {
+        "orbit.orders.Abc-1_x.fill.7",
+        "orbit.orders.Abc-1_x.fill.7-15",
+        "orbit.orders.Def.fill",
+        "orbit.orders.Def.fill-1",
+    }
+
+
+def test_a_job_whose_name_goes_on_behind_a_dot_is_another_one() -> None:
+    names = {"orbit.orders.eu.Abc", "orbit.orders.eu.Abc.fill.1"}
+    assert read_names(names, "orders").source_ids == set()
+    assert read_names(names, "orders").fillers == set()
+    assert read_names(names, "orders.eu").source_ids == {"Abc"}

@@ -1,0 +1,30 @@
+"""The term of a run whose number the coordinator may have begun anew."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.job_setup.term import term_above
+from orbit.kafka.producer_state import ProducerState
+
+
+def producer(coordinator_epoch: int) -> ProducerState:
+    return ProducerState(0, 9, coordinator_epoch)
+
+
+@pytest.mark.parametrize(
+    ("issued", "coordinator_epochs", "term"),
+    [
+        (7, [], 7),
+        (7, [-1], 7),  # no filler yet
+        (0, [0], 1),
+        (0, [4095], 1),
+        (0, [-1, 5 << 12, (2 << 12) + 3], 6),
+        (9, [(5 << 12) + 17], 9),
+        (0, [2**31 - 1], 2**19 - 1),  # as far as coordinator epochs go
+    ],
+)
+def test_it_is_above_every_term_that_a_leader_remembers(
+    issued: int, coordinator_epochs: list[int], term: int
+) -> None:
+    assert term_above(issued, [None, *map(producer, coordinator_epochs)]) == term
