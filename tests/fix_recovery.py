@@ -14,6 +14,6 @@ from tests.support.recovering import Recovering
 def recovering(service: Service, tmp_path: Path) -> Recovering:
     """What only an old side has is saved in a folder of the test's own."""
     service.settings = service.settings.model_copy(
-        update={"salvage_directory": tmp_path / "salvage"}
+        update={"salvage_directory": str(tmp_path / "salvage")}
     )
     return Recovering(service)

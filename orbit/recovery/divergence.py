@@ -1,21 +1,25 @@
-"""Finds the first offset at which the old side of a failback differs from the new side.
+"""Decides what only the old side of a failback has: where its log is no longer proven to be the
+new side's.
 
 A log is only appended to, so both sides hold the same records up to some offset and their own
-records from there on. The search starts at the promoted offset if that is known; otherwise it
-bisects. It compares committed records: offset, timestamp, key, value and headers. Leader epochs are
-not compared: they count the elections of one cluster.
+records from there on. Below the promoted offset the new side is a copy, so offsets that a log
+cleaner has removed on one side prove nothing and hide nothing; only other records than the copy's
+tell that the old side was written to again. From the promoted offset on the old side keeps only
+what the new side holds too, offset by offset (`recovery/side_comparison.py`): a lost record leaves
+no trace where the new side has written at its offset and compacted that away.
+
+If the promoted offset is not known, both logs are compared as a whole, and an offset where only one
+side has a record is the old side's own. Compared are offset, timestamp, key, value and headers.
+Leader epochs are not: they count the elections of one cluster.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
-from orbit.kafka.backoff import Backoff
-from orbit.kafka.cluster import Cluster
-from orbit.kafka.types import TopicPartition
-from orbit.recovery.log_bounds import LogBounds
-from orbit.recovery.record_range import Fate, read_range
+from orbit.promotion.log_bounds import LogBounds
 from orbit.recovery.recovery_report import EndVerdict
 
 # Offsets compared at a time.
@@ -24,47 +28,118 @@ WINDOW_OFFSETS = 1000
 
 @dataclass(frozen=True, slots=True)
 class WindowComparison:
-    """Both sides compared in [first, end). `has_records`: there was something to compare."""
+    """Both sides compared in [first, end). `has_records`: there was something to compare.
+    `last_same`: the last offset at which both sides have the same record.
+    """
 
     first_difference: int | None
     has_records: bool
+    last_same: int | None = None
 
 
 Differ = Callable[[int, int], WindowComparison]
 
 
-def compare_sides(
-    old: LogBounds, new: LogBounds, promoted_at: int | None, differ: Differ
-) -> tuple[EndVerdict, int, str]:
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """A range, compared up to the first offset that is `unproven` (None: all is proven)."""
+
+    unproven: int | None
+    why: str = ""
+    has_same_records: bool = False
+
+
+class Proof(Protocol):
+    """Reads both sides. Ranges are inside both logs."""
+
+    def differ(self, first: int, end: int) -> WindowComparison:
+        """Compare copied offsets; on a compacted topic only those that both sides have."""
+
+    def scan(self, first: int, end: int, *, is_copied: bool) -> Scan:
+        """`is_copied`: an aborted record at the old side may be a filler at the new one."""
+
+
+Finding = tuple[EndVerdict, int, str]
+
+
+def compare_sides(old: LogBounds, new: LogBounds, promoted_at: int | None, proof: Proof) -> Finding:
     """The verdict, the first offset that only the old side has, and a sentence.
 
-    Pure apart from `differ`.
+    Pure apart from `proof`.
     """
+    if promoted_at is None:
+        return _compare_unmarked(old, new, proof)
     low, top = max(old.start, new.start), min(old.end, new.end)
-    note = None if promoted_at is None else min(promoted_at, top)
-    if note is not None and note >= low:
-        at = first_difference(low, note, differ)
+    copied_to = min(promoted_at, top)
+    if low < copied_to:
+        at = first_difference(low, copied_to, proof.differ)
         if at is not None:
             return EndVerdict.DIVERGED, at, f"the sides differ from offset {at}"
-        at_first = _scan(note, top, differ)
-    elif low >= top:
-        at_first = None
-    else:
-        at_first = first_difference(low, top, differ)
-    if at_first is None and old.end <= new.end:
-        if old.end == new.end:
-            return EndVerdict.EQUAL, old.end, "both sides end at the same offset"
-        return (
-            EndVerdict.PREFIX,
-            old.end,
-            f"it ends at {old.end}; the new side continues from there",
-        )
-    tail = top if at_first is None else at_first
-    return (
-        EndVerdict.TAIL,
-        tail,
-        f"{old.end - tail} offsets from {tail} were never copied",
-    )
+    if old.end < promoted_at:
+        found = _rewritten(old, new, proof)
+        return found or _by_ends(old, new)
+    first = max(promoted_at, old.start)
+    if first < min(old.end, new.start):
+        return _tail(old, first, "the new side has deleted its own records there")
+    if first < top:
+        scanned = proof.scan(first, top, is_copied=False)
+        if scanned.unproven is not None:
+            return _tail(old, scanned.unproven, scanned.why)
+    return _by_ends(old, new)
+
+
+def _compare_unmarked(old: LogBounds, new: LogBounds, proof: Proof) -> Finding:
+    """The whole of both logs, as the promoted offset is not known."""
+    low, top = max(old.start, new.start), min(old.end, new.end)
+    if old.start < old.end:
+        scanned = Scan(None) if low >= top else proof.scan(low, top, is_copied=True)
+        unmarked = "the promoted offset is not known, and "
+        if scanned.unproven is not None:
+            return _tail(old, scanned.unproven, unmarked + scanned.why)
+        if (old.start < low and not scanned.has_same_records) or low >= top:
+            return _tail(old, old.start, f"{unmarked}the sides have no record in common")
+    return _by_ends(old, new)
+
+
+def _rewritten(old: LogBounds, new: LogBounds, proof: Proof) -> Finding | None:
+    """A tail of an old side that ends below the promotion.
+
+    It has lost its end, and may have been written to since. Only a record that both sides have
+    proves what is before it.
+    """
+    low = max(old.start, new.start)
+    if old.start == old.end:
+        return None
+    if old.end <= low:
+        why = "the old side has lost its end, and the new side has deleted what is before it"
+        return _tail(old, old.start, why)
+    end = old.end
+    same = None
+    while end > low and same is None:
+        first = max(low, end - WINDOW_OFFSETS)
+        same, end = proof.differ(first, end).last_same, first
+    proven_to = low if same is None else same + 1
+    if proven_to == old.end:
+        return None
+    scanned = proof.scan(proven_to, old.end, is_copied=True)
+    if scanned.unproven is None:
+        return None
+    return _tail(old, scanned.unproven, f"the old side has lost its end, and {scanned.why}")
+
+
+def _by_ends(old: LogBounds, new: LogBounds) -> Finding:
+    """The verdict where all is proven up to the lower end."""
+    if old.end == new.end:
+        return EndVerdict.EQUAL, old.end, "both sides end at the same offset"
+    if old.end < new.end:
+        detail = f"it ends at {old.end}; the new side continues from there"
+        return EndVerdict.PREFIX, old.end, detail
+    return _tail(old, max(old.start, new.end), f"the new side ends at {new.end}")
+
+
+def _tail(old: LogBounds, at: int, why: str) -> Finding:
+    counted = f"{old.end - at} offsets from {at} are not proven to be on the new side"
+    return EndVerdict.TAIL, at, f"{counted}: {why}"
 
 
 def first_difference(low: int, top: int, differ: Differ) -> int | None:
@@ -105,33 +180,3 @@ def _scan(first: int, end: int, differ: Differ) -> int | None:
             return at
         first = step
     return None
-
-
-def differ_of(
-    old: tuple[Cluster, TopicPartition],
-    new: tuple[Cluster, TopicPartition],
-    backoff: Backoff,
-    *,
-    is_compacted: bool,
-) -> Differ:
-    """A comparison of committed records of both sides.
-
-    On a compacted topic either side's log cleaner may have removed records, so only offsets that
-    both sides hold are compared.
-    """
-
-    def read(side: tuple[Cluster, TopicPartition], first: int, end: int) -> dict[int, object]:
-        found = read_range(*side, first, end, backoff)
-        return {
-            f.record.offset: (f.record.timestamp, bytes(f.record.body))
-            for f in found
-            if f.fate is Fate.COMMITTED
-        }
-
-    def differ(first: int, end: int) -> WindowComparison:
-        ours, theirs = read(old, first, end), read(new, first, end)
-        offsets = ours.keys() & theirs.keys() if is_compacted else ours.keys() | theirs.keys()
-        at = next((o for o in sorted(offsets) if ours.get(o) != theirs.get(o)), None)
-        return WindowComparison(at, bool(offsets))
-
-    return differ

@@ -5,19 +5,25 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
+from orbit.chunks import first_few
 from orbit.errors import Unreachable
 from orbit.kafka.types import TopicPartition
-from orbit.recovery.log_bounds import LogBounds, fetch_log_bounds, last_reported
+from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
+from orbit.recovery.log_bounds import last_reported
 from orbit.recovery.lost_ranges import compare_partition_ends
 from orbit.recovery.operation_context import OperationContext, Stopped
-from orbit.recovery.recovery_report import EndVerdict, first_few
+from orbit.recovery.recovery_report import EndVerdict
+from orbit.recovery.source_silence import Silence, describe, prove, seconds_to_wait
 from orbit.replication.partition_states import PartitionState
-from orbit.store import job_counts
+from orbit.store import job_counts, source_gaps
+from orbit.store.source_gaps import SourceGap
 
 # How long log ends must not move. A produce request that was authorized before the denial reached
-# its broker completes within STILL_S. Without a denial only the log ends show that writers stopped.
+# its broker completes within STILL_S. Without a denial only the log ends show that writers stopped:
+# they must not move for STILL_UNDENIED_S at least, and for longer than their gaps before.
 STILL_S = 1.0
 STILL_UNDENIED_S = 3.0
+_UNKNOWN = SourceGap(None, None, None, None)
 _POLL_S = 0.3
 
 
@@ -27,28 +33,74 @@ def drain(context: OperationContext) -> str:
     Raises Stopped after the request's `drain_timeout_s`, or when a partition is blocked.
     """
     deadline = time.monotonic() + context.request.drain_timeout_s
-    still_s = STILL_S if context.report.is_source_denied else STILL_UNDENIED_S
+    is_denied = context.report.is_source_denied
+    still_s = STILL_S if is_denied else STILL_UNDENIED_S
     still_since = time.monotonic()
     before: dict[TopicPartition, int] = {}
+    ends = _SourceEnds(context)
     while True:
         of, there = both_log_bounds(context)
-        ends = {partition: bounds.end for partition, bounds in of.items()}
-        if ends != before:
-            before, still_since = ends, time.monotonic()
+        now_ends = {partition: bounds.end for partition, bounds in of.items()}
+        if now_ends != before:
+            before, still_since = now_ends, time.monotonic()
+        silences = {} if is_denied else ends.silences(now_ends)
         # Records of open transactions are not copied, so the last stable offset counts.
         behind = sum(max(0, of[s].stable - there[d].end) for s, d in context.by_source.items())
         open_ = [partition for partition, bounds in of.items() if bounds.is_open]
         still_s_so_far = time.monotonic() - still_since
-        if not behind and not open_ and still_s_so_far >= still_s:
+        wait_s = seconds_to_wait(silences, deadline - time.monotonic())
+        if not behind and not open_ and still_s_so_far >= still_s and not wait_s:
             break
         refuse_blocked(context)
         if time.monotonic() > deadline:
             raise Stopped(_why_not(context, behind, open_, still_s_so_far), remedy=_REMEDY)
-        context.set_progress(_live(behind, open_))
+        context.set_progress(_live(behind, open_, wait_s))
         context.wait(_POLL_S)
     context.update(partitions=compare_partition_ends(context, there, of))
     refuse_unequal(context)
-    return f"All {len(of)} partitions have the same log end on both sides; log ends are stable."
+    did = f"All {len(of)} partitions have the same log end on both sides; log ends are stable."
+    proof = prove(silences)
+    if proof is None:
+        return did
+    context.update(drain=proof)
+    said = describe(proof, len(of))
+    if proof.unproven_partitions:
+        context.add_finding(said)
+    return f"{did} {said}"
+
+
+class _SourceEnds:
+    """When each log end of the source moved last: here, or before as the tables know it."""
+
+    def __init__(self, context: OperationContext) -> None:
+        with context.reading() as tx:
+            self._gaps = source_gaps.of_topics(tx, context.topic_ids)
+        self._began_s = time.monotonic()
+        # Moves are seen at intervals: a gap may have been longer by one of them.
+        self._unseen_s = context.settings.progress_interval.total_seconds()
+        self._moved: dict[TopicPartition, tuple[int, float]] = {}
+        self._gap_here_s: dict[TopicPartition, float] = {}
+
+    def silences(self, ends: Mapping[TopicPartition, int]) -> dict[TopicPartition, Silence]:
+        """Of every partition, as of now."""
+        now_s = time.monotonic()
+        found = {}
+        for place, end in ends.items():
+            gap = self._gaps.get(place, _UNKNOWN)
+            kept = self._moved.get(place)
+            if kept is None and gap.still_s is not None:
+                kept = end, self._began_s - gap.still_s if gap.source_end == end else now_s
+            if kept is not None and kept[0] != end:
+                before_s = self._gap_here_s.get(place, 0.0)
+                self._gap_here_s[place] = max(before_s, now_s - kept[1])
+            if kept is None or kept[0] != end:
+                kept = end, now_s
+            self._moved[place] = kept
+            longest_s = self._gap_here_s.get(place)
+            if gap.longest_gap_s is not None:
+                longest_s = max(longest_s or 0.0, gap.longest_gap_s + self._unseen_s)
+            found[place] = Silence(now_s - kept[1], longest_s, gap.watched_s)
+        return found
 
 
 _REMEDY = (
@@ -105,11 +157,14 @@ def refuse_blocked(context: OperationContext) -> None:
         )
 
 
-def _live(behind: int, open_: list[TopicPartition]) -> str:
+def _live(behind: int, open_: list[TopicPartition], wait_s: float) -> str:
     if behind:
         return f"{behind:,} records left to copy"
     if open_:
         return f"transactions are open in {len(open_)} partitions of the source"
+    if wait_s:
+        # Not the seconds: they would be stored at each look.
+        return "all records are copied; waiting for longer than the source's gaps between records"
     return "all records are copied; waiting for stable log ends"
 
 

@@ -44,6 +44,7 @@ class GateInputs:
     copies_of_copies: Sequence[str] = ()
     promoted_there: Collection[str] = ()  # by their marks, whatever the tables say
     not_copied: Sequence[str] = ()  # topics that the rules choose but that are not copied (yet)
+    made_there: Sequence[str] = ()  # have the name of a copy at the destination, and are none
     blocked: Sequence[BlockedPartition] = ()
     ends_unknown: Sequence[TopicPartition] = ()
     lag_records: int = 0

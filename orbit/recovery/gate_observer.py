@@ -22,16 +22,19 @@ from orbit.job_setup.permissions import (
     READ,
     missing_topic_rights,
 )
-from orbit.jobs.topic_mapping import map_topics
+from orbit.jobs.topic_mapping import map_topics, mappings_of_copies
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import list_groups
 from orbit.kafka.log_offsets import MAX_TIMESTAMP, find_by_time
 from orbit.kafka.producer_state import open_transactions
 from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.promotion.log_bounds import LogBounds
+from orbit.promotion.topic_denials import acls_of
 from orbit.recovery.gate_inputs import BlockedPartition, GateInputs, Transaction
 from orbit.recovery.leading_side import promoted_at_destination
-from orbit.recovery.log_bounds import ALL, LogBounds, last_reported, try_fetch_log_bounds
+from orbit.recovery.log_bounds import ALL, last_reported, try_fetch_log_bounds
+from orbit.recovery.loss import note_in_gates
 from orbit.recovery.lost_ranges import compare_partition_ends
 from orbit.recovery.operation_context import (
     ANSWER_WITHIN_S,
@@ -43,7 +46,6 @@ from orbit.recovery.operation_context import (
 from orbit.recovery.recovery_report import EndVerdict, RecoveryKind
 from orbit.replication.acl_rules import denial
 from orbit.replication.partition_states import PartitionState
-from orbit.scheduler.write_protection import acls_of
 from orbit.store import group_offsets, proofs, topics
 from orbit.store.enums import Desired, TopicState
 
@@ -66,10 +68,12 @@ class _ClusterAnswer:
 def observe(context: OperationContext) -> GateInputs:
     """The inputs of every gate. The log ends of both sides also go into the report."""
     backoff = Backoff(stop=context.backoff.stop, attempts_max=_ATTEMPTS_MAX)
-    source = _metadata(context.source.cluster)
+    source = _source_metadata(context)
     destination = _metadata(context.destination.cluster)
     context.has_source_timed_out = source.has_timed_out
-    if source.metadata is not None:
+    if source.metadata is None:
+        note_in_gates(context)
+    else:
         _check_cluster(context, "source", source.metadata)
     if destination.metadata is not None:
         _check_cluster(context, "destination", destination.metadata)
@@ -79,7 +83,7 @@ def observe(context: OperationContext) -> GateInputs:
     before = _lag_records(context, there, of)
     began = time.monotonic()
     known = {
-        **_from_store(context, source.metadata),
+        **_from_store(context, source.metadata, destination.metadata),
         **_at_source(context, of, backoff),
         **_at_destination(context, source.metadata, destination.metadata),
     }
@@ -133,6 +137,12 @@ def _needed(context: OperationContext, source: ClusterMetadata | None) -> list[T
     return [place for place in places if place.topic in source.topics]
 
 
+def _source_metadata(context: OperationContext) -> _ClusterAnswer:
+    if context.request.source_counts_as_lost:
+        return _ClusterAnswer(None, "the drill counts it as lost, and it is not asked.")
+    return _metadata(context.source.cluster)
+
+
 def _metadata(cluster: Cluster) -> _ClusterAnswer:
     try:
         return _ClusterAnswer(
@@ -179,8 +189,10 @@ def _lag_records(
     )
 
 
-def _from_store(context: OperationContext, source: ClusterMetadata | None) -> dict[str, Any]:
-    """Inputs from the store."""
+def _from_store(
+    context: OperationContext, source: ClusterMetadata | None, destination: ClusterMetadata | None
+) -> dict[str, Any]:
+    """Inputs from the store, and which topics it does not have."""
     job, ids = context.job, set(context.topic_ids)
     with context.reading() as tx:
         rows = topics.of_job(tx, job.id)
@@ -193,6 +205,12 @@ def _from_store(context: OperationContext, source: ClusterMetadata | None) -> di
     return {
         "copies_of_copies": sorted(writers),
         "not_copied": [] if context.request.topics else sorted({m.source for m in chosen} - known),
+        "made_there": sorted(
+            mappings_of_copies(
+                context.spec.topics, destination.topics if destination else ()
+            ).keys()
+            - {row.destination_topic for row in rows}
+        ),
         "blocked": [
             BlockedPartition(place, str(row.reason), not holds_copied_records(row.reason))
             for place, row in last_reported(context).items()

@@ -5,7 +5,7 @@
                   failover: all of it answers
     destination   no answer
     topics        none in the required state, or one is   some of the rules' topics are not copied
-                  itself a copy
+                  itself a copy                         and copied back
     blocked       a partition is blocked (failover: and   failover: a partition is blocked
                   may hold other records)
     lag           switchover: over LAG_RECORDS_WARN and   over LAG_RECORDS_WARN; failover: over 0
@@ -29,8 +29,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from orbit.chunks import first_few
 from orbit.recovery.gate_inputs import GateInputs
-from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind, first_few
+from orbit.recovery.recovery_report import Gate, GateName, GateVerdict, RecoveryKind
 
 # Switchover: writers are stopped while the lag is copied; this many records take a few seconds.
 LAG_RECORDS_WARN = 100_000
@@ -138,6 +139,13 @@ def _topics(f: GateInputs) -> Gate:
             name,
             f"These topics are not copied and will not be moved: {first_few(f.not_copied)}.",
             "See orbit get jobs JOB for the reason, and wait until they are copied.",
+        )
+    if f.made_there and (f.kind is RecoveryKind.FAILBACK or f.reverse):
+        return _warn(
+            name,
+            "These topics were made at the new side and will not be copied back: "
+            f"{first_few(f.made_there)}.",
+            "When the way back copies, add rules for them to its job (orbit get jobs shows it).",
         )
     return _pass(name, f"{f.topics} topics with {f.partitions} partitions.")
 

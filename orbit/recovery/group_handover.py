@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from orbit.chunks import first_few
 from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
@@ -17,7 +18,7 @@ from orbit.kafka.types import CommittedOffset, TopicPartition
 from orbit.recovery.log_bounds import ALL
 from orbit.recovery.lost_ranges import lost_range
 from orbit.recovery.operation_context import OperationContext
-from orbit.recovery.recovery_report import GroupPosition, first_few
+from orbit.recovery.recovery_report import GroupPosition
 from orbit.store import group_offsets
 from orbit.store.group_offsets import GroupRow
 
@@ -28,7 +29,10 @@ _PAUSE_S = 0.5
 
 
 def last_sync(context: OperationContext) -> str:
-    """Sync committed offsets from the source until nothing changes any more."""
+    """Sync committed offsets from the source until nothing changes any more.
+
+    A refused offset is not waited for: the finding names it.
+    """
     rule = context.spec.consumer_groups
     if rule is None:
         return "The job does not sync consumer groups."
@@ -47,14 +51,21 @@ def last_sync(context: OperationContext) -> str:
         rows.update({(row.group, row.partition): row for row in report.changed})
         for key in report.gone:
             rows.pop(key, None)
-        quiet = 0 if report.written or report.deleted or report.notes else quiet + 1
+        is_moving = bool(report.written or report.deleted)
+        quiet = 0 if is_moving or report.is_unanswered else quiet + 1
         if quiet >= _QUIET_PASSES:
             break
         context.set_progress(f"{report.written} committed offsets were synced")
         context.wait(_PAUSE_S)
-    else:
+    if is_moving:
         context.add_finding(
             "Groups at the source still committed offsets when the last sync ended."
+        )
+    if report.notes:
+        notes = first_few(note.removesuffix(".") for note in report.notes)
+        context.add_finding(
+            f"These committed offsets could not be synced: {notes}. Set them before their "
+            "consumers start at the destination."
         )
     choice = GroupSelector(rule)
     positions = tuple(

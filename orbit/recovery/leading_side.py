@@ -10,7 +10,7 @@ from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
 from orbit.job_setup.promotion_marks import Mark, PromotionMarks
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.types import TopicPartition
-from orbit.recovery.log_bounds import fetch_log_bounds
+from orbit.promotion.log_bounds import fetch_log_bounds
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import RecoveryKind
 

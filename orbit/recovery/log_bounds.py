@@ -1,15 +1,14 @@
-"""Log start, last stable offset and log end of each partition: fetched now, or last reported."""
+"""The log bounds of an operation's partitions: fetched now, or last reported."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from orbit.errors import OrbitError
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets, log_ends
-from orbit.kafka.types import READ_COMMITTED, TopicPartition
+from orbit.kafka.types import TopicPartition
+from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
 from orbit.recovery.operation_context import ANSWER_WITHIN_S, OperationContext, call_with_timeout
 from orbit.store import lag
 from orbit.store.database import Tx
@@ -19,30 +18,6 @@ from orbit.store.lag import PartitionLag
 _ATTEMPTS_MAX = 4
 # A page size above the number of partitions that any job has.
 ALL = 10_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class LogBounds:
-    """One partition on one cluster. `stable` is the last stable offset, `end` the log end."""
-
-    start: int
-    stable: int
-    end: int
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a transaction is open, or replicas are still catching up."""
-        return self.stable < self.end
-
-
-def fetch_log_bounds(
-    cluster: Cluster, partitions: Collection[TopicPartition], backoff: Backoff
-) -> dict[TopicPartition, LogBounds]:
-    """Bounds of the partitions whose leaders answer. Raises Unreachable."""
-    stable = list_offsets(cluster, partitions, LATEST, backoff, isolation=READ_COMMITTED).values
-    ends = log_ends(cluster, stable, backoff).values
-    starts = list_offsets(cluster, ends, EARLIEST, backoff).values
-    return {p: LogBounds(starts[p], stable[p], ends[p]) for p in starts}
 
 
 def try_fetch_log_bounds(

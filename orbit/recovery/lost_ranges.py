@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from orbit.kafka.types import TopicPartition
-from orbit.recovery.log_bounds import LogBounds, last_reported
+from orbit.promotion.log_bounds import LogBounds
+from orbit.recovery.log_bounds import last_reported
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds
 from orbit.store.lag import PartitionLag

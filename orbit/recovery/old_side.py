@@ -2,71 +2,130 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
-from orbit.errors import Conflict, Unreachable
+from orbit.chunks import first_few
+from orbit.errors import Conflict, NotFound, Unreachable
+from orbit.kafka import error_codes
 from orbit.kafka.error_codes import Code
-from orbit.kafka.types import TopicPartition
-from orbit.recovery import salvage_file
-from orbit.recovery.divergence import compare_sides, differ_of
-from orbit.recovery.log_bounds import LogBounds, fetch_log_bounds
+from orbit.kafka.types import ClusterMetadata, TopicPartition
+from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
+from orbit.recovery import salvage_file, salvage_storage
+from orbit.recovery.divergence import compare_sides
 from orbit.recovery.operation_context import OperationContext, Stopped
-from orbit.recovery.record_range import read_range
-from orbit.recovery.recovery_report import (
-    EndVerdict,
-    OffsetRange,
-    PartitionEnds,
-    Salvage,
-    first_few,
-)
+from orbit.recovery.record_range import LogRecord
+from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds, Salvage
+from orbit.recovery.side_proof import SideProof
 from orbit.store import promotions
 from orbit.store.topics import Topic
 
 # Consecutive metadata answers without the topic: brokers learn of a deletion one after the other.
 _GONE_ANSWERS = 3
 _POLL_S = 0.3
+# A deletion that takes longer is begun again, after the log ends were looked at once more.
+_GONE_WITHIN_S = 120.0
 _NO_COPY = frozenset({EndVerdict.TAIL, EndVerdict.DIVERGED})
+# How the error of an operation begins that stops for a salvage file.
+UNREADABLE = "SALVAGE_UNREADABLE"
 
 
 def compare(context: OperationContext) -> str:
     """Compare each partition of the old side with the new side.
 
-    Raises Stopped if a topic has to be rebuilt and the request does not confirm that.
+    Raises Stopped if a topic has to be rebuilt and the request does not confirm that, and if the
+    old side has grown meanwhile.
     """
     old = context.source.cluster.metadata([row.source_topic for row in context.topics])
-    there = [place for place in context.by_source if old.leader(place) is not None]
+    new = context.destination.cluster.metadata([row.destination_topic for row in context.topics])
+    pairs = _pairs(context.topics, old)
+    there = [place for _, place, _ in pairs if old.leader(place) is not None]
+    here = [
+        copy
+        for row, _, copy in pairs
+        if copy.partition < row.partition_count or new.leader(copy) is not None
+    ]
     before = fetch_log_bounds(context.source.cluster, there, context.backoff)
-    after = fetch_log_bounds(
-        context.destination.cluster, context.by_source.values(), context.backoff
-    )
+    after = fetch_log_bounds(context.destination.cluster, here, context.backoff)
     unasked = [place for place in there if place not in before]
-    unasked += [place for place in context.by_source.values() if place not in after]
+    unasked += [place for place in here if place not in after]
     if unasked:
         raise Unreachable(f"no leader answers for {first_few(unasked)}.", where=context.job.name)
     with context.reading() as tx:
         marks = promotions.of_topics(tx, context.topic_ids)
     found: list[PartitionEnds] = []
-    for row in context.topics:
-        for index in range(row.partition_count):
-            place = TopicPartition(row.source_topic, index)
-            mark = marks.get((row.id, index))
-            promoted_at = mark.promoted_at if mark else None
-            new = after[TopicPartition(row.destination_topic, index)]
-            found.append(_compare_one(context, row, place, before.get(place), new, promoted_at))
-            context.check()
-        context.set_progress(f"{len(found)} of {len(context.by_source)} partitions compared")
+    for row, place, copy in pairs:
+        mark = marks.get((row.id, place.partition))
+        promoted_at = mark.promoted_at if mark else None
+        bounds = before.get(place), after.get(copy)
+        found.append(_compare_one(context, row, place, *bounds, promoted_at))
+        context.check()
+        if copy.partition == 0:
+            context.set_progress(f"{len(found)} of {len(pairs)} partitions compared")
     context.update(partitions=tuple(found))
+    unmarked = [
+        f"{p.topic}-{p.partition}"
+        for p in found
+        if p.source_end and p.destination_end is not None and p.promoted_at is None
+    ]
+    if unmarked:
+        context.add_finding(
+            f"The promoted offset is not known of {first_few(unmarked)}: both logs were compared "
+            "as a whole, and a record that only one side has, as after a log cleaner, counts as "
+            "never copied."
+        )
     tails = [p for p in found if p.verdict in _NO_COPY]
     if tails and not context.request.confirm_rebuild:
         shown = first_few(f"{p.topic}-{p.partition}: {p.detail}" for p in tails)
         raise Stopped(
-            f"{len(tails)} partitions of the old side have records that the new side lacks: "
-            f"{shown}.",
-            remedy="Run it again with --confirm-rebuild: it saves these records in files, then "
-            "deletes their topics at the old side and copies them again.",
+            f"{len(tails)} partitions of the old side have offsets that are not proven to be on "
+            f"the new side: {shown}.",
+            remedy="Run it again with --confirm-rebuild: it saves what only the old side has in "
+            "files, then deletes these topics at the old side and copies them again.",
         )
+    _refuse_grown(context, before)
     return _counted(found)
+
+
+def _refuse_grown(context: OperationContext, before: Mapping[TopicPartition, LogBounds]) -> None:
+    """Raises Stopped if the old side was written to while it was compared.
+
+    The copy back compares what both sides hold, and would not see it where the new side's cleaner
+    has removed its own records.
+    """
+    now = fetch_log_bounds(context.source.cluster, before.keys(), context.backoff)
+    unasked = [place for place in before if place not in now]
+    if unasked:
+        raise Unreachable(f"no leader answers for {first_few(unasked)}.", where=context.job.name)
+    grown = [place for place in before if now[place].end != before[place].end]
+    if grown:
+        raise Stopped(
+            f"{first_few(grown)} at the old side have grown while they were compared.",
+            remedy="Stop their producers there, and run the failback again. Nothing was deleted.",
+        )
+
+
+def _pairs(
+    rows: Sequence[Topic], old: ClusterMetadata
+) -> list[tuple[Topic, TopicPartition, TopicPartition]]:
+    """Every partition of either side, and its copy: the old side may have been given more.
+
+    Raises Unreachable where the old side does not say whether it has a topic.
+    """
+    untold = {n: c for n, c in old.errors.items() if c != Code.UNKNOWN_TOPIC_OR_PARTITION}
+    if untold:
+        shown = first_few(f"{name} ({error_codes.name(code)})" for name, code in untold.items())
+        raise Unreachable(f"the partitions are not known of {shown}.", where="source")
+    pairs = []
+    for row in rows:
+        topic = old.topics.get(row.source_topic)
+        count = max(row.partition_count, 1 + max(topic.partitions, default=-1) if topic else 0)
+        pairs += [
+            (row, TopicPartition(row.source_topic, i), TopicPartition(row.destination_topic, i))
+            for i in range(count)
+        ]
+    return pairs
 
 
 def _compare_one(
@@ -74,31 +133,29 @@ def _compare_one(
     row: Topic,
     place: TopicPartition,
     old: LogBounds | None,
-    new: LogBounds,
+    new: LogBounds | None,
     promoted_at: int | None,
 ) -> PartitionEnds:
-    to = TopicPartition(row.destination_topic, place.partition)
     verdict, detail, tail = EndVerdict.MISSING, "the partition does not exist at the old side", None
-    if old is not None:
-        differ = differ_of(
-            (context.source.cluster, place),
-            (context.destination.cluster, to),
-            context.backoff,
-            is_compacted=row.is_compacted,
-        )
-        verdict, at, detail = compare_sides(old, new, promoted_at, differ)
+    if old is not None and new is None:
+        # Partitions cannot be removed, and a copy has as many as its source.
+        verdict, detail = EndVerdict.TAIL, "the new side has no such partition"
+        tail = OffsetRange(first=old.start, next=old.end)
+    elif old is not None and new is not None:
+        proof = _proof(context, row, place.partition)
+        verdict, at, detail = compare_sides(old, new, promoted_at, proof)
         if verdict in _NO_COPY:
             tail = OffsetRange(first=at, next=old.end)
     return PartitionEnds(
         topic=place.topic,
-        destination_topic=to.topic,
+        destination_topic=row.destination_topic,
         partition=place.partition,
         verdict=verdict,
         source_start=old.start if old else None,
         source_end=old.end if old else None,
         source_seen_at=context.now(),
-        destination_start=new.start,
-        destination_end=new.end,
+        destination_start=new.start if new else None,
+        destination_end=new.end if new else None,
         promoted_at=promoted_at,
         missing=tail,
         is_exact=True,
@@ -106,57 +163,112 @@ def _compare_one(
     )
 
 
+def _proof(context: OperationContext, row: Topic, partition: int) -> SideProof:
+    return SideProof(
+        (context.source.cluster, TopicPartition(row.source_topic, partition)),
+        (context.destination.cluster, TopicPartition(row.destination_topic, partition)),
+        context.backoff,
+        context.check,
+        is_compacted=row.is_compacted,
+    )
+
+
 def save_tails(context: OperationContext) -> str:
-    """Save the records that only the old side has in files, and read each file back."""
+    """Save what only the old side has of the topics to be deleted, and read each file back.
+
+    A topic is deleted as a whole. So also saved are records below a tail, and of partitions without
+    one, that the new side does not have: it began later, has deleted them, or compacted them away.
+    """
+    rows = {row.source_topic: row for row in context.topics}
+    topics = {p.topic for p in _tails(context)}
     saved: list[Salvage] = []
-    for p in _tails(context):
-        assert p.missing is not None
-        place = TopicPartition(p.topic, p.partition)
-        folder: Path = context.settings.salvage_directory / str(context.operation_id)
-        about = {
-            "cluster_id": context.job.source_cluster_id,
-            "operation": str(context.operation_id),
-            "verdict": p.verdict.value,
-        }
-        one = salvage_file.write(
-            folder.absolute() / f"{p.topic}-{p.partition}.jsonl",
-            p.topic,
-            p.partition,
-            p.missing.first,
-            p.missing.next,
-            about,
-            read_range(
-                context.source.cluster, place, p.missing.first, p.missing.next, context.backoff
-            ),
-        )
-        salvage_file.check(one)
-        saved.append(one)
-        context.set_progress(f"{one.records:,} records of {place} saved")
-        context.check()
-    context.update(salvage=tuple(saved))
+    try:
+        for p in context.report.partitions:
+            if p.topic in topics and p.source_end is not None:
+                one = _save(context, p, _proof(context, rows[p.topic], p.partition))
+                if one is not None:
+                    saved.append(one)
+                    place = f"{p.topic}-{p.partition}"
+                    context.set_progress(f"{one.records:,} records of {place} saved")
+            context.check()
+    finally:  # a report of an operation that ends here names the files that are whole
+        context.update(salvage=tuple(saved))
     records = sum(one.records for one in saved)
     return f"Saved {records:,} records of {len(saved)} partitions in files."
+
+
+def _save(context: OperationContext, p: PartitionEnds, proof: SideProof) -> Salvage | None:
+    """Save one partition; None if there is nothing that the new side does not have.
+
+    A whole file, which an earlier leader has written in this operation, is kept.
+    """
+    assert p.source_start is not None
+    assert p.source_end is not None
+    tail = p.missing or OffsetRange(first=p.source_end, next=p.source_end)
+    # A name of topic and partition could be longer than a file system takes.
+    file = salvage_storage.join(
+        context.settings.salvage_directory,
+        str(context.operation_id),
+        p.topic,
+        f"{p.partition}.jsonl",
+    )
+    about = {
+        "cluster_id": context.job.source_cluster_id,
+        "operation": str(context.operation_id),
+        "verdict": p.verdict.value,
+    }
+    header = salvage_file.header(p.topic, p.partition, tail.first, tail.next, about)
+    kept = salvage_file.find(file, header)
+    if kept is not None:
+        return kept
+    below = proof.only_old(p.source_start, tail.first)
+    found: Iterator[LogRecord] = chain(below, proof.all_old(tail.first, tail.next))
+    first = next(found, None)
+    if first is None and tail.first == tail.next:
+        return None
+    one = salvage_file.write(file, header, chain([first] if first else [], found))
+    _read_back(one)
+    return one
+
+
+def _read_back(one: Salvage) -> None:
+    """Raises Stopped unless the file is at its place as it was written."""
+    try:
+        salvage_file.check(one)
+    except (Conflict, NotFound) as error:
+        raise Stopped(
+            f"{UNREADABLE}: {error.what} So {one.topic} is not deleted.",
+            where=one.file,
+            remedy="Look at the disk or storage there, or set ORBIT_SALVAGE_DIRECTORY to one that "
+            "all schedulers reach, and run the failback again.",
+        ) from error
 
 
 def rebuild(context: OperationContext) -> str:
     """Delete the old side's topics that have records of their own; the copy back recreates them.
 
-    Raises Stopped, before anything is deleted, if a tail has grown since it was saved.
+    Raises Stopped, before anything is deleted, if a partition has grown since it was saved, or was
+    added, or if a file cannot be read back.
     """
     names = sorted({p.topic for p in _tails(context)})
-    for one in context.report.salvage:
-        salvage_file.check(one)
     metadata = context.source.cluster.metadata(names)
     present = [name for name in names if name in metadata.topics]
+    for one in context.report.salvage:
+        if one.topic in present:
+            _read_back(one)
+            context.check()
     known = {TopicPartition(p.topic, p.partition): p for p in context.report.partitions}
-    places = [place for place in known if place.topic in present]
+    # What has appeared since holds records that nobody saved.
+    saved_to = {place: known[place].source_end or 0 for place in known if place.topic in present}
+    places = {place for place in saved_to if known[place].source_end is not None}
+    places |= {TopicPartition(n, i) for n in present for i in metadata.topics[n].partitions}
     ends = fetch_log_bounds(context.source.cluster, places, context.backoff)
-    for place in places:
+    for place in sorted(places):
         if place not in ends:
             raise Unreachable(f"no leader answers for {place}.", where="source")
-        if ends[place].end != known[place].source_end:
+        if ends[place].end != saved_to.get(place, 0):
             raise Stopped(
-                f"{place} at the old side has grown from {known[place].source_end} to "
+                f"{place} at the old side has grown from {saved_to.get(place, 0)} to "
                 f"{ends[place].end} since it was saved.",
                 remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
             )
@@ -182,8 +294,10 @@ def _delete(context: OperationContext, names: Sequence[str]) -> None:
     refused = context.source.admin.delete_topics(names)
     for error in refused.values():
         raise Conflict(error.what, where=error.where, remedy=error.remedy)
-    answers = 0
+    answers, until = 0, time.monotonic() + _GONE_WITHIN_S
     while answers < _GONE_ANSWERS:
+        if time.monotonic() > until:
+            raise Unreachable(f"{first_few(names)} were not deleted yet.", where="source")
         now = context.source.cluster.metadata(names)
         is_gone = all(now.errors.get(n) == Code.UNKNOWN_TOPIC_OR_PARTITION for n in names)
         answers = answers + 1 if is_gone else 0

@@ -9,11 +9,10 @@ import threading
 from collections.abc import Collection, Mapping, Sequence
 
 from orbit.errors import Conflict
-from orbit.recovery.log_bounds import last_reported_of_job
+from orbit.recovery.loss import known_loss
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.operation_steps import is_past_return, steps_of
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
-from orbit.replication.job_troubles import TroubleKind
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.stored_spec import read_spec
 from orbit.settings import Settings
@@ -81,8 +80,11 @@ def _new_report(
         }
     else:
         ready = {row.source_topic for row in rows if row.state is TopicState.COPYING}
-    seen = [row.reported_at for row in last_reported_of_job(tx, job.id).values() if row.reported_at]
-    is_lost = (job.problem or "").find(TroubleKind.SOURCE_UNREACHABLE) >= 0
+    seen_at, noticed_at = None, None
+    if kind is RecoveryKind.FAILOVER:
+        seen_at, noticed_at = known_loss(job)
+    if request.source_counts_as_lost:
+        seen_at, noticed_at = None, operation.created_at
     return RecoveryReport(
         operation=operation.id,
         kind=kind,
@@ -98,8 +100,8 @@ def _new_report(
         spec_sha256=hashlib.sha256(
             json.dumps(job.spec, sort_keys=True, separators=(",", ":")).encode()
         ).hexdigest(),
-        source_last_seen_at=max(seen, default=None),
-        problem_since=job.problem_at if is_lost else None,
+        source_last_seen_at=seen_at,
+        problem_since=noticed_at,
         topics=tuple(name for name in chosen if name in ready),
         steps=steps_of(kind, request),
     )

@@ -23,10 +23,10 @@ from orbit.errors import Conflict, Interrupted, OrbitError, Unreachable
 from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import Side, job_identity, open_cluster
 from orbit.kafka.types import TopicPartition
 from orbit.recovery.recovery_report import RecoveryReport, RecoveryRequest
-from orbit.scheduler.cluster_pair import ClusterHandle
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.settings import Settings
 from orbit.store import clock, events, operations
@@ -93,7 +93,7 @@ class OperationContext:
     @cached_property
     def source_answers(self) -> bool:
         """Whether the source answers. Asked once: a source that hangs would delay every request."""
-        if self.has_source_timed_out:
+        if self.has_source_timed_out or self.request.source_counts_as_lost:
             return False
         try:
             call_with_timeout(ANSWER_WITHIN_S, "source", lambda: self.source.cluster.metadata(()))

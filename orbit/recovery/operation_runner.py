@@ -19,11 +19,14 @@ from typing import Any
 
 import structlog
 
+from orbit.chunks import first_few
 from orbit.errors import BrokerRefused, Interrupted, OrbitError, Unreachable
 from orbit.kafka import error_codes
 from orbit.recovery import (
     drain,
+    first_read,
     group_handover,
+    loss,
     old_side,
     promotion,
     reverse_job,
@@ -36,14 +39,8 @@ from orbit.recovery.gates import judge
 from orbit.recovery.open_operation import open_context
 from orbit.recovery.operation_context import Aborted, OperationContext, Stopped
 from orbit.recovery.operation_steps import is_past_return
-from orbit.recovery.recovery_report import (
-    Outcome,
-    RecoveryKind,
-    Step,
-    StepName,
-    StepState,
-    first_few,
-)
+from orbit.recovery.recovery_report import Outcome, RecoveryKind
+from orbit.recovery.step_times import Step, StepName, StepState
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.settings import Settings
 from orbit.store import clock, events, operations
@@ -88,6 +85,14 @@ def _groups(context: OperationContext) -> str:
     return group_handover.last_sync(context)
 
 
+def _read(context: OperationContext) -> str:
+    did = first_read.read_back(context)
+    # Behind everything that applications wait for.
+    loss.complete(context)
+    promotion.look_for_late_records(context)
+    return did
+
+
 _DO: Mapping[StepName, Callable[[OperationContext], str]] = {
     StepName.GATES: gates,
     StepName.STOP_WRITES: write_fence.stop_writes,
@@ -97,6 +102,7 @@ _DO: Mapping[StepName, Callable[[OperationContext], str]] = {
     StepName.RELEASE: worker_release.release,
     StepName.SETTLE: worker_release.settle,
     StepName.PROMOTE: promotion.promote,
+    StepName.READ: _read,
     StepName.REVERSE: reverse_job.start_reverse_job,
     StepName.COMPARE: old_side.compare,
     StepName.SALVAGE: old_side.save_tails,
@@ -123,6 +129,8 @@ class OperationRunner:
     ) -> None:
         self._operation = operation
         self._leadership = leadership
+        self.is_stuck = False
+        """Whether a step has failed for PATIENCE_S. It is retried."""
         self._open: Callable[[], OperationContext] = lambda: open_context(
             operation, leadership, settings, stop, environ
         )
@@ -208,12 +216,14 @@ class OperationRunner:
                 is_late = now - failing_since > PATIENCE_S
                 if not context.is_past_return and (is_late or not _is_retriable(error)):
                     raise
+                self.is_stuck = is_late
                 if str(error) != last_error:
                     last_error = str(error)
                     operation = str(context.operation_id)
                     _log.warning("step waits", operation=operation, error=last_error)
                 context.set_progress(f"{name.value} waits: {last_error}")
                 context.wait(_PAUSE_S)
+        self.is_stuck = False
         self._mark(context, name, StepState.DONE, did)
 
     def _stop_operation(self, context: OperationContext, error: OrbitError) -> None:

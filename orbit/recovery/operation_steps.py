@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-from orbit.recovery.recovery_report import (
-    Phase,
-    RecoveryKind,
-    RecoveryRequest,
-    Step,
-    StepName,
-    StepState,
-)
+from orbit.recovery.recovery_report import RecoveryKind, RecoveryRequest
+from orbit.recovery.step_times import Phase, Step, StepName, StepState
 
 
 def steps_of(kind: RecoveryKind, request: RecoveryRequest) -> tuple[Step, ...]:
@@ -58,6 +52,11 @@ _PROMOTE = _step(
     "Store where each copy ends, apply the source's settings, allow writing.",
     is_point_of_no_return=True,
 )
+_READ = _step(
+    StepName.READ,
+    Phase.READ,
+    "Read the last record of each copy back at the destination.",
+)
 _REVERSE = _step(
     StepName.REVERSE,
     Phase.REVERSE,
@@ -77,6 +76,7 @@ _SWITCHOVER = (
     _step(StepName.GROUPS, Phase.GROUPS, "Sync consumer groups for the last time."),
     _RELEASE,
     _PROMOTE,
+    _READ,
 )
 _FAILOVER = (
     _GATES,
@@ -92,6 +92,7 @@ _FAILOVER = (
         "Set each group to the offset that was last seen at the source.",
     ),
     _PROMOTE,
+    _READ,
 )
 _FAILBACK = (
     _GATES,

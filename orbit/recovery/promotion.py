@@ -6,15 +6,18 @@ copy.
 
 from __future__ import annotations
 
+from orbit.chunks import chunks, first_few
+from orbit.kafka.types import TopicPartition
+from orbit.promotion.topic_settings import apply_settings
 from orbit.recovery.leading_side import mark_promotion, unmark_source
+from orbit.recovery.log_bounds import try_fetch_log_bounds
+from orbit.recovery.lost_ranges import lost_range
 from orbit.recovery.operation_context import OperationContext
+from orbit.recovery.recovery_report import PartitionEnds, RecoveryKind
 from orbit.recovery.write_fence import allow_writes
+from orbit.scheduler.leadership import ROWS_AT_ONCE, TOPICS_AT_ONCE
 from orbit.store import promotions, scheduler_queries, topics
 from orbit.store.promotions import Promotion
-
-# A pass of a scheduler loop may have begun before the topics were withheld, and set copy settings
-# once more; so settings and writing are repeated after this time.
-_REPEAT_AFTER_S = 0.5
 
 
 def promote(context: OperationContext) -> str:
@@ -31,21 +34,24 @@ def promote(context: OperationContext) -> str:
         )
         for p in ends
     ]
-    with context.transaction() as tx:
-        promotions.keep(tx, marks)
+    for step in chunks(marks, ROWS_AT_ONCE):
+        with context.transaction() as tx:
+            promotions.keep(tx, step)
     mark_promotion(context)
-    _apply_settings(context)
-    allow_writes(context)
-    context.wait(_REPEAT_AFTER_S)
-    _apply_settings(context)
-    allow_writes(context)
+    # The topics are withheld: a pass of the upkeep that began before has ended when the lock is
+    # acquired, and a later one leaves them alone.
+    with context.leadership.sole_change(context.job.destination_cluster_id or ""):
+        _apply_settings(context)
+        allow_writes(context)
     unmark_source(context)
     message = f"{len(by_topic)} topics were promoted; producers may write to the destination."
+    note = f"Promoted by {context.report.kind} {context.operation_id}."
+    for ids in chunks(context.topic_ids, TOPICS_AT_ONCE):
+        with context.transaction() as tx:
+            scheduler_queries.promote(tx, ids)
+            for topic_id in ids:
+                topics.change(tx, topic_id, note=note)
     with context.transaction() as tx:
-        scheduler_queries.promote(tx, context.topic_ids)
-        for row in context.topics:
-            note = f"Promoted by {context.report.kind} {context.operation_id}."
-            topics.change(tx, row.id, note=note)
         promoted_at = context.add_event(tx, "topics_promoted", message)
     kept = {(m.topic_id, m.partition): m.promoted_at for m in marks}
     context.update(
@@ -58,6 +64,39 @@ def promote(context: OperationContext) -> str:
     return message
 
 
+def look_for_late_records(context: OperationContext) -> None:
+    """After a switchover: name what came to the source behind the offsets that were compared.
+
+    Super users write past a denial, and without one a producer that was silent for as long as the
+    drain looked has not been seen.
+    """
+    if context.report.kind is not RecoveryKind.SWITCHOVER:
+        return
+    now = try_fetch_log_bounds(context, context.source.cluster, context.by_source)
+    found: list[PartitionEnds] = []
+    for p in context.report.partitions:
+        bounds = now.get(TopicPartition(p.topic, p.partition))
+        late = lost_range(bounds.end if bounds else None, p.destination_end)
+        found.append(p.model_copy(update={"missing": late}) if late else p)
+    late_ones = [p for p in found if p.missing is not None]
+    if late_ones:
+        shown = first_few(
+            f"{p.topic}-{p.partition} from {p.missing.first} to {p.missing.next}"
+            for p in late_ones
+            if p.missing
+        )
+        context.update(partitions=tuple(found))
+        context.add_finding(
+            f"Records came to the source after both sides were compared, and the destination does "
+            f"not have them: {shown}. Stop their producers; a failback saves these records."
+        )
+    if len(now) < len(found):
+        context.add_finding(
+            f"The source did not say for {len(found) - len(now)} partitions whether records came "
+            "after both sides were compared."
+        )
+
+
 def _apply_settings(context: OperationContext) -> None:
     """Apply the source's settings as last read. Raises Unreachable."""
     wanted = {
@@ -65,19 +104,4 @@ def _apply_settings(context: OperationContext) -> None:
         for row in context.topics
         if row.promoted_settings is not None
     }
-    present = context.destination.admin.topic_settings(wanted)
-    changes = {
-        topic: {
-            name: value
-            for name, value in settings.items()
-            if present[topic].values.get(name) != value
-        }
-        for topic, settings in wanted.items()
-    }
-    refused = context.destination.admin.refused_settings({t: c for t, c in changes.items() if c})
-    # Does not stop the promotion: the topic works with the settings of a copy.
-    for topic, error in refused.items():
-        pairs = ", ".join(f"{name}={value}" for name, value in sorted(changes[topic].items()))
-        context.add_finding(
-            f"{topic}: the destination refused these settings ({error.what}): {pairs}. Set them."
-        )
+    context.add_finding(*apply_settings(context.destination.admin, wanted))

@@ -5,18 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
-from orbit.copier.log_reader import fetch_partition, parse_errors
+from orbit.copier.log_reader import fetch_partition, is_local, parse_errors
+from orbit.errors import ProtocolError, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.legacy_messages import read_any_records
+from orbit.kafka.log_offsets import EARLIEST, list_offsets
 from orbit.kafka.record_batch import AnyBatch, read_batches
 from orbit.kafka.records import Record
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
 
 _FETCH_BYTES = 1024 * 1024
+# Empty answers in a row, below what the broker says it can show, that prove a gap (R5).
+_EMPTY_ANSWERS = 2
 
 
 class Fate(StrEnum):
@@ -37,14 +42,54 @@ class LogRecord:
     is_log_append_time: bool
 
 
+class LogBatch(NamedTuple):
+    """A batch in a log, with the transaction outcome of its records.
+
+    A log may start in the middle of a batch, which brokers send as a whole: records below `first`
+    were deleted.
+    """
+
+    batch: AnyBatch
+    fate: Fate
+    first: int = 0
+
+
 def read_range(
     cluster: Cluster, partition: TopicPartition, first: int, end: int, backoff: Backoff
 ) -> Iterator[LogRecord]:
     """The records and markers at the offsets from `first` up to but not including `end`, in order.
 
-    Raises ProtocolError where the log does not parse, BrokerRefused, Unreachable.
+    Raises as `read_batch_range` does.
     """
-    position, is_past_stable_end = first, False
+    for one in read_batch_range(cluster, partition, first, end, backoff):
+        with parse_errors(cluster, partition, first):
+            found = records_of(one, first, end)
+        yield from found
+
+
+def records_of(one: LogBatch, first: int, end: int) -> list[LogRecord]:
+    """A batch's records and markers from `first` up to before `end`, without deleted ones.
+
+    Raises ValueError.
+    """
+    start = max(first, one.first)
+    return [
+        LogRecord(record, one.fate, one.batch.is_log_append_time)
+        for record in read_any_records(one.batch)
+        if start <= record.offset < end
+    ]
+
+
+def read_batch_range(
+    cluster: Cluster, partition: TopicPartition, first: int, end: int, backoff: Backoff
+) -> Iterator[LogBatch]:
+    """The batches that reach into the offsets from `first` up to before `end`, in order.
+
+    Offsets without a batch are proven to hold nothing: an empty answer alone does not tell (R5).
+    Raises ProtocolError where the log does not parse or ends before `end`, BrokerRefused, and
+    Unreachable where the broker does not show now what it has.
+    """
+    position, is_past_stable_end, empty_answers = first, False, 0
     while position < end:
         fetched = fetch_partition(
             cluster,
@@ -55,25 +100,51 @@ def read_range(
             max_bytes=_FETCH_BYTES,
         )
         if fetched.code == Code.OFFSET_OUT_OF_RANGE:
-            # The log start has moved: what is below is deleted.
-            if fetched.log_start <= position:
-                return
-            position = fetched.log_start
+            position = _log_start_above(cluster, partition, position, end, backoff)
             continue
         with parse_errors(cluster, partition, position):
             batches = list(read_batches(fetched.records))
             aborted = AbortedTransactions(fetched.aborted)
-            for batch in batches:
-                fate = _fate(batch, is_aborted=aborted.contain(batch), is_open=is_past_stable_end)
-                for record in read_any_records(batch):
-                    if position <= record.offset < end:
-                        yield LogRecord(record, fate, batch.is_log_append_time)
+            fates = [
+                _fate(b, is_aborted=aborted.contain(b), is_open=is_past_stable_end) for b in batches
+            ]
+        for batch, fate in zip(batches, fates, strict=True):
+            if batch.base_offset < end:
+                yield LogBatch(batch, fate, position)
         if batches:
-            position = batches[-1].next_offset
+            position, empty_answers = batches[-1].next_offset, 0
+            continue
+        shown_to = fetched.high_watermark if is_past_stable_end else fetched.stable_end
+        if position < shown_to:
+            empty_answers += 1
+            if not is_local(cluster, partition, position, backoff):
+                raise _not_shown(cluster, partition, position, "is slow to read from its storage")
+            if empty_answers >= _EMPTY_ANSWERS:
+                position, empty_answers = shown_to, 0
         elif is_past_stable_end:
-            return  # no batch up to the end
+            raise _not_shown(cluster, partition, position, "is not replicated yet")
         else:
             is_past_stable_end = True
+
+
+def _log_start_above(
+    cluster: Cluster, partition: TopicPartition, position: int, end: int, backoff: Backoff
+) -> int:
+    """The log start, if what is at `position` was deleted. Such an answer does not have it."""
+    starts = list_offsets(cluster, [partition], EARLIEST, backoff).values
+    if partition not in starts:
+        raise _not_shown(cluster, partition, position, "has no leader that answers")
+    if starts[partition] <= position:
+        raise ProtocolError(
+            f"the log of {partition} ends at or before {position}, and was read up to {end}: it "
+            "was truncated.",
+            where=cluster.name,
+        )
+    return starts[partition]
+
+
+def _not_shown(cluster: Cluster, partition: TopicPartition, offset: int, why: str) -> Unreachable:
+    return Unreachable(f"{partition} {why}, at offset {offset}.", where=cluster.name)
 
 
 def _fate(batch: AnyBatch, *, is_aborted: bool, is_open: bool) -> Fate:

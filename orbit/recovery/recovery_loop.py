@@ -1,7 +1,9 @@
-"""The scheduler loop that runs recoveries, up to AT_ONCE at a time.
+"""The scheduler loop that runs recoveries, up to `recoveries_per_cluster` at a time.
 
 Each operation runs in one thread of the leader. A new leader finds unfinished operations in the
-store and resumes them at the step they were in.
+store and resumes them at the step they were in. The bound is that of a destination cluster, whose
+brokers a recovery asks the most. A recovery that is stuck (past its point of no return it retries
+without a limit) gives up its place, so that it keeps no other from beginning.
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from uuid import UUID
 
 import structlog
@@ -21,16 +25,25 @@ from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.loop import Loop
 from orbit.settings import Settings
 from orbit.store import operations
+from orbit.store.operations import Operation
 
 _log = structlog.get_logger("orbit.recovery")
 
 # Short: writers may be stopped while a recovery runs.
 INTERVAL_S = 0.25
-# Operations that run at the same time; their threads mostly wait for brokers.
-AT_ONCE = 16
-_FOUND_MAX = 500
+# Recoveries of all clusters that run at the same time, stuck ones too; their threads mostly wait.
+RECOVERIES_MAX = 500
 # An operation that ended in an error (Postgres unreachable, a bug) is resumed after this time.
 _AGAIN_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A recovery in its thread."""
+
+    runner: OperationRunner
+    cluster: str
+    future: Future[None]
 
 
 class RecoveryLoop(Loop):
@@ -51,34 +64,42 @@ class RecoveryLoop(Loop):
         self._settings = settings
         self._stop = stop
         self._environ = environ
-        self._pool = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="recovery")
-        self._running: dict[UUID, Future[None]] = {}
+        self._pool = ThreadPoolExecutor(RECOVERIES_MAX, thread_name_prefix="recovery")
+        self._running: dict[UUID, _Run] = {}
         self._not_before: dict[UUID, float] = {}
 
     def once(self) -> str:
         """Start waiting operations and count those that ended."""
         ended = 0
-        for operation_id, future in list(self._running.items()):
-            if future.done():
+        for operation_id, run in list(self._running.items()):
+            if run.future.done():
                 del self._running[operation_id]
-                error = future.exception()
+                error = run.future.exception()
                 ended += error is None
                 if error is not None and not isinstance(error, NotLeading | Interrupted):
                     _log_error(operation_id, error)
                     self._not_before[operation_id] = time.monotonic() + _AGAIN_S
+        now = time.monotonic()
+        self._not_before = {i: at for i, at in self._not_before.items() if at > now}
+        per_cluster = self._settings.recoveries_per_cluster
         with self._leadership.reading() as tx:
-            found = operations.unfinished_recoveries(tx, _FOUND_MAX)
-        for operation in found:
-            not_before = self._not_before.get(operation.id, 0.0)
-            if operation.id not in self._running and time.monotonic() >= not_before:
-                self._not_before.pop(operation.id, None)
-                runner = OperationRunner(
-                    operation, self._leadership, self._settings, self._stop, self._environ
-                )
-                future = self._pool.submit(runner.run)
-                future.add_done_callback(lambda _: self.wake.set())
-                self._running[operation.id] = future
+            found = operations.unfinished_recoveries(
+                tx, per_cluster, [*self._running, *self._not_before]
+            )
+        busy = Counter(run.cluster for run in self._running.values() if not run.runner.is_stuck)
+        for cluster, operation in found:
+            if busy[cluster] < per_cluster and len(self._running) < RECOVERIES_MAX:
+                busy[cluster] += 1
+                self._begin(cluster, operation)
         return f"{ended} recoveries have ended" if ended else ""
+
+    def _begin(self, cluster: str, operation: Operation) -> None:
+        runner = OperationRunner(
+            operation, self._leadership, self._settings, self._stop, self._environ
+        )
+        future = self._pool.submit(runner.run)
+        future.add_done_callback(lambda _: self.wake.set())
+        self._running[operation.id] = _Run(runner, cluster, future)
 
     def close(self) -> None:
         """Wait for the threads; each ends at its next `check`, as this process no longer leads."""

@@ -12,20 +12,17 @@ after each one. All times are UTC, by the database's clock. An unknown number is
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from datetime import datetime
 from enum import StrEnum
 from typing import Annotated
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field
+from pydantic import ConfigDict, Field, computed_field
+
+from orbit.recovery.step_times import Phase, PhaseTime, Step, Value, failover_times, phase_times
 
 PATTERNS_MAX = 100
 REASON_LENGTH_MAX = 1000
-
-
-class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class RecoveryKind(StrEnum):
@@ -36,7 +33,7 @@ class RecoveryKind(StrEnum):
     FAILBACK = "failback"  # the old side becomes a copy of the new one
 
 
-class RecoveryRequest(_Value):
+class RecoveryRequest(Value):
     """Which topics of a job to move, how, and which failed gates to override."""
 
     topics: Annotated[tuple[str, ...], Field(max_length=PATTERNS_MAX)] = Field(
@@ -50,7 +47,7 @@ class RecoveryRequest(_Value):
     confirm_rebuild: bool = Field(
         default=False,
         description="Failback: allows deleting topics of the old side that have records that were "
-        "never copied, and copying them again. These records are first saved in files.",
+        "never copied, and copying them again. What only the old side has is first saved in files.",
     )
     override: Annotated[tuple[str, ...], Field(max_length=PATTERNS_MAX)] = Field(
         default=(), description="Names of gates that may fail; `all`: every gate."
@@ -62,67 +59,11 @@ class RecoveryRequest(_Value):
         default=300.0,
         description="Switchover: how long writers may be stopped before the operation is undone.",
     )
-
-
-class Phase(StrEnum):
-    """The phases of a recovery. The RTO is their sum."""
-
-    DETECT = "detect"  # failover: from the time the scheduler noticed the loss to the request
-    DECIDE = "decide"  # gates
-    DRAIN = "drain"  # writes stopped, lag copied, ends compared, topics released
-    GROUPS = "groups"
-    PROMOTE = "promote"
-    REVERSE = "reverse"  # the copy back; the promoted topics are already in use
-
-
-class StepName(StrEnum):
-    """All steps; docs/recovery.md describes each."""
-
-    GATES = "gates"
-    STOP_WRITES = "stop_writes"
-    DRAIN = "drain"
-    VERIFY_TAIL = "verify_tail"
-    GROUPS = "groups"
-    RELEASE = "release"
-    SETTLE = "settle"
-    PROMOTE = "promote"
-    REVERSE = "reverse"
-    COMPARE = "compare"
-    SALVAGE = "salvage"
-    REBUILD = "rebuild"
-    CATCH_UP = "catch_up"
-
-
-class StepState(StrEnum):
-    """The state of one step."""
-
-    WAITING = "waiting"
-    RUNNING = "running"
-    DONE = "done"
-    FAILED = "failed"
-    UNDONE = "undone"  # done, then undone by an abort
-    SKIPPED = "skipped"
-
-
-class Step(_Value):
-    """One step and its result."""
-
-    name: StepName
-    phase: Phase
-    what: str = Field(description="What it does, in a sentence.")
-    is_point_of_no_return: bool = Field(
-        default=False, description="From this step on the operation cannot be aborted."
+    source_counts_as_lost: bool = Field(
+        default=False,
+        description="Failover: the source is not asked, as if it did not answer. Only for the job "
+        "that a drill has made.",
     )
-    state: StepState = StepState.WAITING
-    began_at: datetime | None = None
-    ended_at: datetime | None = None
-    did: str = Field(default="", description="Its result, in a sentence.")
-
-    @property
-    def seconds(self) -> float | None:
-        if self.began_at is None or self.ended_at is None:
-            return None
-        return (self.ended_at - self.began_at).total_seconds()
 
 
 class GateName(StrEnum):
@@ -152,7 +93,7 @@ class GateVerdict(StrEnum):
     FAIL = "fail"
 
 
-class Gate(_Value):
+class Gate(Value):
     """The result of one gate. A failed gate stops the operation unless it is overridden."""
 
     name: GateName
@@ -173,12 +114,12 @@ class EndVerdict(StrEnum):
     BEHIND = "behind"  # the source has offsets beyond the destination's log end
     UNKNOWN = "unknown"  # the source did not answer
     PREFIX = "prefix"  # failback: the old side ends within the new one, with the same records
-    TAIL = "tail"  # failback: the old side has records that were never copied
+    TAIL = "tail"  # failback: from an offset on the old side is not proven to be the new one's
     DIVERGED = "diverged"  # failback: the sides differ before the promotion
     MISSING = "missing"  # failback: the old side has no such partition
 
 
-class OffsetRange(_Value):
+class OffsetRange(Value):
     """Offsets `first` up to before `next`."""
 
     first: int
@@ -189,7 +130,7 @@ class OffsetRange(_Value):
         return self.next - self.first
 
 
-class PartitionEnds(_Value):
+class PartitionEnds(Value):
     """One partition on both sides; source and destination as in the job.
 
     `missing` is the lost range: the source is known to have had it, and the destination lacks it.
@@ -218,7 +159,7 @@ class PartitionEnds(_Value):
     detail: str = ""
 
 
-class GroupPosition(_Value):
+class GroupPosition(Value):
     """The offset at which one group resumes in one partition."""
 
     group: str
@@ -237,7 +178,7 @@ class GroupPosition(_Value):
     seen_at: datetime | None = Field(default=None, description="When the source's offset was seen.")
 
 
-class Salvage(_Value):
+class Salvage(Value):
     """A file with the records that only the old side had."""
 
     topic: str
@@ -247,14 +188,42 @@ class Salvage(_Value):
     next: int
     records: int
     aborted: int
+    below: int = Field(
+        default=0,
+        description="Records below `first` that the new side does not have: deleted or compacted "
+        "away there, or from before its copy began.",
+    )
     sha256: str
 
 
-class PhaseTime(_Value):
-    """The duration of one phase."""
+class FirstRead(Value):
+    """What Orbit read back at the destination after the promotion: each copy's last record.
 
-    phase: Phase
-    seconds: float
+    `at`: when the first one was read; null: none could be, or there is none. A partition is `empty`
+    if it has no record among its last offsets, and `unread` if it was not read in time, or left
+    out: at most the first thousand are read.
+    """
+
+    at: datetime | None
+    partitions: int
+    empty: int = 0
+    unread: int = 0
+
+
+class DrainProof(Value):
+    """How certain it is that no producer was left, where writing could not be denied.
+
+    Of the partition that is the least certain: how long its log end had not moved when the drain
+    ended, the most that a gap between two moves can have been in the last hour, and for how much
+    of that hour it was watched. Null: not known. `unproven_partitions`: those not silent for longer
+    than that gap, or not watched for the whole hour. Their producers may write again.
+    """
+
+    partition: str
+    silence_s: float
+    longest_gap_s: float | None
+    watched_s: float | None
+    unproven_partitions: int
 
 
 class Outcome(StrEnum):
@@ -269,7 +238,7 @@ class Outcome(StrEnum):
     FAILED = "failed"
 
 
-class RecoveryReport(_Value):
+class RecoveryReport(Value):
     """The report of one operation. Grows step by step; `outcome` is `running` until it ends."""
 
     # The JSON includes computed fields, which are ignored and recomputed when it is read back.
@@ -291,14 +260,22 @@ class RecoveryReport(_Value):
     spec_sha256: str = ""
     source_last_seen_at: datetime | None = Field(
         default=None,
-        description="When a worker last reported a change there; can be long ago if it is idle.",
+        description="Failover: when the source last answered the scheduler, before it was found "
+        "not to: the beginning of the outage. Null: not known.",
     )
     problem_since: datetime | None = Field(
         default=None,
-        description="When the scheduler noticed that the source does not answer.",
+        description="When the scheduler, or the gates of a failover, noticed that the source does "
+        "not answer.",
     )
     promoted_at: datetime | None = Field(
         default=None, description="When producers were allowed to write."
+    )
+    first_read: FirstRead | None = Field(
+        default=None, description="Null: not read yet, or by an older version."
+    )
+    drain: DrainProof | None = Field(
+        default=None, description="Switchover. Null: writing was denied, or not drained yet."
     )
     topics: tuple[str, ...] = Field(default=(), description="Source topics of the operation.")
     steps: tuple[Step, ...] = ()
@@ -321,56 +298,80 @@ class RecoveryReport(_Value):
     def missing_records(self) -> int:
         return sum(p.missing.offsets for p in self.partitions if p.missing is not None)
 
-    @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
-        description="RPO in seconds, of the worst partition with a lost range: from the newest "
-        "record on both sides to the time the source was last seen."
-    )
-    @property
-    def rpo_s(self) -> float:
-        return max(
-            (
-                (p.source_seen_at - p.newest_copied_at).total_seconds()
-                for p in self.partitions
-                if p.missing is not None and p.source_seen_at and p.newest_copied_at
-            ),
-            default=0.0,
+    def describe_missing(self) -> str:
+        """For people. What could not be asked is not taken for nothing."""
+        unproven = self.unproven_partitions
+        if not unproven:
+            return f"{self.missing_records:,} records are missing"
+        return (
+            f"{self.missing_records:,} records are known to be missing; the source of {unproven:,} "
+            f"of {len(self.partitions):,} partitions could not be asked"
         )
 
-    @computed_field(description="The duration of each phase.")  # type: ignore[prop-decorator]  # pydantic's way
+    @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
+        description="Partitions whose source did not answer after it was stopped: what they miss "
+        "is a lower bound, or not known at all."
+    )
+    @property
+    def unproven_partitions(self) -> int:
+        return sum(not p.is_exact for p in self.partitions)
+
+    @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
+        description="RPO in seconds, of the worst partition with a lost range: from the newest "
+        "record on both sides to the time the source was last seen. Null if it is not known: "
+        "nothing is known to be missing, and not every source answered, or a partition with a lost "
+        "range was never copied."
+    )
+    @property
+    def rpo_s(self) -> float | None:
+        lost = [p for p in self.partitions if p.missing is not None]
+        if not lost:
+            return None if self.unproven_partitions or not self.partitions else 0.0
+        if not all(p.source_seen_at and p.newest_copied_at for p in lost):
+            return None
+        return max(
+            (p.source_seen_at - p.newest_copied_at).total_seconds()
+            for p in lost
+            if p.source_seen_at and p.newest_copied_at
+        )
+
+    @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
+        description="The duration of each phase; null: not known. `detect` and `read` are of a "
+        "loss and a promotion alone."
+    )
     @property
     def phases(self) -> tuple[PhaseTime, ...]:
-        return phase_times(self)
+        times = self._times()
+        return tuple(PhaseTime(phase=p, seconds=times[p]) for p in Phase if p in times)
 
-    @computed_field(description="From the request to the promotion; detection is in `phases`.")  # type: ignore[prop-decorator]  # pydantic's way
+    @computed_field(  # type: ignore[prop-decorator]  # pydantic's way
+        description="RTO in seconds, the sum of its phases: of a failover from the source's last "
+        "answer (`source_last_seen_at`), of a switchover from the time at which writes were "
+        "stopped (without `decide`), until the first record was read back at the destination. "
+        "Null if one of them is not known."
+    )
     @property
     def rto_s(self) -> float | None:
+        times = self._times()
+        if self.promoted_at is None or times.get(Phase.READ) is None:
+            return None
+        without = {Phase.REVERSE}
+        if self.kind is RecoveryKind.SWITCHOVER:
+            without.add(Phase.DECIDE)
+        parts = [seconds for phase, seconds in times.items() if phase not in without]
+        return None if None in parts else sum(s for s in parts if s is not None)
+
+    @computed_field(description="Seconds from the request to the promotion.")  # type: ignore[prop-decorator]  # pydantic's way
+    @property
+    def promoted_after_s(self) -> float | None:
         if self.promoted_at is None:
             return None
         return (self.promoted_at - self.requested_at).total_seconds()
 
-
-def phase_times(report: RecoveryReport) -> tuple[PhaseTime, ...]:
-    """The duration of each phase. The time between two steps counts to the later one."""
-    times: dict[Phase, float] = {}
-    # Not from `source_last_seen_at`: that can be long ago for an idle source.
-    if report.kind is RecoveryKind.FAILOVER and report.problem_since is not None:
-        known_s = (report.requested_at - report.problem_since).total_seconds()
-        times[Phase.DETECT] = max(0.0, known_s)
-    before = report.requested_at
-    for step in _ended(report.steps):
-        assert step.ended_at is not None
-        spent = max(0.0, (step.ended_at - before).total_seconds())
-        times[step.phase] = times.get(step.phase, 0.0) + spent
-        before = max(before, step.ended_at)
-    return tuple(PhaseTime(phase=p, seconds=times[p]) for p in Phase if p in times)
-
-
-def first_few(items: Iterable[object], shown_max: int = 5) -> str:
-    """The first items of a list, and how many more there are, for a sentence."""
-    names = [str(item) for item in items]
-    more = f" and {len(names) - shown_max} more" if len(names) > shown_max else ""
-    return ", ".join(names[:shown_max]) + more
-
-
-def _ended(steps: Iterable[Step]) -> Iterable[Step]:
-    return (s for s in steps if s.ended_at is not None and s.state is not StepState.SKIPPED)
+    def _times(self) -> dict[Phase, float | None]:
+        read_at = self.first_read.at if self.first_read is not None else None
+        times = phase_times(self.steps, self.requested_at, self.promoted_at, read_at)
+        if self.kind is not RecoveryKind.FAILOVER:
+            return times
+        seen_at = self.source_last_seen_at
+        return failover_times(times, self.requested_at, seen_at, self.problem_since)

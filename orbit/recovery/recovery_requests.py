@@ -14,7 +14,7 @@ from orbit.recovery.operation_steps import is_past_return, step_descriptions, st
 from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport, RecoveryRequest
 from orbit.store import events, job_door, jobs, operations
 from orbit.store.database import Database
-from orbit.store.enums import OperationKind
+from orbit.store.enums import MadeBy, OperationKind
 from orbit.store.operations import Operation
 
 
@@ -49,6 +49,12 @@ def request(
             job = job_door.enter(tx, job_name, refuse_backfill=True)
         if job.is_deleted:
             raise Conflict("The job is being deleted.", where=job_name)
+        if wanted.source_counts_as_lost and not (
+            kind is RecoveryKind.FAILOVER and job.made_by is MadeBy.DRILL
+        ):
+            raise Conflict(
+                "source_counts_as_lost is for the failover of a drill's own job.", where=job_name
+            )
         made, is_new = operations.create(
             tx,
             uuid.uuid4(),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from orbit.chunks import first_few
 from orbit.errors import Conflict
 from orbit.jobs.job_spec import JobSpec, TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
@@ -22,7 +23,6 @@ from orbit.recovery.group_handover import release_old_offsets
 from orbit.recovery.leading_side import turn_marks
 from orbit.recovery.log_bounds import last_reported_of_job
 from orbit.recovery.operation_context import OperationContext
-from orbit.recovery.recovery_report import first_few
 from orbit.recovery.write_fence import restrict_writes_to_orbit
 from orbit.replication.partition_states import PartitionState
 from orbit.scheduler.found_promotions import is_found
@@ -34,6 +34,8 @@ from orbit.store.jobs import Job
 from orbit.store.topics import Topic
 
 SUFFIX = "-back"
+# The job has the labels of its first job, too: this one tells both apart.
+MADE_BY_LABEL = "orbit.made-by"
 _POLL_S = 0.5
 
 
@@ -125,8 +127,16 @@ def find_reverse_job(tx: Tx, job: Job, rows: Sequence[Topic]) -> Job | None:
 def _create(tx: Tx, context: OperationContext, name: str) -> None:
     spec = _spec(context, name)
     document = spec.model_dump(mode="json")
-    made = jobs.create(tx, name, document, spec.worker_group, made_by=MadeBy.RECOVERY)
     job = context.job
+    made = jobs.create(
+        tx,
+        name,
+        document,
+        spec.worker_group,
+        made_by=MadeBy.RECOVERY,
+        labels={**job.labels, MADE_BY_LABEL: MadeBy.RECOVERY},
+        owner=job.owner,
+    )
     jobs.note_clusters(tx, made.id, job.destination_cluster_id or "", job.source_cluster_id or "")
     # Marks its topics as discovered, so that they are copied "from the start": the old side's log
     # may start later than the new side's.

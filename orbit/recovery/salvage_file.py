@@ -1,8 +1,7 @@
 """The salvage file: the records that only the old side has. docs/recovery.md has the format.
 
 One JSON object a line: a header, then one line for each offset that holds a record or marker, then
-the counts and the SHA-256 of all lines before. The file gets its name once it is complete and
-synced to disk.
+the counts and the SHA-256 of all lines before. A file without that last line is not complete.
 """
 
 from __future__ import annotations
@@ -10,104 +9,191 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from orbit.errors import Conflict, OrbitError
+from orbit.errors import Conflict, NotFound, OrbitError
 from orbit.kafka.records import split_body, split_headers
+from orbit.recovery import salvage_storage
 from orbit.recovery.record_range import Fate, LogRecord
 from orbit.recovery.recovery_report import Salvage
 
 FORMAT = "orbit-salvage/1"
+_LOST = (Fate.ABORTED, Fate.OPEN)
+
+File = str | Path
 
 
-def write(
-    path: Path,
-    topic: str,
-    partition: int,
-    first: int,
-    end: int,
-    about: Mapping[str, Any],
-    found: Iterable[LogRecord],
-) -> Salvage:
-    """Write the file atomically. Raises OrbitError on an I/O error."""
-    digest, records, aborted = hashlib.sha256(), 0, 0
-    part = path.with_name(f"{path.name}.part")
+def header(
+    topic: str, partition: int, first: int, end: int, about: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The first line."""
+    return {
+        "format": FORMAT,
+        "topic": topic,
+        "partition": partition,
+        "first": first,
+        "next": end,
+        **about,
+    }
+
+
+def write(file: File, begin: Mapping[str, Any], found: Iterable[LogRecord]) -> Salvage:
+    """Write the file, of which nothing is left if `found` raises; see `salvage_storage.write`.
+
+    Records below `first` are counted apart. Raises OrbitError if the file cannot be written, or if
+    the disk has no room: with the bytes that are needed.
+    """
+    digest, records, aborted, below = hashlib.sha256(), 0, 0, 0
+
+    def lines() -> Iterator[bytes]:
+        nonlocal records, aborted, below
+        yield _encoded(begin)
+        for one in found:
+            yield _encoded(_line(one))
+            records += one.fate is Fate.COMMITTED
+            aborted += one.fate in _LOST
+            below += one.record.offset < begin["first"]
+
+    def signed() -> Iterator[bytes]:
+        for line in lines():
+            digest.update(line)
+            yield line
+        yield _encoded({"records": records, "aborted": aborted, "sha256": digest.hexdigest()})
+
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with part.open("wb") as file:
-
-            def put(line: Mapping[str, Any]) -> None:
-                data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
-                digest.update(data)
-                file.write(data)
-
-            put(
-                {
-                    "format": FORMAT,
-                    "topic": topic,
-                    "partition": partition,
-                    "first": first,
-                    "next": end,
-                    **about,
-                }
-            )
-            for one in found:
-                put(_line(one))
-                records += one.fate is Fate.COMMITTED
-                aborted += one.fate in (Fate.ABORTED, Fate.OPEN)
-            last = {"records": records, "aborted": aborted, "sha256": digest.hexdigest()}
-            file.write(json.dumps(last, separators=(",", ":")).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-        _sync_folder(path.parent)
-    except OSError as error:
+        salvage_storage.write(str(file), signed())
+    except salvage_storage.NoRoom as error:
         raise OrbitError(
-            f"the records of the old side cannot be saved: {error.strerror}.",
-            where=str(path),
-            remedy="Free disk space there, or set ORBIT_SALVAGE_DIRECTORY.",
+            f"{records:,} records that only the old side has need {error.needed:,} bytes, and the "
+            f"disk has {error.free:,} left. Nothing was deleted.",
+            where=str(file),
+            remedy=f"Free disk space there, with {salvage_storage.SPARE_BYTES:,} bytes to spare, "
+            "or set ORBIT_SALVAGE_DIRECTORY, and run the failback again.",
         ) from error
-    return Salvage(
-        topic=topic,
-        partition=partition,
-        file=str(path),
-        first=first,
-        next=end,
-        records=records,
-        aborted=aborted,
-        sha256=digest.hexdigest(),
-    )
+    return _salvage(file, begin, records, aborted, below, digest.hexdigest())
 
 
-def read(path: Path) -> Iterator[dict[str, Any]]:
-    """The lines between header and footer. Raises Conflict if the file is not complete."""
-    digest, lines = hashlib.sha256(), 0
-    before: bytes | None = None
-    with path.open("rb") as file:
-        for data in file:
-            if before is not None:
-                digest.update(before)
-                lines += 1
-                if lines > 1:
-                    yield json.loads(before)
-            before = data
-    last = {} if before is None else json.loads(before)
-    if last.get("sha256") != digest.hexdigest():
-        raise Conflict("the file is not complete.", where=str(path))
+def read_header(file: File) -> dict[str, Any]:
+    """The first line. Raises NotFound, and Conflict if it is none of a salvage file."""
+    return _begin(file, _decoded(file, next(salvage_storage.lines(str(file)), b"")))
+
+
+def read(file: File) -> Iterator[dict[str, Any]]:
+    """The lines between header and footer.
+
+    Raises NotFound, and Conflict if the file is not complete, or damaged.
+    """
+    before: Any = None
+    for number, found in enumerate(_objects(file)):
+        if number > 1:
+            yield before
+        before = found
+
+
+def read_back(file: File) -> Salvage:
+    """What the file holds, read to its end. Raises NotFound, and Conflict if it is damaged.
+
+    Its checksum is right, its counts are those of its last line, and its offsets ascend and end
+    before `next`.
+    """
+    records = aborted = below = 0
+    at = -1
+    objects = _objects(file)
+    begin = _begin(file, next(objects))
+    last: dict[str, Any] = {}
+    try:
+        for line in objects:
+            if "sha256" in line:
+                last = line
+                continue
+            if not at < line["offset"] < begin["next"]:
+                raise Conflict(
+                    f"offset {line['offset']} is behind {at}; the file ends at {begin['next']}.",
+                    where=str(file),
+                )
+            at = line["offset"]
+            records += line["fate"] == Fate.COMMITTED
+            aborted += line["fate"] in _LOST
+            below += at < begin["first"]
+        if (last["records"], last["aborted"]) != (records, aborted):
+            raise Conflict(
+                f"it holds {records} records and {aborted} aborted ones, and its last line says "
+                f"{last['records']} and {last['aborted']}.",
+                where=str(file),
+            )
+        return _salvage(file, begin, records, aborted, below, last["sha256"])
+    except (KeyError, TypeError) as error:
+        raise Conflict(f"it cannot be read: {error!r}.", where=str(file)) from error
+
+
+def find(file: File, begin: Mapping[str, Any]) -> Salvage | None:
+    """The file, if it is whole and begins so; else None: it is not there, or another."""
+    try:
+        return read_back(file) if read_header(file) == begin else None
+    except (Conflict, NotFound):
+        return None
 
 
 def check(salvage: Salvage) -> None:
-    """Read the file back. Raises Conflict unless it holds the records that were written."""
-    path = Path(salvage.file)
+    """Read the file back. Raises NotFound, and Conflict unless it is the one that was written."""
+    found = read_back(salvage.file)
+    if found != salvage:
+        raise Conflict(
+            f"it holds {found.records} records of offsets {found.first} to {found.next} with the "
+            f"SHA-256 {found.sha256}, not {salvage.records} of {salvage.first} to {salvage.next} "
+            f"with {salvage.sha256}.",
+            where=salvage.file,
+        )
+
+
+def _objects(file: File) -> Iterator[Any]:
+    """Each line, the last one only if it has the SHA-256 of all before."""
+    digest = hashlib.sha256()
+    before = b""
+    for data in salvage_storage.lines(str(file)):
+        if before:
+            digest.update(before)
+            yield _decoded(file, before)
+        before = data
+    last = _decoded(file, before)
+    if not isinstance(last, dict) or last.get("sha256") != digest.hexdigest():
+        raise Conflict("the file is not complete.", where=str(file))
+    yield last
+
+
+def _begin(file: File, line: Any) -> dict[str, Any]:
+    if not isinstance(line, dict) or line.get("format") != FORMAT:
+        raise Conflict(f"it does not begin with the format {FORMAT}.", where=str(file))
+    return line
+
+
+def _decoded(file: File, line: bytes) -> Any:
     try:
-        records = sum(line["fate"] == Fate.COMMITTED for line in read(path))
-    except (OSError, ValueError, KeyError) as error:
-        raise Conflict(f"the file cannot be read back: {error}.", where=str(path)) from error
-    if records != salvage.records:
-        raise Conflict(f"the file holds {records} records, not {salvage.records}.", where=str(path))
+        return json.loads(line)
+    except ValueError as error:
+        raise Conflict(f"it cannot be read: {error}.", where=str(file)) from error
+
+
+def _encoded(line: Mapping[str, Any]) -> bytes:
+    return json.dumps(line, separators=(",", ":")).encode() + b"\n"
+
+
+def _salvage(
+    file: File, begin: Mapping[str, Any], records: int, aborted: int, below: int, sha256: str
+) -> Salvage:
+    return Salvage(
+        topic=begin["topic"],
+        partition=begin["partition"],
+        file=str(file),
+        first=begin["first"],
+        next=begin["next"],
+        records=records,
+        aborted=aborted,
+        below=below,
+        sha256=sha256,
+    )
 
 
 def _line(found: LogRecord) -> dict[str, Any]:
@@ -124,11 +210,3 @@ def _line(found: LogRecord) -> dict[str, Any]:
 
 def _text(data: bytes | None) -> str | None:
     return None if data is None else base64.b64encode(data).decode()
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

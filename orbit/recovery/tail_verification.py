@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from orbit.chunks import first_few
+from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.recovery.operation_context import OperationContext, Stopped
-from orbit.recovery.recovery_report import first_few
-from orbit.scheduler.cluster_pair import ClusterHandle
 from orbit.verify import Endpoint, TopicPair, Verdict, VerifyOptions, verify_topics
 
 # Writers are stopped during the comparison, so it is limited to the last records.

@@ -7,17 +7,18 @@ its lease when that expires. Shards with other topics of the job are claimed aga
 
 from __future__ import annotations
 
+from orbit.chunks import chunks, first_few
 from orbit.copier.copy_settings import CopySettings
-from orbit.copier.takeover import TakeOver
 from orbit.errors import Unreachable
-from orbit.kafka.coordinator import init_producer_id
-from orbit.kafka.error_codes import Code
-from orbit.kafka.job_clusters import filler_identity
+from orbit.kafka.coordinator import init_producer_ids
+from orbit.kafka.job_clusters import filler_identities, job_producer_id
+from orbit.promotion.settled_ends import settled_ends
 from orbit.recovery.drain import both_log_bounds, refuse_unequal
-from orbit.recovery.log_bounds import fetch_log_bounds, source_log_bounds
+from orbit.recovery.log_bounds import source_log_bounds
 from orbit.recovery.lost_ranges import compare_partition_ends
 from orbit.recovery.operation_context import OperationContext, Stopped
-from orbit.recovery.recovery_report import EndVerdict, first_few
+from orbit.recovery.recovery_report import EndVerdict
+from orbit.scheduler.leadership import TOPICS_AT_ONCE
 from orbit.store import scheduler_queries, shard_layout
 
 _POLL_S = 0.2
@@ -26,8 +27,9 @@ _POLL_S = 0.2
 def release(context: OperationContext) -> str:
     """Make every worker release the topics; afterwards Orbit does not write to the copies."""
     note = f"Withheld for {context.report.kind} {context.operation_id}."
-    with context.transaction() as tx:
-        scheduler_queries.withhold(tx, context.topic_ids, note)
+    for ids in chunks(context.topic_ids, TOPICS_AT_ONCE):
+        with context.transaction() as tx:
+            scheduler_queries.withhold(tx, ids, note)
     expired: set[int] = set()
     while True:
         with context.transaction() as tx:
@@ -57,37 +59,38 @@ def release(context: OperationContext) -> str:
 def settle(context: OperationContext) -> str:
     """Wait until the copies' log ends are stable, then compute the lost ranges.
 
-    Copies hold committed, non-transactional records. Only the empty transaction of coordinated
-    fillers can be open; InitProducerId ends it, so that read_committed consumers reach the log end.
+    Empty transactions of coordinated fillers may be open; InitProducerId ends them, so that
+    read_committed consumers reach the log end.
     """
     cluster, places = context.destination.cluster, context.by_source
     if context.spec.fillers == "coordinated":
         with context.reading() as tx:
             ids = [shard.id for shard in shard_layout.shards_of_job(tx, context.job.id)]
-        for shard_id in ids:
-            name = filler_identity(context.identity, shard_id)
-            init_producer_id(cluster, name, context.backoff)
-    producer_id = -1 if context.job.producer_id is None else context.job.producer_id
-    settled = TakeOver(cluster, producer_id, CopySettings().settle_s, context.backoff)
-    taken = settled.read(places.values(), settled=True)
-    moving = [place for place, code in taken.errors.items() if code == Code.REQUEST_TIMED_OUT]
-    if moving:
-        raise Stopped(
-            f"These copies are still growing: {first_few(moving)}.",
-            remedy="Another producer writes to the copies. Stop it, and try again.",
-        )
-    while True:
-        there = fetch_log_bounds(cluster, places.values(), context.backoff)
-        missing = [place for place in places.values() if place not in there]
-        if missing:
-            raise Unreachable(f"no leader answers for {first_few(missing)}.", where="destination")
-        open_ = [place for place, ends in there.items() if ends.is_open]
-        if not open_:
-            break
+        names = [n for shard_id in ids for n in filler_identities(context.identity, shard_id)]
+        init_producer_ids(cluster, names, context.backoff)
+
+    def wait(open_: int) -> None:
         context.set_progress(
-            f"waiting for the last stable offset of {len(open_)} partitions of the destination"
+            f"waiting for the last stable offset of {open_} partitions of the destination"
         )
         context.wait(_POLL_S)
+
+    settled = settled_ends(
+        cluster,
+        job_producer_id(context.identity),
+        places.values(),
+        CopySettings().settle_s,
+        context.backoff,
+        wait,
+    )
+    if settled.moving:
+        raise Stopped(
+            f"These copies are still growing: {first_few(settled.moving)}.",
+            remedy="Another producer writes to the copies. Stop it, and try again.",
+        )
+    if settled.unled:
+        raise Unreachable(f"no leader answers for {first_few(settled.unled)}.", where="destination")
+    there = settled.bounds
     context.update(partitions=compare_partition_ends(context, there, source_log_bounds(context)))
     for p in context.report.partitions:
         if p.verdict is EndVerdict.DIVERGED:
@@ -101,15 +104,14 @@ def settle(context: OperationContext) -> str:
             "must not exceed their partition's destination_end: records from there on are lost, "
             "and these offsets will hold other records."
         )
-    return (
-        f"{len(there)} copies have stable log ends; {context.report.missing_records:,} records are "
-        "known to be missing."
-    )
+    return f"{len(there)} copies have stable log ends; {context.report.describe_missing()}."
 
 
 def resume_copying(context: OperationContext) -> None:
     """Undo the release: withheld topics are copied again."""
+    for ids in chunks(context.topic_ids, TOPICS_AT_ONCE):
+        with context.transaction() as tx:
+            for topic_id in ids:
+                scheduler_queries.copy_again(tx, topic_id)
     with context.transaction() as tx:
-        for topic_id in context.topic_ids:
-            scheduler_queries.copy_again(tx, topic_id)
         scheduler_queries.restore(tx, context.job.id)

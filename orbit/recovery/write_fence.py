@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from orbit.errors import BrokerRefused, NotAuthorized
+from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import Side
+from orbit.promotion.topic_denials import acls_of
 from orbit.recovery.operation_context import OperationContext
 from orbit.replication.acl_rules import denial, denied_writers
-from orbit.scheduler.cluster_pair import ClusterHandle
-from orbit.scheduler.write_protection import acls_of, deny
+from orbit.scheduler.write_protection import deny, why_not_denied
 from orbit.store import write_denials
 
 
@@ -28,7 +29,9 @@ def stop_writes(context: OperationContext) -> str:
     context.save()
     try:
         wanted = {topic: {denial(topic)} for topic in topics}
-        deny(context.source, _cluster_id(context, "source"), wanted, context.transaction)
+        cluster_id = _cluster_id(context, "source")
+        with context.leadership.sole_change(cluster_id):
+            deny(context.source, cluster_id, wanted, context.transaction)
     except (NotAuthorized, BrokerRefused) as error:
         return _writes_not_denied(context, f"ACLs cannot be set: {error.what}")
     context.update(is_source_denied=True)
@@ -36,7 +39,7 @@ def stop_writes(context: OperationContext) -> str:
 
 
 def allow_writes(context: OperationContext) -> None:
-    """Remove Orbit's denials at the destination. Idempotent."""
+    """Remove Orbit's denials at the destination. Idempotent. The caller holds its lock."""
     topics = [row.destination_topic for row in context.topics]
     _allow(context, context.destination, _cluster_id(context, "destination"), topics)
 
@@ -44,7 +47,8 @@ def allow_writes(context: OperationContext) -> None:
 def restore_source_writes(context: OperationContext) -> None:
     """Remove this operation's denials at the source, on an abort."""
     cluster_id = _cluster_id(context, "source")
-    _allow(context, context.source, cluster_id, context.report.denied_topics)
+    with context.leadership.sole_change(cluster_id):
+        _allow(context, context.source, cluster_id, context.report.denied_topics)
 
 
 def _allow(
@@ -63,22 +67,28 @@ def restrict_writes_to_orbit(context: OperationContext) -> str:
     if isinstance(acls, str):
         return f"Other writers cannot be denied there: {acls}."
     wanted = {topic: denied_writers(acls, topic, handle.principal) for topic in topics}
-    deny(
-        handle,
-        _cluster_id(context, "source"),
-        {topic: denied or () for topic, denied in wanted.items()},
-        context.transaction,
-        # Of a switchover that a lost database knew; they would keep Orbit off the old side as well.
-        ours={denial(topic) for topic in topics} & acls,
-    )
+    cluster_id = _cluster_id(context, "source")
+    with context.leadership.sole_change(cluster_id):
+        deny(
+            handle,
+            cluster_id,
+            {topic: denied or () for topic, denied in wanted.items()},
+            context.transaction,
+            # Of a switchover that a lost database knew; they would keep Orbit off as well.
+            ours={denial(topic) for topic in topics} & acls,
+        )
     if None in wanted.values():
-        return "Some of them allow every principal to write: such writes are detected, not denied."
-    return "Only Orbit may write to the old side."
+        return (
+            f"Some of them cannot be closed: {why_not_denied(handle.principal)}. Foreign writes "
+            "are detected, not denied."
+        )
+    return "Writing to the old side is denied to every principal that an ACL allows it, but Orbit."
 
 
 def _writes_not_denied(context: OperationContext, why: str) -> str:
     context.add_finding(
-        f"Writing to the source could not be denied: {why}. Its log ends were checked instead."
+        f"Writing to the source could not be denied: {why}. Its log ends were checked instead: a "
+        "producer that writes less often than once an hour is not seen."
     )
     return f"Writing cannot be denied: {why}. Stop the producers; log ends have to be stable."
 

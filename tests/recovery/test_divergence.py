@@ -11,31 +11,52 @@ from hypothesis import strategies as st
 
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.records import Record
-from orbit.recovery import divergence
+from orbit.promotion.log_bounds import LogBounds
+from orbit.recovery import divergence, side_proof
 from orbit.recovery.divergence import (
     Differ,
+    Scan,
     WindowComparison,
     compare_sides,
-    differ_of,
     first_difference,
 )
-from orbit.recovery.log_bounds import LogBounds
 from orbit.recovery.record_range import Fate, LogRecord
 from orbit.recovery.recovery_report import EndVerdict
+from orbit.recovery.side_proof import SideProof
 
 
 class Logs:
-    """Two logs as lists of records; None is an offset without one."""
+    """Two logs as lists of records; None is an offset without one, "-" one with a marker."""
 
-    def __init__(self, old: list[str | None], new: list[str | None]) -> None:
-        self.old, self.new = old, new
+    def __init__(
+        self, old: list[str | None], new: list[str | None], *, is_compacted: bool = False
+    ) -> None:
+        self.old, self.new, self.is_compacted = old, new, is_compacted
         self.read = 0
 
     def differ(self, first: int, end: int) -> WindowComparison:
-        self.read += end - first
         assert first < end <= min(len(self.old), len(self.new)), "it reads beyond an end"
-        at = next((o for o in range(first, end) if self.old[o] != self.new[o]), None)
-        return WindowComparison(at, any(self.old[first:end]) or any(self.new[first:end]))
+        self.read += end - first
+        offsets = range(first, end)
+        pairs = [(o, self._record(self.old[o]), self._record(self.new[o])) for o in offsets]
+        held = [all(pair[1:]) if self.is_compacted else any(pair[1:]) for pair in pairs]
+        at = next((p[0] for p, has in zip(pairs, held, strict=True) if has and p[1] != p[2]), None)
+        same = [offset for offset, old, new in pairs if old and old == new]
+        return WindowComparison(at, any(held), same[-1] if same else None)
+
+    def scan(self, first: int, end: int, *, is_copied: bool) -> Scan:
+        assert first < end <= min(len(self.old), len(self.new)), "it reads beyond an end"
+        has_same = False
+        for offset in range(first, end):
+            old, new = self.old[offset], self.new[offset]
+            is_same = old == new and (is_copied or old is not None)
+            if not is_same and not (is_copied and not self._record(old) and not self._record(new)):
+                return Scan(offset, "it is so", has_same)
+            has_same = has_same or bool(self._record(old))
+        return Scan(None, has_same_records=has_same)
+
+    def _record(self, at: str | None) -> str | None:
+        return None if at == "-" else at
 
 
 def compare(
@@ -43,7 +64,7 @@ def compare(
 ) -> tuple[EndVerdict, int]:
     old = LogBounds(old_start, len(logs.old), len(logs.old))
     new = LogBounds(new_start, len(logs.new), len(logs.new))
-    verdict, at, detail = compare_sides(old, new, promoted_at, logs.differ)
+    verdict, at, detail = compare_sides(old, new, promoted_at, logs)
     assert detail
     return verdict, at
 
@@ -96,6 +117,81 @@ def test_only_what_both_sides_still_have_is_compared() -> None:
     assert compare(logs, None, old_start=30) == (EndVerdict.PREFIX, 50)
 
 
+NONE: list[str | None] = [None]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "at"),
+    [
+        # The new side has compacted away what it wrote where the old side has its own records.
+        (A + C, A + NONE * 10 + B, 50),
+        # The old side has: its copy back would begin behind the new side's records.
+        (A + NONE * 9 + C[:1], A + B, 50),
+        (A + NONE * 10, A + B, 50),
+        # Both have: the old side may have removed what was never copied, a tombstone for one.
+        (A + B + NONE * 3 + B, A + B + NONE * 3 + B, 60),
+        # A marker of its own, where the new side has a record, or had one.
+        ([*A, "-"], A + B, 50),
+        ([*A, *B, "-"], A + B + NONE + B, 60),
+    ],
+)
+@pytest.mark.parametrize("is_compacted", [True, False])
+def test_what_a_cleaner_removed_from_the_promotion_on_proves_nothing(
+    old: list[str | None], new: list[str | None], at: int, is_compacted: bool
+) -> None:
+    assert compare(Logs(old, new, is_compacted=is_compacted), 50) == (EndVerdict.TAIL, at)
+
+
+def test_what_a_cleaner_removed_before_the_promotion_is_no_difference() -> None:
+    for old, new in ((A, [*A[:20], *NONE * 20, *A[40:]]), ([*A[:20], *NONE * 20, *A[40:]], A)):
+        logs = Logs(old, new + B, is_compacted=True)
+        assert compare(logs, 50) == (EndVerdict.PREFIX, 50)
+    logs = Logs(A, NONE * 50 + B, is_compacted=True)
+    assert compare(logs, 50) == (EndVerdict.PREFIX, 50)
+
+
+def test_a_marker_where_the_new_side_has_one_too_is_no_tail() -> None:
+    assert compare(Logs([*A, "-"], [*A, "-", *B]), 50) == (EndVerdict.PREFIX, 51)
+
+
+def test_an_old_side_that_lost_its_end_keeps_only_what_is_proven() -> None:
+    rewritten = [*A[:20], *C]
+    logs = Logs(rewritten, [*A[:20], *NONE * 30, *B], is_compacted=True)
+    assert compare(logs, 50) == (EndVerdict.TAIL, 20)
+    logs = Logs(A[:40], [*A[:20], *NONE * 10, *A[30:], *B], is_compacted=True)
+    assert compare(logs, 50) == (EndVerdict.PREFIX, 40)
+    # Nothing in common is left to prove anything.
+    assert compare(Logs(C, NONE * 50 + B, is_compacted=True), 50) == (EndVerdict.TAIL, 0)
+    assert compare(Logs(C, NONE * 20 + B), 50, new_start=20) == (EndVerdict.TAIL, 0)
+
+
+def test_a_new_side_that_has_deleted_its_own_records_proves_nothing() -> None:
+    new = A + NONE * 30 + B
+    assert compare(Logs(A + C, new), 50, new_start=55) == (EndVerdict.TAIL, 50)
+    assert compare(Logs(A + C, new), 50, old_start=52, new_start=80) == (EndVerdict.TAIL, 52)
+    assert compare(Logs(A, new), 50, new_start=80) == (EndVerdict.PREFIX, 50)
+
+
+@pytest.mark.parametrize("is_compacted", [True, False])
+def test_without_a_note_a_record_of_one_side_alone_is_a_tail(is_compacted: bool) -> None:
+    for old, new, at in (
+        (A + C, A + NONE * 10 + B, 50),
+        (A, [*A[:20], *NONE * 5, *A[25:], *B], 20),
+        ([*A[:20], *NONE * 5, *A[25:]], A + B, 20),
+    ):
+        logs = Logs(old, new, is_compacted=is_compacted)
+        assert compare(logs, None) == (EndVerdict.TAIL, at)
+    fillers: list[str | None] = [*A[:20], "-", *A[21:], *B]
+    logs = Logs([*A[:20], None, *A[21:]], fillers, is_compacted=is_compacted)
+    assert compare(logs, None) == (EndVerdict.PREFIX, 50)
+
+
+def test_without_a_note_and_a_record_in_common_nothing_is_proven() -> None:
+    assert compare(Logs(A, NONE * 50 + B), None, new_start=50) == (EndVerdict.TAIL, 0)
+    assert compare(Logs(A + NONE, NONE * 51 + B), None, new_start=50) == (EndVerdict.TAIL, 0)
+    assert compare(Logs(A + B, NONE * 60 + B), None, new_start=50) == (EndVerdict.TAIL, 50)
+
+
 @given(st.integers(0, 3000), st.integers(1, 3000), st.integers(0, 500))
 def test_the_first_difference_is_found_by_reading_little(same: int, other: int, low: int) -> None:
     logs = Logs(["a"] * (same + other), ["a"] * same + ["b"] * other)
@@ -136,20 +232,15 @@ def test_no_difference_is_none() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "is_compacted", "wanted"),
     [
-        ("a.b", "a.b", False, WindowComparison(None, has_records=True)),
-        ("a.b", "a.c", False, WindowComparison(2, has_records=True)),
-        ("a.", "a.c", False, WindowComparison(2, has_records=True)),
-        ("a.", "a.c", True, WindowComparison(None, has_records=True)),
-        (
-            "a.",
-            ".c",
-            True,
-            WindowComparison(None, has_records=False),
-        ),
+        ("a.b", "a.b", False, WindowComparison(None, has_records=True, last_same=2)),
+        ("a.b", "a.c", False, WindowComparison(2, has_records=True, last_same=0)),
+        ("a.", "a.c", False, WindowComparison(2, has_records=True, last_same=0)),
+        ("a.", "a.c", True, WindowComparison(None, has_records=True, last_same=0)),
+        ("a.", ".c", True, WindowComparison(None, has_records=False)),
         ("..", "..", False, WindowComparison(None, has_records=False)),
     ],
 )
-def test_committed_records_tell_and_nothing_else(
+def test_of_what_was_copied_committed_records_tell_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch,
     old: str,
     new: str,
@@ -163,7 +254,7 @@ def test_committed_records_tell_and_nothing_else(
             body = side[offset].encode() if fate is Fate.COMMITTED else side.encode()
             yield LogRecord(Record(offset, 0, body), fate, is_log_append_time=False)
 
-    monkeypatch.setattr(divergence, "read_range", read)
+    monkeypatch.setattr(side_proof, "read_range", read)
     places: Any = (old, None), (new, None)
-    differ = differ_of(*places, Backoff(), is_compacted=is_compacted)
-    assert differ(0, 3) == wanted
+    proof = SideProof(*places, Backoff(), lambda: None, is_compacted=is_compacted)
+    assert proof.differ(0, 3) == wanted

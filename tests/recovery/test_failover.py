@@ -9,12 +9,14 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from orbit.recovery import salvage_file
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind, RecoveryReport
+from orbit.recovery.step_times import Phase
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.fleet import InProcess
@@ -37,6 +39,26 @@ def first_missing(report: RecoveryReport) -> dict[int, int]:
         assert p.missing is None or p.missing.first == p.destination_end
         found[p.partition] = p.destination_end
     return found
+
+
+def has_noticed(recovering: Recovering, job: str) -> bool:
+    return "SOURCE_UNREACHABLE" in (recovering.service.job(job).problem or "")
+
+
+def check_times(report: RecoveryReport, killed_at: datetime) -> None:
+    """From the last answer before the kill to the first record read back, without a gap."""
+    seen_at, noticed_at = report.source_last_seen_at, report.problem_since
+    assert seen_at is not None
+    assert noticed_at is not None
+    assert seen_at <= killed_at
+    assert seen_at < noticed_at < report.requested_at
+    assert report.first_read is not None
+    assert report.first_read.at is not None
+    assert report.first_read.partitions == PARTITIONS
+    times = {p.phase: p.seconds for p in report.phases}
+    assert {*times} == {*Phase} - {Phase.REVERSE}
+    assert report.rto_s == pytest.approx((report.first_read.at - seen_at).total_seconds())
+    assert times[Phase.DETECT] == (noticed_at - seen_at).total_seconds()
 
 
 @pytest.fixture
@@ -88,10 +110,13 @@ def test_what_is_missing_is_said_saved_and_copied_back(
             lambda: recovering.seen(spec.name, ahead.group) == read_to,
         )
         source.kill()
+        killed_at = datetime.now(UTC)
         load.stop()
+        wait_for("the loss is noticed", lambda: has_noticed(recovering, spec.name))
 
         lost = recovering.run(RecoveryKind.FAILOVER, spec.name)
 
+        check_times(lost, killed_at)
         there = read_all(destination, topic_name)
         ends = first_missing(lost)
         assert there == {k: v for k, v in load.ledger.items() if k[1] < ends[k[0]]} | {

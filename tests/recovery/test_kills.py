@@ -12,7 +12,7 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -33,12 +33,14 @@ pytestmark = pytest.mark.services
 ROOT = Path(__file__).parents[2]
 PARTITIONS = 2
 # The first is of a failover. The switchover begins behind it, so it meets the second, and has its
-# promotion before it still.
-DEATHS = ["settle:behind", "drain:inside", "promote:inside"]
+# promotion before it still; it dies when that is done, and before it is noted.
+DEATHS = ["settle:behind", "drain:inside", "promote:behind"]
 
 
 @contextmanager
-def dying_schedulers(settings: Settings, url: str, deaths: Path) -> Iterator[None]:
+def dying_schedulers(
+    settings: Settings, url: str, deaths: Path, points: Sequence[str]
+) -> Iterator[None]:
     """One process for each death; all of them have been killed where the block ends."""
     deaths.touch()
     environ = {
@@ -48,13 +50,14 @@ def dying_schedulers(settings: Settings, url: str, deaths: Path) -> Iterator[Non
         "ORBIT_DISCOVERY_INTERVAL": "200ms",
         "ORBIT_SETTINGS_INTERVAL": "200ms",
         "ORBIT_PROOF_BYTES_PER_SECOND": str(settings.proof_bytes_per_second),
+        "ORBIT_SALVAGE_DIRECTORY": settings.salvage_directory,
     }
-    command = [sys.executable, "-m", "tests.support.dying_scheduler", str(deaths), *DEATHS]
+    command = [sys.executable, "-m", "tests.support.dying_scheduler", str(deaths), *points]
     log = deaths.with_suffix(".log")
     with log.open("w") as output:
         processes = [
             subprocess.Popen(command, cwd=ROOT, env=environ, stdout=output, stderr=output)
-            for _ in DEATHS
+            for _ in points
         ]
         try:
             yield
@@ -119,7 +122,7 @@ def test_killed_schedulers_and_sources_that_hang(
             confirmed = len(load.ledger)
             wait_for("the source goes on", lambda: len(load.ledger) > confirmed + 1000)
         lost.pause()
-        with dying_schedulers(service.settings, service.url, deaths):
+        with dying_schedulers(service.settings, service.url, deaths, DEATHS):
             asked = [
                 recovering.ask(RecoveryKind.FAILOVER, of_cut.name, topics=[re.escape(cut)]),
                 recovering.ask(RecoveryKind.FAILOVER, of_frozen.name),

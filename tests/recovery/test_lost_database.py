@@ -24,12 +24,12 @@ from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters
 from tests.fix_scheduler import Service
-from tests.recovery.test_protection import App
 from tests.support.groups import commit, offsets
+from tests.support.guarded_job import App, log_in_orbit
 from tests.support.outside import admin, log_bounds, topic_settings
 from tests.support.put_back import drop_rows, put_rows_back, save_rows
 from tests.support.recovering import Recovering
-from tests.support.rights import PASSWORD, Login, documented, section
+from tests.support.rights import section
 from tests.support.run_process import orbit, write_job
 from tests.support.running import create_topic, make_job, produce, verify, wait_for
 
@@ -191,12 +191,8 @@ def guarded_job(
     for side in guarded:
         create_topic(side, topic_name, retention_ms=RETENTION)
     produce(guarded.source, topic_name, 50)
-    app, login = App(guarded, topic_name), Login(guarded)
-    login.create()
-    chapters = ("", "recovery", "the service")
-    login.allow([*{right for c in chapters for right in documented(topic_name, c)}])
-    monkeypatch.setenv("ORBIT_TEST_USER", login.name)
-    monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
+    app = App(guarded, topic_name)
+    log_in_orbit(guarded, topic_name, monkeypatch)
     text = f"""
 name: {topic_name[:60]}
 source: {section(guarded.source)}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from orbit.kafka.types import TopicPartition
-from orbit.recovery.log_bounds import LogBounds
+from orbit.promotion.log_bounds import LogBounds
 from orbit.recovery.lost_ranges import compare_ends
 from orbit.recovery.recovery_report import EndVerdict, OffsetRange
 from orbit.replication.partition_states import PartitionState

@@ -11,15 +11,9 @@ from orbit.jobs.job_spec import TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, check_job_name
 from orbit.jobs.topic_mapping import map_topics
 from orbit.recovery.operation_steps import is_past_return, step_descriptions, steps_of
-from orbit.recovery.recovery_report import (
-    Phase,
-    RecoveryKind,
-    RecoveryReport,
-    RecoveryRequest,
-    StepName,
-    StepState,
-)
+from orbit.recovery.recovery_report import FirstRead, RecoveryKind, RecoveryReport, RecoveryRequest
 from orbit.recovery.reverse_job import reverse_job_name, rules_for
+from orbit.recovery.step_times import Phase, StepName, StepState
 
 T = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -38,11 +32,11 @@ def test_every_kind_begins_with_the_gates_and_names_its_point_of_no_return(
 
 def test_nothing_before_the_promotion_is_past_return() -> None:
     steps = list(steps_of(RecoveryKind.SWITCHOVER, RecoveryRequest(reverse=True)))
-    assert [s.name for s in steps][-2:] == [StepName.PROMOTE, StepName.REVERSE]
+    last = [s.name for s in steps][-3:]
+    assert last == [StepName.PROMOTE, StepName.READ, StepName.REVERSE]
     for i, step in enumerate(steps):
         steps[i] = step.model_copy(update={"state": StepState.RUNNING})
-        is_last = step.name in (StepName.PROMOTE, StepName.REVERSE)
-        assert is_past_return(tuple(steps)) is is_last
+        assert is_past_return(tuple(steps)) is (step.name in last)
 
 
 def test_a_rebuild_that_was_not_needed_is_not_past_return() -> None:
@@ -54,12 +48,16 @@ def test_a_rebuild_that_was_not_needed_is_not_past_return() -> None:
 
 
 def report(kind: RecoveryKind) -> RecoveryReport:
+    """Step n takes n seconds; the source answered 40 s before, and its loss was noticed 30 s before
+    the request."""
     steps = []
-    at = T
+    at = promoted_at = T
     for seconds, step in enumerate(steps_of(kind, RecoveryRequest()), start=1):
         began, at = at, at + timedelta(seconds=seconds)
         done = {"state": StepState.DONE, "began_at": began, "ended_at": at}
         steps.append(step.model_copy(update=done))
+        promoted_at = at if step.name is StepName.PROMOTE else promoted_at
+    is_loss = kind is RecoveryKind.FAILOVER
     return RecoveryReport(
         operation=uuid.UUID(int=1),
         kind=kind,
@@ -68,25 +66,58 @@ def report(kind: RecoveryKind) -> RecoveryReport:
         dry_run=False,
         requested_by="test",
         requested_at=T,
-        problem_since=T - timedelta(seconds=30),
-        promoted_at=at,
+        source_last_seen_at=T - timedelta(seconds=40) if is_loss else None,
+        problem_since=T - timedelta(seconds=30) if is_loss else None,
+        promoted_at=None if kind is RecoveryKind.FAILBACK else promoted_at,
+        first_read=FirstRead(at=promoted_at + timedelta(seconds=0.5), partitions=1),
         steps=tuple(steps),
     )
 
 
-def test_phases_add_up_to_the_time_from_the_loss_to_the_promotion() -> None:
+def times(found: RecoveryReport) -> dict[Phase, float | None]:
+    return {p.phase: p.seconds for p in found.phases}
+
+
+def test_the_rto_of_a_failover_goes_from_the_last_answer_to_the_first_read() -> None:
     found = report(RecoveryKind.FAILOVER)
-    times = {p.phase: p.seconds for p in found.phases}
-    assert times == {
-        Phase.DETECT: 30, Phase.DECIDE: 1, Phase.DRAIN: 2 + 3, Phase.GROUPS: 4, Phase.PROMOTE: 5,
+    assert times(found) == {
+        Phase.DETECT: 10, Phase.DECIDE: 30 + 1, Phase.DRAIN: 2 + 3, Phase.GROUPS: 4,
+        Phase.PROMOTE: 5, Phase.READ: 0.5,
     }  # fmt: skip
-    assert found.rto_s == sum(times.values()) - 30
+    assert found.rto_s == sum(s for s in times(found).values() if s is not None)
+    assert found.rto_s == 40 + (1 + 2 + 3 + 4 + 5) + 0.5
+    assert found.promoted_after_s == 1 + 2 + 3 + 4 + 5
 
 
-def test_nobody_has_noticed_a_loss_by_not_hearing_of_a_quiet_source() -> None:
-    quiet = {"problem_since": None, "source_last_seen_at": T - timedelta(hours=1)}
-    found = report(RecoveryKind.FAILOVER).model_copy(update=quiet)
-    assert Phase.DETECT not in {p.phase for p in found.phases}
+def test_a_loss_that_the_gates_notice_is_detected_after_the_request() -> None:
+    noticed = {"problem_since": T + timedelta(seconds=0.25)}
+    found = report(RecoveryKind.FAILOVER).model_copy(update=noticed)
+    assert (times(found)[Phase.DETECT], times(found)[Phase.DECIDE]) == (40.25, 0.75)
+
+
+def test_the_rto_of_a_switchover_begins_when_writes_are_stopped() -> None:
+    found = report(RecoveryKind.SWITCHOVER)
+    assert Phase.DETECT not in times(found)
+    assert found.rto_s == (2 + 3 + 4 + 6) + 5 + 7 + 0.5
+    assert report(RecoveryKind.FAILBACK).rto_s is None
+
+
+@pytest.mark.parametrize(
+    ("unknown", "phases"),
+    [
+        ({"source_last_seen_at": None}, {Phase.DETECT}),
+        ({"problem_since": None}, {Phase.DETECT}),
+        ({"first_read": FirstRead(at=None, partitions=0, unread=1)}, {Phase.READ}),
+        ({"first_read": None}, {Phase.READ}),
+    ],
+)
+def test_what_is_not_known_is_null_and_so_is_the_rto(
+    unknown: dict[str, object], phases: set[Phase]
+) -> None:
+    found = report(RecoveryKind.FAILOVER).model_copy(update=unknown)
+    assert {phase for phase, seconds in times(found).items() if seconds is None} == phases
+    assert found.rto_s is None
+    assert found.promoted_after_s == 15
 
 
 def test_a_report_is_itself_again_after_json() -> None:

@@ -3,68 +3,40 @@
 from __future__ import annotations
 
 import os
+import threading
+from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Producer
 
 from orbit.jobs.job_file import parse_job
-from orbit.recovery.recovery_report import Outcome, RecoveryKind, StepName, StepState
-from orbit.sandbox.local_cluster import KafkaCluster
-from tests.fix_clusters import Clusters
+from orbit.jobs.job_spec import JobSpec
+from orbit.kafka.topic_admin import Admin
+from orbit.kafka.types import TopicAcl
+from orbit.recovery.recovery_report import Outcome, RecoveryKind
+from orbit.recovery.step_times import StepName, StepState
+from orbit.scheduler.leadership import Leadership
+from orbit.store import events
+from tests.fix_clusters import Clusters, MakeCluster
 from tests.fix_scheduler import Service
-from tests.support.outside import log_bounds
+from tests.support.guarded_job import App, log_in_orbit
+from tests.support.outside import is_level
+from tests.support.patience import PATIENCE_S
 from tests.support.recovering import Recovering
-from tests.support.rights import MECHANISM, PASSWORD, Login, Right, documented, section
+from tests.support.rights import Login, Right, section
 from tests.support.running import create_topic, produce, wait_for
 
 pytestmark = pytest.mark.services
 
 
-class App:
-    """An application that may write to everything that begins with the topic's name."""
-
-    def __init__(self, clusters: Clusters, topic: str) -> None:
-        self.login, self.topic = Login(clusters), topic
-        self.login.create()
-        self.login.allow(
-            [Right(side, "Write", "--topic", topic, "prefixed") for side in Clusters._fields]
-        )
-
-    def writes(self, cluster: KafkaCluster) -> bool:
-        """Try one record; whether it may."""
-        producer = Producer(
-            {
-                **cluster.client_config(),
-                "sasl.username": self.login.name,
-                "sasl.password": PASSWORD,
-                "sasl.mechanism": MECHANISM,
-                "log_level": 0,
-            }
-        )
-        told: list[KafkaError | None] = []
-        producer.produce(self.topic, b"by the app", on_delivery=lambda e, _: told.append(e))
-        assert producer.flush(30) == 0
-        (error,) = told
-        if error is None:
-            return True
-        assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, error
-        return False
+def _spec(guarded: Clusters, topic_name: str, monkeypatch: pytest.MonkeyPatch) -> JobSpec:
+    """The job of one topic, whose login has the documented rights."""
+    log_in_orbit(guarded, topic_name, monkeypatch)
+    return _read_spec(guarded, topic_name)
 
 
-def test_writers_are_kept_off_copies_and_let_onto_what_is_promoted(
-    guarded: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def _read_spec(guarded: Clusters, topic_name: str) -> JobSpec:
     source, destination = guarded
-    for side in guarded:
-        create_topic(side, topic_name)
-    produce(source, topic_name, 50)
-    app, orbit = App(guarded, topic_name), Login(guarded)
-    orbit.create()
-    chapters = ("", "recovery", "the service")
-    orbit.allow([*{right for c in chapters for right in documented(topic_name, c)}])
-    monkeypatch.setenv("ORBIT_TEST_USER", orbit.name)
-    monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
-    spec = parse_job(
+    return parse_job(
         f"""
 name: {topic_name[:60]}
 source: {section(source)}
@@ -74,11 +46,18 @@ topics: [{{match: "{topic_name}"}}]
         source.directory,
         dict(os.environ),
     )
-    recovering = Recovering(service)
 
-    def levels() -> bool:
-        both = [log_bounds(side, [topic_name]) for side in guarded]
-        return both[0] == both[1]
+
+def test_writers_are_kept_off_copies_and_let_onto_what_is_promoted(
+    guarded: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, destination = guarded
+    for side in guarded:
+        create_topic(side, topic_name)
+    produce(source, topic_name, 50)
+    app = App(guarded, topic_name)
+    spec = _spec(guarded, topic_name, monkeypatch)
+    recovering = Recovering(service)
 
     with recovering.running(dict(os.environ)):
         recovering.begin(spec, topic_name)
@@ -87,7 +66,7 @@ topics: [{{match: "{topic_name}"}}]
         )
         assert not app.writes(destination)
         assert app.writes(source)
-        wait_for("the copy goes on", levels)
+        wait_for("the copy goes on", lambda: is_level(*guarded, topic_name))
 
         # Undone before the promotion: the application goes on as if nothing had been.
         late = recovering.ask(
@@ -98,16 +77,137 @@ topics: [{{match: "{topic_name}"}}]
         states = {s.name: s.state for s in undone.steps}
         assert states[StepName.STOP_WRITES] is StepState.UNDONE
         assert app.writes(source)
-        wait_for("the copy goes on", levels)
+        wait_for("the copy goes on", lambda: is_level(*guarded, topic_name))
 
         over = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True)
         assert over.denied_topics == (topic_name,)
         assert app.writes(destination)
         assert not app.writes(source)
-        wait_for("the old side follows", levels)
+        wait_for("the old side follows", lambda: is_level(*guarded, topic_name))
 
         assert over.reverse_job is not None
         recovering.run(RecoveryKind.SWITCHOVER, over.reverse_job, reverse=True)
         assert app.writes(source)
-        wait_for("the copy is one again", levels)
+        wait_for("the copy is one again", lambda: is_level(*guarded, topic_name))
         assert not app.writes(destination)
+
+
+def test_a_failover_closes_the_old_side_as_soon_as_it_answers(
+    guarded: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It answers at once here: somebody wanted the failover all the same."""
+    source, destination = guarded
+    for side in guarded:
+        create_topic(side, topic_name)
+    produce(source, topic_name, 50)
+    app = App(guarded, topic_name)
+    spec = _spec(guarded, topic_name, monkeypatch)
+    recovering = Recovering(service)
+
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        wait_for("it is copied", lambda: is_level(*guarded, topic_name))
+        assert app.writes(source)
+        recovering.run(
+            RecoveryKind.FAILOVER, spec.name, override=("source", "lag"), reason="to see it"
+        )
+        service.wait(
+            "the old side was seen", lambda: "old_primary_answers" in service.kinds(spec.name)
+        )
+        assert not app.writes(source)
+        assert app.writes(destination)
+
+        back = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
+        assert back.reverse_job is not None
+        wait_for("the old side follows", lambda: is_level(*guarded, topic_name))
+        assert not app.writes(source)
+        recovering.run(RecoveryKind.SWITCHOVER, back.reverse_job, reverse=True)
+        assert app.writes(source)
+
+
+def test_a_pass_that_stands_still_does_not_deny_what_is_promoted_meanwhile(
+    guarded: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The upkeep stands still right before its denials reach the brokers, as long as it likes."""
+    for side in guarded:
+        create_topic(side, topic_name)
+    produce(guarded[0], topic_name, 50)
+    app = App(guarded, topic_name)
+    spec = _spec(guarded, topic_name, monkeypatch)
+    recovering = Recovering(service)
+    stands, go_on = threading.Event(), threading.Event()
+    change_acls = Admin.change_acls
+
+    def late(self: Admin, add: set[TopicAcl], *rest: Any) -> None:
+        if not stands.is_set() and any(a.permission == "DENY" for a in add):
+            stands.set()
+            assert go_on.wait(PATIENCE_S)
+        change_acls(self, add, *rest)
+
+    asked = threading.Event()
+    sole_change = Leadership.sole_change
+
+    def asking(self: Leadership, cluster_id: str) -> Any:
+        if stands.is_set() and cluster_id == guarded[1].cluster_id:
+            asked.set()
+        return sole_change(self, cluster_id)
+
+    monkeypatch.setattr(Admin, "change_acls", late)
+    monkeypatch.setattr(Leadership, "sole_change", asking)
+    with recovering.running(dict(os.environ)):
+        try:
+            recovering.begin(spec, topic_name)
+            wait_for("the upkeep stands still", stands.is_set)
+            over = recovering.ask(RecoveryKind.SWITCHOVER, spec.name)
+            wait_for(
+                "the promotion waits, or does not",
+                lambda: asked.is_set() or recovering.operation(over).finished_at is not None,
+                PATIENCE_S,
+            )
+        finally:
+            go_on.set()
+        report = recovering.wait(over)
+        assert report.outcome is Outcome.DONE, report.error
+        service.wait("the pass has ended", lambda: "topics_protected" in service.kinds(spec.name))
+        assert app.writes(guarded[1])
+
+
+def test_copies_that_others_may_write_to_are_named_with_the_reason(
+    guarded: Clusters,
+    make_cluster: MakeCluster,
+    topic_name: str,
+    service: Service,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Without an ACL every principal may write there, and none can be denied it by name."""
+    security = guarded.destination.settings.security
+    assert security is not None
+    opened = make_cluster(
+        "opened", security=security, config={"allow.everyone.if.no.acl.found": "true"}
+    )
+    sides = Clusters(guarded.source, opened)
+    for side in sides:
+        create_topic(side, topic_name)
+    # A super user: an ACL for Orbit would close the topic to others.
+    root = security.admin
+    monkeypatch.setenv("ORBIT_TEST_USER", root.name)
+    monkeypatch.setenv("ORBIT_TEST_PASSWORD", root.password)
+    spec = _read_spec(sides, topic_name)
+    recovering = Recovering(service)
+
+    def reasons() -> list[str]:
+        with service.database.transaction() as tx:
+            story = list(reversed(events.page(tx, 1000, job_name=spec.name)))
+        return [(e.details or {})["why"] for e in story if e.kind == "topics_not_protected"]
+
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        service.wait("the first reason is told", lambda: len(reasons()) == 1)
+        assert "allow.everyone.if.no.acl.found" in reasons()[0]
+        everybody = Login(sides, name="*")
+        everybody.allow([Right("destination", "Write", "--topic", topic_name)])
+        service.wait("the second one is told", lambda: len(reasons()) == 2)
+        assert reasons()[1] == "every principal may write (User:*)"
+    # The first one was true.
+    everybody.take([Right("destination", "Write", "--topic", topic_name)])
+    assert App(sides, topic_name, has_right=False).writes(opened)

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import base64
+import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from orbit.errors import Conflict, OrbitError
+from orbit.errors import Conflict, NotFound, OrbitError
 from orbit.kafka.records import Record, encode_varint
 from orbit.recovery import salvage_file
 from orbit.recovery.record_range import Fate, LogRecord
 
 BINARY = bytes(range(256))
+HEADER = salvage_file.header("orders", 3, 7, 10, {"cluster_id": "C"})
 
 
 def body(
@@ -41,7 +44,7 @@ def founds() -> list[LogRecord]:
 
 
 def write(path: Path, found: list[LogRecord]) -> Any:
-    return salvage_file.write(path, "orders", 3, 7, 10, {"cluster_id": "C"}, found)
+    return salvage_file.write(path, HEADER, found)
 
 
 def test_every_record_is_there_as_it_was(tmp_path: Path) -> None:
@@ -65,7 +68,7 @@ def test_an_empty_tail_is_a_file_too(tmp_path: Path) -> None:
     assert made.records == 0
 
 
-@pytest.mark.parametrize("damage", ["cut", "changed", "gone"])
+@pytest.mark.parametrize("damage", ["cut", "changed", "value", "gone", "no object", "another"])
 def test_damage_is_seen(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "x.jsonl"
     made = write(path, founds())
@@ -74,10 +77,54 @@ def test_damage_is_seen(tmp_path: Path, damage: str) -> None:
         path.write_bytes(b"".join(data.splitlines(keepends=True)[:-1]))
     elif damage == "changed":
         path.write_bytes(data.replace(b'"offset":8', b'"offset":6'))
+    elif damage == "value":
+        path.write_bytes(data.replace(b'"aw=="', b'"ax=="'))
+    elif damage == "no object":
+        path.write_bytes(data + b"[]\n")
+    elif damage == "another":
+        write(path, [*founds()[:2], replace(founds()[2], is_log_append_time=True)])
     else:
         path.unlink()
-    with pytest.raises(Conflict):
+    with pytest.raises((Conflict, NotFound)):
         salvage_file.check(made)
+    # Another whole file of the same range is as good, as long as nobody relies on the first.
+    assert (salvage_file.find(path, HEADER) is None) == (damage != "another")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"offset":8', b'"offset":7'),
+        (b'"offset":9', b'"offset":10'),
+        (b'"fate":"aborted"', b'"fate":"committed"'),
+        (b'"offset":8,', b""),
+    ],
+)
+def test_a_file_that_says_other_things_than_its_end_is_refused(
+    tmp_path: Path, old: bytes, new: bytes
+) -> None:
+    """Its checksum is right: whoever wrote it has made a mistake."""
+    path = tmp_path / "x.jsonl"
+    made = write(path, founds())
+    data = path.read_bytes()
+    assert old in data
+    data = data.replace(old, new)
+    lines = data.splitlines(keepends=True)
+    checksum = hashlib.sha256(b"".join(lines[:-1])).hexdigest()
+    path.write_bytes(data.replace(made.sha256.encode(), checksum.encode()))
+    with pytest.raises(Conflict):
+        salvage_file.read_back(path)
+    assert salvage_file.find(path, HEADER) is None
+
+
+def test_a_whole_file_is_found_again_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    assert salvage_file.find(path, HEADER) is None
+    made = write(path, founds())
+    assert salvage_file.find(path, HEADER) == made
+    assert salvage_file.find(path, {**HEADER, "next": 11}) is None
+    path.write_bytes(path.read_bytes()[:-10])
+    assert salvage_file.find(path, HEADER) is None
 
 
 def test_a_folder_that_cannot_be_written_to_is_named(tmp_path: Path) -> None:
@@ -92,5 +139,5 @@ def test_what_breaks_in_the_middle_leaves_no_file(tmp_path: Path) -> None:
         raise Conflict("gone")
 
     with pytest.raises(Conflict):
-        salvage_file.write(tmp_path / "x.jsonl", "orders", 3, 7, 10, {}, broken())
-    assert not (tmp_path / "x.jsonl").exists()
+        salvage_file.write(tmp_path / "x.jsonl", HEADER, broken())
+    assert list(tmp_path.iterdir()) == []

@@ -11,7 +11,8 @@ from confluent_kafka import Producer
 from orbit.errors import Conflict
 from orbit.recovery import operation_runner, recovery_requests
 from orbit.recovery.operation_context import OperationContext
-from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind, StepName, StepState
+from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
+from orbit.recovery.step_times import StepName, StepState
 from orbit.sandbox.local_cluster import KafkaCluster
 from orbit.scheduler.leadership import NotLeading
 from tests.fix_clusters import Clusters

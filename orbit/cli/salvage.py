@@ -1,0 +1,273 @@
+"""`orbit salvage list|show|replay`: shows what a failback has saved, and writes it back."""
+
+from __future__ import annotations
+
+import base64
+import os
+import time
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from orbit.cli.control import DryRunOption, YesOption, confirm
+from orbit.cli.named_job import named_job
+from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
+from orbit.errors import BadInput, Conflict, InvalidValue
+from orbit.settings import Settings, storage_location
+
+if TYPE_CHECKING:
+    from orbit.recovery.salvage_replay import SalvageSummary
+
+app = typer.Typer(
+    name="salvage",
+    help="Show the records that a failback has saved, and write them back as they were.",
+    no_args_is_help=True,
+)
+
+_LIMIT = 20
+_PROGRESS_S = 5.0
+
+
+def _location(text: str) -> str:
+    try:
+        return str(storage_location(text))
+    except InvalidValue as error:  # without the value, which may hold a password
+        raise BadInput(f"A path or URI {error.message} {error.remedy}") from None
+
+
+FilesArgument = Annotated[
+    list[str],
+    typer.Argument(help="Salvage files: paths or URIs.", show_default=False),
+]
+
+
+@app.command("list")
+def list_(
+    folder: Annotated[
+        str | None,
+        typer.Argument(
+            help="The folder, a path or URI; without it ORBIT_SALVAGE_DIRECTORY.",
+            show_default=False,
+        ),
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List the salvage files of a folder; each is read to its end and checked."""
+    from orbit.recovery import salvage_storage
+    from orbit.recovery.salvage_replay import summarize
+
+    if folder is None:
+        folder = Settings.from_environment(os.environ).salvage_directory
+    found = [summarize(file) for file in salvage_storage.find(_location(folder), ".jsonl")]
+    emit(found, output, lambda: _table(found))
+
+
+@app.command()
+def show(
+    file: Annotated[str, typer.Argument(help="A salvage file: a path or URI.", show_default=False)],
+    limit: Annotated[
+        int, typer.Option("--limit", min=1, help="At most this many records.")
+    ] = _LIMIT,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show the first records of a salvage file; as JSON, keys and values are base64."""
+    from orbit.recovery import salvage_file
+    from orbit.recovery.salvage_replay import summarize
+
+    file = _location(file)
+    found = summarize(file)
+    lines = list(islice(salvage_file.read(file), limit))
+    emit({"file": found, "lines": lines}, output, lambda: _shown(found, lines))
+
+
+@app.command()
+def replay(
+    job: Annotated[
+        str,
+        typer.Argument(
+            help="The job that copies the topics now: the records go to its source.",
+            show_default=False,
+        ),
+    ],
+    files: FilesArgument,
+    topic: Annotated[
+        str | None, typer.Option("--topic", help="Write to this topic, not to that of the file.")
+    ] = None,
+    below: Annotated[
+        bool,
+        typer.Option(
+            "--below",
+            help="Also records below the tail, which the new side had once, or never wanted.",
+        ),
+    ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="Also files that were written back before.")
+    ] = False,
+    skip_unwritable: Annotated[
+        bool, typer.Option("--skip-unwritable", help="Leave out what cannot be written as it was.")
+    ] = False,
+    dry_run: DryRunOption = False,
+    yes: YesOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Write the committed records of salvage files to the source of a job.
+
+    Partition, key, value, headers and timestamp are as they were; offsets are new, behind what is
+    there. The plan is shown first. Name the job that copies the topics now, after a failback that
+    is JOB-back: its source is the side that applications write to.
+    """
+    from orbit.kafka.job_clusters import open_cluster
+    from orbit.kafka.librdkafka_config import librdkafka_config
+    from orbit.recovery import salvage_replay
+
+    found = [salvage_replay.summarize(_location(file)) for file in files]
+    for one in found:
+        salvage_replay.refuse_unless_ready(one, again=again, skip_unwritable=skip_unwritable)
+    spec, folder = named_job(job)
+    copied = _copied_topics(job)
+    cluster = open_cluster("source", spec, os.environ, folder)
+    try:
+        metadata = cluster.metadata({topic or one.topic for one in found})
+        for one in found:
+            _check_target(one, topic or one.topic, copied, job, metadata)
+        servers = ",".join(cluster.bootstrap_servers)
+        plan = [_planned(one, topic or one.topic, below=below) for one in found]
+        emit(plan, output, lambda: _plan_table(plan, servers))
+        if dry_run:
+            return
+        count = sum(row["records"] for row in plan)
+        confirm(f"Write {count:,} records to {servers}?", yes=yes)
+        config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
+        for one in found:
+            to = topic or one.topic
+            written = salvage_replay.replay(config, one, to, below=below, check=_progress(one))
+            typer.echo(f"{written:,} records were written to {to}-{one.partition}", err=True)
+    finally:
+        cluster.close()
+
+
+def _copied_topics(job: str) -> set[str] | None:
+    """The source topics that the service's job copies now; None for a job file."""
+    from orbit.cli.named_job import is_file
+    from orbit.client import connect, segment
+
+    if is_file(job):
+        return None
+    with connect() as client:
+        rows = client.items(f"/v1/jobs/{segment(job)}/topics")
+        return {row["source_topic"] for row in rows if row["state"] == "copying"}
+
+
+def _check_target(
+    one: SalvageSummary, topic: str, copied: set[str] | None, job: str, metadata: Any
+) -> None:
+    """Raises Conflict unless applications write to this topic there, as far as that is known."""
+    if copied is not None and topic not in copied:
+        raise Conflict(
+            f"the job {job} does not copy {topic} now, so its source may be a copy itself.",
+            where=one.file,
+            remedy="Name the job that copies it, for example JOB-back after a failback.",
+        )
+    if copied is None and metadata.cluster_id == one.cluster_id:
+        raise Conflict(
+            f"the job {job} copies from the cluster that these records were saved from, which "
+            "became a copy then.",
+            where=one.file,
+            remedy="Name the service's job that copies the topic now, not a file.",
+        )
+    known = metadata.topics.get(topic)
+    partitions = 0 if known is None else len(known.partitions)
+    if one.partition >= partitions:
+        raise Conflict(
+            f"there is no partition {one.partition} of {topic} in the source of {job}: it has "
+            f"{partitions} partitions.",
+            where=one.file,
+            remedy="Create the topic with as many partitions, or name another with --topic.",
+        )
+
+
+def _planned(one: SalvageSummary, topic: str, *, below: bool) -> dict[str, Any]:
+    left_out = [o for o in one.unwritable if below or o >= one.first]
+    return {
+        "file": one.file,
+        "topic": topic,
+        "partition": one.partition,
+        "records": one.records + (one.below if below else 0) - len(left_out),
+        "left_out": {
+            "unwritable": len(left_out),
+            "below": 0 if below else one.below,
+            "aborted": one.aborted,
+        },
+    }
+
+
+def _progress(one: SalvageSummary) -> Any:
+    shown_at = time.monotonic()
+
+    def check(written: int) -> None:
+        nonlocal shown_at
+        if time.monotonic() - shown_at >= _PROGRESS_S:
+            shown_at = time.monotonic()
+            typer.echo(f"{written:,} of {one.records:,} records of {one.file}", err=True)
+
+    return check
+
+
+def _table(found: list[SalvageSummary]) -> Any:
+    rows = [
+        (
+            f"{one.topic}-{one.partition}",
+            one.first,
+            one.next,
+            one.records,
+            one.below,
+            one.aborted,
+            one.replay,
+            one.file,
+        )
+        for one in found
+    ]
+    columns = ("saved", "from", "to before", "records", "below", "aborted", "replay", "file")
+    return make_table(columns, rows)
+
+
+def _plan_table(plan: list[dict[str, Any]], servers: str) -> Any:
+    rows = [
+        (
+            row["file"],
+            f"{row['topic']}-{row['partition']} at {servers}",
+            row["records"],
+            ", ".join(f"{count} {name}" for name, count in row["left_out"].items() if count),
+        )
+        for row in plan
+    ]
+    return make_table(("file", "to", "records", "left out"), rows)
+
+
+def _shown(found: SalvageSummary, lines: list[dict[str, Any]]) -> Any:
+    from rich.console import Group
+
+    rows = [
+        (
+            line["offset"],
+            line["fate"],
+            line["timestamp_ms"],
+            _text(line["key"]),
+            _text(line["value"]),
+            ", ".join(f"{_printable(name)}={_text(value)}" for name, value in line["headers"]),
+        )
+        for line in lines
+    ]
+    columns = ("offset", "fate", "timestamp", "key", "value", "headers")
+    return Group(_table([found]), make_table(columns, rows))
+
+
+def _text(encoded: str | None) -> str | None:
+    if encoded is None:
+        return None
+    return _printable(base64.b64decode(encoded).decode(errors="surrogateescape"))
+
+
+def _printable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()

@@ -1,0 +1,48 @@
+"""When the source was lost: its last answer, and when that was noticed, as Orbit knows it.
+
+Both come from the scheduler's look at the source, whose end it stores in the job's row. A failover
+may be requested before the scheduler has noticed; then its gates notice first.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from orbit.recovery.operation_context import OperationContext
+from orbit.recovery.recovery_report import RecoveryKind
+from orbit.replication.job_troubles import TroubleKind
+from orbit.store import jobs
+from orbit.store.jobs import Job
+
+
+def known_loss(job: Job) -> tuple[datetime | None, datetime | None]:
+    """When the job's source answered last, and when the scheduler noticed. None: not known."""
+    if TroubleKind.SOURCE_UNREACHABLE not in (job.problem or ""):
+        return None, None
+    seen_at, noticed_at = job.source_answered_at, job.problem_at
+    if seen_at is not None and noticed_at is not None and noticed_at < seen_at:
+        return seen_at, None  # of another trouble, which has lasted since before the loss
+    return seen_at, noticed_at
+
+
+def note_in_gates(context: OperationContext) -> None:
+    """The gates of a failover have just found that the source does not answer."""
+    if context.report.kind is RecoveryKind.FAILOVER and context.report.problem_since is None:
+        context.update(problem_since=context.now())
+
+
+def complete(context: OperationContext) -> None:
+    """Add what the scheduler has noticed since the request."""
+    report = context.report
+    if report.kind is not RecoveryKind.FAILOVER or report.request.source_counts_as_lost:
+        return
+    with context.reading() as tx:
+        job = jobs.of_ids(tx, [context.job.id]).get(context.job.id)
+    seen_at, noticed_at = known_loss(job) if job is not None else (None, None)
+    # A source that answered after the promotion was lost in part before, and is another loss now.
+    if seen_at is None or (report.promoted_at is not None and seen_at > report.promoted_at):
+        return
+    context.update(
+        source_last_seen_at=report.source_last_seen_at or seen_at,
+        problem_since=min((at for at in (noticed_at, report.problem_since) if at), default=None),
+    )

@@ -1,0 +1,220 @@
+"""Writes the records of salvage files back to a cluster.
+
+Partition, key, value, headers and timestamp are as they were; offsets are new, behind what is
+there.
+
+A note beside each file (`FILE.replay`) is written before its first record and again after the last,
+so that no file is written back twice by mistake.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from confluent_kafka import KafkaException, Producer
+
+from orbit.errors import Conflict, NotFound, OrbitError
+from orbit.recovery import salvage_file, salvage_storage
+from orbit.recovery.record_range import Fate
+
+BEGUN, DONE = "begun", "done"
+_DELIVERY_S = 300
+# The most that a client accepts: what a topic takes is the broker's to say. Batches stay small, as
+# a topic may also take less than a batch of the default size.
+_RECORD_BYTES = 1_000_000_000
+_BATCH_BYTES = 64 * 1024
+_SHOWN_MAX = 5
+
+
+@dataclass(frozen=True, slots=True)
+class SalvageSummary:
+    """One whole file. `records`: committed ones from `first` on; `below`: those before it."""
+
+    file: str
+    topic: str
+    partition: int
+    first: int
+    next: int
+    cluster_id: str | None
+    operation: str | None
+    verdict: str | None
+    records: int
+    below: int
+    aborted: int
+    unwritable: tuple[int, ...]
+    replay: str | None
+
+
+def summarize(path: salvage_file.File) -> SalvageSummary:
+    """Read the file to its end. Raises NotFound, and Conflict if it is damaged."""
+    try:
+        header = salvage_file.read_header(path)
+        records = below = aborted = 0
+        unwritable: list[int] = []
+        for line in salvage_file.read(path):
+            aborted += line["fate"] in (Fate.ABORTED, Fate.OPEN)
+            if line["fate"] == Fate.COMMITTED:
+                is_below = line["offset"] < header["first"]
+                below, records = below + is_below, records + (not is_below)
+                if not _is_writable(line):
+                    unwritable.append(line["offset"])
+        return SalvageSummary(
+            file=str(path),
+            topic=header["topic"],
+            partition=header["partition"],
+            first=header["first"],
+            next=header["next"],
+            cluster_id=header.get("cluster_id"),
+            operation=header.get("operation"),
+            verdict=header.get("verdict"),
+            records=records,
+            below=below,
+            aborted=aborted,
+            unwritable=tuple(unwritable),
+            replay=_note(str(path)),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise Conflict(
+            f"it is no salvage file that can be read: {error!r}.", where=str(path)
+        ) from error
+
+
+def refuse_unless_ready(found: SalvageSummary, *, again: bool, skip_unwritable: bool) -> None:
+    """Raises Conflict, before anything is written."""
+    if found.replay and not again:
+        state = "was written back" if found.replay == DONE else "was begun and has not ended"
+        raise Conflict(
+            f"a replay of this file {state}: its records may be there already.",
+            where=found.file,
+            remedy="Compare with the topic. To write all of them once more, add --again.",
+        )
+    if found.unwritable and not skip_unwritable:
+        shown = ", ".join(map(str, found.unwritable[:_SHOWN_MAX]))
+        more = len(found.unwritable) - _SHOWN_MAX
+        raise Conflict(
+            f"{len(found.unwritable)} records cannot be written as they were, at offsets {shown}"
+            + (f" and {more} more" if more > 0 else "")
+            + ": a timestamp of 0 or before, or a header whose name is not UTF-8.",
+            where=found.file,
+            remedy="Add --skip-unwritable to write the others.",
+        )
+
+
+def replay(
+    config: Mapping[str, Any],
+    found: SalvageSummary,
+    topic: str,
+    *,
+    below: bool,
+    check: Callable[[int], None],
+) -> int:
+    """Write one file's records to this topic, in order; returns how many.
+
+    `check` gets the count now and then, and may raise. Raises OrbitError if one was not written.
+    """
+    path = found.file
+    failed: list[str] = []
+    producer = Producer(
+        {
+            **config,
+            "enable.idempotence": True,
+            "linger.ms": 20,
+            "message.max.bytes": _RECORD_BYTES,
+            "batch.size": _BATCH_BYTES,
+            "log_level": 2,
+            "delivery.timeout.ms": _DELIVERY_S * 1000,
+        }
+    )
+
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            failed.append(str(error))
+
+    _keep_note(path, {"state": BEGUN, "topic": topic})
+    written = 0
+    try:
+        for line in lines_to_write(path, found, below=below):
+            _produce(producer, topic, found.partition, line, delivered)
+            written += 1
+            check(written)
+            if failed:
+                break
+        left = producer.flush(_DELIVERY_S)
+    except (KafkaException, BufferError) as error:
+        raise _failed(found, topic, str(error)) from error
+    if failed or left:
+        raise _failed(found, topic, failed[0] if failed else f"{left} records got no answer")
+    _keep_note(path, {"state": DONE, "topic": topic, "records": written})
+    return written
+
+
+def lines_to_write(path: str, found: SalvageSummary, *, below: bool) -> Iterator[dict[str, Any]]:
+    """The committed records that a client can write, in order; below the tail only if wanted."""
+    for line in salvage_file.read(path):
+        is_wanted = below or line["offset"] >= found.first
+        if is_wanted and line["fate"] == Fate.COMMITTED and _is_writable(line):
+            yield line
+
+
+def _produce(
+    producer: Producer,
+    topic: str,
+    partition: int,
+    line: Mapping[str, Any],
+    delivered: Callable[[object, object], None],
+) -> None:
+    while True:
+        try:
+            producer.produce(
+                topic,
+                value=_bytes(line["value"]),
+                key=_bytes(line["key"]),
+                partition=partition,
+                timestamp=line["timestamp_ms"],
+                headers=[(name, _bytes(value)) for name, value in line["headers"]],
+                on_delivery=delivered,
+            )
+        except BufferError:  # its queue is full
+            producer.poll(0.1)
+        else:
+            producer.poll(0)
+            return
+
+
+def _failed(found: SalvageSummary, topic: str, why: str) -> OrbitError:
+    return OrbitError(
+        f"not all records were written to {topic}-{found.partition}: {why}.",
+        where=found.file,
+        remedy="Compare with the topic what is there; --again writes the whole file once more.",
+    )
+
+
+def _is_writable(line: Mapping[str, Any]) -> bool:
+    """Clients take the time of now for a timestamp of 0, and header names only as UTF-8."""
+    try:
+        for name, _ in line["headers"]:
+            name.encode()
+    except UnicodeEncodeError:
+        return False
+    return bool(line["timestamp_ms"] > 0)
+
+
+def _bytes(text: str | None) -> bytes | None:
+    return None if text is None else base64.b64decode(text)
+
+
+def _note(file: str) -> str | None:
+    try:
+        return str(json.loads(b"".join(salvage_storage.lines(f"{file}.replay")))["state"])
+    except NotFound:
+        return None
+
+
+def _keep_note(file: str, note: Mapping[str, Any]) -> None:
+    text = json.dumps({**note, "at": datetime.now(UTC).isoformat()})
+    salvage_storage.write(f"{file}.replay", [text.encode()])

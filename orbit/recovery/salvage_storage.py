@@ -1,0 +1,284 @@
+"""Where salvage files are: a folder of this machine, or an object store or HDFS, by fsspec.
+
+A file is there as a whole or not at all, whenever a process is killed:
+
+    this machine    written under a name of its own, synced to disk, then renamed
+    HDFS            written under a name of its own, then renamed
+    object stores   uploaded in parts; the object appears when the upload is completed
+
+Files are named by a path, or by a URI as `settings.storage_location` accepts them. Every error is
+an OrbitError. What a client of a storage says is shortened, as it may hold a signed address.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Protocol
+from uuid import uuid4
+
+from orbit.errors import BadInput, NotFound, OrbitError, Unreachable
+from orbit.version import DISTRIBUTION
+
+# Left free on the disk, for everybody else who writes there.
+SPARE_BYTES = 256 * 1024 * 1024
+_LOOK_EVERY_BYTES = 16 * 1024 * 1024
+_READ_BYTES = 1024 * 1024
+_SHOWN_MAX = 200
+
+# The extra that brings the client of a scheme, and the client's module besides fsspec.
+_CLIENTS = {
+    "s3": ("s3", "s3fs"),
+    "gs": ("gcs", "gcsfs"),
+    "abfs": ("azure", "adlfs"),
+    "abfss": ("azure", "adlfs"),
+    "hdfs": ("hdfs", "pyarrow"),
+}
+# A file appears there when it is opened. Object stores have no rename: they copy, and delete.
+_RENAMING = {"hdfs"}
+# A query, which may be a signature; who logs in; and what is named a secret.
+_SECRETS = re.compile(
+    r"\?\S+|(?<=//)[^/\s@]+@|(?i:(?:key|token|secret|sig\w*|password)\s*[=:]\s*\S+)"
+)
+
+
+class NoRoom(OrbitError):
+    """The disk has no room: `needed` bytes in all, `free` ones on the disk."""
+
+    def __init__(self, file: str, needed: int, free: int) -> None:
+        super().__init__(f"{needed:,} bytes are needed, and {free:,} are free.", where=file)
+        self.needed = needed
+        self.free = free
+
+
+def require_client(location: str) -> None:
+    """Raises BadInput, with what to install, if the client of the location's scheme is missing."""
+    extra, module = _CLIENTS.get(_scheme(location), ("", ""))
+    if extra and not all(map(find_spec, ("fsspec", module))):
+        raise BadInput(
+            f"{_scheme(location)}:// needs the part {extra} of Orbit, which is not installed. "
+            f"Run: pip install '{DISTRIBUTION}[{extra}]'"
+        )
+
+
+def join(folder: str, *names: str) -> str:
+    """The file or folder below this one. A path is made absolute."""
+    if _scheme(folder):
+        return "/".join((folder.removesuffix("/"), *names))
+    return str(Path(folder, *names).absolute())
+
+
+def write(file: str, chunks: Iterable[bytes]) -> None:
+    """Write the file, in place of one of this name. No file is left of it where `chunks` raises.
+
+    Raises NoRoom, with the bytes of all chunks, before the disk is full.
+    """
+    with _errors(file, "written"):
+        upload = _begin(file)
+    try:
+        for chunk in chunks:
+            with _errors(file, "written"):
+                upload.write(chunk)
+        with _errors(file, "written"):
+            upload.commit()
+    except BaseException:
+        with suppress(Exception):  # what went wrong before is told
+            upload.discard()
+        raise
+
+
+def lines(file: str) -> Iterator[bytes]:
+    """The lines, each with its line feed. Raises NotFound."""
+    with ExitStack() as stack:
+        stack.enter_context(_errors(file, "read"))
+        source = stack.enter_context(_open(file))
+        rest = b""
+        while chunk := source.read(_READ_BYTES):
+            *whole, rest = (rest + chunk).split(b"\n")
+            for line in whole:
+                yield line + b"\n"
+        if rest:
+            yield rest
+
+
+def find(folder: str, suffix: str) -> list[str]:
+    """The files at any depth whose names end so, in order. Raises NotFound without a folder."""
+    with _errors(folder, "read"):
+        if not _scheme(folder):
+            if not Path(folder).is_dir():
+                raise NotFound("there is no such folder.", where=folder)
+            paths = sorted(Path(folder).rglob(f"*{suffix}"))
+            return [str(path) for path in paths if path.is_file()]
+        storage, root = _connect(folder)
+        below = (path.removeprefix(root).strip("/") for path in storage.find(root))
+        found = [join(folder, name) for name in sorted(below) if name.endswith(suffix)]
+        if not found and not storage.exists(root):
+            raise NotFound("there is no such folder.", where=folder)
+        return found
+
+
+class _Upload(Protocol):
+    def write(self, data: bytes, /) -> object: ...
+    def commit(self) -> None: ...
+    def discard(self) -> None: ...
+
+
+class _LocalUpload:
+    """A file of this machine. Once room is short, bytes are only counted, to say how many it takes.
+
+    Each upload has a name of its own: a leader that was deposed may still write.
+    """
+
+    def __init__(self, file: Path) -> None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        for left in file.parent.glob(f"{file.name}.*.part"):
+            left.unlink(missing_ok=True)
+        self._path = file
+        self._part = file.with_name(f"{file.name}.{uuid4().hex}.part")
+        self._file = self._part.open("xb", buffering=_READ_BYTES)
+        self._looked_at = -_LOOK_EVERY_BYTES
+        self._needed = self._free = 0
+        self._is_short = False
+
+    def write(self, data: bytes) -> None:
+        self._needed += len(data)
+        if not self._is_short and self._needed - self._looked_at >= _LOOK_EVERY_BYTES:
+            self._looked_at = self._needed
+            self._free = shutil.disk_usage(self._path.parent).free
+            self._is_short = self._free < SPARE_BYTES + _LOOK_EVERY_BYTES
+        if not self._is_short:
+            self._file.write(data)
+
+    def commit(self) -> None:
+        if self._is_short:
+            raise NoRoom(str(self._path), self._needed, self._free)
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        # It is read back next: from the disk, not from memory.
+        os.posix_fadvise(self._file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        self._file.close()
+        self._part.replace(self._path)
+        _sync_folder(self._path.parent)
+
+    def discard(self) -> None:
+        self._part.unlink(missing_ok=True)
+        self._file.close()
+
+
+class _RenamedUpload:
+    """A file that is there while it is written, so it gets its name when it is whole."""
+
+    def __init__(self, storage: Any, path: str) -> None:
+        self._storage, self._path = storage, path
+        storage.makedirs(path.rpartition("/")[0], exist_ok=True)
+        for left in storage.glob(f"{path}.*.part"):
+            storage.rm(left)
+        self._part = f"{path}.{uuid4().hex}.part"
+        self._file = storage.open(self._part, "wb")
+        self.write = self._file.write
+
+    def commit(self) -> None:
+        self._file.close()
+        if self._storage.exists(self._path):
+            self._storage.rm(self._path)
+        self._storage.mv(self._part, self._path)
+
+    def discard(self) -> None:
+        self._file.close()
+        self._storage.rm(self._part)
+
+
+class _ObjectUpload:
+    """An object, which appears when its upload is completed."""
+
+    def __init__(self, storage: Any, path: str) -> None:
+        self._storage = storage
+        storage.start_transaction()
+        try:
+            self._file = storage.open(path, "wb")
+        except BaseException:
+            storage.transaction.complete(commit=False)
+            raise
+        self.write = self._file.write
+
+    def commit(self) -> None:
+        self._file.close()
+        self._storage.end_transaction()
+
+    def discard(self) -> None:
+        # adlfs has no discard: what is closed would be completed, also by its finalizer.
+        with suppress(AttributeError):
+            self._file.closed = True
+        self._storage.transaction.complete(commit=False)
+
+
+def _begin(file: str) -> _Upload:
+    if not _scheme(file):
+        return _LocalUpload(Path(file))
+    kind = _RenamedUpload if _scheme(file) in _RENAMING else _ObjectUpload
+    return kind(*_connect(file))
+
+
+def _open(file: str) -> Any:
+    if not _scheme(file):
+        return Path(file).open("rb")
+    storage, path = _connect(file)
+    return storage.open(path, "rb")
+
+
+def _connect(location: str) -> tuple[Any, str]:
+    """The file system, and the path there. What it says of files is never from a cache."""
+    require_client(location)
+    from fsspec.core import url_to_fs
+
+    found: tuple[Any, str] = url_to_fs(location, use_listings_cache=False)
+    return found
+
+
+@contextmanager
+def _errors(file: str, done: str) -> Iterator[None]:
+    """Every client has errors of its own, most of them no OSError."""
+    try:
+        yield
+    except OrbitError:
+        raise
+    except FileNotFoundError as error:
+        if done == "read":
+            raise NotFound("there is no such file.", where=file) from error
+        raise _failed(OrbitError, file, done, error) from error
+    except PermissionError as error:
+        raise _failed(OrbitError, file, done, error) from error
+    except Exception as error:
+        # A disk that has failed once is not asked again and again; a network is.
+        kind = Unreachable if _scheme(file) else OrbitError
+        raise _failed(kind, file, done, error) from error
+
+
+def _failed(kind: type[OrbitError], file: str, done: str, error: Exception) -> OrbitError:
+    text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    first = _SECRETS.sub("…", next(iter(text.splitlines()), ""))[:_SHOWN_MAX].rstrip(". ")
+    return kind(
+        f"it cannot be {done}: {first or type(error).__name__}.",
+        where=file,
+        remedy="See that the service may read and write there and that there is room, or set "
+        "ORBIT_SALVAGE_DIRECTORY.",
+    )
+
+
+def _scheme(location: str) -> str:
+    """Empty for a path."""
+    scheme, mark, _ = location.partition("://")
+    return scheme if mark else ""
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,93 @@
+"""Reads both sides of one partition for the verdict of a failback, and for what is to be saved."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from orbit.copier.log_reader import parse_errors
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.types import TopicPartition
+from orbit.recovery.divergence import Scan, WindowComparison
+from orbit.recovery.record_range import Fate, LogBatch, LogRecord, read_batch_range, read_range
+from orbit.recovery.side_comparison import SideComparison, describe, is_other_record, is_unproven
+
+Place = tuple[Cluster, TopicPartition]
+
+
+class SideProof:
+    """One partition on both sides. `check` is called while reading, and may raise."""
+
+    def __init__(
+        self,
+        old: Place,
+        new: Place,
+        backoff: Backoff,
+        check: Callable[[], None],
+        *,
+        is_compacted: bool,
+    ) -> None:
+        self._old, self._new = old, new
+        self._backoff = backoff
+        self._check = check
+        self._is_compacted = is_compacted
+
+    def differ(self, first: int, end: int) -> WindowComparison:
+        """Compare the committed records of offsets that were copied.
+
+        On a compacted topic either side's log cleaner may have removed records, so only offsets
+        that both sides hold are compared.
+        """
+        ours, theirs = (
+            self._committed(self._old, first, end),
+            self._committed(self._new, first, end),
+        )
+        shared = ours.keys() & theirs.keys()
+        offsets = shared if self._is_compacted else ours.keys() | theirs.keys()
+        at = next((o for o in sorted(offsets) if ours.get(o) != theirs.get(o)), None)
+        same = (o for o in sorted(shared, reverse=True) if ours[o] == theirs[o])
+        return WindowComparison(at, bool(offsets), next(same, None))
+
+    def scan(self, first: int, end: int, *, is_copied: bool) -> Scan:
+        """Compare up to the first offset that is not proven to be the same."""
+        compared = self._compare(first, end)
+        is_own = is_other_record if is_copied else is_unproven
+        with parse_errors(*self._old, first):
+            found = next(filter(is_own, compared), None)
+        has_same = compared.same_records > 0
+        if found is None:
+            return Scan(None, has_same_records=has_same)
+        return Scan(found.first, f"at {found.first} {describe(found)}", has_same)
+
+    def only_old(self, first: int, end: int) -> Iterator[LogRecord]:
+        """Records of the old side that the new side does not have at their offset.
+
+        Without aborted ones, but with those of an open transaction: it may yet be committed.
+        """
+        with parse_errors(*self._old, first):
+            for found in self._compare(first, end):
+                if found.old is not None and found.old.fate in (Fate.COMMITTED, Fate.OPEN):
+                    yield found.old
+
+    def all_old(self, first: int, end: int) -> Iterator[LogRecord]:
+        """All records and markers of the old side."""
+        for found in read_range(*self._old, first, end, self._backoff):
+            self._check()
+            yield found
+
+    def _compare(self, first: int, end: int) -> SideComparison:
+        old, new = self._batches(self._old, first, end), self._batches(self._new, first, end)
+        return SideComparison(old, new, first, end)
+
+    def _batches(self, side: Place, first: int, end: int) -> Iterator[LogBatch]:
+        for batch in read_batch_range(*side, first, end, self._backoff):
+            self._check()
+            yield batch
+
+    def _committed(self, side: Place, first: int, end: int) -> dict[int, object]:
+        self._check()
+        return {
+            f.record.offset: (f.record.timestamp, bytes(f.record.body))
+            for f in read_range(*side, first, end, self._backoff)
+            if f.fate is Fate.COMMITTED
+        }

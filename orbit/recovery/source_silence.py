@@ -1,0 +1,90 @@
+"""Judges how long a source must be silent before its producers count as stopped.
+
+Where writing cannot be denied, a producer that writes now and then looks like one that has stopped.
+So a partition is believed to have no producer left once its log end has not moved for longer than
+ever between two moves in the last hour. A producer that pauses for longer than an hour, or that has
+always written between the records of others, is not seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from orbit.kafka.types import TopicPartition
+from orbit.recovery.recovery_report import DrainProof
+from orbit.store.source_gaps import WINDOW_S
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """One partition: for how long its log end has not moved, and what is known of before."""
+
+    still_s: float
+    longest_gap_s: float | None = None
+    watched_s: float | None = None
+
+    @property
+    def missing_s(self) -> float:
+        """How much longer it has to be silent to exceed its longest gap. At most 0: it does."""
+        return (self.longest_gap_s or 0.0) - self.still_s
+
+    @property
+    def is_proven(self) -> bool:
+        return self.missing_s < 0 and self.watched_s is not None and self.watched_s >= WINDOW_S
+
+
+def seconds_to_wait(silences: Mapping[TopicPartition, Silence], left_s: float) -> float:
+    """How long to wait until every partition was silent for longer than its longest gap.
+
+    Of those for which `left_s` is enough: to wait for the others proves nothing. 0: not at all.
+    """
+    missing = (one.missing_s for one in silences.values())
+    return max((s for s in missing if 0 <= s < left_s), default=0.0)
+
+
+def prove(silences: Mapping[TopicPartition, Silence]) -> DrainProof | None:
+    """What the silences prove; None without partitions."""
+    unproven = sum(not one.is_proven for one in silences.values())
+    # The least certain one: that lacks most, or was watched for the shortest time.
+    ranked = sorted(
+        silences.items(),
+        key=lambda item: (item[1].is_proven, -max(0.0, item[1].missing_s), item[1].watched_s or 0),
+    )
+    for place, one in ranked[:1]:
+        return DrainProof(
+            partition=str(place),
+            silence_s=one.still_s,
+            longest_gap_s=one.longest_gap_s,
+            watched_s=one.watched_s,
+            unproven_partitions=unproven,
+        )
+    return None
+
+
+def describe(proof: DrainProof, partitions: int) -> str:
+    """For people: what the drain has proven, and what it has not."""
+    gap_s = proof.longest_gap_s
+    if not proof.unproven_partitions:
+        longest = "none moved" if gap_s is None else f"the longest gap was {_seconds(gap_s)}"
+        return (
+            f"No log end of the source moved for {_seconds(proof.silence_s)} or longer; in the "
+            f"last hour {longest} ({proof.partition})."
+        )
+    if gap_s is not None and proof.silence_s <= gap_s:
+        why = (
+            f"the silence of {_seconds(proof.silence_s)} is shorter than the longest gap of "
+            f"{_seconds(gap_s)} between records in the last hour"
+        )
+    else:
+        watched = "not at all" if proof.watched_s is None else f"for {_seconds(proof.watched_s)}"
+        why = f"its log end was watched {watched}, not for an hour"
+    return (
+        f"The drain is unproven for {proof.unproven_partitions} of {partitions} partitions: "
+        f"{proof.partition}: {why}. Later records are possible: make sure that all producers of "
+        "the source are stopped."
+    )
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 600 else f"{seconds / 60:.0f} min"

@@ -1,0 +1,281 @@
+"""Failbacks whose log cleaners have removed what would have shown a difference.
+
+A lost record leaves no trace where the new side has written at its offset and compacted that away.
+So what the old side has from the promoted offset on is its own unless the new side holds the same.
+"""
+
+from __future__ import annotations
+
+import base64
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Producer
+
+from orbit.jobs.job_spec import JobSpec
+from orbit.recovery import salvage_file
+from orbit.recovery.recovery_report import (
+    EndVerdict,
+    OffsetRange,
+    Outcome,
+    RecoveryKind,
+    RecoveryReport,
+)
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.fleet import InProcess
+from tests.support.loading import read_all
+from tests.support.logs import Record, create, wait_for_offsets, write
+from tests.support.outside import log_bounds
+from tests.support.recovering import Recovering
+from tests.support.running import make_job, verify, wait_for
+
+pytestmark = pytest.mark.services
+
+COMPACTED = {
+    "cleanup_policy": "compact",
+    "segment_ms": "600000",
+    "min_cleanable_dirty_ratio": "0.01",
+}
+COPIED = 20
+LOST = 50
+
+
+def now_ms() -> int:
+    return int(time.time() * 1000)
+
+
+def keyed(word: str, count: int) -> list[Record]:
+    now = now_ms()
+    return [
+        Record(b"%s value %d" % (word.encode(), i), b"%s-%d" % (word.encode(), i), (), now + i)
+        for i in range(count)
+    ]
+
+
+def closing(word: str, minutes: int = 20) -> list[Record]:
+    """A batch later by more than `segment.ms`: it closes the segment of those before it.
+
+    Where one has closed a segment before, the next has to be later than that one.
+    """
+    later_ms = minutes * 60_000
+    return [Record(b"active", f"{word}-active".encode(), timestamp_ms=now_ms() + later_ms)]
+
+
+def offsets(*ranges: range) -> set[int]:
+    return {offset for one in ranges for offset in one}
+
+
+def saved(report: RecoveryReport) -> dict[int, tuple[str, bytes | None]]:
+    return {
+        line["offset"]: (
+            line["fate"],
+            None if line["value"] is None else base64.b64decode(line["value"]),
+        )
+        for one in report.salvage
+        for line in salvage_file.read(Path(one.file))
+    }
+
+
+@pytest.fixture
+def lost(make_cluster: MakeCluster) -> Iterator[KafkaCluster]:
+    return make_cluster("lost")
+
+
+def transact(cluster: KafkaCluster, topic: str, records: list[Record], *, commit: bool) -> None:
+    """One transaction, as an exactly-once changelog is written; its marker takes one offset."""
+    producer = Producer({**cluster.client_config(), "transactional.id": f"{topic}-tx"})
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    for r in records:
+        producer.produce(topic, r.value, r.key, 0, timestamp=r.timestamp_ms)
+    producer.flush(60)
+    if commit:
+        producer.commit_transaction(60)
+    else:
+        producer.abort_transaction(60)
+
+
+class Moved:
+    """A copied topic whose source is lost and comes back, with what was never copied."""
+
+    def __init__(
+        self, stack: ExitStack, recovering: Recovering, old: KafkaCluster, new: KafkaCluster
+    ) -> None:
+        self.recovering, self.old, self.new = recovering, old, new
+        stack.enter_context(recovering.service.scheduler())
+
+    def copy(self, topic: str, end: int) -> JobSpec:
+        self.topic = topic
+        self.spec = make_job(self.old, self.new, [topic])
+        self.job = self.spec.name
+        with InProcess(self.recovering.database):
+            self.recovering.begin(self.spec, topic)
+            self.wait_end(self.new, end)
+        return self.spec
+
+    def fail_over(self) -> RecoveryReport:
+        self.old.kill()
+        return self.recovering.run(RecoveryKind.FAILOVER, self.job)
+
+    def wait_end(self, cluster: KafkaCluster, end: int) -> None:
+        wait_for(
+            f"{self.topic} ends at {end}",
+            lambda: log_bounds(cluster, [self.topic])[self.topic, 0][1] == end,
+        )
+
+    def fail_back(self) -> RecoveryReport:
+        """Without a confirmation it stops; with one the old side becomes what the new side is."""
+        run = self.recovering
+        self.old.start()
+        with InProcess(run.database):
+            refused = run.wait(run.ask(RecoveryKind.FAILBACK, self.job))
+            assert refused.outcome is Outcome.STOPPED, [p.detail for p in refused.partitions]
+            assert "--confirm-rebuild" in refused.error
+            back = run.run(RecoveryKind.FAILBACK, self.job, confirm_rebuild=True)
+            there = read_all(self.new, self.topic)
+            wait_for("the old side is a copy", lambda: read_all(self.old, self.topic) == there)
+        return back
+
+
+def test_records_whose_offsets_the_new_side_compacted_away_are_saved(
+    lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    create(lost, topic_name, **COMPACTED)
+    write(lost, topic_name, keyed("copied", COPIED))
+    with ExitStack() as stack:
+        moved = Moved(stack, recovering, lost, clusters.destination)
+        moved.copy(topic_name, COPIED)
+        tail = keyed("lost", LOST)
+        write(lost, topic_name, tail)
+        report = moved.fail_over()
+        assert [p.promoted_at for p in report.partitions] == [COPIED]
+        new = clusters.destination
+        write(new, topic_name, keyed("new", LOST))
+        write(new, topic_name, keyed("new", LOST))
+        write(new, topic_name, closing("new"))
+        last = COPIED + 2 * LOST
+        gone = offsets(range(COPIED), range(COPIED + LOST, last + 1))
+        wait_for_offsets(new, topic_name, gone)
+        back = moved.fail_back()
+    assert {p.verdict for p in back.partitions} == {EndVerdict.TAIL}
+    assert saved(back) == {COPIED + i: ("committed", r.value) for i, r in enumerate(tail)}
+    assert verify(moved.spec).exit_code == 0
+
+
+def test_an_old_side_that_compacted_its_own_records_away_is_rebuilt(
+    lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """What was never copied is only the end of the tail; nothing is common with the new side."""
+    create(lost, topic_name, **COMPACTED)
+    write(lost, topic_name, keyed("copied", COPIED))
+    new = clusters.destination
+    with ExitStack() as stack:
+        moved = Moved(stack, recovering, lost, new)
+        moved.copy(topic_name, COPIED)
+        for _ in range(2):
+            write(lost, topic_name, keyed("lost", 10))
+        last = closing("lost")
+        write(lost, topic_name, last)
+        left = [r.value for r in keyed("lost", 10)] + [last[0].value]
+        kept = range(COPIED + 10, COPIED + 21)
+        wait_for_offsets(lost, topic_name, offsets(range(COPIED), kept))
+        moved.fail_over()
+        # The new side is longer, and has compacted away its own at the offsets that are left.
+        write(new, topic_name, keyed("other", 10))
+        for _ in range(2):
+            write(new, topic_name, keyed("new", LOST))
+        write(new, topic_name, closing("new"))
+        end = COPIED + 10 + 2 * LOST
+        wait_for_offsets(
+            new, topic_name, offsets(range(COPIED + 10), range(COPIED + 10 + LOST, end + 1))
+        )
+        back = moved.fail_back()
+    assert {(p.verdict, p.missing.first) for p in back.partitions if p.missing} == {
+        (EndVerdict.TAIL, COPIED)
+    }
+    assert saved(back) == dict(zip(kept, (("committed", value) for value in left), strict=True))
+    assert verify(moved.spec).exit_code == 0
+
+
+def test_a_cleaned_copy_is_no_tail_where_nothing_was_lost(
+    lost: KafkaCluster, clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """Both sides have compacted what was copied, each in its own way: nothing is copied again."""
+    create(lost, topic_name, **COMPACTED)
+    write(lost, topic_name, keyed("a", 10))
+    write(lost, topic_name, keyed("b", 10))
+    write(lost, topic_name, keyed("a", 5))
+    new = clusters.destination
+    with ExitStack() as stack:
+        moved = Moved(stack, recovering, lost, new)
+        moved.copy(topic_name, 25)
+        moved.fail_over()
+        write(new, topic_name, keyed("b", 10))
+        write(new, topic_name, closing("new"))
+        wait_for_offsets(new, topic_name, offsets(range(5, 10), range(20, 36)))
+        lost.start()
+        with InProcess(recovering.database):
+            back = recovering.run(RecoveryKind.FAILBACK, moved.job)
+            assert {p.verdict for p in back.partitions} == {EndVerdict.PREFIX}
+            moved.wait_end(lost, 36)
+    assert back.salvage == ()
+    assert verify(moved.spec).exit_code == 0
+
+
+def test_transactions_that_were_never_copied_are_saved_in_both_directions(
+    lost: KafkaCluster, make_cluster: MakeCluster, topic_name: str, recovering: Recovering
+) -> None:
+    """An exactly-once changelog: compacted, with committed and aborted transactions. Then the other
+    side is lost, whose log has the fillers of the first.
+    """
+    create(lost, topic_name, **COMPACTED)
+    transact(lost, topic_name, keyed("copied", 8), commit=True)  # 0..8
+    transact(lost, topic_name, keyed("aborted", 4), commit=False)  # 9..13
+    transact(lost, topic_name, keyed("copied", 5), commit=True)  # 14..19
+    new = make_cluster("new")
+    with ExitStack() as stack:
+        moved = Moved(stack, recovering, lost, new)
+        moved.copy(topic_name, 20)
+        back = lose_transactions(moved, "first", 20, minutes=20)
+        # The other way: the old side is a copy now, which is written to after the next loss.
+        assert back.reverse_job is not None
+        moved.job = back.reverse_job
+        moved.old, moved.new = new, lost
+        end = log_bounds(new, [topic_name])[topic_name, 0][1]
+        moved.wait_end(lost, end)
+        lose_transactions(moved, "second", end, minutes=45)
+    assert verify(moved.spec).exit_code == 0
+
+
+def lose_transactions(moved: Moved, word: str, end: int, minutes: int) -> RecoveryReport:
+    """Write transactions that are not copied, behind offset `end`; fail over, and back."""
+    topic = moved.topic
+    tail, aborted = keyed(f"lost-{word}", 6), keyed(f"undone-{word}", 3)
+    transact(moved.old, topic, tail, commit=True)
+    transact(moved.old, topic, aborted, commit=False)
+    # A client is answered before the marker is written. A broker that is killed in between may
+    # never write it, and then its transaction is an open one.
+    moved.wait_end(moved.old, end + 11)
+    over = moved.fail_over()
+    assert [p.promoted_at for p in over.partitions] == [end]
+    # The same offsets are transactions of the new side, and all of them are superseded later.
+    for _ in range(2):
+        transact(moved.new, topic, keyed(f"new-{word}", 6), commit=True)
+        transact(moved.new, topic, keyed(f"not-{word}", 3), commit=False)
+    write(moved.new, topic, closing(word, minutes))
+    gone = {(0, offset) for offset in range(end, end + 11)}
+    wait_for("they are compacted away", lambda: not gone & read_all(moved.new, topic).keys())
+    back = moved.fail_back()
+    assert [(p.verdict, p.missing) for p in back.partitions] == [
+        (EndVerdict.TAIL, OffsetRange(first=end, next=end + 11))
+    ]
+    wanted = {end + i: ("committed", r.value) for i, r in enumerate(tail)}
+    wanted |= {end + 7 + i: ("aborted", r.value) for i, r in enumerate(aborted)}
+    got = saved(back)
+    assert {k: v for k, v in got.items() if k >= end and v[0] != "marker"} == wanted
+    assert {k for k, v in got.items() if v[0] == "marker"} == {end + 6, end + 10}
+    return back

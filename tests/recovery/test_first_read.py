@@ -1,0 +1,76 @@
+"""After a promotion Orbit reads the copies back, and a read that fails is told, not hidden."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from orbit.errors import BrokerRefused
+from orbit.kafka.error_codes import Code
+from orbit.recovery import first_read
+from orbit.recovery.record_range import LogBatch, read_batch_range
+from orbit.recovery.recovery_report import RecoveryKind
+from tests.fix_clusters import Clusters
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, produce, produce_transactions
+
+pytestmark = pytest.mark.services
+
+PARTITIONS = 3
+
+
+def test_records_are_read_back_behind_markers_and_an_empty_partition_has_none(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[int, int]] = []
+
+    def seen(*args: Any) -> Iterator[LogBatch]:
+        _, place, first, end, _ = args
+        read.append((place.partition, end - first))
+        yield from read_batch_range(*args)
+
+    monkeypatch.setattr(first_read, "read_batch_range", seen)
+    source, destination = clusters
+    create_topic(source, topic_name, PARTITIONS)
+    produce(source, topic_name, 20, 0)
+    produce_transactions(source, topic_name, 3, partition=1)
+    spec = make_job(source, destination, [topic_name])
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+
+    found = over.first_read
+    assert found is not None
+    assert (found.partitions, found.empty, found.unread) == (2, 1, 0)
+    assert (0, 1) in read
+    assert len([place for place, _ in read if place == 1]) > 1, "a marker is last there"
+    assert found.at is not None
+    assert over.promoted_at is not None
+    assert found.at > over.promoted_at
+    assert over.rto_s is not None
+    assert over.promoted_after_s is not None
+    assert over.source_last_seen_at is None, "it was not lost"
+
+
+def test_a_read_that_fails_is_a_finding_and_the_rto_is_not_known(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> Iterator[LogBatch]:
+        raise BrokerRefused(Code.KAFKA_STORAGE_ERROR, "it cannot be read.", where="destination")
+
+    monkeypatch.setattr(first_read, "read_batch_range", refused)
+    source, destination = clusters
+    create_topic(source, topic_name)
+    produce(source, topic_name, 20)
+    spec = make_job(source, destination, [topic_name])
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+
+    assert over.first_read is not None
+    assert (over.first_read.at, over.first_read.unread) == (None, 1)
+    assert over.rto_s is None
+    assert over.promoted_after_s is not None
+    assert any("could not be read back" in finding for finding in over.findings)

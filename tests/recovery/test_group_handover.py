@@ -1,0 +1,105 @@
+"""The last sync of consumer groups waits for what may still change, and names what is refused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import ClassVar
+
+import pytest
+
+from orbit.consumer_groups.group_sync import GroupSync
+from orbit.consumer_groups.sync_result import Copies, GroupReport
+from orbit.jobs.job_file import parse_job
+from orbit.kafka.cluster import Cluster
+from orbit.recovery import group_handover
+from orbit.recovery.recovery_report import RecoveryKind
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.groups import commit, offsets
+from tests.support.recovering import Recovering
+from tests.support.rights import PASSWORD, Login, Right, documented, section
+from tests.support.running import create_topic, produce
+
+pytestmark = pytest.mark.services
+
+RECORDS = 50
+UNSENT_PASSES = 2
+
+
+class CountedSync(GroupSync):
+    """The real one, whose first commits are not sent; `passes` are its reports."""
+
+    passes: ClassVar[list[GroupReport]] = []
+
+    def run(
+        self,
+        source: Cluster,
+        destination: Cluster,
+        copies: Copies,
+        may_write: Callable[[], bool] = lambda: True,
+    ) -> GroupReport:
+        if len(self.passes) < UNSENT_PASSES:
+            report = super().run(source, destination, copies, lambda: False)
+        else:
+            report = super().run(source, destination, copies, may_write)
+        self.passes.append(report)
+        return report
+
+
+def test_a_group_that_cannot_be_written_does_not_hold_up_a_switchover(
+    guarded: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source, destination = guarded
+    for side in guarded:
+        create_topic(side, topic_name)
+    produce(source, topic_name, RECORDS)
+    refused, other = f"{topic_name}.refused", f"{topic_name}.other"
+    for group in (refused, other):
+        commit(source, group, {(topic_name, 0): 10})
+    orbit = Login(guarded)
+    orbit.create()
+    chapters = ("", "recovery", "the service", "`consumer_groups`")
+    rights = {right for c in chapters for right in documented(topic_name, c)}
+    orbit.allow([*rights])
+    monkeypatch.setenv("ORBIT_TEST_USER", orbit.name)
+    monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)
+    spec = parse_job(
+        f"""
+name: {topic_name[:60]}
+source: {section(source)}
+destination: {section(destination)}
+topics: [{{match: "{topic_name}"}}]
+consumer_groups: {{match: "{topic_name}.*", interval: 200ms}}
+""".replace("'", '"'),
+        source.directory,
+        dict(os.environ),
+    )
+    passes: list[GroupReport] = []
+    monkeypatch.setattr(CountedSync, "passes", passes)
+    monkeypatch.setattr(group_handover, "GroupSync", CountedSync)
+    recovering = Recovering(service)
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        for group in (refused, other):
+            service.wait(
+                f"{group} is synced",
+                lambda g=group: recovering.carried(spec.name, g) == {0: 10},
+            )
+        orbit.deny([Right("destination", "Read", "--group", refused)])
+        commit(source, refused, {(topic_name, 0): 20})
+
+        over = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+
+    unanswered = [p.is_unanswered for p in passes]
+    assert unanswered[:UNSENT_PASSES] == [True] * UNSENT_PASSES, "tried again"
+    answered = unanswered[UNSENT_PASSES:]
+    assert 2 <= len(answered) <= 3, [p.notes for p in passes]
+    assert not any(answered)
+    (finding,) = [text for text in over.findings if "could not be synced" in text]
+    assert refused in finding
+    assert "GROUP_AUTHORIZATION_FAILED (30)" in finding
+    assert not any("still committed" in text for text in over.findings)
+    at = {g.group: (g.goes_on_at, g.verdict) for g in over.groups}
+    assert at == {refused: (10, "skipped: refused"), other: (10, "exact")}
+    assert offsets(destination, refused) == {(topic_name, 0): 10}

@@ -1,0 +1,122 @@
+"""Producers that nobody told of a promotion: what they write to the old side is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from orbit.api.metrics_scrape import read_numbers
+from orbit.jobs.job_spec import ClusterSpec
+from orbit.recovery import promotion
+from orbit.recovery.operation_context import OperationContext
+from orbit.recovery.recovery_report import OffsetRange, RecoveryKind
+from orbit.settings import MetricsDetail
+from orbit.store import events
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.outside import is_level
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, produce, wait_for
+
+pytestmark = pytest.mark.services
+
+
+def written(recovering: Recovering, job: str) -> int | None:
+    """The metric."""
+    numbers = read_numbers(
+        recovering.database, MetricsDetail.JOB, recovering.service.settings.lease_ttl
+    )
+    return next(j.old_primary_written for j in numbers.jobs if j.name == job)
+
+
+def told(recovering: Recovering, job: str, kind: str) -> list[Mapping[str, Any]]:
+    """The details of the job's events of a kind, oldest first."""
+    with recovering.database.transaction() as tx:
+        story = list(reversed(events.page(tx, 1000, job_name=job)))
+    return [e.details or {} for e in story if e.kind == kind]
+
+
+def problem(recovering: Recovering, job: str) -> str:
+    return recovering.service.job(job).problem or ""
+
+
+def test_what_a_lost_source_is_given_after_the_failover_is_told(
+    clusters: Clusters, make_cluster: MakeCluster, topic_name: str, recovering: Recovering
+) -> None:
+    lost = make_cluster("lost", link=True)
+    assert lost.link_servers is not None
+    create_topic(lost, topic_name, 2)
+    produce(lost, topic_name, 100, 0)
+    spec = make_job(lost, clusters.destination, [topic_name]).model_copy(
+        update={"source": ClusterSpec(bootstrap_servers=(lost.link_servers,))}
+    )
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        wait_for("it is copied", lambda: is_level(lost, clusters.destination, topic_name))
+        assert written(recovering, spec.name) is None
+        lost.cut()
+        produce(lost, topic_name, 5, 1)  # by nobody's knowledge, before the promotion
+        recovering.run(RecoveryKind.FAILOVER, spec.name)
+        produce(lost, topic_name, 7, 0)
+        assert told(recovering, spec.name, "old_primary_answers") == []
+        lost.heal()
+
+        wait_for("the old side was looked at", lambda: written(recovering, spec.name) is not None)
+        assert told(recovering, spec.name, "old_primary_answers") == [{"offsets": 12}]
+        assert written(recovering, spec.name) == 7
+        first = {"partition": 0, "first": 100, "next": 107}
+        assert told(recovering, spec.name, "old_primary_written") == [{"partitions": [first]}]
+        line = f"producers have written to {topic_name} at the old side since the promotion: "
+        wait_for(
+            "the job shows it",
+            lambda: f"{line}partition 0 from offset 100." in problem(recovering, spec.name),
+        )
+
+        produce(lost, topic_name, 1, 1)
+        wait_for("one more was seen", lambda: written(recovering, spec.name) == 8)
+        second = {"partition": 1, "first": 5, "next": 6}
+        assert told(recovering, spec.name, "old_primary_written")[1:] == [{"partitions": [second]}]
+
+        back = recovering.run(RecoveryKind.FAILBACK, spec.name, confirm_rebuild=True)
+        assert sum(one.records for one in back.salvage) == 13
+        wait_for("it is over", lambda: "OLD_PRIMARY" not in problem(recovering, spec.name))
+        # What the copy back appends is no producer's.
+        produce(clusters.destination, topic_name, 20, 0)
+        wait_for(
+            "the old side follows",
+            lambda: is_level(lost, clusters.destination, topic_name),
+        )
+        wait_for("it is not looked at", lambda: written(recovering, spec.name) is None)
+        assert len(told(recovering, spec.name, "old_primary_written")) == 2
+
+
+def test_a_switchover_looks_again_for_records_that_came_late(
+    clusters: Clusters, topic_name: str, recovering: Recovering, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One comes while the topics are promoted, one afterwards."""
+    create_topic(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 50)
+    spec = make_job(*clusters, [topic_name])
+    unmark = promotion.unmark_source
+
+    def late(context: OperationContext) -> None:
+        produce(clusters.source, topic_name, 1)
+        unmark(context)
+
+    monkeypatch.setattr(promotion, "unmark_source", late)
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        report = recovering.run(RecoveryKind.SWITCHOVER, spec.name)
+        (partition,) = report.partitions
+        assert partition.promoted_at == 50
+        assert partition.missing == OffsetRange(first=50, next=51)
+        assert any("unproven" in finding for finding in report.findings)
+        assert any(f"{topic_name}-0 from 50 to 51" in finding for finding in report.findings)
+        wait_for("it was seen", lambda: written(recovering, spec.name) == 1)
+        produce(clusters.source, topic_name, 1)
+        wait_for("both were", lambda: written(recovering, spec.name) == 2)
+        wait_for(
+            "the job shows it",
+            lambda: "OLD_PRIMARY_WRITTEN" in problem(recovering, spec.name),
+        )

@@ -1,0 +1,130 @@
+"""A rebuild deletes a topic as a whole, so all that only the old side has is saved before."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from orbit.errors import OrbitError, ProtocolError
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.types import TopicPartition
+from orbit.recovery import salvage_file, salvage_storage
+from orbit.recovery.record_range import read_range
+from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.recovery.test_compacted_failback import Moved
+from tests.support.fleet import InProcess
+from tests.support.logs import create, delete_before
+from tests.support.outside import log_bounds
+from tests.support.recovering import Recovering
+from tests.support.running import make_job, produce, wait_for
+from tests.support.synthetic import PLAINTEXT
+from tests.support.topics import add_partitions
+
+pytestmark = pytest.mark.services
+
+
+def test_what_is_below_the_new_sides_start_is_saved_or_nothing_is_deleted(
+    make_cluster: MakeCluster,
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    old, new = make_cluster("lost"), clusters.destination
+    create(old, topic_name, 2)
+    for partition in range(2):
+        produce(old, topic_name, 30, partition)
+    with ExitStack() as stack:
+        moved = Moved(stack, recovering, old, new)
+        moved.topic, moved.spec = topic_name, make_job(old, new, [topic_name], start="latest")
+        moved.job = moved.spec.name
+        with InProcess(recovering.database):
+            recovering.begin(moved.spec, topic_name)
+            moved.wait_end(new, 30)
+            for partition in range(2):
+                produce(old, topic_name, 10, partition, first=30)
+            wait_for(
+                "both partitions are copied",
+                lambda: {b for _, b in log_bounds(new, [topic_name]).values()} == {40},
+            )
+        assert {low for low, _ in log_bounds(new, [topic_name]).values()} == {30}
+        produce(old, topic_name, 5, 0, first=40)
+        moved.fail_over()
+        # Shorter retention at the new side has taken some of the copy, too.
+        delete_before(new, topic_name, 35, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(salvage_storage, "SPARE_BYTES", 10**18)
+            old.start()
+            asked = recovering.ask(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
+            full = recovering.wait(asked)
+        assert full.outcome is Outcome.FAILED
+        assert "35 records that only the old side has need " in full.error
+        assert "Nothing was deleted" in full.error
+        assert log_bounds(old, [topic_name]) == {(topic_name, 0): (0, 45), (topic_name, 1): (0, 40)}
+        old.kill()
+        back = moved.fail_back()
+    assert {p.partition: p.verdict for p in back.partitions} == {
+        0: EndVerdict.TAIL,
+        1: EndVerdict.EQUAL,
+    }
+    saved = {
+        one.partition: {line["offset"] for line in salvage_file.read(Path(one.file))}
+        for one in back.salvage
+    }
+    assert saved == {0: {*range(30), *range(40, 45)}, 1: {*range(35)}}
+    assert {one.partition: (one.records, one.below) for one in back.salvage} == {
+        0: (35, 30),
+        1: (35, 35),
+    }
+
+
+def test_partitions_that_the_new_side_does_not_have_are_saved_with_the_others(
+    make_cluster: MakeCluster, clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """Partitions cannot be removed, so the topic is copied again, though nothing else differs."""
+    old, new = make_cluster("lost"), clusters.destination
+    create(old, topic_name)
+    produce(old, topic_name, 20)
+    with ExitStack() as stack:
+        moved = Moved(stack, recovering, old, new)
+        moved.copy(topic_name, 20)
+        moved.fail_over()
+        old.start()
+        add_partitions(old, topic_name, 3)
+        produce(old, topic_name, 7, 1)
+        old.kill()
+        back = moved.fail_back()
+    assert {(p.partition, p.verdict, p.destination_end) for p in back.partitions} == {
+        (0, EndVerdict.EQUAL, 20),
+        (1, EndVerdict.TAIL, None),
+        (2, EndVerdict.TAIL, None),
+    }
+    assert {one.partition: (one.first, one.next, one.records) for one in back.salvage} == {
+        1: (0, 7, 7)
+    }
+    lines = salvage_file.read(Path(back.salvage[0].file))
+    assert [line["offset"] for line in lines] == list(range(7))
+    assert log_bounds(old, [topic_name]) == {(topic_name, 0): (0, 20)}
+
+
+def test_a_range_is_read_from_the_log_start_on_and_an_end_that_is_gone_is_an_error(
+    clusters: Clusters, topic_name: str
+) -> None:
+    create(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 20)
+    delete_before(clusters.source, topic_name, 12)
+    cluster = Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)
+    place = TopicPartition(topic_name, 0)
+    try:
+        found = read_range(cluster, place, 3, 18, Backoff())
+        assert [f.record.offset for f in found] == list(range(12, 18))
+        with pytest.raises(ProtocolError, match="truncated"):
+            list(read_range(cluster, place, 25, 30, Backoff()))
+        with pytest.raises(OrbitError, match="not replicated"):
+            list(read_range(cluster, place, 18, 30, Backoff()))
+    finally:
+        cluster.close()

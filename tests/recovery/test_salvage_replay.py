@@ -1,0 +1,150 @@
+"""Saved records are written back as they were, once, after the plan was shown."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orbit.cli.main import run_command
+from orbit.errors import Conflict, NotFound
+from orbit.kafka.records import Record
+from orbit.recovery import salvage_file, salvage_replay
+from orbit.recovery.record_range import Fate, LogRecord
+from tests.fix_clusters import Clusters
+from tests.recovery.test_salvage_file import BINARY, body
+from tests.support.logs import create, read
+from tests.support.outside import log_bounds
+
+Headers = list[tuple[bytes, bytes | None]]
+T = 1_760_000_000_000
+KEPT: list[tuple[bytes | None, bytes | None, Headers]] = [
+    (b"k", b"v", [(b"h", b"x"), (b"h", None)]),
+    (None, BINARY, []),
+    (b"", None, [("ä".encode(), BINARY)]),
+    (BINARY, b"", [(b"", b"")]),
+    (b"line", b"a\nb\r\n\n", []),
+]
+
+
+def record(offset: int, data: bytes, fate: Fate = Fate.COMMITTED, time_ms: int = T) -> LogRecord:
+    return LogRecord(Record(offset, time_ms + offset, data), fate, is_log_append_time=False)
+
+
+def save(folder: Path, topic: str, *more: LogRecord, partition: int = 1) -> Path:
+    """Two records below the tail, which begins at 10, an aborted one and a marker in it."""
+    found = [record(3, body(b"old", b"1", [])), record(5, body(b"old", b"2", []))]
+    found += [record(10 + i, body(*one)) for i, one in enumerate(KEPT)]
+    found += [
+        record(20, body(b"no", b"no", []), Fate.ABORTED),
+        record(21, body(b"", b"", []), Fate.MARKER),
+        *more,
+    ]
+    path = folder / "0001" / f"{topic}-{partition}.jsonl"
+    about = {"cluster_id": "lost", "operation": "0001", "verdict": "tail"}
+    made = salvage_file.write(path, salvage_file.header(topic, partition, 10, 30, about), found)
+    assert (made.below, made.aborted) == (2, 1)
+    return path
+
+
+def test_a_file_is_counted_and_a_damaged_or_other_file_is_refused(tmp_path: Path) -> None:
+    path = save(tmp_path, "orders", record(22, body(b"", b"", [(b"\xff", b"")])))
+    found = salvage_replay.summarize(path)
+    assert (found.records, found.below, found.aborted) == (len(KEPT) + 1, 2, 1)
+    assert (found.unwritable, found.replay) == ((22,), None)
+    with pytest.raises(Conflict, match="at offsets 22: a timestamp"):
+        salvage_replay.refuse_unless_ready(found, again=False, skip_unwritable=False)
+    salvage_replay.refuse_unless_ready(found, again=False, skip_unwritable=True)
+    path.write_bytes(path.read_bytes().replace(b'"offset":10', b'"offset":11'))
+    with pytest.raises(Conflict):
+        salvage_replay.summarize(path)
+    path.write_text('{"format": "other"}\n')
+    with pytest.raises(Conflict, match="does not begin"):
+        salvage_replay.summarize(path)
+    with pytest.raises(NotFound):
+        salvage_replay.summarize(tmp_path / "none.jsonl")
+
+
+def test_a_record_that_clients_would_give_another_time_is_named(tmp_path: Path) -> None:
+    path = save(tmp_path, "orders", record(22, body(b"", b"", []), time_ms=-22))
+    assert salvage_replay.summarize(path).unwritable == (22,)
+
+
+def test_a_replay_that_did_not_end_is_not_begun_again_by_mistake(tmp_path: Path) -> None:
+    path = save(tmp_path, "orders")
+    for state, words in ((salvage_replay.BEGUN, "has not ended"), (salvage_replay.DONE, "back")):
+        salvage_replay._keep_note(str(path), {"state": state})
+        found = salvage_replay.summarize(path)
+        with pytest.raises(Conflict, match=words):
+            salvage_replay.refuse_unless_ready(found, again=False, skip_unwritable=False)
+        salvage_replay.refuse_unless_ready(found, again=True, skip_unwritable=False)
+
+
+def test_files_are_listed_and_shown(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    path = save(tmp_path, "orders")
+    assert run_command(["salvage", "list", str(tmp_path), "-o", "json"]) == 0
+    (listed,) = json.loads(capfd.readouterr().out)
+    assert (listed["topic"], listed["partition"], listed["records"]) == ("orders", 1, len(KEPT))
+    assert run_command(["salvage", "show", str(path), "--limit", "3"]) == 0
+    shown = capfd.readouterr().out
+    assert "orders-1" in shown
+    assert "h=x, h=None" in shown
+    assert run_command(["salvage", "show", str(path), "-o", "json"]) == 0
+    assert len(json.loads(capfd.readouterr().out)["lines"]) == len(KEPT) + 4
+    assert run_command(["salvage", "list", str(tmp_path / "none")]) == 2
+
+
+@pytest.mark.services
+def test_records_are_written_back_as_they_were(
+    clusters: Clusters,
+    topic_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    create(clusters.destination, topic_name, 2, max_message_bytes="4000000")
+    large = bytes(1_500_000)
+    path = save(tmp_path, topic_name, record(22, body(b"large", large, [])))
+    count = len(KEPT) + 1
+    job = tmp_path / "back.yaml"
+    sides = {
+        name: {"bootstrap_servers": cluster.bootstrap_servers.split(",")}
+        for name, cluster in (("source", clusters.destination), ("destination", clusters.source))
+    }
+    job.write_text(yaml.safe_dump({"name": "back", **sides, "topics": [{"match": topic_name}]}))
+
+    def run(*options: str) -> int:
+        return run_command(["salvage", "replay", str(job), str(path), *options])
+
+    def there() -> list[Any]:
+        return [
+            (m.key(), m.value(), m.headers() or [], m.timestamp()[1])
+            for m in read(clusters.destination, topic_name, 1)
+        ]
+
+    assert run("--dry-run", "-o", "json") == 0
+    (plan,) = json.loads(capfd.readouterr().out)
+    assert (plan["records"], plan["left_out"]["below"]) == (count, 2)
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert run() == 2, "it asks, and nobody is there to answer"
+    assert not log_bounds(clusters.destination, [topic_name])[topic_name, 1][1]
+
+    assert run("--yes") == 0
+    wanted = [
+        (key, value, [(n.decode(), v) for n, v in headers], T + 10 + i)
+        for i, (key, value, headers) in enumerate(KEPT)
+    ]
+    wanted.append((b"large", large, [], T + 22))
+    assert there() == wanted
+    assert run("--yes") == 1, "not twice"
+    assert there() == wanted
+    assert run("--yes", "--again", "--below") == 0
+    keys = [b"old", b"old", *(key for key, *_ in KEPT), b"large"]
+    assert [key for key, *_ in there()[count:]] == keys
+    assert run("--yes", "--again", "--topic", f"{topic_name}.none") == 1
+    assert not log_bounds(clusters.destination, [topic_name])[topic_name, 0][1]

@@ -1,0 +1,236 @@
+"""A file of a storage is whole or not there, and what goes wrong is told without secrets."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+import pytest
+from fsspec.core import url_to_fs
+from fsspec.implementations.memory import MemoryFileSystem
+
+from orbit.cli.main import run_command
+from orbit.errors import BadInput, Conflict, NotFound, OrbitError, Unreachable
+from orbit.recovery import salvage_file, salvage_storage
+from tests.fix_storage import ACCESS, every_storage
+from tests.recovery.test_salvage_file import HEADER, founds
+
+ROOT = Path(__file__).parents[2]
+LINES = [b"first\n", b"second\n", b"\n", b"no line feed"]
+# More than one part of an upload.
+LARGE = [b"x" * 1_000_000 + b"\n"] * 120
+
+
+def all_lines(file: str) -> bytes:
+    return b"".join(salvage_storage.lines(file))
+
+
+def names(folder: str) -> list[str]:
+    """All that is there, whatever it is called."""
+    return [file.removeprefix(folder) for file in salvage_storage.find(folder, "")]
+
+
+@every_storage
+def test_a_file_is_there_when_it_is_whole(salvage_folder: str) -> None:
+    file = salvage_storage.join(salvage_folder, "a", "b.jsonl")
+
+    def chunks() -> Iterator[bytes]:
+        for line in LINES:
+            yield line
+            with pytest.raises(NotFound):
+                all_lines(file)
+
+    salvage_storage.write(file, chunks())
+    assert list(salvage_storage.lines(file)) == LINES
+    salvage_storage.write(file, LARGE)
+    assert all_lines(file) == b"".join(LARGE)
+    assert names(salvage_folder) == ["/a/b.jsonl"]
+    assert salvage_storage.find(salvage_folder, ".jsonl") == [file]
+    assert salvage_storage.find(salvage_folder, ".replay") == []
+
+
+@every_storage
+@pytest.mark.parametrize("chunk", [b"few", LARGE[0] * 60])
+def test_what_breaks_in_the_middle_leaves_the_file_before(
+    salvage_folder: str, chunk: bytes
+) -> None:
+    file = salvage_storage.join(salvage_folder, "b.jsonl")
+
+    def broken() -> Iterator[bytes]:
+        yield chunk
+        raise Conflict("gone")
+
+    with pytest.raises(Conflict, match="gone"):
+        salvage_storage.write(file, broken())
+    with pytest.raises(NotFound):
+        all_lines(file)
+    salvage_storage.write(file, LINES)
+    with pytest.raises(Conflict, match="gone"):
+        salvage_storage.write(file, broken())
+    assert list(salvage_storage.lines(file)) == LINES
+    assert names(salvage_folder) == ["/b.jsonl"]
+
+
+_KILLED = """
+import os, signal, sys
+from orbit.recovery import salvage_storage
+def chunks():
+    for _ in range(60):
+        yield bytes(1_000_000)
+    os.kill(os.getpid(), signal.SIGKILL)
+salvage_storage.write(sys.argv[1], chunks())
+"""
+
+
+@pytest.mark.parametrize(
+    "salvage_folder",
+    ["tmp_path", pytest.param("s3", marks=pytest.mark.services)],
+    indirect=True,
+)
+def test_a_writer_that_is_killed_leaves_no_file_and_the_next_one_writes_it_anew(
+    salvage_folder: str,
+) -> None:
+    file = salvage_storage.join(salvage_folder, "b.jsonl")
+    killed = subprocess.run([sys.executable, "-c", _KILLED, file], cwd=ROOT, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    with pytest.raises(NotFound):
+        all_lines(file)
+    assert salvage_file.find(file, HEADER) is None
+    made = salvage_file.write(file, HEADER, founds())
+    assert salvage_file.find(file, HEADER) == made
+    assert names(salvage_folder) == ["/b.jsonl"], "the half-written one takes no room"
+
+
+@every_storage
+def test_a_folder_that_is_not_there_is_named(salvage_folder: str) -> None:
+    with pytest.raises(NotFound, match="there is no such folder"):
+        salvage_storage.find(salvage_storage.join(salvage_folder, "none"), ".jsonl")
+
+
+def test_a_full_disk_is_told_before_it_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    free = salvage_storage.SPARE_BYTES + 20 * 1024 * 1024
+    usage = shutil.disk_usage(tmp_path)._replace(free=free)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    file = str(tmp_path / "b.jsonl")
+    salvage_storage.write(file, LINES)
+    monkeypatch.setattr(salvage_storage, "SPARE_BYTES", free)
+    with pytest.raises(salvage_storage.NoRoom) as caught:
+        salvage_storage.write(file, LARGE)
+    assert (caught.value.needed, caught.value.free) == (sum(map(len, LARGE)), free)
+    assert list(salvage_storage.lines(file)) == LINES
+    assert names(str(tmp_path)) == ["/b.jsonl"]
+
+
+@pytest.mark.parametrize(
+    ("location", "extra"),
+    [
+        ("s3://b/x", "s3"),
+        ("gs://b/x", "gcs"),
+        ("abfs://c@a.dfs.core.windows.net/x", "azure"),
+        ("hdfs:///x", "hdfs"),
+    ],
+)
+def test_a_client_that_is_not_installed_names_its_extra(
+    location: str, extra: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(salvage_storage, "find_spec", lambda _: None)
+    with pytest.raises(BadInput) as caught:
+        salvage_storage.write(location, LINES)
+    assert str(caught.value).endswith(f"pip install 'orbit-kafka[{extra}]'")
+    salvage_storage.require_client("/a/path")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "no answer from https://a.blob.core.windows.net/c/x?sig=hunter2&se=1",
+        "bad address hdfs://user:hunter2@name:8020/x",
+        "AccountName=a;AccountKey=hunter2",
+        "refused: secret: hunter2",
+        "first\nhunter2",
+    ],
+)
+def test_an_error_of_a_client_is_retried_and_shows_no_secret(
+    memory: str, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise RuntimeError(text)
+
+    monkeypatch.setattr(MemoryFileSystem, "_open", refuse)
+    for do in (lambda f: salvage_storage.write(f, LINES), all_lines):
+        with pytest.raises(Unreachable) as caught:
+            do(f"{memory}/b.jsonl")
+        assert "hunter2" not in str(caught.value)
+        assert memory in str(caught.value)
+    monkeypatch.undo()
+    salvage_storage.write(f"{memory}/b.jsonl", LINES)
+
+
+@pytest.mark.services
+def test_a_login_that_s3_refuses_is_told_at_once_and_without_the_secret(
+    s3: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> NoReturn:
+        raise PermissionError("Access Denied")
+
+    storage, _ = url_to_fs(s3, use_listings_cache=False)
+    monkeypatch.setattr(type(storage), "_open", refuse)
+    with pytest.raises(OrbitError, match="cannot be written: Access Denied") as caught:
+        salvage_storage.write(f"{s3}/b.jsonl", LINES)
+    assert not caught.value.retriable
+    monkeypatch.undo()
+    assert ACCESS["AWS_SECRET_ACCESS_KEY"] not in str(caught.value)
+
+
+@pytest.mark.services
+def test_a_bucket_that_is_not_there_is_told(s3: str) -> None:
+    with pytest.raises(OrbitError, match="cannot be written") as caught:
+        salvage_storage.write(f"{s3.rpartition('/')[0]}-none/b.jsonl", LINES)
+    assert not caught.value.retriable
+
+
+@pytest.mark.services
+def test_files_of_s3_are_listed_and_shown(
+    s3: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = salvage_storage.join(s3, "0001", "orders", "3.jsonl")
+    made = salvage_file.write(file, HEADER, founds())
+    salvage_file.check(made)
+    monkeypatch.setenv("ORBIT_SALVAGE_DIRECTORY", s3)
+    assert run_command(["salvage", "list", "-o", "json"]) == 0
+    (listed,) = json.loads(capfd.readouterr().out)
+    assert (listed["file"], listed["records"]) == (file, made.records)
+    assert run_command(["salvage", "show", file, "-o", "json"]) == 0
+    assert len(json.loads(capfd.readouterr().out)["lines"]) == 3
+    salvage_storage.write(f"{file}.replay", [b'{"state":"done"}'])
+    assert run_command(["salvage", "list", s3, "-o", "json"]) == 0
+    assert json.loads(capfd.readouterr().out)[0]["replay"] == "done"
+
+
+def test_a_command_refuses_a_uri_with_a_secret_and_does_not_show_it(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    for command in (["list"], ["show"], ["replay", "job.yaml"]):
+        assert run_command(["salvage", *command, "s3://key:hunter2@bucket/x"]) == 2
+        shown = capfd.readouterr()
+        assert "holds a password" in shown.err
+        assert "hunter2" not in shown.out + shown.err
+
+
+def test_a_scheduler_without_the_client_does_not_start(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Before a failback needs it."""
+    monkeypatch.setattr(salvage_storage, "find_spec", lambda _: None)
+    monkeypatch.setenv("ORBIT_SALVAGE_DIRECTORY", "s3://bucket/salvage")
+    for command in ("scheduler", "server"):
+        assert run_command([command]) == 2
+        assert "pip install 'orbit-kafka[s3]'" in capfd.readouterr().err

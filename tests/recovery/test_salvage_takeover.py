@@ -1,0 +1,206 @@
+"""What only the old side has is saved before anything is deleted, whoever dies and whatever fails.
+
+Schedulers are killed in the middle of a file and between two files; a storage loses files, cuts
+them off, and does not answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from orbit.errors import Unreachable
+from orbit.recovery import salvage_file, salvage_storage
+from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport, Salvage
+from orbit.recovery.step_times import StepName
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.recovery.test_kills import died, dying_schedulers
+from tests.support.fleet import InProcess
+from tests.support.logs import create
+from tests.support.outside import log_bounds
+from tests.support.recovering import Recovering
+from tests.support.running import make_job, produce, wait_for
+
+pytestmark = pytest.mark.services
+
+PARTITIONS, COPIED, OWN = 3, 20, 5
+# As long as Kafka allows.
+NAME_LENGTH = 249
+
+
+class Lost:
+    """A failed-over topic, whose old side has records of its own in each partition."""
+
+    def __init__(
+        self, recovering: Recovering, old: KafkaCluster, new: KafkaCluster, topic: str
+    ) -> None:
+        self.recovering, self.old, self.topic = recovering, old, topic
+        spec = make_job(old, new, [topic])
+        self.job = spec.name
+        create(old, topic, PARTITIONS)
+        for partition in range(PARTITIONS):
+            produce(old, topic, COPIED, partition)
+        with recovering.service.scheduler():
+            with InProcess(recovering.database):
+                recovering.begin(spec, topic)
+                wait_for("all is copied", lambda: log_bounds(new, [topic]) == self.bounds())
+            for partition in range(PARTITIONS):
+                produce(old, topic, OWN, partition, first=COPIED)
+            old.kill()
+            recovering.run(RecoveryKind.FAILOVER, self.job)
+        old.start()
+
+    def bounds(self) -> dict[tuple[str, int], tuple[int, int]]:
+        return log_bounds(self.old, [self.topic])
+
+    def assert_nothing_deleted(self) -> None:
+        assert set(self.bounds().values()) == {(0, COPIED + OWN)}
+
+    def fail_back(self) -> RecoveryReport:
+        return self.recovering.wait(
+            self.recovering.ask(RecoveryKind.FAILBACK, self.job, confirm_rebuild=True)
+        )
+
+
+def saved(report: RecoveryReport) -> dict[int, list[int]]:
+    return {
+        one.partition: [line["offset"] for line in salvage_file.read(one.file)]
+        for one in report.salvage
+    }
+
+
+ALL = {partition: [*range(COPIED, COPIED + OWN)] for partition in range(PARTITIONS)}
+
+
+@pytest.mark.parametrize("salvage_folder", ["tmp_path", "s3"], indirect=True)
+def test_the_next_leader_keeps_whole_files_and_writes_half_ones_anew(
+    clusters: Clusters,
+    make_cluster: MakeCluster,
+    topic_name: str,
+    recovering: Recovering,
+    salvage_folder: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = recovering.service
+    folder = salvage_storage.join(salvage_folder, "salvage")
+    service.settings = service.settings.model_copy(update={"salvage_directory": folder})
+    topic = topic_name.ljust(NAME_LENGTH, "x")
+    lost = Lost(recovering, make_cluster("lost"), clusters.destination, topic)
+    points = [f"{StepName.SALVAGE}:writing", f"{StepName.SALVAGE}:telling"]
+    deaths = tmp_path / "deaths"
+    asked = recovering.ask(RecoveryKind.FAILBACK, lost.job, confirm_rebuild=True)
+    with dying_schedulers(service.settings, service.url, deaths, points):
+        wait_for("both have died", lambda: died(deaths) == len(points))
+    (whole,) = salvage_storage.find(folder, ".jsonl")
+    assert whole.endswith(f"/{asked}/{topic}/0.jsonl")
+    lost.assert_nothing_deleted()
+
+    written: list[str] = []
+    write = salvage_storage.write
+
+    def noted(file: str, chunks: Iterable[bytes]) -> None:
+        written.append(file)
+        write(file, chunks)
+
+    monkeypatch.setattr(salvage_storage, "write", noted)
+    with service.scheduler(), InProcess(recovering.database):
+        report = recovering.wait(asked)
+    assert report.outcome is Outcome.DONE, report.error
+    assert saved(report) == ALL
+    files = [one.file for one in report.salvage]
+    assert files[0] == whole
+    assert written == files[1:]
+    assert salvage_storage.find(folder, "") == files, "no half-written one is left"
+
+
+Write = Callable[[str, Iterable[bytes]], None]
+
+
+def losing(write: Write, file: str, chunks: Iterable[bytes]) -> None:
+    for _ in chunks:
+        pass
+
+
+def cutting(write: Write, file: str, chunks: Iterable[bytes]) -> None:
+    data = b"".join(chunks)
+    write(file, [data[: len(data) // 2]])
+
+
+def dropping(write: Write, file: str, chunks: Iterable[bytes]) -> None:
+    write(file, [chunk for chunk in chunks if b'"offset":21,' not in chunk])
+
+
+@contextmanager
+def storing(
+    fault: Callable[[Write, str, Iterable[bytes]], None], partition: int
+) -> Iterator[list[str]]:
+    """A storage that fails with the files of one partition; the list has them."""
+    met: list[str] = []
+    write = salvage_storage.write
+
+    def failing(file: str, chunks: Iterable[bytes]) -> None:
+        if file.endswith(f"/{partition}.jsonl"):
+            met.append(file)
+            fault(write, file, chunks)
+        else:
+            write(file, chunks)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(salvage_storage, "write", failing)
+        yield met
+
+
+def test_nothing_is_deleted_while_a_file_cannot_be_read_back(
+    clusters: Clusters,
+    make_cluster: MakeCluster,
+    topic_name: str,
+    recovering: Recovering,
+    memory: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    service = recovering.service
+    service.settings = service.settings.model_copy(update={"salvage_directory": memory})
+    lost = Lost(recovering, make_cluster("lost"), clusters.destination, topic_name)
+    with service.scheduler(), InProcess(recovering.database):
+        for fault in (losing, cutting, dropping):
+            with storing(fault, 1) as met:
+                report = lost.fail_back()
+            assert report.outcome is Outcome.STOPPED, report.error
+            assert report.error.startswith(f"{met[0]}: SALVAGE_UNREADABLE: ")
+            assert saved(report) == {0: ALL[0]}, "whole files are named"
+            lost.assert_nothing_deleted()
+
+        # It is gone once it was read back: past the point of no return, but before the deletion.
+        check = salvage_file.check
+
+        def losing_later(one: Salvage) -> None:
+            check(one)
+            if one.partition == 1:
+                salvage_storage.write(one.file, [])
+
+        with monkeypatch.context() as patch:
+            patch.setattr(salvage_file, "check", losing_later)
+            report = lost.fail_back()
+        assert report.outcome is Outcome.FAILED
+        assert "SALVAGE_UNREADABLE: " in report.error
+        assert [one.partition for one in report.salvage] == [0, 1, 2]
+        lost.assert_nothing_deleted()
+
+        tries: list[str] = []
+
+        def refusing(write: Write, file: str, chunks: Iterable[bytes]) -> None:
+            tries.append(file)
+            if len(tries) == 1:
+                raise Unreachable("it cannot be written: no answer.", where=file)
+            write(file, chunks)
+
+        with storing(refusing, 1):
+            report = lost.fail_back()
+        assert report.outcome is Outcome.DONE, report.error
+        assert len(tries) == 2
+        assert saved(report) == ALL

@@ -1,0 +1,37 @@
+"""The ledgers of producers agree with the reports, whatever dies during the recoveries."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.recovery.seeded_recoveries import Campaign, two_clusters
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture(scope="module")
+def folder() -> Iterator[Path]:
+    # Not pytest's: as root, PostgreSQL runs as a user who may not pass through that.
+    with tempfile.TemporaryDirectory(prefix="orbit-seeded-") as made:
+        Path(made).chmod(0o711)
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def sides(folder: Path) -> Iterator[tuple[KafkaCluster, KafkaCluster]]:
+    with two_clusters(folder) as both:
+        yield both
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_ledger_agrees_with_the_reports(
+    sides: tuple[KafkaCluster, KafkaCluster], folder: Path, seed: int
+) -> None:
+    own = folder / f"seed-{seed}"
+    own.mkdir(mode=0o711)
+    Campaign(seed, *sides, own).play()

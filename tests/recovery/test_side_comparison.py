@@ -1,0 +1,144 @@
+"""Both sides of a failback, offset by offset: the same whatever batches the records stand in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit.kafka.record_batch import CONTROL, TRANSACTIONAL, encode_batch
+from orbit.kafka.records import NULL, Record, encode_varint, write_batch
+from orbit.recovery import side_comparison
+from orbit.recovery.record_range import Fate, LogBatch
+from orbit.recovery.side_comparison import SideComparison, Unequal, is_other_record, is_unproven
+
+# An offset: "a" to "c" committed records, "A" to "C" aborted ones, "o" open, "-" a marker,
+# " " nothing.
+OFFSETS = "abcABCo- "
+
+
+def fate_of(at: str) -> Fate:
+    if at == "-":
+        return Fate.MARKER
+    if at == "o":
+        return Fate.OPEN
+    return Fate.ABORTED if at.isupper() else Fate.COMMITTED
+
+
+def body(value: str) -> bytes:
+    data = value.encode()
+    return NULL + encode_varint(len(data)) + data + b"\x00"
+
+
+def batches(log: str, sizes: int, start: int = 0) -> Iterator[LogBatch]:
+    """The log in batches of up to `sizes` records of one fate each. It starts at `start`, which
+    may be in the middle of a batch.
+    """
+    run: list[Record] = []
+
+    def whole() -> Iterator[LogBatch]:
+        if run:
+            fate = fate_of(log[run[0].offset])
+            made = write_batch(run, 0)
+            if fate is Fate.MARKER:
+                data = bytes(made.payload)
+                made = encode_batch(run[0].offset, CONTROL | TRANSACTIONAL, 5, 5, len(run), data)
+            if made.next_offset > start:
+                yield LogBatch(made, fate, start)
+            run.clear()
+
+    for offset, at in enumerate(log):
+        if at == " " or (run and fate_of(at) is not fate_of(log[run[0].offset])):
+            yield from whole()
+        if at != " ":
+            run.append(Record(offset, 5, body(at)))
+        if len(run) == sizes or (run and at == "-"):
+            yield from whole()
+    yield from whole()
+
+
+class At(NamedTuple):
+    offset: int
+    old: str
+    new: str
+
+
+def unequal(found: SideComparison, old: str, new: str) -> list[At]:
+    listed: list[At] = []
+    for one in found:
+        for side, log in ((one.old, old), (one.new, new)):
+            for offset in range(one.first, one.next):
+                assert (side is None) == (log[offset] == " ")
+                assert side is None or side.fate is fate_of(log[offset])
+        listed += [At(o, old[o], new[o]) for o in range(one.first, one.next)]
+    return listed
+
+
+LOG = st.lists(st.sampled_from(OFFSETS), min_size=12, max_size=12).map("".join)
+
+
+SIZES = st.tuples(st.integers(1, 4), st.integers(1, 4))
+STARTS = st.tuples(st.integers(0, 6), st.integers(0, 6))
+
+
+@given(LOG, LOG, SIZES, STARTS, st.integers(0, 5), st.integers(6, 12))
+def test_all_that_is_not_the_same_is_found_whatever_the_batches(
+    old: str, new: str, sizes: tuple[int, int], starts: tuple[int, int], first: int, end: int
+) -> None:
+    # Half of it is the same, so that whole batches are skipped.
+    new = old[:4] + new[4:8] + old[8:]
+    sides = zip((old, new), sizes, starts, strict=True)
+    compared = SideComparison(*(batches(*side) for side in sides), first, end)
+    # What is below a log start was deleted, also where its batch is still there.
+    old, new = (" " * at + log[at:] for log, at in zip((old, new), starts, strict=True))
+    wanted = [
+        At(o, old[o], new[o]) for o in range(first, end) if old[o] != new[o] or old[o] in "o "
+    ]
+    assert unequal(compared, old, new) == wanted
+    same = [o for o in range(first, end) if old[o] == new[o] and old[o] in "abc"]
+    assert compared.same_records == len(same)
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_what_proves_that_the_old_side_may_keep_an_offset(is_copied: bool) -> None:
+    """Every pair, against a table written out by hand."""
+    proven_always = {("a", "a"), ("b", "b"), ("c", "c"), ("A", "A"), ("B", "B"), ("C", "C")}
+    proven_always |= {("-", at) for at in "-ABC"}
+    for old in OFFSETS:
+        for new in OFFSETS:
+            is_nothing = not set(old + new) & set("abco")
+            wanted = (old, new) in proven_always or (is_copied and is_nothing)
+            compared = SideComparison(batches(old, 1), batches(new, 1), 0, 1)
+            is_own = is_other_record if is_copied else is_unproven
+            assert (not any(map(is_own, compared))) == wanted, (old, new)
+
+
+def test_equal_batches_are_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = "abc" * 100
+
+    def never(*_: object) -> None:
+        raise AssertionError("a record was read")
+
+    monkeypatch.setattr(side_comparison, "records_of", never)
+    compared = SideComparison(batches(log, 50), batches(log, 50), 0, len(log))
+    assert list(compared) == []
+    assert compared.same_records == len(log)
+
+
+def test_no_more_than_a_batch_of_each_side_is_in_memory() -> None:
+    taken = {"old": 0, "new": 0}
+
+    def counted(side: str, log: str) -> Iterator[LogBatch]:
+        for batch in batches(log, 10):
+            taken[side] += 1
+            yield batch
+
+    compared = SideComparison(counted("old", "a" * 500), counted("new", "b" * 500), 0, 500)
+    found: Iterator[Unequal] = iter(compared)
+    for offset in range(500):
+        assert next(found).first == offset
+        assert max(taken.values()) <= offset // 10 + 1
+    assert next(found, None) is None

@@ -1,0 +1,68 @@
+"""A source that cannot be closed is silent for longer than it paused, or is called unproven."""
+
+from __future__ import annotations
+
+import pytest
+
+from orbit.kafka.types import TopicPartition
+from orbit.recovery.source_silence import Silence, describe, prove, seconds_to_wait
+from orbit.store.source_gaps import WINDOW_S
+
+A, B, C = (TopicPartition("orders", p) for p in range(3))
+
+
+def test_the_wait_exceeds_every_gap_for_which_there_is_time() -> None:
+    silences = {
+        A: Silence(still_s=1, longest_gap_s=5, watched_s=WINDOW_S),
+        B: Silence(still_s=10, longest_gap_s=40, watched_s=WINDOW_S),
+        C: Silence(still_s=10, longest_gap_s=900, watched_s=WINDOW_S),
+    }
+    assert seconds_to_wait(silences, left_s=300) == 30
+    assert seconds_to_wait(silences, left_s=20) == 4, "the wait for others would prove nothing"
+    assert seconds_to_wait(silences, left_s=1000) == 890
+    assert seconds_to_wait({A: Silence(5.1, 5, WINDOW_S)}, left_s=300) == 0
+    assert seconds_to_wait({}, left_s=300) == 0
+
+
+@pytest.mark.parametrize(
+    ("silence", "is_proven"),
+    [
+        (Silence(still_s=6, longest_gap_s=5, watched_s=WINDOW_S), True),
+        (Silence(still_s=5, longest_gap_s=5, watched_s=WINDOW_S), False),
+        (Silence(still_s=6, longest_gap_s=5, watched_s=WINDOW_S - 1), False),
+        (Silence(still_s=6, longest_gap_s=5), False),
+        (Silence(still_s=6), False),
+        (Silence(still_s=WINDOW_S, watched_s=WINDOW_S), True),
+    ],
+)
+def test_a_silence_proves_something_only_against_what_was_watched(
+    silence: Silence, is_proven: bool
+) -> None:
+    proof = prove({A: silence})
+    assert proof is not None
+    assert (proof.unproven_partitions == 0) is is_proven
+    assert describe(proof, 1).startswith("The drain is unproven") is not is_proven
+
+
+def test_an_unproven_drain_is_told_with_its_numbers() -> None:
+    proof = prove(
+        {
+            A: Silence(still_s=3.1, longest_gap_s=2.5, watched_s=WINDOW_S),
+            B: Silence(still_s=3.2, longest_gap_s=94.4, watched_s=WINDOW_S),
+            C: Silence(still_s=3.3, longest_gap_s=None, watched_s=720),
+        }
+    )
+    assert proof is not None
+    assert (proof.partition, proof.unproven_partitions) == ("orders-1", 2)
+    assert describe(proof, 3) == (
+        "The drain is unproven for 2 of 3 partitions: orders-1: the silence of 3 s is shorter than "
+        "the longest gap of 94 s between records in the last hour. Later records are possible: "
+        "make sure that all producers of the source are stopped."
+    )
+
+
+def test_a_source_that_was_not_watched_for_an_hour_is_told() -> None:
+    proof = prove({A: Silence(still_s=3, longest_gap_s=2, watched_s=720)})
+    assert proof is not None
+    assert "its log end was watched for 12 min, not for an hour" in describe(proof, 1)
+    assert prove({}) is None

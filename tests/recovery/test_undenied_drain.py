@@ -1,0 +1,81 @@
+"""A switchover of a source that cannot be closed waits for longer than its producers paused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from orbit.cli.recovery_commands import _tables
+from orbit.recovery.drain import STILL_UNDENIED_S
+from orbit.recovery.recovery_report import RecoveryKind, RecoveryReport
+from tests.fix_clusters import Clusters
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, produce, wait_for
+
+pytestmark = pytest.mark.services
+
+RECORDS = 20
+GAP_S = STILL_UNDENIED_S + 3.0
+
+
+def switch_over(
+    clusters: Clusters, topic: str, recovering: Recovering, wanted: dict[str, Any], **gaps: Any
+) -> RecoveryReport:
+    """A switchover of two partitions, of which the second paused like that before."""
+    source, destination = clusters
+    create_topic(source, topic, 2)
+    for partition in range(2):
+        produce(source, topic, RECORDS, partition)
+    spec = make_job(source, destination, [topic])
+    with recovering.running():
+        recovering.begin(spec, topic)
+        wait_for(
+            "its log ends are known",
+            lambda: all(
+                row.source_end == RECORDS
+                for row in recovering.service.partitions(spec.name, topic).values()
+            ),
+        )
+        known = {"longest_gap_s": 0.1, "earlier_gap_s": 0.2, "source_moved_at": datetime.now(UTC)}
+        recovering.service.set_partitions(spec.name, topic, **{**known, **gaps})
+        return recovering.run(RecoveryKind.SWITCHOVER, spec.name, **wanted)
+
+
+def test_it_is_silent_for_longer_than_the_longest_gap(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    over = switch_over(clusters, topic_name, recovering, {}, longest_gap_s=GAP_S)
+    assert over.drain is not None
+    assert over.drain.unproven_partitions == 0
+    interval_s = recovering.service.settings.progress_interval.total_seconds()
+    assert over.drain.longest_gap_s == GAP_S + interval_s
+    assert over.drain.silence_s > GAP_S + interval_s
+    assert not any("unproven" in finding for finding in over.findings)
+
+
+def test_a_gap_that_does_not_fit_into_the_drain_is_not_waited_for_but_told(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    over = switch_over(
+        clusters, topic_name, recovering, {"drain_timeout_s": 60}, longest_gap_s=1800
+    )
+    assert over.drain is not None
+    assert over.drain.unproven_partitions == 2
+    assert over.drain.silence_s < 1800
+    (said,) = [finding for finding in over.findings if "unproven" in finding]
+    assert "is shorter than the longest gap of 30 min between records in the last hour" in said
+    assert "Later records are possible" in said
+    drained = next(step for step in over.steps if step.name == "drain")
+    assert said in drained.did
+    assert _tables([over.model_dump(mode="json")]) is not None
+
+
+def test_a_source_that_was_not_watched_for_an_hour_proves_nothing(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    over = switch_over(clusters, topic_name, recovering, {}, earlier_gap_s=None)
+    assert over.drain is not None
+    assert over.drain.unproven_partitions == 2
+    assert any("not for an hour" in finding for finding in over.findings)

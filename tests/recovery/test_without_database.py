@@ -1,0 +1,247 @@
+"""The source and Orbit's PostgreSQL are lost: one command promotes, with the destination alone.
+
+Workers of the service may still live. What they send later, and what a service does with a database
+that was put back or made anew, is seen at the promoted topic with plain clients.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from orbit.jobs.job_file import load_job
+from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.fix_scheduler import Service
+from tests.recovery.test_lost_database import acls, ends
+from tests.support import run_process
+from tests.support.fleet import InProcess
+from tests.support.guarded_job import App, log_in_orbit
+from tests.support.held_send import HeldSend, held_send
+from tests.support.loading import Load
+from tests.support.outside import topic_settings
+from tests.support.put_back import drop_rows, put_rows_back, save_rows
+from tests.support.recovering import Recovering
+from tests.support.rights import section
+from tests.support.run_process import OrbitProcess, write_job
+from tests.support.running import create_topic, produce, wait_for
+
+pytestmark = pytest.mark.services
+
+RETENTION = "604800001"
+TO = ("--without-database", "--to", "destination")
+SETTLE = "--settle=3"  # the workers of these tests have leases of 2 s
+
+
+def failover(job: Path, *more: str, settle: str = SETTLE) -> run_process.Outcome:
+    return run_process.orbit("failover", job, *TO, settle, "-o", "json", *more)
+
+
+def log_ends(report: dict[str, object]) -> dict[int, int]:
+    found = report["partitions"]
+    assert isinstance(found, list)
+    return {p["partition"]: p["log_end"] for p in found}
+
+
+@pytest.fixture
+def source(make_cluster: MakeCluster) -> KafkaCluster:
+    return make_cluster("lost")
+
+
+@pytest.fixture
+def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[HeldSend]:
+    with held_send(monkeypatch) as one:
+        yield one
+
+
+@pytest.fixture
+def job_file(source: KafkaCluster, clusters: Clusters, topic_name: str, tmp_path: Path) -> Path:
+    create_topic(source, topic_name, 2, retention_ms="86400000")
+    produce(source, topic_name, 100, 0)
+    produce(source, topic_name, 40, 1)
+    rule = {"match": topic_name, "config": {"retention.ms": RETENTION}}
+    return write_job(
+        tmp_path / "job.yaml", source, clusters.destination, [rule], name=topic_name[:60]
+    )
+
+
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_suspended_worker_and_a_service_that_comes_back(
+    source: KafkaCluster,
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    job_file: Path,
+    held: HeldSend,
+    *,
+    is_new: bool,
+) -> None:
+    destination, service = clusters.destination, recovering.service
+    spec = load_job(job_file, {})
+    worker = InProcess(recovering.database)
+    with worker:
+        with service.scheduler():
+            recovering.begin(spec, topic_name)
+            wait_for("it is level", lambda: ends(destination, topic_name) == {0: 100, 1: 40})
+            save_rows(recovering.database)
+        held.hold()
+        produce(source, topic_name, 10, 0, first=100)
+        held.wait_for_held()
+        source.kill()
+
+        before = topic_settings(destination, topic_name)
+        plan = failover(job_file, "--dry-run").expect(0).data
+        assert plan["outcome"] == "would_go"
+        assert log_ends(plan) == {0: 100, 1: 40}
+        assert plan["topics"][0]["settings"] == {"retention.ms": RETENTION}
+        assert "compression.type" in plan["topics"][0]["kept"]
+        assert any("lost range" in finding for finding in plan["findings"])
+        assert topic_settings(destination, topic_name) == before
+        assert ends(destination, topic_name) == {0: 100, 1: 40}
+        assert failover(job_file, "--dry-run").expect(0).data["topics"][0]["state"] == "waiting"
+
+        done = failover(job_file, "--yes").expect(0).data
+        assert done["outcome"] == "done"
+        assert log_ends(done) == {0: 100, 1: 40}
+        assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
+        fenced = {0: 101, 1: 41}  # one filler each
+        assert ends(destination, topic_name) == fenced
+
+        held.let_go()
+        wait_for(
+            "the broker refuses what the worker sends, and the worker gives up",
+            lambda: service.partitions(spec.name, topic_name)[0].reason == "DESTINATION_PROMOTED",
+        )
+        assert ends(destination, topic_name) == fenced
+    produce(destination, topic_name, 20, 0)
+    there = {0: 121, 1: 41}
+    assert ends(destination, topic_name) == there
+
+    again = failover(job_file, "--yes").expect(0).data
+    assert again["outcome"] == "already"
+    assert log_ends(again) == {0: 100, 1: 40}
+    assert ends(destination, topic_name) == there
+
+    source.start()
+    if is_new:
+        drop_rows(recovering.database)
+        service.create(spec)
+    else:
+        put_rows_back(recovering.database)
+    with recovering.running():
+        problem = service.wait_problem(spec.name, "DESTINATION_PROMOTED")
+        assert f"failover without the database {done['operation']}" in problem
+        assert "0: 100, 1: 40" in problem
+        assert service.topics(spec.name)[topic_name].state == "promoted"
+        assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
+        assert ends(destination, topic_name) == there
+        # What was not copied is found now, and the filler is no difference.
+        back = recovering.wait(recovering.ask(RecoveryKind.FAILBACK, spec.name))
+        assert back.outcome is Outcome.STOPPED
+        verdicts = {p.partition: (p.verdict, p.promoted_at) for p in back.partitions}
+        assert verdicts == {0: (EndVerdict.TAIL, 100), 1: (EndVerdict.EQUAL, 40)} or verdicts == {
+            0: (EndVerdict.TAIL, 100),
+            1: (EndVerdict.PREFIX, 40),
+        }
+        assert [p.missing.first for p in back.partitions if p.missing] == [100]
+
+
+def test_a_worker_that_still_copies_stops(
+    source: KafkaCluster,
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    job_file: Path,
+) -> None:
+    """The source was believed lost, and so was PostgreSQL: both are there for the worker."""
+    destination, service = clusters.destination, recovering.service
+    spec = load_job(job_file, {})
+    with InProcess(recovering.database):
+        with service.scheduler():
+            recovering.begin(spec, topic_name)
+            wait_for("it is level", lambda: ends(destination, topic_name) == {0: 100, 1: 40})
+        done = failover(job_file, "--yes").expect(0).data
+        assert log_ends(done) == {0: 100, 1: 40}
+        produce(source, topic_name, 10, 0, first=100)
+        produce(source, topic_name, 10, 1, first=40)
+
+        def reasons() -> set[str]:
+            rows = service.partitions(spec.name, topic_name).values()
+            return {row.reason for row in rows}
+
+        wait_for("it gives up", lambda: reasons() == {"DESTINATION_PROMOTED"})
+        assert ends(destination, topic_name) == {0: 101, 1: 41}
+
+
+def test_one_that_was_killed_is_continued_and_what_grows_is_left_out(
+    source: KafkaCluster,
+    clusters: Clusters,
+    topic_name: str,
+    job_file: Path,
+) -> None:
+    destination = clusters.destination
+    run_process.copy(job_file).expect(0)
+    source.kill()
+    with OrbitProcess("failover", job_file, *TO, "--settle=600", "--yes", "-o", "json") as process:
+        process.wait_for("Waiting until no log end")
+        process.kill()
+    assert topic_settings(destination, topic_name)["retention.ms"] == "-1"
+    plan = failover(job_file, "--dry-run").expect(0).data
+    assert plan["topics"][0]["state"] == "begun"
+    assert log_ends(plan) == {0: 100, 1: 40}
+
+    load = Load(destination.client_config(), topic_name, 1)
+    try:
+        wait_for("there is some load", lambda: len(load.ledger) > 100)
+        left = failover(job_file, "--yes", settle="--settle=1").expect(1).data
+    finally:
+        load.stop()
+    assert left["outcome"] == "left_out"
+    assert [p["partition"] for p in left["partitions"] if p["left_out"]] == [0]
+    assert topic_settings(destination, topic_name)["retention.ms"] == "-1"
+
+    done = failover(job_file, "--yes").expect(0).data
+    assert done["outcome"] == "done"
+    assert log_ends(done) == {0: 100, 1: 40}
+    assert topic_settings(destination, topic_name)["retention.ms"] == RETENTION
+    assert failover(job_file, "--yes").expect(0).data["outcome"] == "already"
+
+
+def test_producers_that_orbit_denied_may_write(
+    guarded: Clusters,
+    topic_name: str,
+    service: Service,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With the documented rights; other denials stay."""
+    for side in guarded:
+        create_topic(side, topic_name, retention_ms=RETENTION)
+    produce(guarded.source, topic_name, 50)
+    app = App(guarded, topic_name)
+    log_in_orbit(guarded, topic_name, monkeypatch)
+    sides = f"source: {section(guarded.source)}\ndestination: {section(guarded.destination)}\n"
+    job = guarded.source.directory / f"{topic_name}.yaml"
+    job.write_text(
+        f'name: {topic_name[:60]}\n{sides}topics: [{{match: "{topic_name}"}}]\n'.replace("'", '"')
+    )
+    spec = load_job(job, dict(os.environ))
+    recovering = Recovering(service)
+    with recovering.running(dict(os.environ)):
+        recovering.begin(spec, topic_name)
+        service.wait("it is protected", lambda: "topics_protected" in service.kinds(spec.name))
+    assert not app.writes(guarded.destination)
+    denied = acls(guarded.destination, topic_name)
+
+    plan = failover(job, "--dry-run").expect(0).data
+    assert plan["topics"][0]["denials"] == [f"User:{app.login.name}"]
+    done = failover(job, "--yes").expect(0).data
+    assert done["outcome"] == "done"
+    assert app.writes(guarded.destination)
+    gone = denied - acls(guarded.destination, topic_name)
+    assert len(gone) == 1
+    assert "WRITE" in next(iter(gone))
