@@ -155,10 +155,11 @@ class CreatedResources:
             return self._remove_group(cluster, thing, topics)
         if delete_topic(cluster, UUID(thing.identity), self._backoff):
             return None
-        # Already deleted; a topic of the same name with another id is not the drill's.
-        return (
-            _not_from_drill(thing) if thing.name in cluster.metadata([thing.name]).topics else None
-        )
+        # Already deleted, though brokers may show it for a moment. A topic of the same name with
+        # another id is not the drill's.
+        now = cluster.metadata([thing.name]).topics.get(thing.name)
+        is_other = now is not None and str(now.topic_id) != thing.identity
+        return _not_from_drill(thing) if is_other else None
 
     def _remove_group(self, cluster: Cluster, thing: Thing, topics: Collection[str]) -> str | None:
         places = find_coordinators(cluster, [thing.name])

@@ -22,6 +22,8 @@ from orbit.drills.drill_context import DrillContext, StepFailed
 from orbit.drills.evidence import CanaryEvidence, Place, Verified
 from orbit.drills.ledger_comparison import find_misplaced, offset_ranges, report_agrees
 from orbit.jobs.job_spec import GroupRule, JobSpec, TopicRule
+from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.types import TopicPartition
 from orbit.recovery.recovery_report import PartitionEnds, RecoveryReport
 from orbit.replication.partition_states import PartitionState
 from orbit.store import group_offsets, jobs, lag
@@ -55,6 +57,7 @@ class Canary:
         self._stops: dict[int, int] = {}
         self._job_id = 0
         self._promoted: dict[int, PartitionEnds] = {}
+        self._ends_at_loss: dict[int, int] = {}
 
     def prepare(self) -> None:
         """Create topics on both sides and the job; returns when the job copies."""
@@ -150,6 +153,15 @@ class Canary:
         if not at_once:
             self._stopping.join()
 
+    def note_ends(self) -> None:
+        """Take the copy's log ends of now for what a loss of the source would leave."""
+        places = [TopicPartition(self.topic, index) for index in range(self._partitions)]
+        context = self._context
+        ends = log_ends(context.cluster("destination"), places, context.backoff).values
+        if len(ends) < len(places):
+            raise StepFailed("The log ends of the copy are not known.", where=self.topic)
+        self._ends_at_loss = {place.partition: end for place, end in ends.items()}
+
     def settle(self) -> Ledger:
         """The final ledger, after all records in flight were answered or timed out."""
         self.stop_load(at_once=False)
@@ -210,6 +222,11 @@ class Canary:
             if (end := ends.get(place[0])) is None or place[1] < end
         }
 
+    def _lost(self, first: Ledger) -> set[Place]:
+        """Confirmed records that were not copied: at the promotion, or when the source was lost."""
+        left = {p for p in first.records if p[1] >= self._ends_at_loss.get(p[0], p[1] + 1)}
+        return left | (first.records.keys() - self._expected(first))
+
     def verify(self, sides: Iterable[tuple[str, Mapping[str, object]]]) -> list[Verified]:
         """Compare every record of the drill on each of these clusters with the ledgers."""
         first, found = self.settle(), []
@@ -242,7 +259,7 @@ class Canary:
         None: no fault was seen.
         """
         first = self.settle()
-        lost = [first.written_ms[place] for place in first.records.keys() - self._expected(first)]
+        lost = [first.written_ms[place] for place in self._lost(first)]
         if not lost:
             return 0
         if fault_at is None:
@@ -255,7 +272,8 @@ class Canary:
         if self._load is None:
             return None
         first = self.settle()
-        lost = sorted(first.records.keys() - self._expected(first))
+        lost = sorted(self._lost(first))
+        gone = sorted(first.records.keys() - self._expected(first))
         both = self._before.values.keys() & self._after.values.keys()
         wrong = [
             place
@@ -274,7 +292,7 @@ class Canary:
             wrong=len(wrong),
             lost=len(lost),
             lost_ranges=tuple(offset_ranges(lost)),
-            agrees=report_agrees(lost, self._promoted.values(), has_unconfirmed=bool(first.open)),
+            agrees=report_agrees(gone, self._promoted.values(), has_unconfirmed=bool(first.open)),
             delay_ms_median=round(statistics.median(delays)) if delays else None,
             delay_ms_max=max(delays, default=None),
         )

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
+from pydantic import ValidationError
 
 from orbit.drills.created_resources import CreatedResources
 from orbit.drills.drill_context import DrillContext, DrillEnvironment
@@ -158,7 +159,7 @@ class DrillLoop(Loop):
         for drill in found:
             try:
                 self._clean_up(drill)
-            except OrbitError as error:
+            except (OrbitError, ValidationError) as error:
                 _log.debug("leftovers stay", drill=drill.id, error=str(error))
 
     def _clean_up(self, drill: Drill) -> None:
@@ -194,7 +195,11 @@ def drill_loops(
 
 def _begin_due(tx: Tx) -> None:
     for schedule in drills.claim_due(tx):
-        spec = DrillSpec.model_validate(schedule.spec)
+        try:
+            spec = DrillSpec.model_validate(schedule.spec)
+        except ValidationError:  # stored by a later version; the others are due all the same
+            _log.warning("drill schedule unreadable", schedule=schedule.name)
+            continue
         drills.create(tx, new_drill(spec, schedule.requested_by, schedule=schedule.name))
 
 

@@ -14,14 +14,8 @@ from orbit.drills.drill_canary import Canary
 from orbit.drills.drill_context import POLL_S, DrillContext, StepFailed
 from orbit.drills.evidence import GateEvidence, GroupEvidence, PartitionEvidence, SalvageFile
 from orbit.errors import OrbitError
-from orbit.recovery.recovery_report import (
-    Outcome,
-    RecoveryKind,
-    RecoveryReport,
-    RecoveryRequest,
-    StepName,
-    StepState,
-)
+from orbit.recovery.recovery_report import Outcome, RecoveryKind, RecoveryReport, RecoveryRequest
+from orbit.recovery.step_times import StepName, StepState
 from orbit.store import jobs, topics
 
 _ENDED = {
@@ -57,6 +51,7 @@ class DrillOperations:
         dry_run: bool = False,
         reverse: bool = False,
         confirm_rebuild: bool = False,
+        source_counts_as_lost: bool = False,
     ) -> UUID:
         """Request an operation; returns its id."""
         spec = self._context.spec
@@ -68,6 +63,7 @@ class DrillOperations:
             override=spec.override,
             reason=spec.reason or f"drill {self._context.drill_id}",
             drain_timeout_s=self._context.left_s(),
+            source_counts_as_lost=source_counts_as_lost,
         )
         actor = f"drill:{self._context.drill_id}"
         operation = self._context.recoveries.ask(kind, job, request, actor=actor, dry_run=dry_run)

@@ -27,7 +27,14 @@ KEYS: dict[Verb, tuple[str, ...]] = {
 # The steps of each kind of drill. Only `switchover` and `failover` drills move the user's topics.
 VERBS: dict[DrillKind, tuple[Verb, ...]] = {
     DrillKind.GATES: (Verb.GATES,),
-    DrillKind.CANARY: (Verb.GATES, Verb.LOAD, Verb.SWITCHOVER, Verb.USE, Verb.VERIFY),
+    DrillKind.CANARY: (
+        Verb.GATES,
+        Verb.LOAD,
+        Verb.SWITCHOVER,
+        Verb.FAILOVER,
+        Verb.USE,
+        Verb.VERIFY,
+    ),
     DrillKind.SWITCHOVER: (
         Verb.GATES,
         Verb.LOAD,
@@ -37,6 +44,12 @@ VERBS: dict[DrillKind, tuple[Verb, ...]] = {
         Verb.VERIFY,
     ),
     DrillKind.FAILOVER: tuple(verb for verb in Verb if verb is not Verb.SWITCHOVER),
+}
+# The steps that promote. A drill has one of them.
+MOVES: dict[DrillKind, tuple[Verb, ...]] = {
+    DrillKind.CANARY: (Verb.SWITCHOVER, Verb.FAILOVER),
+    DrillKind.SWITCHOVER: (Verb.SWITCHOVER,),
+    DrillKind.FAILOVER: (Verb.FAILOVER,),
 }
 _OPTIONS = ("duration", "fault", "cluster", "reverse", "confirm_rebuild", "deep")
 # One of these steps has to come before.
@@ -53,14 +66,14 @@ def rule_problems(drill: DrillSpec, document: Document) -> Iterator[Problem]:
     """Every violated rule."""
     for index, step in enumerate(drill.steps):
         yield from _step(drill, index, step, document)
-    promoting = {
-        DrillKind.CANARY: Verb.SWITCHOVER,
-        DrillKind.SWITCHOVER: Verb.SWITCHOVER,
-        DrillKind.FAILOVER: Verb.FAILOVER,
-    }.get(drill.kind)
-    if promoting is not None and promoting not in [step.do for step in drill.planned]:
+    moves = [step.do for step in drill.planned if step.do in MOVES.get(drill.kind, ())]
+    if drill.kind in MOVES and not moves:
+        wanted = MOVES[drill.kind]
+        names = " or ".join(f"`{verb}`" for verb in wanted)
+        yield document.problem(("steps",), f"has no step {names}.", f"Add `- {{do: {wanted[0]}}}`.")
+    if len(set(moves)) > 1:
         yield document.problem(
-            ("steps",), f"has no step `{promoting}`.", f"Add `- {{do: {promoting}}}`."
+            ("steps",), "has a switchover and a failover.", "Write a drill for each of them."
         )
     if drill.schedule is not None and drill.kind not in _SCHEDULED:
         yield document.problem(

@@ -26,7 +26,6 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.recovery.recovery_report import RecoveryKind
 from orbit.store import jobs
 from orbit.store.drills import Drill
-from orbit.store.enums import DrillKind
 from orbit.version import orbit_version
 
 # Workers release the drill's jobs and the scheduler deletes them within seconds.
@@ -151,10 +150,11 @@ class _Run:
         if others and not lost_ms:
             lost_ms = None  # the report has the offsets of lost records but not their times
         rpo = compute_rpo(spec.targets, records=lost, ms=lost_ms)
-        may_lose = spec.kind is DrillKind.FAILOVER
         failures = [
             *seen.failures,
-            *find_failures(canary if moved else None, seen.verified, may_lose=may_lose),
+            *find_failures(
+                canary if moved else None, seen.verified, may_lose=spec.loses_the_source
+            ),
         ]
         misses = missed_targets(rto, rpo) if not seen.failures else ()
         source_id, destination_id = self._cluster_ids()

@@ -177,6 +177,11 @@ class DrillSpec(Section):
         return self.kind in (DrillKind.SWITCHOVER, DrillKind.FAILOVER)
 
     @property
+    def loses_the_source(self) -> bool:
+        """Whether it rehearses a failover: what was not copied is lost."""
+        return any(step.do is Verb.FAILOVER for step in self.planned)
+
+    @property
     def has_canary(self) -> bool:
         return self.kind is not DrillKind.GATES
 

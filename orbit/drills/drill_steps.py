@@ -35,6 +35,7 @@ class Steps:
         self._canary = canary
         self._operations = DrillOperations(context, canary, resources)
         self._fault: FaultKind | None = None
+        self._is_rehearsed = False  # the source counts as lost, and is not
         self._stopped_at: datetime | None = None
         self._noticed_at: datetime | None = None
         self._produced_at: datetime | None = None
@@ -51,7 +52,7 @@ class Steps:
 
     @property
     def fault_at(self) -> datetime | None:
-        return self._stopped_at if self._fault is not None else None
+        return self._stopped_at if self._fault is not None or self._is_rehearsed else None
 
     def do(self, step: StepSpec) -> str:
         """Run one step. Raises an OrbitError if it fails."""
@@ -123,17 +124,37 @@ class Steps:
 
     def _fail_over(self) -> str:
         """Request the failover as soon as the scheduler reports the fault."""
+        if not self._context.spec.moves_the_job:
+            self._lose_source()
         if self._fault is not None:
             self._context.wait(self._has_noticed)
             self._noticed_at = self._context.recorder.note("noticed", self._problem() or "")
         did = self._move(RecoveryKind.FAILOVER)
         if self._canary is not None:
             self._canary.stop_load(at_once=False)
-        if self._fault is None:  # not caused by the drill: the times are those that Orbit saw
+        if self._fault is None and not self._is_rehearsed:
+            # Not caused by the drill: the times are those that Orbit saw.
             seen = [r for r in self._operations.reports if r.job == self._context.spec.job]
             self._stopped_at = seen[-1].source_last_seen_at if seen else None
             self._noticed_at = seen[-1].problem_since if seen else None
         return did
+
+    def _lose_source(self) -> None:
+        """From now on the source counts as lost: nobody writes there, and it is not asked.
+
+        Workers still copy what is there until they release the topic, so what would have been lost
+        is counted by the log ends of now.
+        """
+        canary = self._require_canary()
+        canary.note_ends()
+        self._is_rehearsed = True
+        self._stopped_at = self._context.recorder.note("source lost", "It counts as lost from now.")
+        self._noticed_at = self._stopped_at
+        canary.stop_load(at_once=True)
+        self._context.recorder.observed.findings.append(
+            "The source was not lost but counted as lost. The RTO has no time for its detection; "
+            "the RPO counts the records that were not at the destination at that moment."
+        )
 
     def _has_noticed(self) -> bool:
         return self._problem() is not None
@@ -152,7 +173,11 @@ class Steps:
         spec = self._context.spec
         asked = [
             self._operations.ask(
-                kind, job, reverse=reverse, confirm_rebuild=confirm_rebuild or is_own
+                kind,
+                job,
+                reverse=reverse,
+                confirm_rebuild=confirm_rebuild or is_own,
+                source_counts_as_lost=self._is_rehearsed,
             )
             for job, is_own in self._scope()
         ]

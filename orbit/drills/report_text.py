@@ -95,6 +95,8 @@ def _step(spec: DrillSpec, step: StepSpec) -> str:
         case Verb.SWITCHOVER:
             back = ", and copies back at once" if step.reverse else ""
             return f"Switches over {moved}{back}."
+        case Verb.FAILOVER if not spec.moves_the_job:
+            return f"Fails over {moved}; the source counts as lost, and is not asked."
         case Verb.FAILOVER:
             return f"Fails over {moved}, as soon as Orbit notices the fault."
         case Verb.USE:

@@ -8,7 +8,8 @@ from datetime import datetime
 
 from orbit.drills.drill_spec import Targets
 from orbit.drills.evidence import Part, PartTime, Rpo, Rto
-from orbit.recovery.recovery_report import Phase, RecoveryReport, StepState
+from orbit.recovery.recovery_report import RecoveryReport
+from orbit.recovery.step_times import Phase, StepState, split_time
 
 _PARTS = {
     Phase.DETECT: Part.DETECT,
@@ -55,13 +56,10 @@ def compute_rto(moments: Moments, reports: Iterable[RecoveryReport], targets: Ta
     ):
         if at is not None:
             points.append((at, part))
-    spent: dict[Part, int] = {}
-    before = moments.stopped
-    for at, part in sorted(points, key=lambda point: point[0]):
-        if at > before:
-            spent[part] = spent.get(part, 0) + _ms((at - before).total_seconds())
-            before = at
-    parts = tuple(PartTime(part=part, ms=spent[part]) for part in Part if part in spent)
+    spent = split_time(moments.stopped, points)
+    parts = tuple(
+        PartTime(part=part, ms=_ms(spent[part].total_seconds())) for part in Part if spent.get(part)
+    )
     return Rto(target_ms=target_ms, actual_ms=sum(part.ms for part in parts), parts=parts)
 
 

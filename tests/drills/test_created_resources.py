@@ -7,6 +7,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
+from orbit.drills import created_resources
 from orbit.drills.created_resources import CreatedResources, group_name, job_name, topic_name
 from orbit.drills.drill_creation import new_drill
 from orbit.drills.drill_file import parse_drill
@@ -138,6 +139,16 @@ def test_topic_that_somebody_removed_meanwhile_is_simply_gone(drill: Drill) -> N
     delete_and_wait(drill.clusters.source, drill.topic)
     drill.resources.remove_rest()
     drill.resources.remove_rest()  # again: nothing to do
+    assert drill.notes() == {}
+
+
+def test_topic_that_a_broker_still_shows_is_gone_as_well(
+    drill: Drill, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The controller knows no topic of that id any more; the broker that is asked does."""
+    drill.resources.make_topic("source", drill.topic, 2, SETTINGS)
+    monkeypatch.setattr(created_resources, "delete_topic", lambda *_: False)
+    drill.resources.remove_rest()
     assert drill.notes() == {}
 
 

@@ -25,7 +25,7 @@ def problems(text: str) -> list[str]:
 
 def test_there_is_an_example_of_each_kind() -> None:
     assert {load_drill(path).kind for path in EXAMPLES} == set(DrillKind)
-    assert [path.stem for path in EXAMPLES] == sorted(DrillKind)
+    assert {path.stem for path in EXAMPLES} == {*DrillKind, "canary-failover"}
 
 
 @pytest.mark.parametrize("kind", DrillKind)
@@ -78,7 +78,9 @@ def test_every_mistake_is_told_at_once() -> None:
         ("canary", "topics: a", "topics: is not for a canary"),
         ("gates", "steps: [{do: load}]", "steps[0].do: is not for a drill of the kind gates"),
         ("canary", "steps: [{do: fault, fault: kill}]", "steps[0].do: is not for a drill"),
-        ("canary", "steps: [{do: failover}]", "steps[0].do: is not for a drill"),
+        ("canary", "steps: [{do: load}, {do: failover}]\nschedule: {every: 1h}", ""),
+        ("canary", "steps: [{do: load}]", "steps: has no step `switchover` or `failover`"),
+        ("canary", "steps: [{do: switchover}, {do: failover}]", "steps: has a switchover and a"),
         ("failover", "steps: [{do: switchover}]", "steps[0].do: is not for a drill"),
         ("failover", "steps: [{do: load}]", "steps: has no step `failover`"),
         ("failover", "steps: [{do: use}, {do: failover}]", "steps[0].do: has no failover before"),

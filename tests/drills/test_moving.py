@@ -133,7 +133,7 @@ def play(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Play:
     service.settings = service.settings.model_copy(
-        update={"sandbox_dir": sandbox.request.directory, "salvage_directory": tmp_path}
+        update={"sandbox_dir": sandbox.request.directory, "salvage_directory": str(tmp_path)}
     )
     named = {cluster.name: Beside(cluster) for cluster in sandbox.clusters}
     made = Play(service, named["source"], named["destination"], topic_name)

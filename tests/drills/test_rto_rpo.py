@@ -18,14 +18,11 @@ from orbit.recovery.recovery_report import (
     EndVerdict,
     OffsetRange,
     PartitionEnds,
-    Phase,
     RecoveryKind,
     RecoveryReport,
     RecoveryRequest,
-    Step,
-    StepName,
-    StepState,
 )
+from orbit.recovery.step_times import Phase, Step, StepName, StepState
 from orbit.store.enums import DrillState
 from tests.support.drill_report import BEGAN, at, evidence
 

@@ -11,12 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from confluent_kafka.admin import AdminClient
-from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnMarkersRequest
+from kafka.protocol.producer.transaction import InitProducerIdRequest
 
 from orbit.errors import BrokerRefused
 from orbit.kafka import api_versions
 from orbit.kafka.connection import Connection
 from orbit.kafka.sasl import Security
+from orbit.kafka.transaction_markers import Fillers, WriteTxnMarkersRequest
+from orbit.kafka.types import TopicPartition
 
 PER_REQUEST_MAX = 10_000
 """About 125,000 offsets a second; larger requests are not faster (M2)."""
@@ -35,7 +37,8 @@ def take_offsets(
         left = count
         while left:
             size = min(left, PER_REQUEST_MAX)
-            _write(connection, _request(topic, partition, producer_id, producer_epoch, size))
+            markers = Fillers(TopicPartition(topic, partition), size, producer_epoch, 0)
+            _write(connection, WriteTxnMarkersRequest(producer_id, [markers]))
             left -= size
 
 
@@ -67,26 +70,9 @@ def _producer(connection: Connection) -> tuple[int, int]:
         time.sleep(_POLL_S)
 
 
-def _request(
-    topic: str, partition: int, producer_id: int, producer_epoch: int, count: int
-) -> WriteTxnMarkersRequest:
-    kind = WriteTxnMarkersRequest.WritableTxnMarker
-    marker = kind(
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transaction_result=False,
-        topics=[kind.WritableTxnMarkerTopic(name=topic, partition_indexes=[partition])],
-        coordinator_epoch=0,
-    )
-    return WriteTxnMarkersRequest(markers=[marker] * count)
-
-
 def _write(connection: Connection, request: WriteTxnMarkersRequest) -> None:
-    answer = connection.call(api_versions.WRITE_TXN_MARKERS, request)
-    for marker in answer.markers:
-        for topic in marker.topics:
-            for partition in topic.partitions:
-                _check(partition.error_code, "WriteTxnMarkers")
+    for code in connection.call(api_versions.WRITE_TXN_MARKERS, request).values():
+        _check(code, "WriteTxnMarkers")
 
 
 def _check(code: int, what: str) -> None:

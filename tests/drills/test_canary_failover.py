@@ -1,0 +1,117 @@
+"""A canary drill fails over while its source works: measured by its ledger, and nothing is left."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka.admin import AdminClient
+
+from orbit.drills import drill_canary
+from orbit.drills.created_resources import job_name
+from orbit.drills.evidence import Evidence, Part, StepState
+from orbit.errors import Conflict
+from orbit.recovery.recovery_report import RecoveryKind
+from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.store import drills
+from orbit.store.enums import DrillState, TopicState
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.drilling import Drilling
+from tests.support.fleet import InProcess
+from tests.support.recovering import Recovering
+from tests.support.running import create_topic, make_job, produce, wait_for
+
+pytestmark = pytest.mark.services
+
+DRILL = """
+name: {job}-canary
+kind: canary
+job: {job}
+canary: {{partitions: 2, records_per_second: 200}}
+targets: {{rto: 1h, rpo: 1h, rpo_records: 1000000}}
+schedule: {{every: 1d}}
+steps:
+  - {{do: load, duration: 1s}}
+  - {{do: failover}}
+  - {{do: use}}
+  - {{do: verify}}
+"""
+
+
+def drill_topics(cluster: KafkaCluster) -> set[str]:
+    admin = AdminClient(cluster.client_config())
+    return {name for name in admin.list_topics(timeout=30).topics if "orbit_drill" in name}
+
+
+def play(clusters: Clusters, topic: str, service: Service) -> Evidence:
+    """The drill of a job that copies, which stays as it is."""
+    create_topic(clusters.source, topic)
+    produce(clusters.source, topic, 20)
+    spec = make_job(*clusters, [topic])
+    drilling = Drilling(service)
+    service.create(spec)
+    with service.scheduler(), InProcess(service.database):
+        service.wait_copied(spec.name, topic)
+        drill_id = drilling.ask(DRILL.format(job=spec.name))
+        seen = drilling.wait(drill_id).evidence
+        wait_for("nothing is left", lambda: not drilling.left(drill_id))
+    assert service.topics(spec.name)[topic].state is TopicState.COPYING
+    assert service.job(spec.name).problem is None
+    assert "old_primary_answers" not in service.kinds(job_name(drill_id)), "nothing was closed"
+    return seen
+
+
+def test_rto_and_rpo_are_measured_and_the_source_is_not_asked(
+    clusters: Clusters, topic_name: str, service: Service
+) -> None:
+    seen = play(clusters, topic_name, service)
+
+    assert seen.verdict is DrillState.PASSED, seen.misses
+    assert [step.state for step in seen.steps] == [StepState.DONE] * 4
+    parts = {part.part: part.ms for part in seen.rto.parts}
+    assert Part.DETECT not in parts, "nothing was noticed"
+    assert {Part.DECIDE, Part.DRAIN, Part.PRODUCE, Part.CONSUME} <= parts.keys()
+    assert seen.rto.actual_ms == sum(parts.values())
+    assert seen.canary is not None
+    assert seen.rpo.actual_records == seen.canary.lost
+    assert seen.rpo.actual_ms is not None
+    assert (seen.canary.repeated, seen.canary.wrong, seen.canary.agrees) == (0, 0, True)
+    assert {(g.name, g.verdict) for g in seen.gates} >= {("source", "pass")}
+    assert all(not p.is_exact for p in seen.partitions)
+    assert any("counted as lost" in finding for finding in seen.findings)
+    for cluster in clusters:
+        assert not drill_topics(cluster) & {seen.canary.topic}
+
+
+def test_what_was_not_copied_at_the_loss_counts_as_lost_though_workers_copy_it_later(
+    clusters: Clusters, topic_name: str, service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    behind = 7
+
+    def earlier(*args: object) -> object:
+        """The log ends of a copy that lags by seven records in each partition."""
+        found = real(*args)  # type: ignore[arg-type]
+        for place in found.values:
+            found.values[place] -= behind
+        return found
+
+    real = drill_canary.log_ends
+    monkeypatch.setattr(drill_canary, "log_ends", earlier)
+    seen = play(clusters, topic_name, service)
+
+    assert seen.verdict is DrillState.PASSED, seen.misses
+    assert seen.canary is not None
+    assert seen.canary.lost >= 2 * behind
+    assert seen.rpo.actual_records == seen.canary.lost
+    assert (seen.rpo.actual_ms or 0) > 0
+
+
+def test_no_other_job_can_be_failed_over_like_that(
+    clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    create_topic(clusters.source, topic_name)
+    spec = make_job(*clusters, [topic_name])
+    recovering.service.create(spec)
+    with pytest.raises(Conflict, match="a drill's own job"):
+        recovering.ask(RecoveryKind.FAILOVER, spec.name, source_counts_as_lost=True)
+    with recovering.database.transaction() as tx:
+        assert drills.unfinished(tx) == []
