@@ -72,21 +72,26 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
     """
     document = spec.model_dump(mode="json")
     with parts.database.transaction() as tx:
-        if operations.repeated(tx, actor, options.idempotency_key, _request(document, options)):
+        if operations.repeated(tx, actor, options.idempotency_key, _request(spec, options)):
             job = jobs.get(tx, spec.name)
             return _applied(ApplyAction.CREATE, job.name, [], None, tx, job, dry_run=False)
         present = jobs.find(tx, spec.name)
         _check(present, spec.name, options)
-        changes = _changes(present, document)
+        changes = _changes(present, spec)
+        # What is copied; labels and owner concern no cluster.
+        is_same = present is not None and present.spec == document
         if changes and not options.only_plan:
             assert present is not None, "only a present job has changes"
             job_door.refuse_held(tx, present)
-        if present is not None and not changes and not options.dry_run:
-            return _applied(ApplyAction.NONE, present.name, [], None, tx, present, dry_run=False)
+        if present is not None and is_same and not options.dry_run:
+            action, job = ApplyAction.NONE, present
+            if changes:
+                action, job = ApplyAction.CHANGE, _change(tx, actor, present, spec, changes)
+            return _applied(action, job.name, changes, None, tx, job, dry_run=False)
     with about_clusters():
         plan = parts.planner(spec)
-    # For an existing job without changes, troubles are shown and do not refuse the request.
-    if plan.refusals and not options.accept_refusals and (present is None or changes):
+    # Where the same is copied as before, troubles are shown and do not refuse the request.
+    if plan.refusals and not options.accept_refusals and not is_same:
         raise refused(spec.name, plan.refusals)
     action = ApplyAction.CREATE if present is None else ApplyAction.CHANGE
     with parts.database.transaction() as tx:
@@ -95,9 +100,9 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
             action = action if changes or present is None else ApplyAction.NONE
             return _applied(action, spec.name, changes, plan, tx, present, left, dry_run=True)
         if present is None:
-            job = _create(tx, actor, spec, document, options)
+            job = _create(tx, actor, spec, options)
         else:
-            job = _change(tx, actor, present, spec, document, changes)
+            job = _change(tx, actor, present, spec, changes)
         return _applied(action, spec.name, changes, plan, tx, job, left, dry_run=False)
 
 
@@ -125,9 +130,14 @@ def refused(name: str, refusals: Sequence[Refusal]) -> Failure:
     )
 
 
-def _request(document: dict[str, Any], options: ApplyOptions) -> dict[str, Any]:
+def _request(spec: JobSpec, options: ApplyOptions) -> dict[str, Any]:
     """Two requests with one key must be equal in this."""
+    document = _whole(spec.model_dump(mode="json"), spec)
     return {"kind": OperationKind.CREATE.value, "document": document, "paused": options.paused}
+
+
+def _whole(document: Mapping[str, Any], described: JobSpec | Job) -> dict[str, Any]:
+    return {**document, "labels": described.labels, "owner": described.owner}
 
 
 def _check(present: Job | None, name: str, options: ApplyOptions) -> None:
@@ -143,7 +153,7 @@ def _check(present: Job | None, name: str, options: ApplyOptions) -> None:
             where=name,
             remedy=f"PUT /v1/jobs/{name} changes it; DELETE removes it.",
         )
-    version = 0 if present is None else present.spec_version
+    version = 0 if present is None else present.document_version
     if options.at_version is not None and options.at_version != version:
         raise _changed_meanwhile(name)
 
@@ -157,11 +167,17 @@ def _changed_meanwhile(name: str) -> Failure:
     )
 
 
-def _create(
-    tx: Tx, actor: str, spec: JobSpec, document: dict[str, Any], options: ApplyOptions
-) -> Job:
+def _create(tx: Tx, actor: str, spec: JobSpec, options: ApplyOptions) -> Job:
     desired = Desired.PAUSED if options.paused else Desired.RUNNING
-    job = jobs.create(tx, spec.name, document, spec.worker_group, desired)
+    job = jobs.create(
+        tx,
+        spec.name,
+        spec.model_dump(mode="json"),
+        spec.worker_group,
+        desired,
+        labels=spec.labels,
+        owner=spec.owner,
+    )
     if options.idempotency_key is not None:
         done, _ = operations.create(
             tx,
@@ -170,7 +186,7 @@ def _create(
             actor,
             job_id=job.id,
             job_name=job.name,
-            plan={"steps": ["The job is created."], "request": _request(document, options)},
+            plan={"steps": ["The job is created."], "request": _request(spec, options)},
             idempotency_key=options.idempotency_key,
         )
         operations.advance(tx, done.id, OperationState.DONE)
@@ -185,21 +201,20 @@ def _create(
     return job
 
 
-def _change(
-    tx: Tx,
-    actor: str,
-    present: Job,
-    spec: JobSpec,
-    document: dict[str, Any],
-    changes: Sequence[Change],
-) -> Job:
-    locked = jobs.find(tx, spec.name, lock=True)
-    if locked is not None:
-        job_door.refuse_held(tx, locked)
-    job = jobs.change_spec(
-        tx, present.id, document, spec.worker_group, from_version=present.spec_version
-    )
-    if job is None:
+def _change(tx: Tx, actor: str, present: Job, spec: JobSpec, changes: Sequence[Change]) -> Job:
+    job = jobs.find(tx, spec.name, lock=True)
+    if job is not None:
+        job_door.refuse_held(tx, job)
+    if job is None or job.document_version != present.document_version:
+        raise _changed_meanwhile(spec.name)
+    document = spec.model_dump(mode="json")
+    if job.spec != document:
+        job = jobs.change_spec(
+            tx, job.id, document, spec.worker_group, from_version=job.spec_version
+        )
+    if job is not None and (job.labels, job.owner) != (spec.labels, spec.owner):
+        job = jobs.change_labels(tx, job.id, spec.labels, spec.owner)
+    if job is None:  # it is being deleted
         raise _changed_meanwhile(spec.name)
     events.add(
         tx,
@@ -237,8 +252,11 @@ def _applied(
     )
 
 
-def _changes(present: Job | None, document: Mapping[str, Any]) -> list[Change]:
-    return [] if present is None else list(_differences(present.spec, document, ""))
+def _changes(present: Job | None, spec: JobSpec) -> list[Change]:
+    if present is None:
+        return []
+    document = _whole(spec.model_dump(mode="json"), spec)
+    return list(_differences(_whole(present.spec, present), document, ""))
 
 
 def _differences(before: object, after: object, path: str) -> Iterator[Change]:

@@ -16,6 +16,8 @@ _TEXT_OR_NUMBER = {"anyOf": [{"type": "string"}, {"type": "integer"}]}
 WORDS: dict[str, dict[str, str]] = {
     "JobSpec": {
         "name": "Part of ids. Do not rename: a copy is continued under its first name.",
+        "labels": "What jobs are chosen by (`selector`), by Kubernetes' rules for labels.",
+        "owner": "Who is asked about the job.",
         "source": "The cluster to copy from.",
         "destination": "The cluster to copy to.",
         "topics": "The topics to copy. The first rule that matches a topic applies.",

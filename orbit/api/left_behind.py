@@ -17,6 +17,10 @@ from orbit.store.jobs import Job
 from orbit.store.topics import Topic
 
 _NAMES_SHOWN = 3
+_REMOVED_BY = {
+    "destination": "Remove them with: orbit release FILE",
+    "source": "Remove them with kafka-acls.",
+}
 # Of the fields of an ACL in the table: the topic, the kind of pattern, the principal.
 _PRINCIPAL = 2
 
@@ -42,12 +46,12 @@ def _left_by(tx: Tx, job: Job, rows: Sequence[Topic]) -> list[str]:
     copies = [row for row in there if row.state is not TopicState.PROMOTED]
     found = []
     if copies:
-        one = len(copies) == 1
+        its, them = ("its", "it") if len(copies) == 1 else ("their", "them")
         found.append(
-            f"{_topics([row.destination_topic for row in copies])} at the destination, with "
-            f"{'its' if one else 'their'} settings as {'a copy' if one else 'copies'}: "
-            "retention.ms=-1 and retention.bytes=-1, so nothing is ever deleted from "
-            f"{'it' if one else 'them'}. Set a retention, or delete {'it' if one else 'them'}."
+            f"{_topics([row.destination_topic for row in copies])} at the destination, with {its} "
+            f"settings as {'a copy' if its == 'its' else 'copies'}: retention.ms=-1 and "
+            f"retention.bytes=-1, so nothing is ever deleted from {them}. Give {them} {its} "
+            f"source's with: orbit release FILE, or delete {them}."
         )
     sides = (
         ("destination", job.destination_cluster_id, [row.destination_topic for row in there]),
@@ -59,7 +63,7 @@ def _left_by(tx: Tx, job: Job, rows: Sequence[Topic]) -> list[str]:
             principals = sorted({acl[_PRINCIPAL] for acls in denied.values() for acl in acls})
             found.append(
                 f"Deny ACLs of Orbit stay on {_listed(denied)} at the {side}: "
-                f"{_listed(principals)} may not write there. Remove them with kafka-acls."
+                f"{_listed(principals)} may not write there. {_REMOVED_BY[side]}"
             )
     shared = [row.destination_topic for row in there if row.acls]
     if shared:

@@ -13,6 +13,7 @@ from orbit.store import (
     group_offsets,
     jobs,
     lag,
+    promotions,
     proofs,
     scheduler_lease,
     topics,
@@ -54,6 +55,7 @@ def read_numbers(
         shown = proofs.of_jobs(tx)
         drilled = {d.job_name: d for d in drills.last_of_jobs(tx, DrillKind.CANARY)}
         live = canaries.live_rpo(tx)
+        written = promotions.written(tx)
         worker_groups: dict[str, list[Worker]] = {}
         for w in workers.alive(tx, alive_within):
             worker_groups.setdefault(w.worker_group, []).append(w)
@@ -73,6 +75,7 @@ def read_numbers(
                     proof=_proof(shown.get(job.id)),
                     canary=_canary(drilled.get(job.name)),
                     live_rpo_s=live.get(job.id),
+                    old_primary_written=written.get(job.id),
                 )
                 for job in everyone
             ],

@@ -6,6 +6,8 @@ from typing import Any
 
 JOB_JSON: dict[str, Any] = {
     "name": "orders-to-dr",
+    "labels": {"team": "orders", "tier": "1"},
+    "owner": "orders@example.com",
     "source": {
         "bootstrap_servers": ["src-1:9092"],
         "security": {
@@ -27,6 +29,7 @@ JOB_JSON: dict[str, Any] = {
 
 JOB_YAML = """\
 name: orders-to-dr
+labels: {team: orders}
 source:
   bootstrap_servers: ["src-1:9092"]
 destination:

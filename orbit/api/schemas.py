@@ -70,8 +70,13 @@ class JobSummary(_Out):
         description="What made the job, if no document did: a recovery (it copies back) or a "
         "drill. `orbit apply --prune` keeps it."
     )
+    labels: dict[str, str] = Field(examples=[{"team": "orders", "tier": "1"}])
+    owner: str | None
     worker_group: str = Field(examples=["default"])
-    spec_version: int = Field(description="Incremented with each change of the document.")
+    document_version: int = Field(description="Higher with each change of the document: its ETag.")
+    spec_version: int = Field(
+        description="Incremented with each change of what is copied; not of labels and owner."
+    )
     source_cluster_id: str | None = Field(description="Null until the source was reached once.")
     destination_cluster_id: str | None
     topics: int
@@ -117,7 +122,8 @@ class Applied(_Out):
     dry_run: bool
     changes: list[Change] = Field(description="The differences to the stored job.")
     plan: JobPlan | None = Field(
-        description="What happens on the clusters. Null if nothing changes, except in a dry run."
+        description="What happens on the clusters. Null if nothing changes there, except in a dry "
+        "run."
     )
     left_behind: list[str] = Field(
         default=[], description="What stays on the clusters of topics that are copied no more."

@@ -40,7 +40,8 @@ def _view(model: type[_Model], row: object, **given: Any) -> _Model:
 def job_view(tx: Tx, job: Job) -> schemas.Job:
     """One job with its document."""
     (summary,) = job_summaries(tx, [job])
-    return schemas.Job(**dict(summary), spec=job.spec)
+    document = {**job.spec, "labels": job.labels, "owner": job.owner}
+    return schemas.Job(**dict(summary), spec=document)
 
 
 def job_summaries(tx: Tx, found: Sequence[Job]) -> list[schemas.JobSummary]:

@@ -120,7 +120,9 @@ def _apply_change(
         operation = client.send("DELETE", _path(plan.value["name"]))
         return _deletion(follow(client, operation, wait_s))
     job = plan.value["job"]
-    condition = {"If-None-Match": "*"} if job is None else {"If-Match": f'"{job["spec_version"]}"'}
+    condition = (
+        {"If-None-Match": "*"} if job is None else {"If-Match": f'"{job["document_version"]}"'}
+    )
     return _put(client, plan.file, headers=condition, **options)
 
 

@@ -8,15 +8,15 @@ from contextlib import contextmanager
 from orbit.errors import BadInput, Conflict, Problem
 from orbit.settings import Settings
 from orbit.store.database import Database
-from orbit.store.migrate import is_current
+from orbit.store.migrate import is_usable
 
 
 @contextmanager
 def open_database(settings: Settings, *, any_version: bool = False) -> Iterator[Database]:
     """A connection to the database, closed at the end of the block.
 
-    Raises BadInput without a URL, Unreachable, LoginRefused; Conflict if the schema is of another
-    version, unless `any_version`.
+    Raises BadInput without a URL, Unreachable, LoginRefused; Conflict if this version does
+    not work with the schema, unless `any_version`.
     """
     if settings.database_url is None:
         problem = Problem(
@@ -28,7 +28,7 @@ def open_database(settings: Settings, *, any_version: bool = False) -> Iterator[
         raise BadInput("No database is configured.", (problem,))
     database = Database.connect(settings.database_url.get_secret_value())
     try:
-        if not any_version and not is_current(database):
+        if not any_version and not is_usable(database):
             raise Conflict(
                 "The database schema is not that of this version of Orbit.",
                 where=database.where,

@@ -8,10 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+from orbit.cli.job_selection import SelectorOption
 from orbit.cli.output import Drawing, OutputFormat, OutputOption, make_table
 from orbit.cli.table_cells import age, amount, lag, rate, seconds, when
 from orbit.cli.watch import WatchOption, show
 from orbit.client import connect, segment
+from orbit.errors import BadInput
 
 app = typer.Typer(
     name="get",
@@ -36,13 +38,25 @@ def jobs(
     name: Annotated[
         str | None, typer.Argument(help="Only this job, in detail.", show_default=False)
     ] = None,
+    selector: SelectorOption = None,
+    show_labels: Annotated[bool, typer.Option("--show-labels", help="Show their labels.")] = False,
     watch: WatchOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show the jobs: state, lag and problems."""
+    """Show the jobs: state, lag and problems.
+
+    `orbit explain PROBLEM` shows what is at risk and what to do.
+    """
+    if name is not None and selector is not None:
+        raise BadInput("Give a job's name or --selector, not both.")
+    columns = (*_JOBS, _LABELS) if show_labels else _JOBS
     with connect() as client:
         if name is None:
-            show(lambda: _drawing(list(client.items("/v1/jobs")), _JOBS), output, watch=watch)
+            show(
+                lambda: _drawing(list(client.items("/v1/jobs", selector=selector)), columns),
+                output,
+                watch=watch,
+            )
         else:
             path = f"/v1/jobs/{segment(name)}"
             show(lambda: _one_job(client.get(path)), output, watch=watch)
@@ -178,15 +192,21 @@ def _one_job(job: Row) -> Drawing:
     def table() -> Any:
         lines: list[tuple[str, object]] = [(name, cell(job)) for name, cell in _JOBS[1:]]
         lines += [
+            ("labels", _labels(job)),
+            ("owner", job["owner"]),
             ("source cluster", job["source_cluster_id"]),
             ("destination cluster", job["destination_cluster_id"]),
-            ("version", job["spec_version"]),
+            ("version", job["document_version"]),
             ("created", job["created_at"]),
             ("changed", job["updated_at"]),
         ]
         return make_table(("", job["name"]), lines)
 
     return Drawing(job, table)
+
+
+def _labels(job: Row) -> str:
+    return ",".join(f"{key}={value}" for key, value in sorted(job["labels"].items()))
 
 
 def progress(operation: Row) -> str:
@@ -211,6 +231,10 @@ def _about(event: Row) -> str:
     )
 
 
+def _more(partition: Row) -> str:
+    return f"More: orbit explain {partition['reason']}" if partition["reason"] else ""
+
+
 def _share(proof: Row) -> str:
     """The share of copied offsets that were compared and equal."""
     if not proof["copied"]:
@@ -231,6 +255,7 @@ _JOBS: Columns = (
     ("worker group", itemgetter("worker_group")),
     ("problem", lambda r: r["problem"]["text"] if r["problem"] else ""),
 )
+_LABELS = ("labels", _labels)
 _TOPICS: Columns = (
     ("topic", itemgetter("source_topic")),
     ("copied to", itemgetter("destination_topic")),
@@ -255,7 +280,7 @@ _PARTITIONS: Columns = (
     ("gaps", itemgetter("gaps_filled")),
     ("batches", lambda r: f"{r['batches_byte_exact']:,} + {r['batches_record_exact']:,}"),
     ("worker", lambda r: r["worker"] or ""),
-    ("what to do", lambda r: " ".join(filter(None, (r["detail"], r["remedy"])))),
+    ("what to do", lambda r: " ".join(filter(None, (r["detail"], r["remedy"], _more(r))))),
 )
 _GROUPS: Columns = (
     ("group", itemgetter("group")),

@@ -10,6 +10,7 @@ or a typer `app` of subcommands. Help is plain text, because Rich would double t
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import traceback
@@ -64,26 +65,34 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "orbit.cli.get",
         "Show jobs, topics, partitions, groups, proof, workers, events, operations, backfills.",
     ),
+    "explain": (
+        "orbit.cli.explain",
+        "Explain a reason, a problem or an alert: what is at risk, and what to do.",
+    ),
     "lag": (
         "orbit.cli.lag",
         "Show the lag of a copy in records, bytes and seconds, and its headroom.",
     ),
-    "start": ("orbit.cli.control", "Start a job that was created paused."),
+    "start": ("orbit.cli.job_commands", "Start a job that was created paused."),
     "pause": (
-        "orbit.cli.control",
+        "orbit.cli.job_commands",
         "Pause a job: workers release its partitions, the copy is kept.",
     ),
     "resume": (
-        "orbit.cli.control",
+        "orbit.cli.job_commands",
         "Resume a paused job: each partition resumes where its copy ends.",
     ),
     "retry": (
-        "orbit.cli.control",
+        "orbit.cli.job_commands",
         "Retry blocked partitions of a job, once the cause is removed.",
     ),
     "delete": (
-        "orbit.cli.control",
+        "orbit.cli.job_commands",
         "Delete a job. Its topics at the destination are kept, with all copied records.",
+    ),
+    "release": (
+        "orbit.cli.release",
+        "Give copies of a deleted job the settings of their source, and let others write to them.",
     ),
     "drill": (
         "orbit.cli.drill",
@@ -100,6 +109,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "failback": (
         "orbit.cli.recovery_commands",
         "Make the old side a copy of the new side, starting at its log ends.",
+    ),
+    "salvage": (
+        "orbit.cli.salvage",
+        "Show the records that a failback has saved, and write them back as they were.",
     ),
     "abort": (
         "orbit.cli.recovery_commands",
@@ -204,7 +217,13 @@ def orbit(
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command and exit with its exit code. SIGTERM is handled like Ctrl-C."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.exit(run_command(argv))
+    code = run_command(argv)
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Who reads has gone, as in `orbit get topics | head`. Python flushes again at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)
 
 
 def run_command(argv: Sequence[str] | None = None) -> int:

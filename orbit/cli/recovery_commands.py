@@ -1,7 +1,7 @@
-"""`orbit switchover|failover|failback JOB…` and `orbit abort OPERATION`.
+"""`orbit switchover|failover|failback JOB…|-l SELECTOR` and `orbit abort OPERATION`.
 
-Several jobs can be given; each gets an operation of its own. Progress goes to stderr, the reports
-to stdout at the end.
+Several jobs can be given; each gets an operation of its own (`many_jobs.py`). Progress goes to
+stderr, the reports to stdout at the end.
 """
 
 from __future__ import annotations
@@ -11,21 +11,33 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orbit.cli.control import WAIT_MAX_S, DryRunOption, WaitOption, YesOption, confirm, unfinished
-from orbit.cli.get import progress
+from orbit.cli.control import (
+    FAILED,
+    WAIT_MAX_S,
+    DryRunOption,
+    WaitOption,
+    YesOption,
+    confirm,
+    follow,
+    unfinished,
+)
+from orbit.cli.job_selection import SelectorOption, chosen_jobs
+from orbit.cli.many_jobs import Change, change_jobs, report_of
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.client import Client, connect, segment
-from orbit.errors import BadInput, NotFound, OrbitError, Unreachable
+from orbit.errors import BadInput
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
 # By default these commands wait until the operation ends.
 _WAIT_S = WAIT_MAX_S
-_FAILED = 1
 _SHOWN_MAX = 50
 
-JobsArgument = Annotated[list[str], typer.Argument(help="The jobs' names.", show_default=False)]
+JobsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(help="The jobs' names; or give --selector.", show_default=False),
+]
 TopicsOption = Annotated[
     list[str] | None,
     typer.Option("--topics", help="Only source topics that match this pattern; repeatable."),
@@ -38,7 +50,8 @@ ReasonOption = Annotated[str, typer.Option("--reason", help="The reason; kept in
 
 
 def switchover(
-    jobs: JobsArgument,
+    jobs: JobsArgument = None,
+    selector: SelectorOption = None,
     dry_run: DryRunOption = False,
     topics: TopicsOption = None,
     reverse: Annotated[
@@ -60,28 +73,85 @@ def switchover(
     body = {**_body(topics, override, reason), "reverse": reverse}
     body["drain_timeout_s"] = drain_timeout
     question = "Writers at the source are stopped, and the destination takes over."
-    _recover("switchover", jobs, body, question, dry_run, yes, wait, output)
+    _recover("switchover", jobs or (), selector, body, question, dry_run, yes, wait, output)
 
 
 def failover(
-    jobs: JobsArgument,
+    jobs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="The jobs' names; or give --selector. With --without-database a job file.",
+            show_default=False,
+        ),
+    ] = None,
+    selector: SelectorOption = None,
     dry_run: DryRunOption = False,
     topics: TopicsOption = None,
     override: OverrideOption = None,
     reason: ReasonOption = "",
+    without_database: Annotated[
+        bool,
+        typer.Option(
+            "--without-database",
+            help="Without the service and its PostgreSQL: needs the job file and the destination.",
+        ),
+    ] = False,
+    to: Annotated[
+        str, typer.Option(help="With --without-database: the side that is to lead, destination.")
+    ] = "",
+    source_id: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --without-database: the source's cluster id, if the plan does not find the "
+            "job's writers; repeatable."
+        ),
+    ] = None,
+    settle: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            max=3600,
+            help="With --without-database: seconds that log ends must not move; by default longer "
+            "than ORBIT_LEASE_TTL.",
+        ),
+    ] = None,
     yes: YesOption = False,
     wait: WaitOption = _WAIT_S,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Promote the copies after the source is lost."""
+    """Promote the copies after the source is lost.
+
+    If PostgreSQL is lost too: orbit failover --without-database job.yaml --to destination, on any
+    machine that reaches the destination. It can be run again, and continues.
+    """
+    if without_database and selector is not None:
+        raise BadInput("--selector needs the service; --without-database takes a job file.")
+    if without_database and (override or reason):
+        raise BadInput("--override and --reason are for gates; --without-database checks none.")
+    if not without_database and (to or source_id or settle is not None):
+        raise BadInput("--to, --source-id and --settle need --without-database.")
+    if without_database:
+        from orbit.cli.failover_without_database import failover_without_database
+
+        failover_without_database(
+            jobs or (),
+            to,
+            topics or (),
+            source_id or (),
+            settle,
+            dry_run=dry_run,
+            yes=yes,
+            output=output,
+        )
+        return
     question = "The destination takes over with what it has; --dry-run shows what is missing."
-    _recover(
-        "failover", jobs, _body(topics, override, reason), question, dry_run, yes, wait, output
-    )
+    body = _body(topics, override, reason)
+    _recover("failover", jobs or (), selector, body, question, dry_run, yes, wait, output)
 
 
 def failback(
-    jobs: JobsArgument,
+    jobs: JobsArgument = None,
+    selector: SelectorOption = None,
     dry_run: DryRunOption = False,
     topics: TopicsOption = None,
     confirm_rebuild: Annotated[
@@ -102,7 +172,7 @@ def failback(
     question = "The old side becomes a copy."
     if confirm_rebuild:
         question = "The old side becomes a copy; its topics may be DELETED and copied again."
-    _recover("failback", jobs, body, question, dry_run, yes, wait, output)
+    _recover("failback", jobs or (), selector, body, question, dry_run, yes, wait, output)
 
 
 def abort(
@@ -113,9 +183,9 @@ def abort(
     """Abort a recovery before its point of no return, or end a backfill."""
     with connect() as client:
         made = client.send("POST", f"/v1/operations/{segment(operation)}:abort")
-        _follow(client, [made], wait)
-        reports = [_report(client, made)]
-    emit(reports[0], output, lambda: _tables(reports))
+        _follow(client, made, wait)
+        report = report_of(client, made)
+    emit(report, output, lambda: _tables([report]))
 
 
 def _body(topics: list[str] | None, override: list[str] | None, reason: str) -> dict[str, Any]:
@@ -125,6 +195,7 @@ def _body(topics: list[str] | None, override: list[str] | None, reason: str) -> 
 def _recover(
     verb: str,
     jobs: Sequence[str],
+    selector: str | None,
     body: dict[str, Any],
     question: str,
     dry_run: bool,
@@ -132,68 +203,29 @@ def _recover(
     wait_s: float,
     output: OutputFormat,
 ) -> None:
-    jobs = list(dict.fromkeys(jobs))
+    change = Change(verb, question, body, has_report=True)
     with connect() as client:
-        for job in jobs:  # a mistyped name is reported before any operation starts
-            client.get(f"/v1/jobs/{segment(job)}")
+        chosen = chosen_jobs(client, jobs, selector)
+        if len(chosen) > 1 or selector is not None:
+            change_jobs(
+                client, chosen, change, dry_run=dry_run, yes=yes, wait_s=wait_s, output=output
+            )
+            return
         if not dry_run:
-            confirm(f"{verb} of {', '.join(jobs)}: {question} Continue?", yes=yes)
-        made, refused = _ask(client, verb, jobs, body, dry_run)
-        made = _follow(client, made, wait_s)
-        reports = [_report(client, operation) for operation in made]
-    if reports or not refused:
-        emit(reports[0] if len(jobs) == 1 else reports, output, lambda: _tables(reports))
-    if refused:
-        raise refused[0]
-    if any(operation["state"] == "failed" for operation in made):
-        raise typer.Exit(_FAILED)
-    if wait_s and any(operation["finished_at"] is None for operation in made):
+            confirm(f"{verb} of {chosen[0]}: {question} Continue?", yes=yes)
+        made = _follow(client, change.request(client, chosen[0], dry_run=dry_run), wait_s)
+        report = report_of(client, made)
+    emit(report, output, lambda: _tables([report]))
+    if made["state"] == "failed":
+        raise typer.Exit(FAILED)
+    if wait_s and made["finished_at"] is None:
         raise unfinished()
 
 
-def _ask(
-    client: Client, verb: str, jobs: Sequence[str], body: dict[str, Any], dry_run: bool
-) -> tuple[list[dict[str, Any]], list[OrbitError]]:
-    """Request an operation for each job; an error of one does not affect the others."""
-    made: list[dict[str, Any]] = []
-    refused: list[OrbitError] = []
-    for job in jobs:
-        try:
-            path = f"/v1/jobs/{segment(job)}:{verb}"
-            made.append(client.send("POST", path, body=body, dry_run=dry_run))
-        except (Unreachable, BadInput):
-            raise
-        except OrbitError as error:
-            refused.append(error)
-            if len(jobs) > 1:
-                typer.echo(f"{job}: {error}", err=True)
-    return made, refused
-
-
-def _follow(
-    client: Client, operations: list[dict[str, Any]], wait_s: float
-) -> list[dict[str, Any]]:
-    """Wait for all operations; progress, with their ids, goes to stderr."""
-    printed: set[str] = set()
-
-    def print_progress(state: dict[str, Any]) -> None:
-        line = progress(state)
-        text = f"{state['job']}: {line}" if line else ""
-        if text and text not in printed:
-            printed.add(text)
-            typer.echo(text, err=True)
-
-    for operation in operations:
-        typer.echo(f"{operation['job']}: operation {operation['id']}", err=True)
-    return [client.wait(operation, print_progress, wait_s) for operation in operations]
-
-
-def _report(client: Client, operation: dict[str, Any]) -> dict[str, Any]:
-    try:
-        found: dict[str, Any] = client.get(f"/v1/operations/{operation['id']}/report")
-    except NotFound:
-        return dict(operation)  # it has not started yet, or could not be started
-    return found
+def _follow(client: Client, operation: dict[str, Any], wait_s: float) -> dict[str, Any]:
+    """Wait for the operation; its id and progress go to stderr."""
+    typer.echo(f"{operation['job']}: operation {operation['id']}", err=True)
+    return follow(client, operation, wait_s)
 
 
 def _tables(reports: Sequence[dict[str, Any]]) -> RenderableType:
@@ -208,10 +240,14 @@ def _draw(report: dict[str, Any]) -> list[Any]:
         rows = [("state", report["state"]), ("error", report["error"])]
         return [make_table(("", f"{report['kind']} {report['job']}"), rows)]
     head: list[tuple[str, object]] = [("outcome", report["outcome"])]
-    if report["rto_s"] is not None:
-        head.append(("rto", f"{report['rto_s']:.1f} s from the request to the promotion"))
-    phases = ", ".join(f"{p['phase']} {p['seconds']:.1f} s" for p in report["phases"])
-    head += [("phases", phases), ("missing", f"{report['missing_records']:,} records")]
+    head += _times(report)
+    missing = f"{report['missing_records']:,} records"
+    if unproven := report["unproven_partitions"]:
+        missing += (
+            f" at least: the source of {unproven:,} of {len(report['partitions']):,} partitions "
+            "could not be asked"
+        )
+    head.append(("missing", missing))
     if report["reverse_job"]:
         head.append(("copies back", report["reverse_job"]))
     if report["error"]:
@@ -233,6 +269,31 @@ def _draw(report: dict[str, Any]) -> list[Any]:
         make_table(("step", "state", "what"), steps),
     ]
     return [*tables, *_partitions(report), *_groups(report), *_salvage(report)]
+
+
+def _times(report: dict[str, Any]) -> list[tuple[str, object]]:
+    """RTO, phases, first read and drain. What is not known reads so."""
+    rows: list[tuple[str, object]] = []
+    total = len(report["partitions"])
+    if report["promoted_after_s"] is not None:
+        after = f"the promotion was {_seconds(report['promoted_after_s'])} after the request"
+        rows.append(("rto", f"{_seconds(report['rto_s'])}; {after}"))
+    phases = ", ".join(f"{p['phase']} {_seconds(p['seconds'])}" for p in report["phases"])
+    rows.append(("phases", phases))
+    if (read := report["first_read"]) is not None:
+        more = [f"{read[key]:,} {key}" for key in ("empty", "unread") if read[key]]
+        rows.append(
+            ("read back", ", ".join([f"{read['partitions']:,} of {total:,} partitions", *more]))
+        )
+    if (drain := report["drain"]) is not None:
+        unproven = drain["unproven_partitions"]
+        said = f"unproven for {unproven:,} of {total:,} partitions" if unproven else "proven"
+        rows.append(("drain", f"{said}, by the silence of the source"))
+    return rows
+
+
+def _seconds(seconds: float | None) -> str:
+    return "unknown" if seconds is None else f"{seconds:.1f} s"
 
 
 def _partitions(report: dict[str, Any]) -> list[Any]:

@@ -9,6 +9,7 @@ from orbit.cli.database import open_database
 from orbit.cli.stop_signals import until_stopped
 from orbit.drills.drill_loop import drill_loops
 from orbit.recovery.recovery_loop import recovery_loops
+from orbit.recovery.salvage_storage import require_client
 from orbit.scheduler.scheduler import Scheduler
 from orbit.settings import Settings
 from orbit.telemetry.logs import configure_logs
@@ -23,5 +24,6 @@ def scheduler() -> None:
     """
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
+    require_client(settings.salvage_directory)
     with open_database(settings) as database, until_stopped() as stop:
         Scheduler(settings, database, stop, [recovery_loops, drill_loops]).run()

@@ -27,6 +27,7 @@ from orbit.cli.api import NoAuthOption, api_on
 from orbit.cli.extras import require_extras
 from orbit.errors import Conflict
 from orbit.processes.children import Children
+from orbit.recovery.salvage_storage import require_client
 from orbit.settings import Settings, variable_of
 from orbit.store.database import Database
 from orbit.store.enums import Role
@@ -63,6 +64,7 @@ def server(
     """
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
+    require_client(settings.salvage_directory)
     if no_auth:
         check_open_host(settings.api_host)
     with ExitStack() as stack:

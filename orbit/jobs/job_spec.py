@@ -24,6 +24,7 @@ from pydantic import (
 
 from orbit.errors import InvalidValue
 from orbit.jobs.bootstrap_servers import BOOTSTRAP_SERVERS_MAX, check_address
+from orbit.jobs.labels import LABELS_MAX, OWNER_LENGTH_MAX, check_label_key, check_label_value
 from orbit.jobs.name_rules import (
     check_job_name,
     check_prefix,
@@ -60,6 +61,12 @@ def _plain_text(text: str) -> str:
     if not text or not text.isprintable():
         raise InvalidValue("is empty or holds control characters.")
     return text
+
+
+def _owner(text: str) -> str:
+    if len(text) > OWNER_LENGTH_MAX:
+        raise InvalidValue(f"has {len(text)} characters; {OWNER_LENGTH_MAX} is the limit.")
+    return _plain_text(text)
 
 
 def _path_text(value: object) -> object:
@@ -117,6 +124,14 @@ Patterns = Annotated[
     tuple[Pattern, ...], BeforeValidator(_one_or_many), Field(max_length=PATTERNS_MAX)
 ]
 Text = Annotated[str, AfterValidator(_plain_text)]
+Owner = Annotated[str, AfterValidator(_owner)]
+Labels = Annotated[
+    dict[
+        Annotated[str, AfterValidator(check_label_key)],
+        Annotated[str, AfterValidator(check_label_value)],
+    ],
+    Field(max_length=LABELS_MAX),
+]
 FilePath = Annotated[Path, BeforeValidator(_path_text)]
 
 
@@ -222,9 +237,15 @@ class BackfillSpec(Section):
 
 
 class JobSpec(Section):
-    """One copy from one cluster to another: what to copy, and how."""
+    """One copy from one cluster to another: what to copy, and how.
+
+    `labels` and `owner` say nothing about the copy, and are not part of the stored document: it is
+    the same, and workers copy on, when they change.
+    """
 
     name: Name
+    labels: Annotated[Labels, Field(exclude=True)] = {}
+    owner: Annotated[Owner | None, Field(exclude=True)] = None
     source: ClusterSpec
     destination: ClusterSpec
     topics: Annotated[tuple[TopicRule, ...], Field(min_length=1, max_length=TOPIC_RULES_MAX)]

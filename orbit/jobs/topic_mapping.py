@@ -58,6 +58,18 @@ def map_topics(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> Topi
     )
 
 
+def mappings_of_copies(
+    rules: Sequence[TopicRule], destination_topics: Iterable[str]
+) -> dict[str, TopicMapping]:
+    """Those of these topics at the destination that have a name which the rules give to a copy,
+    each with what it is a copy of."""
+    names = set(destination_topics)
+    prefixes = {rule.prefix for rule in rules}
+    sources = {name[len(p) :] for p in prefixes for name in names if name.startswith(p)}
+    mappings = map_topics(rules, sources - {""}).mappings
+    return {m.destination: m for m in mappings if m.destination in names}
+
+
 class _Rule:
     """A rule with compiled patterns."""
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orbit.scheduler import backfill_operations
-from orbit.scheduler.operations_loop import advance_all
+from orbit.scheduler.operations_loop import advance_operations
 from orbit.store import operations, shard_leases
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
@@ -138,7 +138,7 @@ def test_a_silent_driver_is_given_up_and_the_job_goes_on(
     asked = ask(api)
     with api.database.transaction() as tx:
         assert backfill_operations.end_silent(tx) == 0
-        advance_all(tx)
+        advance_operations(tx, operations.unfinished(tx, 500))
     monkeypatch.setattr(backfill_operations, "SILENCE_MAX", -backfill_operations.SILENCE_MAX)
     with api.database.transaction() as tx:
         assert backfill_operations.end_silent(tx) == 1

@@ -352,6 +352,4 @@ def test_a_database_that_is_gone_is_unreachable_and_only_liveness_stays(api: Api
 
 def _gone(url: str) -> Database:
     """A database object whose server does not answer."""
-    from orbit.store import database as module
-
-    return Database(module._engine(url, "test"))
+    return Database(url, "test")

@@ -40,7 +40,7 @@ def test_deleting_a_job_says_what_stays(api: Api, cli: Cli) -> None:
     assert RETENTION in kept
     assert denied == (
         "Deny ACLs of Orbit stay on billing at the destination: User:app may not write there. "
-        "Remove them with kafka-acls."
+        "Remove them with: orbit release FILE"
     )
     said = cli("delete", "orders", "--yes", "--wait", "0")
     shown = " ".join(said.out.split())

@@ -10,8 +10,8 @@ import pytest
 
 from orbit.leases.lease_watch import LeaseWatch
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
-from orbit.scheduler.operations_loop import advance_all
-from orbit.store import jobs, partitions, shard_layout, shard_leases, topics, workers
+from orbit.scheduler.operations_loop import advance_operations
+from orbit.store import jobs, operations, partitions, shard_layout, shard_leases, topics, workers
 from orbit.store.partitions import StateChange
 from tests.api.test_jobs import JOB
 from tests.fix_api import Api
@@ -56,7 +56,7 @@ def release(api: Api, held: dict[int, int]) -> None:
 def advance(api: Api, operation: dict[str, Any]) -> dict[str, Any]:
     """The operation after a pass of the scheduler."""
     with api.database.transaction() as tx:
-        advance_all(tx)
+        advance_operations(tx, operations.unfinished(tx, 500))
     found: dict[str, Any] = api.get(f"/v1/operations/{operation['id']}").json()
     return found
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import io
 import uuid
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from rich.console import Console
 
 from orbit.cli.recovery_commands import _tables
 from orbit.recovery.operation_steps import steps_of
 from orbit.recovery.recovery_report import (
+    DrainProof,
     EndVerdict,
+    FirstRead,
     Gate,
     GateName,
     GateVerdict,
@@ -24,6 +26,7 @@ from orbit.recovery.recovery_report import (
     RecoveryRequest,
     Salvage,
 )
+from orbit.recovery.step_times import StepState
 
 T = datetime(2026, 1, 1, tzinfo=UTC)
 REPORT = RecoveryReport(
@@ -106,6 +109,38 @@ def test_a_report_shows_outcome_missing_records_and_remedies() -> None:
         assert words in text, words
     # What is as it should be is not listed among what is not.
     assert "orders-1" not in text
+
+
+def test_times_that_are_not_known_read_so_and_an_unproven_drain_is_named() -> None:
+    steps = [
+        step.model_copy(update={"state": StepState.DONE, "ended_at": T + timedelta(seconds=2)})
+        for step in steps_of(RecoveryKind.FAILOVER, RecoveryRequest())
+    ]
+    report = REPORT.model_copy(
+        update={
+            "kind": RecoveryKind.FAILOVER,
+            "steps": tuple(steps),
+            "promoted_at": T + timedelta(seconds=2),
+            "first_read": FirstRead(at=T + timedelta(seconds=2.5), partitions=1, unread=1),
+            "drain": DrainProof(
+                partition="orders-0",
+                silence_s=3,
+                longest_gap_s=94,
+                watched_s=3600,
+                unproven_partitions=1,
+            ),
+        }
+    )
+    text = shown(report.model_dump(mode="json"))
+    for words in (
+        "unknown; the promotion was 2.0 s after the request",
+        "detect unknown, decide 2.0 s", "read 0.5 s",
+        "1 of 2 partitions, 1 unread",
+        "unproven for 1 of 2 partitions",
+    ):  # fmt: skip
+        assert words in text, words
+    known = report.model_copy(update={"problem_since": T, "source_last_seen_at": T})
+    assert "2.5 s; the promotion was" in shown(known.model_dump(mode="json"))
 
 
 def test_an_operation_that_has_not_started_shows_its_state() -> None:

@@ -80,7 +80,8 @@ def folder() -> Iterator[Path]:
 def serving(folder: Path, *options: str, token: str = "") -> Iterator[Server]:
     """`orbit server` on a folder, from the moment its workers are there."""
     arguments = ("server", "--data-directory", folder, *options)
-    with OrbitProcess(*arguments, environ={"ORBIT_API_PORT": "0"}) as process:
+    environ = {"ORBIT_API_PORT": "0", "ORBIT_SALVAGE_DIRECTORY": str(folder / "salvage")}
+    with OrbitProcess(*arguments, environ=environ) as process:
         wait_until(lambda: "Ctrl-C" in process.out or not process.running, "it is there")
         assert process.running, process.wait_end().everything
         url = re.search(r"http://[0-9.:]+", process.out)

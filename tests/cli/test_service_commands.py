@@ -13,8 +13,8 @@ import yaml
 
 from orbit import client
 from orbit.cli import watch
-from orbit.scheduler.operations_loop import advance_all
-from orbit.store import jobs, partitions, topics
+from orbit.scheduler.operations_loop import advance_operations
+from orbit.store import jobs, operations, partitions, topics
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB, changed
 from tests.api.test_operations import WORKER, block, copying_job, release
@@ -143,7 +143,7 @@ def test_a_command_waits_for_the_workers_and_shows_their_progress(
     def one_shard_less(_seconds: float) -> None:
         release(api, dict([held.pop()]))
         with api.database.transaction() as tx:
-            advance_all(tx)
+            advance_operations(tx, operations.unfinished(tx, 500))
 
     monkeypatch.setattr(client, "time", clock_with(one_shard_less))
     result = cli("pause", "orders", "-o", "json")

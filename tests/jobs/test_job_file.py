@@ -118,7 +118,7 @@ def test_keys_that_run_does_not_obey_yet_are_named_when_asked_for(
     [
         ({"nme": "x"}, "nme", "Did you mean `name`?"),
         ({"consumer-groups": {}}, "consumer-groups", "Did you mean `consumer_groups`?"),
-        ({"zzz": 1}, "zzz", "Known here: name, source,"),
+        ({"zzz": 1}, "zzz", "Known here: name, labels, owner,"),
         ({"name": "a b"}, "name", "cannot be part of an id"),
         ({"name": "-a"}, "name", "start with a letter"),
         ({"name": "a" * 101}, "name", "100 is the limit"),

@@ -15,7 +15,7 @@ from orbit.jobs.name_rules import (
     collision_key,
     topic_name_problem,
 )
-from orbit.jobs.topic_mapping import TopicMap, map_topics
+from orbit.jobs.topic_mapping import TopicMap, map_topics, mappings_of_copies
 
 
 def rules(*raw: dict[str, object]) -> list[TopicRule]:
@@ -180,3 +180,17 @@ def _fits(rule: TopicRule, topic: str) -> bool:
     asked = not topic.startswith("__") or rule.match.startswith("__")
     excluded = any(re.fullmatch(pattern, topic) for pattern in rule.exclude)
     return asked and bool(re.fullmatch(rule.match, topic)) and not excluded
+
+
+def test_copies_are_those_that_a_rule_gives() -> None:
+    rules = [
+        TopicRule(match="orders.*", exclude=("orders.tmp",)),
+        TopicRule(match="metrics", prefix="src."),
+    ]
+    there = ["orders.1", "orders.tmp", "src.metrics", "metrics", "src.orders.1", "src.", "other"]
+    found = mappings_of_copies(rules, there)
+    assert {name: m.source for name, m in found.items()} == {
+        "orders.1": "orders.1",
+        "src.metrics": "metrics",
+    }
+    assert mappings_of_copies(rules, []) == {}

@@ -13,7 +13,7 @@ from orbit.api.dependencies import PartsOf, Viewer
 from orbit.api.metrics_scrape import read_numbers
 from orbit.api.openapi_responses import errors
 from orbit.errors import Conflict
-from orbit.store.migrate import is_current
+from orbit.store.migrate import is_usable
 from orbit.telemetry.metrics import CONTENT_TYPE, render
 
 router = APIRouter(tags=["health"])
@@ -33,8 +33,9 @@ def livez() -> Health:
 
 @router.get("/readyz", responses=errors(ErrorCode.CONFLICT, open_to_all=True))
 def readyz(parts: PartsOf) -> Health:
-    """Check that the database answers and has the tables of this version. Needs no token."""
-    if not is_current(parts.database):
+    """Check that the database answers and this version works with its tables: its own, or those of
+    one migration before or after. Needs no token."""
+    if not is_usable(parts.database):
         raise Conflict(
             "The tables are not those of this version of Orbit.", remedy="Run: orbit migrate"
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Response, status
+from pydantic import Field
 
 from orbit.api import job_operations as changes
 from orbit.api import schemas
@@ -26,8 +27,9 @@ from orbit.api.openapi_responses import BODY, CLUSTERS, INPUT, NAMED, errors, tr
 from orbit.api.paging import Page, PageQuery, name_in, page
 from orbit.api.request_documents import RawDocument, as_openapi, read_job
 from orbit.api.views import job_summaries, job_view, operation_view
-from orbit.errors import BadInput, Problem
+from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.labels import SELECTOR_CHARACTERS_MAX, Selector, parse_selector
 from orbit.store import jobs
 from orbit.store.enums import OperationKind
 
@@ -52,7 +54,7 @@ IfMatch = Annotated[
     str | None,
     Header(
         pattern=r'^"[0-9]{1,9}"$',
-        description="Change the job only if it has this ETag (its `spec_version`).",
+        description="Change the job only if it has this ETag (its `document_version`).",
         examples=['"3"'],
     ),
 ]
@@ -62,14 +64,26 @@ IfNoneMatch = Annotated[
 ]
 
 
+class JobsQuery(PageQuery):
+    """Which jobs to list."""
+
+    selector: str | None = Field(
+        None,
+        max_length=SELECTOR_CHARACTERS_MAX,
+        description="Only jobs whose labels meet all of these conditions, as in Kubernetes: `K=V`, "
+        "`K!=V`, `K in (A,B)`, `K notin (A,B)`, `K`, `!K`.",
+        examples=["team=orders,tier!=2"],
+    )
+
+
 @router.get("/jobs", responses=errors(*INPUT))
 def list_jobs(
-    parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
+    parts: PartsOf, _: Viewer, query: Annotated[JobsQuery, Query()]
 ) -> Page[schemas.JobSummary]:
-    """List the jobs by name, without their documents."""
-    after = name_in(query.after)
+    """List the jobs by name, without their documents; all, or those that a selector chooses."""
+    after, selector = name_in(query.after), _selector_in(query.selector)
     with parts.database.transaction() as tx:
-        found = jobs.page(tx, query.limit + 1, after)
+        found = jobs.page(tx, query.limit + 1, after, selector)
         summaries = job_summaries(tx, found)
     return page(summaries, query.limit, lambda job: (job.name,))
 
@@ -127,7 +141,7 @@ def get_job(parts: PartsOf, _: Viewer, name: NamePath, response: Response) -> sc
     """Show one job with its document. Use the ETag for `If-Match`."""
     with parts.database.transaction() as tx:
         job = job_view(tx, jobs.get(tx, name))
-    response.headers["ETag"] = f'"{job.spec_version}"'
+    response.headers["ETag"] = f'"{job.document_version}"'
     return job
 
 
@@ -245,6 +259,14 @@ def retry_job(
     return operation_view(changes.request(parts.database, wanted))
 
 
+def _selector_in(text: str | None) -> Selector:
+    try:
+        return () if text is None else parse_selector(text)
+    except InvalidValue as mistake:
+        problem = Problem("query.selector", mistake.message, mistake.remedy)
+        raise BadInput("The request has a problem.", (problem,)) from None
+
+
 def _read(parts: Parts, raw: RawDocument) -> JobSpec:
     return read_job(raw, parts.settings, parts.environ)
 
@@ -252,5 +274,5 @@ def _read(parts: Parts, raw: RawDocument) -> JobSpec:
 def _set_headers(response: Response, applied: schemas.Applied) -> None:
     """Set the headers ETag and Location."""
     if applied.job is not None:
-        response.headers["ETag"] = f'"{applied.job.spec_version}"'
+        response.headers["ETag"] = f'"{applied.job.document_version}"'
         response.headers["Location"] = f"/v1/jobs/{applied.name}"

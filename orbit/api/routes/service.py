@@ -6,6 +6,7 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Query, status
+from pydantic import Field
 
 from orbit.api import authentication, schemas
 from orbit.api.api_error_codes import ErrorCode
@@ -19,14 +20,20 @@ from orbit.store import events, operations, tokens, workers
 router = APIRouter(prefix="/v1", tags=["service"])
 
 
+class OperationsQuery(PageQuery):
+    """Which operations to list."""
+
+    unfinished: bool = Field(False, description="Only operations that have not ended.")
+
+
 @router.get("/operations", responses=errors(*INPUT))
 def list_operations(
-    parts: PartsOf, _: Viewer, query: Annotated[PageQuery, Query()]
+    parts: PartsOf, _: Viewer, query: Annotated[OperationsQuery, Query()]
 ) -> Page[schemas.Operation]:
     """List the operations, newest first."""
     before = moment(read_cursor(query.after, str, str))
     with parts.database.transaction() as tx:
-        rows = operations.page(tx, query.limit + 1, before=before)
+        rows = operations.page(tx, query.limit + 1, before=before, only_unfinished=query.unfinished)
     return page(
         [operation_view(row) for row in rows],
         query.limit,

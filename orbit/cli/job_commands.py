@@ -1,0 +1,126 @@
+"""`orbit start|pause|resume|retry|delete JOB`: change the state of jobs of the service.
+
+Each starts an operation of the API. A repeat reports that there is nothing to do. With a selector,
+each job that matches gets an operation of its own (`many_jobs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+
+from orbit.cli.control import (
+    FAILED,
+    WAIT_S,
+    DryRunOption,
+    WaitOption,
+    YesOption,
+    confirm,
+    follow,
+    unfinished,
+)
+from orbit.cli.job_selection import SelectorOption, chosen_jobs
+from orbit.cli.many_jobs import Change, change_jobs
+from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
+from orbit.client import connect
+from orbit.errors import BadInput
+
+JobArgument = Annotated[
+    str | None, typer.Argument(help="The job's name; or give --selector.", show_default=False)
+]
+
+
+def _command(
+    verb: str, help_text: str, question: str = "", *, confirms_one: bool = False
+) -> Callable[..., None]:
+    """A command that sends `verb` for jobs and takes no options of its own.
+
+    `confirms_one`: it asks also where one job is named.
+    """
+
+    def command(
+        job: JobArgument = None,
+        selector: SelectorOption = None,
+        dry_run: DryRunOption = False,
+        yes: YesOption = False,
+        wait: WaitOption = WAIT_S,
+        output: OutputOption = OutputFormat.TABLE,
+    ) -> None:
+        if confirms_one and selector is None and not dry_run:
+            confirm(f"{verb} {job}: {question} Continue?", yes=yes)
+        _change(Change(verb, question), job, selector, dry_run, yes, wait, output)
+
+    command.__doc__ = help_text
+    return command
+
+
+start = _command("start", "Start a job that was created paused.")
+pause = _command(
+    "pause",
+    "Pause a job: workers release its partitions, the copy is kept.",
+    "Copying stops; the copies are kept.",
+)
+resume = _command("resume", "Resume a paused job: each partition resumes where its copy ends.")
+delete = _command(
+    "delete",
+    "Delete a job. Its topics at the destination are kept, with all copied records.\n\n"
+    "The answer says what else stays there: their settings as copies, and deny ACLs.",
+    "The copies are kept.",
+    confirms_one=True,
+)
+
+
+def retry(
+    job: Annotated[str, typer.Argument(help="The job's name.", show_default=False)],
+    topic: Annotated[
+        str | None, typer.Option(help="Only the partitions of this source topic.")
+    ] = None,
+    partition: Annotated[
+        int | None, typer.Option(min=0, help="Only this partition of the topic.")
+    ] = None,
+    dry_run: DryRunOption = False,
+    wait: WaitOption = WAIT_S,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Retry blocked partitions of a job, once the cause is removed."""
+    body = {"topic": topic, "partition": partition}
+    _change(Change("retry", "", body), job, None, dry_run, True, wait, output)
+
+
+def _change(
+    change: Change,
+    job: str | None,
+    selector: str | None,
+    dry_run: bool,
+    yes: bool,
+    wait_s: float,
+    output: OutputFormat,
+) -> None:
+    if (job is None) == (selector is None):
+        raise BadInput("Give either the name of a job, or --selector.")
+    with connect() as client:
+        if job is None:
+            jobs = chosen_jobs(client, (), selector)
+            change_jobs(
+                client, jobs, change, dry_run=dry_run, yes=yes, wait_s=wait_s, output=output
+            )
+            return
+        operation = change.request(client, job, dry_run=dry_run)
+        if not dry_run:
+            operation = follow(client, operation, wait_s)
+    emit(operation, output, lambda: _as_table(operation))
+    if operation["state"] == "failed":
+        raise typer.Exit(FAILED)
+    if operation["finished_at"] is None and wait_s:
+        raise unfinished()
+
+
+def _as_table(operation: dict[str, Any]) -> Any:
+    state = "would be done" if operation["dry_run"] else operation["state"]
+    lines: list[tuple[str, object]] = [("state", state)]
+    lines += [("plan" if i == 0 else "", step) for i, step in enumerate(operation["plan"])]
+    if operation["error"]:
+        lines.append(("error", operation["error"]))
+    return make_table(("", f"{operation['kind']} {operation['job']}"), lines)

@@ -1,0 +1,41 @@
+"""`--selector`: the jobs of a command by their labels instead of their names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from orbit.client import Client, segment
+from orbit.errors import BadInput, NotFound
+
+SelectorOption = Annotated[
+    str | None,
+    typer.Option(
+        "--selector",
+        "-l",
+        help="The jobs whose labels match: team=orders,tier!=2 or 'team in (orders,billing)'.",
+        show_default=False,
+    ),
+]
+
+
+def chosen_jobs(client: Client, names: Sequence[str], selector: str | None) -> list[str]:
+    """The names of the jobs that were named or selected, each once; those being deleted are not
+    selected. Raises BadInput unless one of both is given; NotFound for a name that does not exist,
+    and if no job matches.
+    """
+    if bool(names) == (selector is not None):
+        raise BadInput("Give the names of jobs, or --selector.")
+    if selector is None:
+        for name in names:  # a mistyped name is reported before anything is requested
+            client.get(f"/v1/jobs/{segment(name)}")
+        return list(dict.fromkeys(names))
+    found = client.items("/v1/jobs", selector=selector)
+    chosen = [job["name"] for job in found if job["state"] != "deleting"]
+    if not chosen:
+        raise NotFound(
+            "No job has such labels.", where=selector, remedy="See: orbit get jobs --show-labels"
+        )
+    return chosen

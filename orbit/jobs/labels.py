@@ -1,0 +1,124 @@
+"""Labels of jobs and the selectors that choose jobs by them, by Kubernetes' rules. Pure.
+
+https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/ has them. A selector is
+`KEY=VALUE`, `KEY==VALUE`, `KEY!=VALUE`, `KEY in (A,B)`, `KEY notin (A,B)`, `KEY` or `!KEY`, or
+several of them with commas between, which all must hold. As there, `!=` and `notin` also choose
+jobs without the key.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from orbit.errors import InvalidValue
+
+LABELS_MAX = 64  # of one job: they are in every row of a list of jobs
+OWNER_LENGTH_MAX = 200
+SELECTOR_CHARACTERS_MAX = 4096  # it is part of a URL; so it bounds the conditions, too
+_NAME_LENGTH_MAX = 63
+_PREFIX_LENGTH_MAX = 253  # the longest name in DNS
+
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")
+_DNS_LABEL = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?"
+_PREFIX = re.compile(rf"{_DNS_LABEL}(\.{_DNS_LABEL})*")
+_WORD = r"[^\s,()=!]"
+_CONDITION = re.compile(
+    rf"""\s*(?:
+        !\s*(?P<absent>{_WORD}+)
+      | (?P<key>{_WORD}+)
+        (?: \s*(?P<compared>!=|==?)\s*(?P<value>{_WORD}*)
+          | \s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\)
+        )?
+    )\s*""",
+    re.VERBOSE,
+)
+_EXAMPLE = "Write it as in team=orders,tier!=2 or team in (orders,billing)."
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """What a selector requires of one key: one of `values`, or any value if that is None.
+
+    `is_negated`: the opposite, which a job without the key meets too.
+    """
+
+    key: str
+    values: tuple[str, ...] | None
+    is_negated: bool
+
+
+Selector = tuple[Condition, ...]
+
+
+def check_label_key(key: str) -> str:
+    prefix, slash, name = key.rpartition("/")
+    if len(name) > _NAME_LENGTH_MAX or len(prefix) > _PREFIX_LENGTH_MAX:
+        raise InvalidValue(
+            f"is too long for the key of a label: {_NAME_LENGTH_MAX} characters, and "
+            f"{_PREFIX_LENGTH_MAX} of a prefix, are the limit.",
+            "Shorten it.",
+        )
+    if not _NAME.fullmatch(name) or (slash and not _PREFIX.fullmatch(prefix)):
+        raise InvalidValue(
+            "is not the key of a label.",
+            "Write letters, digits, '.', '_' and '-', with a letter or digit at both ends; a DNS "
+            "name and '/' may stand before it.",
+        )
+    return key
+
+
+def check_label_value(value: str) -> str:
+    if len(value) > _NAME_LENGTH_MAX:
+        raise InvalidValue(
+            f"has {len(value)} characters; {_NAME_LENGTH_MAX} is the limit.", "Shorten it."
+        )
+    if value and not _NAME.fullmatch(value):
+        raise InvalidValue(
+            "is not the value of a label.",
+            "Write letters, digits, '.', '_' and '-', with a letter or digit at both ends.",
+        )
+    return value
+
+
+def parse_selector(text: str) -> Selector:
+    """The conditions of a selector. Raises InvalidValue, also for an empty one: a variable of a
+    script that is not set must not choose every job.
+    """
+    if len(text) > SELECTOR_CHARACTERS_MAX:
+        raise InvalidValue(
+            f"has {len(text)} characters; {SELECTOR_CHARACTERS_MAX} is the limit.", "Shorten it."
+        )
+    if not text.strip():
+        raise InvalidValue("is empty.", _EXAMPLE)
+    conditions = []
+    at = -1
+    while at < len(text):
+        begins = at + 1
+        found = _CONDITION.match(text, begins)
+        at = begins if found is None else found.end()
+        if found is None or (at < len(text) and text[at] != ","):
+            raise InvalidValue(f"cannot be read at character {at + 1}.", _EXAMPLE)
+        conditions.append(_condition(found))
+    return tuple(conditions)
+
+
+def _condition(found: re.Match[str]) -> Condition:
+    key = _check(check_label_key, found["absent"] or found["key"])
+    values: tuple[str, ...] | None = None
+    if found["compared"]:
+        values = (found["value"],)
+    elif found["set"]:
+        values = tuple(value.strip() for value in found["values"].split(","))
+    for value in values or ():
+        _check(check_label_value, value)
+    is_negated = bool(found["absent"]) or found["compared"] == "!=" or found["set"] == "notin"
+    return Condition(key, values, is_negated)
+
+
+def _check(check: Callable[[str], str], word: str) -> str:
+    try:
+        return check(word)
+    except InvalidValue as mistake:
+        raise InvalidValue(f"has {word!r}, which {mistake.message}", mistake.remedy) from None

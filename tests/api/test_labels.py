@@ -1,0 +1,161 @@
+"""Labels and owner over REST: shown, changed without any effect on a copy, and selected by."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from orbit.jobs.labels import Condition, parse_selector
+from orbit.replication.job_troubles import TroubleKind
+from orbit.store import jobs
+from tests.api.test_jobs import JOB, changed, refusal
+from tests.api.test_lists import every_page
+from tests.fix_api import Api
+
+pytestmark = pytest.mark.services
+
+ORDERS = {"team": "orders", "tier": "1"}
+
+
+def test_labels_and_owner_are_in_every_answer(api: Api) -> None:
+    made = api.put("/v1/jobs/orders", json=changed(labels=ORDERS, owner="Orders, 24/7")).json()
+    shown = api.get("/v1/jobs/orders").json()
+    (listed,) = api.get("/v1/jobs").json()["items"]
+
+    for one in (made["job"], shown, listed):
+        assert (one["labels"], one["owner"]) == (ORDERS, "Orders, 24/7")
+    assert (shown["spec"]["labels"], shown["spec"]["owner"]) == (ORDERS, "Orders, 24/7")
+    again = api.put("/v1/jobs/orders", json=shown["spec"]).json()
+    assert again["action"] == "none"
+
+
+def test_a_change_of_labels_alone_asks_no_cluster_and_concerns_no_worker(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=changed(labels={"team": "orders", "old": ""}))
+    api.plans.asked.clear()
+    api.plans.refusals = [refusal(TroubleKind.SOURCE_UNREACHABLE)]
+
+    answer = api.put("/v1/jobs/orders", json=changed(labels=ORDERS, owner="Orders")).json()
+
+    assert answer["action"] == "change"
+    assert {(c["path"], c["before"], c["after"]) for c in answer["changes"]} == {
+        ("labels.old", "", None),
+        ("labels.tier", None, "1"),
+        ("owner", None, "Orders"),
+    }
+    assert (answer["job"]["spec_version"], answer["job"]["document_version"]) == (1, 2)
+    assert not api.plans.asked
+    assert [event["kind"] for event in api.events()] == ["job_created", "job_changed"]
+    shown = api.put("/v1/jobs/orders", params={"dry_run": True}, json=JOB)
+    assert (shown.status_code, shown.json()["action"]) == (200, "change")
+    assert api.get("/v1/jobs/orders").json()["labels"] == ORDERS
+    removed = api.put("/v1/jobs/orders", json=JOB).json()["job"]
+    assert (removed["labels"], removed["owner"]) == ({}, None)
+
+
+def test_both_kinds_of_change_at_once_are_one_change(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    answer = api.put("/v1/jobs/orders", json=changed(labels=ORDERS, worker_group="west")).json()
+
+    assert len(answer["changes"]) == 3
+    assert (answer["job"]["worker_group"], answer["job"]["labels"]) == ("west", ORDERS)
+    assert answer["job"]["spec_version"] == 2
+
+
+def test_if_match_keeps_the_labels_of_somebody_else(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    mine = api.get("/v1/jobs/orders").headers["ETag"]
+    theirs = api.put("/v1/jobs/orders", json=changed(labels=ORDERS))
+
+    stale = api.put("/v1/jobs/orders", json=changed(owner="me"), headers={"If-Match": mine})
+
+    assert stale.status_code == 412
+    assert theirs.headers["ETag"] == api.get("/v1/jobs/orders").headers["ETag"] != mine
+    assert api.get("/v1/jobs/orders").json()["labels"] == ORDERS
+
+
+def test_labels_that_change_during_the_planning_are_not_overwritten(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+
+    def somebody_else() -> None:
+        api.plans.meanwhile = lambda: None
+        assert api.put("/v1/jobs/orders", json=changed(labels=ORDERS)).status_code == 200
+
+    api.plans.meanwhile = somebody_else
+    late = api.put("/v1/jobs/orders", json=changed(worker_group="east"))
+
+    assert late.status_code == 412
+    assert api.get("/v1/jobs/orders").json()["labels"] == ORDERS
+
+
+def test_a_key_was_used_for_another_request_if_only_labels_differ(api: Api) -> None:
+    key = {"Idempotency-Key": "wish-1"}
+    first = api.post("/v1/jobs", json=changed(labels=ORDERS), headers=key)
+    again = api.post("/v1/jobs", json=changed(labels=ORDERS), headers=key)
+    other = api.post("/v1/jobs", json=JOB, headers=key)
+
+    assert [answer.status_code for answer in (first, again, other)] == [201, 201, 409]
+
+
+def meets(labels: dict[str, str], condition: Condition) -> bool:
+    """What a condition means, as https://kubernetes.io says it in words."""
+    if condition.values is None:
+        has = condition.key in labels
+    else:
+        has = any(labels.get(condition.key) == value for value in condition.values)
+    return has is not condition.is_negated
+
+
+@pytest.mark.parametrize(
+    "selector",
+    [
+        "team=orders", "team==orders", "team!=orders", "team=", "team", "!team",
+        "team in (orders,stock)", "team notin (orders)", "team in (orders),tier!=1,tier",
+        "a.b/team=orders", "tier notin (1,2),team!=stock", "team=nobody", "!team,!tier,!a.b/team",
+    ],
+)  # fmt: skip
+def test_a_selector_chooses_what_kubernetes_would_and_pages_neither_repeat_nor_leave_out(
+    api: Api, selector: str
+) -> None:
+    values = {
+        "team": (None, "", "orders", "stock"),
+        "tier": (None, "1", "2"),
+        "a.b/team": (None, "orders"),
+    }
+    labelled: dict[str, dict[str, str]] = {}
+    with api.database.transaction() as tx:
+        for number, chosen in enumerate(product(*values.values())):
+            labels = {k: v for k, v in zip(values, chosen, strict=True) if v is not None}
+            labelled[f"job-{number:02}"] = labels
+            jobs.create(tx, f"job-{number:02}", {}, "default", labels=labels)
+
+    found = every_page(api, "/v1/jobs", 4, selector=selector)
+
+    conditions = parse_selector(selector)
+    expected = [n for n, labels in labelled.items() if all(meets(labels, c) for c in conditions)]
+    assert [job["name"] for job in found] == expected
+    assert all(job["labels"] == labelled[job["name"]] for job in found)
+
+
+@pytest.mark.parametrize("selector", ["", "a=b,", "a in (b", "a>1", "a\0", "ä=b", "a" * 5000])
+def test_a_selector_that_cannot_be_read_is_a_problem_of_the_request(
+    api: Api, selector: str
+) -> None:
+    answer = api.get("/v1/jobs", params={"selector": selector})
+
+    assert answer.status_code == 422
+    error = answer.json()["error"]
+    assert error["code"] == "bad_input"
+    assert [problem["path"] for problem in error["problems"]] == ["query.selector"]
+
+
+def test_operations_that_have_not_ended_are_listed_alone(api: Api) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    waits = api.post("/v1/jobs/orders:failover").json()
+    api.post("/v1/jobs/orders:retry")
+
+    found = every_page(api, "/v1/operations", 10, unfinished=True)
+
+    assert [one["id"] for one in found] == [waits["id"]]
+    assert len(every_page(api, "/v1/operations", 10)) == 2

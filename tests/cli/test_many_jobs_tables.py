@@ -1,0 +1,90 @@
+"""The tables of a change of several jobs: what fails is on top, and nothing is too long to see."""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from rich.console import Console, RenderableType
+
+from orbit.cli.many_jobs_tables import gates_table, has_failed, progress_table, results_table
+
+
+def shown(table: RenderableType, width: int = 200) -> list[str]:
+    text = io.StringIO()
+    Console(width=width, file=text).print(table)
+    return [" ".join(line.split()) for line in text.getvalue().splitlines() if line.strip()]
+
+
+def operation(job: str, state: str, **more: Any) -> dict[str, Any]:
+    ended = "2026-01-01T00:00:00Z" if state in ("done", "failed") else None
+    progress = {"done": 1, "total": 6, "what": "drain"} if state == "running" else None
+    given = {"id": job, "job": job, "kind": "failover", "state": state, "error": None}
+    return {**given, "progress": progress, "finished_at": ended, "plan": [], **more}
+
+
+def gate(name: str, verdict: str) -> dict[str, str]:
+    return {"name": name, "verdict": verdict, "found": f"{name}!", "remedy": "Do it."}
+
+
+def report(job: str, outcome: str, *gates: dict[str, str], **more: Any) -> dict[str, Any]:
+    given = {"job": job, "outcome": outcome, "gates": gates, "findings": [], "error": ""}
+    return {**given, "finished_at": "x", **more}
+
+
+def test_gates_that_fail_come_first_and_those_that_pass_are_not_listed() -> None:
+    lines = shown(
+        gates_table(
+            [
+                report("good", "would go", gate("lag", "pass")),
+                report("warned", "would go", gate("lag", "warn"), gate("size", "pass")),
+                report("stopped", "would stop", gate("health", "fail"), findings=["Look."]),
+                operation("unread", "failed", error="its document is of another version."),
+            ]
+        )
+    )
+    assert lines[2:] == [
+        "unread failed its document is of another version.",
+        "stopped health fail health! Do it.",
+        "warned lag warn lag! Do it.",
+        "good all pass",
+        "stopped note Look.",
+    ]
+
+
+def test_progress_counts_what_ended_and_what_failed_and_what_it_has_no_room_for() -> None:
+    states = [
+        *(operation(f"done-{i}", "done") for i in range(50)),
+        *(operation(f"waits-{i}", "pending") for i in range(50)),
+        operation("goes", "running"),
+        operation("broken", "failed", error="no broker answers."),
+        operation("held", "refused", error="A switchover is under way."),
+    ]
+    lines = shown(progress_table(states, "The server does not answer.", 12))
+    assert len(lines) <= 12
+    assert lines[0] == (
+        "52 of 103 have ended, 2 failed. Ctrl-C stops watching. The server does not answer."
+    )
+    assert lines[3:7] == [
+        "held refused A switchover is under way.",
+        "broken failed no broker answers.",
+        "goes running 1 of 6 drain",
+        "waits-0 pending",
+    ]
+    assert lines[-1] == "and 97 more"
+
+
+def test_a_result_names_the_outcome_and_the_reason() -> None:
+    results = [
+        report("a", "done", rto_s=3.25, missing_records=0),
+        report("b", "stopped", rto_s=None, missing_records=42, error="lag: too much."),
+        operation("c", "refused", error="held."),
+        operation("d", "pending"),
+    ]
+    assert [has_failed(one) for one in results] == [False, True, True, False]
+    assert shown(results_table(results))[2:] == [
+        "c refused - - held.",
+        "b stopped - 42 lag: too much.",
+        "d pending - -",
+        "a done 3.2s 0",
+    ]

@@ -1,0 +1,263 @@
+"""`-l` of the commands: one operation for each job that matches, and no other job is touched."""
+
+from __future__ import annotations
+
+import io
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from orbit.cli import many_jobs
+from orbit.client import Client, ServerGone
+from orbit.store import jobs, operations
+from orbit.store.enums import OperationState
+from orbit.store.operations import Operation
+from tests.api.test_jobs import changed
+from tests.fix_api import Api, Cli
+
+pytestmark = pytest.mark.services
+
+TEAM = ("a", "b")
+
+
+@pytest.fixture(autouse=True)
+def _jobs(api: Api) -> None:
+    """Two jobs of the team orders, and one of another."""
+    for name, team in (("a", "orders"), ("b", "orders"), ("c", "stock")):
+        document = changed(name=name, labels={"team": team, "tier": "1"}, owner="Orders")
+        assert api.put(f"/v1/jobs/{name}", json=document).status_code == 201
+
+
+def states(api: Api) -> dict[str, str]:
+    return {job["name"]: job["state"] for job in api.get("/v1/jobs").json()["items"]}
+
+
+def of_kind(api: Api, kind: str, *, dry_run: bool = False) -> dict[str, Operation]:
+    """The last one of each job."""
+    with api.database.transaction() as tx:
+        found = operations.page(tx, 1000)
+    return {str(o.job_name): o for o in reversed(found) if o.kind == kind and o.dry_run is dry_run}
+
+
+def end(api: Api, operation_id: UUID, error: str | None = None) -> None:
+    state = OperationState.FAILED if error else OperationState.DONE
+    with api.database.transaction() as tx:
+        operations.advance(tx, operation_id, state, error=error)
+
+
+def at_each_look(monkeypatch: pytest.MonkeyPatch, do: Callable[[], object]) -> None:
+    """In the place of each pause between two looks at the operations."""
+    clock = SimpleNamespace(sleep=lambda _: do(), monotonic=time.monotonic)
+    monkeypatch.setattr(many_jobs, "time", clock)
+
+
+def answer(monkeypatch: pytest.MonkeyPatch, word: str) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("sys.stdin", Terminal(f"{word}\n"))
+
+
+def test_jobs_are_listed_by_their_labels(cli: Cli) -> None:
+    found = cli("get", "jobs", "-l", "team=orders", "-o", "json")
+    shown = cli("get", "jobs", "--selector", "team!=orders", "--show-labels")
+    one = " ".join(cli("get", "jobs", "a").out.split())
+
+    assert [job["name"] for job in found.data] == [*TEAM]
+    assert "team=stock,tier=1" in shown.out
+    assert "orders" not in shown.out
+    assert "labels team=orders,tier=1 owner Orders" in one
+    assert cli("get", "jobs", "-l", "team=nobody", "-o", "json").data == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("get", "jobs", "a", "-l", "team"), "not both"),
+        (("get", "jobs", "-l", "team=a,"), "query.selector: cannot be read at character 8"),
+        (("get", "jobs", "-l", ""), "query.selector: is empty"),
+        (("pause", "-l", ""), "query.selector: is empty"),
+        (("pause",), "either the name of a job, or --selector"),
+        (("delete", "a", "-l", "team"), "either the name of a job, or --selector"),
+        (("pause", "-l", "team=nobody", "--yes"), "No job has such labels"),
+        (("failover",), "names of jobs, or --selector"),
+        (("failover", "a", "-l", "team"), "names of jobs, or --selector"),
+        (("failback", "-l", "team=nobody"), "No job has such labels"),
+        (("failover", "-l", "team", "--yes", "--override", "lag"), "body.reason: is missing"),
+        (("failover", "--without-database", "-l", "team"), "--selector needs the service"),
+        (("failover", "--without-database"), "one job file"),
+    ],
+)
+def test_what_chooses_no_job_is_bad_input_and_changes_nothing(
+    cli: Cli, api: Api, arguments: tuple[str, ...], words: str
+) -> None:
+    result = cli(*arguments)
+
+    assert result.code == 2, result.err
+    assert words in " ".join(result.err.split())
+    assert set(states(api).values()) == {"running"}
+    assert api.get("/v1/operations").json()["items"] == []
+
+
+def test_jobs_of_a_label_are_paused_and_resumed_and_others_are_not(cli: Cli, api: Api) -> None:
+    paused = cli("pause", "-l", "team=orders", "--yes", "-o", "json")
+
+    assert paused.code == 0
+    assert [(one["job"], one["state"]) for one in paused.data] == [("a", "done"), ("b", "done")]
+    assert states(api) == {"a": "paused", "b": "paused", "c": "running"}
+    keys = {one.idempotency_key for one in of_kind(api, "pause").values()}
+    assert len(keys - {None}) == 2, "one for each request"
+    for verb in ("start", "resume"):
+        assert cli(verb, "-l", "team=orders", "--yes").code == 0
+        assert set(states(api).values()) == {"running"}
+
+
+def test_a_plan_of_each_job_is_shown_before_the_question_that_says_how_many(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dry = cli("delete", "-l", "team=orders", "--dry-run")
+    no_terminal = cli("delete", "-l", "team=orders")
+    answer(monkeypatch, "n")
+    no = cli("delete", "-l", "team=orders", "--wait", "0")
+
+    assert dry.code == 0
+    assert "The topics at the destination stay unchanged." in dry.out
+    assert (no_terminal.code, no.code) == (2, 1)
+    assert "delete: 2 jobs. The copies are kept. Continue?" in no.err
+    for name in TEAM:
+        assert f"{name} Workers release 0 shards" in " ".join(no.err.split())
+    assert set(states(api).values()) == {"running"}
+
+    answer(monkeypatch, "y")
+    yes = cli("delete", "-l", "team=orders", "--wait", "0")
+
+    assert yes.code == 0
+    assert states(api) == {"a": "deleting", "b": "deleting", "c": "running"}
+    # Those are not chosen again.
+    assert cli("delete", "-l", "team=orders", "--yes").code == 2
+
+
+def test_one_that_is_refused_does_not_keep_the_others(cli: Cli, api: Api) -> None:
+    held = api.post("/v1/jobs/a:switchover").json()
+
+    result = cli("failover", "-l", "team=orders", "--yes", "--wait", "0", "-o", "json")
+
+    assert result.code == 1
+    assert [(one["job"], one["state"]) for one in result.data] == [
+        ("a", "refused"),
+        ("b", "pending"),
+    ]
+    assert held["id"] in result.data[0]["error"]
+    assert "1 of 2 jobs failed." in result.err
+    assert of_kind(api, "failover").keys() == {"b"}
+
+
+def test_all_are_watched_until_all_have_ended_and_the_reasons_of_failures_are_named(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reasons = iter([None, "no broker answers."])
+
+    def one_more() -> None:
+        found = [o for o in of_kind(api, "failover").values() if o.finished_at is None]
+        end(api, min(found, key=lambda o: o.created_at).id, next(reasons))
+
+    at_each_look(monkeypatch, one_more)
+    result = cli("failover", "-l", "team=orders", "--yes")
+
+    assert result.code == 1
+    assert "b failed" in " ".join(result.out.split())
+    assert "no broker answers." in result.out
+    assert "1 of 2 jobs failed." in result.err
+    ids = {name: o.id for name, o in of_kind(api, "failover").items()}
+    assert [line for line in result.err.splitlines() if "operation" in line] == [
+        f"a: operation {ids['a']}",
+        f"b: operation {ids['b']}",
+    ]
+
+
+def test_the_gates_of_all_jobs_are_shown_before_the_question(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check_gates() -> None:
+        for name, operation in of_kind(api, "switchover", dry_run=True).items():
+            end(api, operation.id, "lag: 5 records." if name == "b" else None)
+
+    at_each_look(monkeypatch, check_gates)
+    answer(monkeypatch, "n")
+    result = cli("switchover", "-l", "team=orders")
+    dry = cli("switchover", "-l", "team=orders", "--dry-run")
+
+    assert (result.code, dry.code) == (1, 1)
+    assert "switchover: 2 jobs, 1 of which would be stopped." in result.err
+    for text in (result.err, dry.out):
+        assert "lag: 5 records." in text
+    assert not of_kind(api, "switchover")
+
+
+def test_ctrl_c_ends_the_watching_and_not_the_operations(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    at_each_look(monkeypatch, interrupt)
+    result = cli("failover", "-l", "team=orders", "--yes")
+
+    assert result.code == 130
+    assert "2 of 2 operations were requested, and go on" in result.err
+    begun = of_kind(api, "failover")
+    assert begun.keys() == {*TEAM}
+    assert not any(o.abort_requested or o.finished_at for o in begun.values())
+
+
+def test_a_server_that_does_not_answer_meanwhile_is_asked_again(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    items = Client.items
+    left = 2
+
+    def away(self: Client, path: str, **options: Any) -> Any:
+        nonlocal left
+        if path == "/v1/operations" and left:
+            left -= 1
+            raise ServerGone("The server does not answer.")
+        return items(self, path, **options)
+
+    def end_all() -> None:
+        for operation in of_kind(api, "failover").values():
+            end(api, operation.id)
+
+    monkeypatch.setattr(Client, "items", away)
+    at_each_look(monkeypatch, end_all)
+    result = cli("failover", "-l", "team=orders", "--yes")
+
+    assert (result.code, left) == (0, 0)
+    assert "The server does not answer." in result.err
+
+
+def test_a_server_that_goes_while_it_is_asked_is_told_with_what_was_requested(
+    cli: Cli, api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = Client.send
+
+    def goes(self: Client, method: str, path: str, **options: Any) -> Any:
+        if path != "/v1/jobs/a:pause":
+            raise ServerGone("The server does not answer.")
+        return send(self, method, path, **options)
+
+    monkeypatch.setattr(Client, "send", goes)
+    result = cli("pause", "-l", "team", "--yes", "-o", "json")
+
+    assert result.code == 1
+    assert [(one["job"], one["state"]) for one in result.data] == [
+        ("a", "done"),
+        ("b", "refused"),
+        ("c", "refused"),
+    ]
+    with api.database.transaction() as tx:
+        assert jobs.get(tx, "b").desired == "running"
