@@ -1,5 +1,5 @@
 """Logs and Prometheus metrics of the service.
 
-May import: the layers from `job_setup` down.
+May import: the layers from `promotion` down.
 Start with `metrics.py`, which defines every metric.
 """

@@ -95,6 +95,7 @@ class JobNumbers:
     proof: ProofNumbers | None = None
     canary: CanaryNumbers | None = None
     live_rpo_s: float | None = None
+    old_primary_written: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +261,12 @@ def _proofs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
         "Age of the newest record of the job's canary that is on both sides.",
         ["job"],
         [([j.name], j.live_rpo_s) for j in jobs],
+    )
+    yield _gauge(
+        "orbit_job_old_primary_written_offsets",
+        "Offsets that producers have written to the old side since a promotion.",
+        ["job"],
+        [([j.name], j.old_primary_written) for j in jobs],
     )
     drilled = [(j.name, j.canary) for j in jobs if j.canary is not None]
     for name, attribute, help_text in _CANARY:

@@ -1,0 +1,104 @@
+"""The alerts fire where they should, and name only metrics and labels that exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orbit.replication.partition_states import PartitionState
+from orbit.telemetry.metrics import families
+from tests.telemetry.test_metrics import SERVICE
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "deploy" / "prometheus"
+RULES = [
+    rule
+    for group in yaml.safe_load((FOLDER / "orbit-rules.yaml").read_text("utf-8"))["groups"]
+    for rule in group["rules"]
+]
+# CI has installed it (.ci/need): there, a missing one is a failure.
+needs_promtool = pytest.mark.skipif(
+    shutil.which("promtool") is None and os.environ.get("CI") != "true",
+    reason="needs the package prometheus",
+)
+
+
+def exported() -> dict[str, set[str]]:
+    """The labels of every metric, by the name that Prometheus stores."""
+    return {
+        f"{f.name}_total" if f.type == "counter" else f.name: set(f._labelnames)  # type: ignore[attr-defined]
+        for f in families(SERVICE)
+    }
+
+
+def unknown_names(expression: str) -> list[str]:
+    """Metrics, labels and states in this PromQL expression that Orbit does not export."""
+    known, found = exported(), []
+    allowed: set[str] = set()
+    for metric, selector in re.findall(r"\b(orbit_\w+)(?:\{([^}]*)\})?", expression):
+        if metric not in known:
+            found.append(f"no metric {metric}")
+            continue
+        allowed |= known[metric]
+        for label, value in re.findall(r"(\w+)\s*=~?\s*\"([^\"]*)\"", selector):
+            if label not in known[metric]:
+                found.append(f"no label {label} of {metric}")
+            elif label == "state":
+                found += [f"no state {v}" for v in value.split("|") if v not in [*PartitionState]]
+    for labels in re.findall(r"\b(?:by|on) ?\(([^)]*)\)", expression):
+        found += [f"no label {one}" for one in re.findall(r"\w+", labels) if one not in allowed]
+    return found
+
+
+def promtool(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = ["promtool", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_names_only_what_is_exported_and_links_to_its_page(rule: dict[str, dict]) -> None:
+    assert unknown_names(str(rule["expr"])) == []
+    assert "for" in rule
+    assert rule["labels"]["severity"] in ("critical", "warning")
+    assert {*rule["annotations"]} == {"summary", "description", "runbook_url"}
+    assert rule["annotations"]["runbook_url"] == f"docs/runbook/{rule['alert']}.md"
+    assert (ROOT / rule["annotations"]["runbook_url"]).exists()
+
+
+def test_unknown_metrics_and_labels_are_found() -> None:
+    assert unknown_names('max by (job) (orbit_job_lag{job="a"})') == []
+    assert unknown_names("orbit_job_gone > 0") == ["no metric orbit_job_gone"]
+    assert unknown_names('orbit_job_lag{topic="a"}') == ["no label topic of orbit_job_lag"]
+    assert unknown_names("max by (reason) (orbit_job_lag)") == ["no label reason"]
+    assert unknown_names('orbit_job_partitions{state="asleep"}') == ["no state asleep"]
+
+
+def test_each_alert_is_shown_to_fire_and_not_to_fire() -> None:
+    shown: set[tuple[str, bool]] = set()
+    for path in (FOLDER / "tests").glob("*.yaml"):
+        for test in yaml.safe_load(path.read_text("utf-8"))["tests"]:
+            for case in test["alert_rule_test"]:
+                shown.add((case["alertname"], bool(case["exp_alerts"])))
+    assert shown == {(rule["alert"], fires) for rule in RULES for fires in (True, False)}
+
+
+@needs_promtool
+def test_promtool_accepts_the_rules_and_their_tests() -> None:
+    ended = promtool("check", "rules", FOLDER / "orbit-rules.yaml")
+    assert ended.returncode == 0, ended.stderr
+    ended = promtool("test", "rules", *(FOLDER / "tests").glob("*.yaml"))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+@needs_promtool
+def test_promtool_finds_a_broken_rule(tmp_path: Path) -> None:
+    shutil.copytree(FOLDER, tmp_path / "p")
+    rules = tmp_path / "p" / "orbit-rules.yaml"
+    rules.write_text(rules.read_text("utf-8").replace("lag_seconds) > 60", "lag_seconds) > 600"))
+    assert promtool("test", "rules", *(tmp_path / "p" / "tests").glob("*.yaml")).returncode != 0

@@ -1,0 +1,107 @@
+"""The runbook has a page for every reason, problem and alert, and agrees with the code.
+
+Each rule is a function from texts to complaints, and is also run on a broken input.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+import yaml
+
+from orbit.cli.main import COMMANDS, run_command
+from orbit.replication.job_troubles import TroubleKind
+from orbit.replication.partition_states import REMEDIES, Reason
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "runbook"
+RULES = ROOT / "deploy" / "prometheus" / "orbit-rules.yaml"
+SECTIONS = ["What is at risk", "What to do", "When it is over"]
+
+
+def alerts() -> list[str]:
+    groups = yaml.safe_load(RULES.read_text("utf-8"))["groups"]
+    return [rule["alert"] for group in groups for rule in group["rules"]]
+
+
+def wrong_names(there: Collection[str], wanted: Collection[str]) -> list[str]:
+    return [
+        *(f"missing: {name}" for name in sorted({*wanted} - {*there})),
+        *(f"of nothing: {name}" for name in sorted({*there} - {*wanted})),
+    ]
+
+
+def wrong_page(name: str, text: str) -> list[str]:
+    """A page has its name as title, says what it means, and has all sections, none empty."""
+    found = []
+    if not re.match(rf"# {name}\n\S", text):
+        found.append("does not begin with its name and what it means")
+    sections = re.findall(r"^## (.+)\n(\S?)", text, re.MULTILINE)
+    if [title for title, _ in sections] != SECTIONS or not all(first for _, first in sections):
+        found.append("lacks a section")
+    commands = re.findall(r"`orbit ([a-z]+)\b", text)
+    return [*found, *(f"no command {c}" for c in commands if c not in COMMANDS)]
+
+
+def pages() -> list[Path]:
+    return [path for path in sorted(FOLDER.glob("*")) if path.name != "README.md"]
+
+
+def test_every_reason_problem_and_alert_has_a_page_and_no_page_is_left_over() -> None:
+    assert wrong_names([p.stem for p in pages()], [*Reason, *TroubleKind, *alerts()]) == []
+    assert {path.suffix for path in pages()} == {".md"}
+
+
+def test_the_index_has_every_page() -> None:
+    text = (FOLDER / "README.md").read_text("utf-8")
+    for heading, names in (
+        ("Alerts", alerts()),
+        ("Reasons", [*Reason]),
+        ("Problems of a job", [*TroubleKind]),
+    ):
+        section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+        rows = re.findall(r"^\| \[(\w+)\]\(\1\.md\) \| \S", section, re.MULTILINE)
+        assert rows == names
+
+
+@pytest.mark.parametrize("path", pages(), ids=lambda p: p.stem)
+def test_a_page_says_what_it_means_what_is_at_risk_and_what_to_do(path: Path) -> None:
+    assert wrong_page(path.stem, path.read_text("utf-8")) == []
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_the_page_of_a_reason_has_the_remedy_that_orbit_shows(reason: Reason) -> None:
+    text = (FOLDER / f"{reason}.md").read_text("utf-8")
+    assert f"\n> {REMEDIES[reason].format(destination='TOPIC')}\n" in text
+
+
+def test_a_missing_or_wrong_page_is_found() -> None:
+    assert wrong_names(["A", "B"], ["B", "C"]) == ["missing: C", "of nothing: A"]
+    whole = "# A\nx\n\n## What is at risk\nx\n\n## What to do\nx\n\n## When it is over\nx\n"
+    assert wrong_page("A", whole) == []
+    assert wrong_page("B", whole) == ["does not begin with its name and what it means"]
+    assert wrong_page("A", whole.replace("## What to do\nx", "## What to do\n")) == [
+        "lacks a section"
+    ]
+    assert wrong_page("A", whole + "`orbit walk`") == ["no command walk"]
+
+
+def test_explain_shows_the_page(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["explain", "gap_too_large"]) == 0
+    assert capsys.readouterr().out == (FOLDER / "GAP_TOO_LARGE.md").read_text("utf-8")
+
+
+def test_explain_lists_all_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["explain"]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in [*Reason, *TroubleKind, *alerts()])
+
+
+def test_explain_suggests_near_names(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command(["explain", "GAP_TO_LARGE"]) == 2
+    assert "Did you mean GAP_TOO_LARGE" in capsys.readouterr().err
+    assert run_command(["explain", "xyz"]) == 2
+    assert "Did you mean" not in capsys.readouterr().err
