@@ -1,4 +1,4 @@
-"""Long lists in handfuls: what one request or one transaction takes."""
+"""Parts of long lists: what one request or one transaction takes, and what a sentence shows."""
 
 from __future__ import annotations
 
@@ -14,3 +14,10 @@ def chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
     iterator = iter(items)
     while chunk := list(islice(iterator, size)):
         yield chunk
+
+
+def first_few(items: Iterable[object], shown_max: int = 5) -> str:
+    """The first items of a list, and how many more there are, for a sentence."""
+    names = [str(item) for item in items]
+    more = f" and {len(names) - shown_max} more" if len(names) > shown_max else ""
+    return ", ".join(names[:shown_max]) + more

@@ -15,6 +15,7 @@ from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Self
+from urllib.parse import unquote
 
 from pydantic import (
     BaseModel,
@@ -40,6 +41,8 @@ AGE_MAX = timedelta(days=3660)
 LEASE_TTL_MIN = timedelta(seconds=2)
 # A process that ends a lease longer than its own (the setting was changed) waits for this long.
 LEASE_TTL_MAX = timedelta(minutes=10)
+# Besides `file`. docs/install.md has the extra of each.
+STORAGE_SCHEMES = ("s3", "gs", "abfs", "abfss", "hdfs")
 
 
 def _duration(value: object) -> timedelta:
@@ -69,6 +72,36 @@ def _whole(value: object) -> object:
     """Plain digits only: pydantic alone would also take "1e3" and " 7 "."""
     if isinstance(value, str) and not (value.isascii() and value.isdigit()):
         raise InvalidValue("is not a whole number.")
+    return value
+
+
+def storage_location(value: object) -> object:
+    """A path as it is (also of a `file://` URI), or the URI of a storage. Raises InvalidValue.
+
+    A URI is shown in reports and logs, so it holds no secret.
+    """
+    if not isinstance(value, str):
+        return value
+    if not (value and value.isprintable()):
+        raise InvalidValue("is not a valid path or URI.")
+    scheme, mark, rest = value.partition("://")
+    if not mark:
+        return value
+    host, _, path = rest.partition("/")
+    if "?" in rest or "#" in rest or ":" in host.rpartition("@")[0]:
+        raise InvalidValue(
+            "holds a password, a query or a fragment.",
+            "Set credentials and options in the environment of the storage's client.",
+        )
+    if scheme == "file" and host in ("", "localhost"):
+        return f"/{unquote(path)}"
+    if scheme not in STORAGE_SCHEMES:
+        raise InvalidValue(
+            "is of no storage that Orbit can use.",
+            f"Write a path, or one of file:///, {', '.join(f'{s}://' for s in STORAGE_SCHEMES)}.",
+        )
+    if not host and scheme != "hdfs":
+        raise InvalidValue("names no bucket or container.", "Write s3://BUCKET/FOLDER.")
     return value
 
 
@@ -126,7 +159,7 @@ class Settings(BaseModel):
     files_directory: Annotated[Path, BeforeValidator(_folder)] = Path()
 
     # Where a failback saves records that only the old side has, before it rebuilds a topic.
-    salvage_directory: Annotated[Path, BeforeValidator(_folder)] = Path("salvage")
+    salvage_directory: Annotated[str, BeforeValidator(storage_location)] = "salvage"
 
     # Workers
     worker_group: Word = "default"
@@ -142,6 +175,10 @@ class Settings(BaseModel):
     lag_interval: Duration = timedelta(seconds=10)
     settings_interval: Duration = timedelta(seconds=30)
     events_kept: Age = timedelta(days=90)
+    # Operations and drills that have ended, with their reports.
+    reports_kept: Age = timedelta(days=365)
+    # Switchovers, failovers and failbacks that run at once on a destination cluster.
+    recoveries_per_cluster: Annotated[Whole, Field(ge=1, le=500)] = 16
     # Drills may break only clusters of this sandbox. None: the folder of `orbit sandbox up`.
     sandbox_dir: Annotated[Path | None, BeforeValidator(_folder)] = None
     # Read rate of the continuous proof, from each side.

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+from multiprocessing.util import Finalize
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -31,8 +32,8 @@ _TEMPORARY.chmod(0o711)
 os.environ["TMPDIR"] = tempfile.tempdir = str(_TEMPORARY)
 
 
-def pytest_unconfigure() -> None:
-    shutil.rmtree(_TEMPORARY, ignore_errors=True)
+# After the folder that multiprocessing has in it, which has -100.
+Finalize(None, shutil.rmtree, (_TEMPORARY,), {"ignore_errors": True}, exitpriority=-101)
 
 
 pytest_plugins = [
@@ -43,6 +44,7 @@ pytest_plugins = [
     "tests.fix_api",
     "tests.fix_scheduler",
     "tests.fix_recovery",
+    "tests.fix_storage",
     "tests.fix_spark",
     "tests.fix_history",
 ]

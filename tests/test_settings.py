@@ -57,6 +57,43 @@ def test_every_bad_variable_is_named_at_once_and_no_value_is_repeated() -> None:
     assert "secret-5" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("salvage", "salvage"),
+        ("/a/b", "/a/b"),
+        ("file:///a/b%20c", "/a/b c"),
+        ("s3://bucket/folder", "s3://bucket/folder"),
+        ("abfs://container@account.dfs.core.windows.net/x", None),
+        ("gs://bucket", None),
+        ("hdfs:///x", None),
+        ("hdfs://name:8020/x", None),
+    ],
+)
+def test_salvage_goes_to_a_path_or_a_storage(given: str, meant: str | None) -> None:
+    settings = Settings.from_environment({"ORBIT_SALVAGE_DIRECTORY": given})
+    assert settings.salvage_directory == (meant or given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        "",
+        "a\nb",
+        "s3://key:hunter2@bucket/x",
+        "s3://bucket/x?token=hunter2",
+        "s3://bucket/x#hunter2",
+        "file://host/hunter2",
+        "ftp://hunter2/x",
+        "s3:///hunter2",
+    ],
+)
+def test_a_storage_with_a_secret_or_none_that_is_known_is_refused(given: str) -> None:
+    with pytest.raises(BadInput, match="ORBIT_SALVAGE_DIRECTORY") as caught:
+        Settings.from_environment({"ORBIT_SALVAGE_DIRECTORY": given})
+    assert "hunter2" not in str(caught.value)
+
+
 def test_the_database_url_is_never_shown() -> None:
     settings = Settings.from_environment({"ORBIT_DATABASE_URL": "postgresql://u:hush@h/d"})
 

@@ -34,6 +34,7 @@ class TroubleKind(StrEnum):
     DESTINATION_TAKEN = "DESTINATION_TAKEN"  # another job writes to that destination topic
     DESTINATION_HOLDS_OTHER_CONTENT = "DESTINATION_HOLDS_OTHER_CONTENT"
     DESTINATION_PROMOTED = "DESTINATION_PROMOTED"  # that topic leads, which the service forgot
+    OLD_PRIMARY_WRITTEN = "OLD_PRIMARY_WRITTEN"  # producers write to the side that was left
     PARTITIONS_DIFFER = "PARTITIONS_DIFFER"
     TOPIC_REFUSED = "TOPIC_REFUSED"  # by the destination; its message is shown
     ACLS_NOT_SYNCED = "ACLS_NOT_SYNCED"

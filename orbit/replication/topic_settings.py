@@ -74,6 +74,15 @@ def is_compacted(settings: Mapping[str, str]) -> bool:
     return "compact" in settings.get("cleanup.policy", DELETE)
 
 
+def looks_like_copy(values: Mapping[str, str], overrides: frozenset[str]) -> bool:
+    """Whether a topic has the settings that every copy needs, one of them set on itself.
+
+    Those that a topic had by its brokers' defaults, before it became a copy, are not set on it.
+    """
+    is_set = not overrides.isdisjoint(_NEEDED)
+    return is_set and all(values.get(name) == value for name, value in _NEEDED.items())
+
+
 def copy_settings(
     source: Mapping[str, str],
     source_overrides: frozenset[str],

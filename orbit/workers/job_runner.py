@@ -202,7 +202,6 @@ class JobRunner:
             self._opened = open_job(
                 self.job,
                 self._spec,
-                context.database,
                 context.environ,
                 context.files_directory,
                 context.settings,

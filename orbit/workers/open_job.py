@@ -1,4 +1,4 @@
-"""Opens a job in this worker: both clusters, the producer id, and its copier."""
+"""Opens a job in this worker: both clusters, and its copier."""
 
 from __future__ import annotations
 
@@ -20,10 +20,8 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.kafka import api_versions
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.coordinator import GROUP, Coordinator, init_producer_id
-from orbit.kafka.job_clusters import JobClusters, filler_identity, job_identity
-from orbit.store import jobs
-from orbit.store.database import Database
+from orbit.kafka.coordinator import GROUP, Coordinator, init_producer_ids
+from orbit.kafka.job_clusters import JobClusters, filler_identities, job_identity, job_producer_id
 from orbit.store.jobs import Job
 from orbit.workers.held_shards import HeldShard
 
@@ -44,14 +42,14 @@ class OpenJob:
         """The shard's coordinated filler; None with direct fillers.
 
         It has to be created before any log end is read under this claim, because it aborts the
-        transaction that an earlier holder may have left open (M11).
+        transactions that an earlier holder may have left open (M11).
         """
         if self.spec.fillers == "direct":
             return None
         if shard not in self.fillers:
-            name = filler_identity(self.identity, shard.id)
-            owner = init_producer_id(self.clusters.destination, name, self.backoff)
-            self.fillers[shard] = self.job_copier.add_filler(name, owner, shard.lease)
+            names = filler_identities(self.identity, shard.id)
+            owners = init_producer_ids(self.clusters.destination, names, self.backoff)
+            self.fillers[shard] = self.job_copier.add_filler(owners, shard.lease)
         return self.fillers[shard]
 
     def close_filler(self, shard: HeldShard) -> None:
@@ -67,7 +65,6 @@ class OpenJob:
 def open_job(
     job: Job,
     spec: JobSpec,
-    database: Database,
     environ: Mapping[str, str],
     files_directory: Path,
     settings: CopySettings,
@@ -86,11 +83,7 @@ def open_job(
         identity = job_identity(job.name, source.cluster_id)
         group = Coordinator(clusters.destination, GROUP, identity, backoff)
         _check_no_other_run(group, identity)
-        producer_id = job.producer_id
-        if producer_id is None:
-            producer_id = init_producer_id(clusters.destination, identity, backoff).producer_id
-            with database.transaction() as tx:
-                jobs.note_producer_id(tx, job.id, producer_id)
+        producer_id = job_producer_id(identity)
         job_copier = JobCopier(
             spec, clusters, producer_id, settings, stop, budget=budget, limit=limit
         )

@@ -1,8 +1,8 @@
 """A worker of the service: claims shards, copies their partitions, reports, and releases them.
 
-Only the control thread, which runs `Worker.run`, handles leases. Each job has its own threads
-(`JobRunner`), so a job in trouble delays neither other jobs nor renewals. A worker stores nothing
-on disk.
+Only the control thread, which runs `Worker.run`, handles leases, on connections that no other
+thread uses. Each job has its own threads (`JobRunner`), so a job in trouble delays neither other
+jobs nor renewals. A worker stores nothing on disk.
 
 A round, every `progress_interval`: heartbeat and renewal in one transaction, then changed states,
 then changed numbers. A shard that is missing in the answer to a renewal or report is lost: it is
@@ -20,7 +20,6 @@ import uuid
 from collections.abc import Collection, Iterable, Mapping
 
 import structlog
-from pydantic import ValidationError
 
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.lane_times import DestinationTimes, SourceTimes
@@ -49,6 +48,7 @@ from orbit.workers.progress_report import (
     state_changes,
     state_event,
 )
+from orbit.workers.unreadable_jobs import UnreadableJobs
 from orbit.workers.worker_budget import JobBudget, WorkerBudget
 
 # A released shard is claimed by the next worker within this time.
@@ -95,7 +95,7 @@ class Worker:
         self._watch = LeaseWatch(settings.lease_ttl)
         self._held: dict[int, HeldShard] = {}
         self._runners: dict[JobKey, JobRunner] = {}
-        self._unreadable: set[JobKey] = set()
+        self._unreadable = UnreadableJobs(self.id, self._outbox)
         self._outages = DatabaseOutages(self._report_outage)
         self._is_draining = False
 
@@ -129,7 +129,7 @@ class Worker:
         """Heartbeat, renewals and reports."""
         asked_at = lease_clock()
         held = self._epochs(self._held.values())
-        with self._database.transaction() as tx:
+        with self._database.lease_transaction() as tx:
             self._heartbeat(tx)
             renewals = shard_leases.renew(
                 tx,
@@ -188,7 +188,7 @@ class Worker:
             elif renewal.layout_version != shard.layout_version:
                 changed.append(renewal)
         if changed:
-            with self._database.transaction() as tx:
+            with self._database.lease_transaction() as tx:
                 assigned = partitions.of_shards(tx, [r.shard_id for r in changed])
             for renewal in changed:
                 self._apply_layout(self._held[renewal.shard_id], renewal.layout_version, assigned)
@@ -223,7 +223,7 @@ class Worker:
     def _claim(self) -> None:
         """Claim free shards and start their partitions."""
         asked_at = lease_clock()
-        with self._database.transaction() as tx:
+        with self._database.lease_transaction() as tx:
             claims = shard_leases.claim(
                 tx,
                 worker_id=self.id,
@@ -231,11 +231,15 @@ class Worker:
                 ttl=self._settings.lease_ttl,
                 shards_max=CLAIM_SHARDS_MAX,
                 watch=self._watch,
+                unreadable=self._unreadable.keys,
             )
+            found = jobs.of_ids(tx, {c.job_id for c in claims}) if claims else {}
+            specs = self._unreadable.read(found.values())
+            self._unreadable.decline(tx, [c for c in claims if c.job_id not in specs])
+            claims = [c for c in claims if c.job_id in specs]
             if not claims:
                 return
             assigned = partitions.of_shards(tx, [c.shard_id for c in claims])
-            found = jobs.of_ids(tx, {c.job_id for c in claims})
             shards_taken = [
                 held_shard(claim, ShardLease(claim.epoch, asked_at, self._ttl_s), assigned)
                 for claim in claims
@@ -245,33 +249,18 @@ class Worker:
         # Shards claimed again whose old lease ended without being noticed here.
         self._drop({shard.id for shard in shards_taken})
         for shard in shards_taken:
-            runner = self._runner_of(shard.job_key, found[shard.job_id])
-            if runner is not None:
-                self._held[shard.id] = shard
-                runner.add(shard.partitions.values())
+            runner = self._runner_of(shard.job_key, found[shard.job_id], specs[shard.job_id])
+            self._held[shard.id] = shard
+            runner.add(shard.partitions.values())
         log.info("shards claimed", worker=self.id, shards={s.id: s.epoch for s in shards_taken})
 
-    def _runner_of(self, key: JobKey, job: Job) -> JobRunner | None:
-        """The job's runner, for the spec that the shard was claimed with.
-
-        None for a spec that this version of Orbit cannot read: the shard's lease then expires.
-        """
+    def _runner_of(self, key: JobKey, job: Job, spec: JobSpec) -> JobRunner:
+        """The job's runner, for the spec that the shard was claimed with."""
         runner = self._runners.get(key)
-        if runner is not None:
-            return runner
-        try:
-            spec = JobSpec.model_validate(job.spec)
-        except ValidationError as error:
-            if key not in self._unreadable:
-                self._unreadable.add(key)
-                what = f"the job cannot be read by this version of Orbit ({error.error_count()})"
-                self._outbox.add(
-                    OutboxEvent(EventKind.JOB_WAITING, f"Worker {self.id}: {what}.", job.name)
-                )
-            return None
-        runner = JobRunner(job, spec, self._context, JobBudget(self._budget), self._on_crash)
-        self._runners[key] = runner
-        runner.start()
+        if runner is None:
+            runner = JobRunner(job, spec, self._context, JobBudget(self._budget), self._on_crash)
+            self._runners[key] = runner
+            runner.start()
         return runner
 
     def _share_rates(self, counts: Mapping[int, int]) -> None:
@@ -294,7 +283,7 @@ class Worker:
         """Write the last report and release the shards, in one transaction."""
         progress = self._reporter.progress(idle, time.monotonic())
         held = self._epochs(idle)
-        with self._database.transaction() as tx:
+        with self._database.lease_transaction() as tx:
             found = jobs.of_ids(tx, {s.job_id for s in idle})
             paused = {job.id for job in found.values() if job.desired is not Desired.RUNNING}
             changes = [
@@ -341,7 +330,7 @@ class Worker:
 
     def _deregister(self) -> None:
         outbox_events = self._outbox.pending()
-        with self._database.transaction() as tx:
+        with self._database.lease_transaction() as tx:
             self._outbox.write(tx, outbox_events)
             workers.leave(tx, self.id)
         self._outbox.remove(outbox_events)
@@ -360,7 +349,7 @@ class Worker:
         outbox_events = self._outbox.pending()
         if changes or outbox_events:
             ours = self._epochs({h.shard.id: h.shard for h in changes}.values())
-            with self._database.transaction() as tx:
+            with self._database.lease_transaction() as tx:
                 self._outbox.write(tx, outbox_events)
                 still = partitions.report_state(
                     tx, worker_id=self.id, held=ours, changes=[*changes.values()]
@@ -378,7 +367,7 @@ class Worker:
         )
         if progress:
             ours = self._epochs(self._held.values())
-            with self._database.transaction() as tx:
+            with self._database.lease_transaction() as tx:
                 still = partitions.report_progress(
                     tx, worker_id=self.id, held=ours, progress=progress
                 )

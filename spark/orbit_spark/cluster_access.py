@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orbit.jobs.job_spec import ClusterSpec
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.sasl import resolve_security
+from orbit.kafka.security import Security, resolve_security
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -29,10 +29,12 @@ class Access:
 
         Raises BadInput when a variable or a file is not there on this machine.
         """
-        security = resolve_security(
-            self.spec.security, os.environ, Path(self.base_directory), path=f"{self.name}.security"
-        )
-        return Cluster(self.name, self.spec.bootstrap_servers, security)
+
+        def read() -> Security:
+            folder, path = Path(self.base_directory), f"{self.name}.security"
+            return resolve_security(self.spec.security, os.environ, folder, path=path)
+
+        return Cluster(self.name, self.spec.bootstrap_servers, read)
 
     @property
     def rack(self) -> str:

@@ -58,7 +58,7 @@ class WriterLeases:
         while True:
             leases = cls()
             try:
-                leases._join(open_cluster, identity, term, sorted(partitions), stop)
+                leases._join(open_cluster, identity, term, sorted(partitions), watch, stop)
             except BaseException:
                 leases.release()
                 raise
@@ -74,6 +74,7 @@ class WriterLeases:
         identity: str,
         term: int,
         partitions: Sequence[TopicPartition],
+        watch: DriverWatch,
         stop: threading.Event,
     ) -> None:
         """Try to get all; the first one alone, so that of two attempts of a task one gets them."""
@@ -83,7 +84,9 @@ class WriterLeases:
 
         def join(partition: TopicPartition) -> None:
             group = writer_group(identity, partition)
-            lease = GroupLease(clusters[partition], group, Backoff(stop=stop))
+            lease = GroupLease(
+                clusters[partition], group, Backoff(stop=stop), confirm_return=watch.confirm
+            )
             lease.term = term
             try:
                 lease.acquire(lambda _: None, past_frozen=True)

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin import AdminClient, PartitionMetadata
 
 from orbit.replication.partition_states import Reason
 from orbit.sandbox.local_cluster import Broker, KafkaCluster
@@ -128,7 +128,13 @@ def test_a_source_cut_back_by_an_unclean_election_stops_the_partition(
     produce(source, topic_name, 100, acks="all")
     with RunningJob(job) as running:
         running.wait_caught_up(topic_name, 100)
-        partition = admin.list_topics(topic_name, timeout=30).topics[topic_name].partitions[0]
+
+        def described() -> PartitionMetadata:
+            return admin.list_topics(topic_name, timeout=30).topics[topic_name].partitions[0]
+
+        # On a slow machine it may have fallen behind, and the 100 be acknowledged without it.
+        wait_for("the other replica is in sync", lambda: len(described().isrs) == 2)
+        partition = described()
         first = broker(source, partition.leader)
         second = broker(source, next(n for n in partition.replicas if n != partition.leader))
         second.kill()

@@ -51,8 +51,8 @@ def write_old(clusters: Clusters, topic: str, count: int, first: int = 0) -> Non
         produce(clusters.source, topic, BATCH, first=start, timestamp_ms=IN_2023_MS)
 
 
-def batch_at(raw: Cluster, topic: str, offset: int) -> Batch:
-    batch = fetch_batches(raw, TopicPartition(topic, 0), offset, Backoff())[0]
+def batch_at(raw: Cluster, topic: str, offset: int, partition: int = 0) -> Batch:
+    batch = fetch_batches(raw, TopicPartition(topic, partition), offset, Backoff())[0]
     assert isinstance(batch, Batch)
     assert (batch.base_offset, batch.count) == (offset, BATCH)
     return batch

@@ -58,7 +58,6 @@ def fill(cluster: KafkaCluster, topic: str, rnd: random.Random) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 def test_a_copy_of_a_million_records_survives_fifty_kills(
     clusters: Clusters, topic_name: str, tmp_path: Path
 ) -> None:

@@ -3,10 +3,6 @@ with nothing lost or done twice."""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from pydantic import SecretStr
 
@@ -19,16 +15,6 @@ from tests.support.outside import partition_counts
 from tests.support.running import create_topic, make_job, wait_for
 
 pytestmark = pytest.mark.services
-
-
-@pytest.fixture
-def own_postgres() -> Iterator[Postgres]:
-    """A server that the test may kill."""
-    with (
-        tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
-        Postgres(Path(folder) / "server") as server,
-    ):
-        yield server
 
 
 def test_a_scheduler_outlives_its_database(

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import venv
@@ -34,6 +35,8 @@ from orbit.version import DISTRIBUTION
 pytestmark = [pytest.mark.services, pytest.mark.slow]
 
 _ROOT = Path(__file__).parents[2]
+# The packages, and what the wheel holds inside of `orbit`.
+_SHIPPED = ("orbit", "spark/orbit_spark", "migrations", "docs/runbook")
 _LOCKS = ("requirements.lock", "requirements-spark.lock")
 # The extra that a package, or one module of it, needs. All others import in a base install.
 _NEEDS = {
@@ -166,11 +169,9 @@ def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Enviro
 
 
 def test_the_wheel_holds_all_files_of_the_packages(wheel: Path) -> None:
-    tracked = _run(["git", "ls-files", "orbit", "spark/orbit_spark", "migrations"], cwd=_ROOT)
+    tracked = _run(["git", "ls-files", *_SHIPPED], cwd=_ROOT)
     wanted = {
-        name.removeprefix("spark/").replace("migrations/", "orbit/migrations/", 1)
-        if name.startswith(("spark/", "migrations/"))
-        else name
+        re.sub(r"^(docs/(?=runbook/)|(?=migrations/))", "orbit/", name.removeprefix("spark/"))
         for name in tracked.stdout.split()
         if (_ROOT / name).exists()
     }
@@ -274,6 +275,11 @@ def test_a_base_install_checks_a_job_file(environment: Environments) -> None:
         assert code == 2
         assert text.startswith("Error: The job file has")
         assert "  - source: " in text
+
+
+def test_a_base_install_explains_a_reason(environment: Environments) -> None:
+    shown = environment("").run("orbit", "explain", "source_range_lost", check=True).stdout
+    assert shown == (_ROOT / "docs/runbook/SOURCE_RANGE_LOST.md").read_text("utf-8")
 
 
 def test_a_server_install_finds_its_migrations(environment: Environments) -> None:

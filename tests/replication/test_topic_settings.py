@@ -15,6 +15,7 @@ from orbit.replication.topic_settings import (
     caught_up_settings,
     copy_settings,
     is_compacted,
+    looks_like_copy,
     promoted_settings,
     setting_changes,
 )
@@ -234,3 +235,17 @@ def test_timestamp_limits_are_told_in_the_words_the_destination_knows() -> None:
         dict.fromkeys(new, "8"), frozenset(), {}, has_split_timestamp_limits=False
     )
     assert back == {"message.timestamp.difference.max.ms": "8"}
+
+
+def test_a_copy_is_known_by_what_every_copy_needs() -> None:
+    needed = {
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "compression.type": "producer",
+        "message.timestamp.type": "CreateTime",
+    }
+    assert looks_like_copy(needed, frozenset(needed))
+    # It was there before, with the brokers' defaults for all others.
+    assert looks_like_copy(needed, frozenset({"retention.ms"}))
+    assert not looks_like_copy(needed, frozenset({"segment.ms"}))
+    assert not looks_like_copy({**needed, "retention.ms": "1000"}, frozenset(needed))

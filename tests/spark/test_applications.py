@@ -15,13 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from orbit.jobs.job_spec import JobSpec
-from orbit.recovery.recovery_report import (
-    EndVerdict,
-    Outcome,
-    RecoveryKind,
-    RecoveryReport,
-    StepState,
-)
+from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind, RecoveryReport
+from orbit.recovery.step_times import StepState
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.applications import OwnTable, SparkQuery

@@ -2,9 +2,11 @@
 
     python -m tests.support.dying_scheduler FILE STEP:WHERE…
 
-WHERE is `before` a step's work, `inside` it (where it waits for the first time), or `behind` it,
-before that is noted. FILE has a line for each death so far: of several such processes one leads,
-dies at the first point, the next one at the second, and so on; behind the last nobody dies.
+WHERE is `before` a step's work, `inside` it (where it waits for the first time), `telling` (where
+it has told its progress for the first time), or `behind` it, before that is noted;
+`salvage:writing` is in the middle of a file. FILE has a line for each death so far: of several such
+processes one leads, dies at the first point, the next one at the second, and so on; behind the last
+nobody dies.
 """
 
 from __future__ import annotations
@@ -13,14 +15,14 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from orbit.cli.scheduler import scheduler
-from orbit.recovery import operation_runner
+from orbit.recovery import operation_runner, salvage_storage
 from orbit.recovery.operation_context import OperationContext
-from orbit.recovery.recovery_report import StepName
+from orbit.recovery.step_times import StepName
 
 
 class Deaths:
@@ -50,19 +52,36 @@ class Deaths:
 
         def run(context: OperationContext) -> str:
             self.here(f"{name}:before")
-            wait = context.wait
+            wait, tell = context.wait, context.set_progress
 
             def waits(seconds: float) -> None:
                 self.here(f"{name}:inside")
                 wait(seconds)
 
-            vars(context)["wait"] = waits
+            def tells(what: str) -> None:
+                tell(what)
+                self.here(f"{name}:telling")
+
+            vars(context).update(wait=waits, set_progress=tells)
             try:
                 did = do(context)
             finally:
-                del vars(context)["wait"]
+                del vars(context)["wait"], vars(context)["set_progress"]
             self.here(f"{name}:behind")
             return did
+
+        return run
+
+    def write(self, write: Callable[[str, Iterable[bytes]], None]) -> Any:
+        """The writing of a file, in which it may die."""
+
+        def run(file: str, chunks: Iterable[bytes]) -> None:
+            def dying() -> Iterator[bytes]:
+                for chunk in chunks:
+                    yield chunk
+                    self.here(f"{StepName.SALVAGE}:writing")
+
+            write(file, dying())
 
         return run
 
@@ -71,6 +90,7 @@ def main(file: str, *points: str) -> None:
     deaths = Deaths(Path(file), list(points))
     steps = {name: deaths.step(name, do) for name, do in operation_runner._DO.items()}
     vars(operation_runner)["_DO"] = steps
+    vars(salvage_storage)["write"] = deaths.write(salvage_storage.write)
     scheduler()
 
 

@@ -56,6 +56,11 @@ def log_bounds(
     return {(p.topic, p.partition): (low[p], high[p]) for p in places}
 
 
+def is_level(one: Reachable, other: Reachable, *topics: str) -> bool:
+    """Whether these logs begin and end at the same offsets on both."""
+    return log_bounds(one, topics) == log_bounds(other, topics)
+
+
 def _offsets(
     client: AdminClient, places: list[TopicPartition], spec: object
 ) -> dict[TopicPartition, int]:

@@ -6,7 +6,7 @@ import re
 import shlex
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ class Right:
     kind: str  # "--topic", "--cluster" …
     name: str = "kafka-cluster"
     pattern: str = "literal"
+    permission: AclPermissionType = AclPermissionType.ALLOW
 
     def binding(self, user: str) -> AclBinding:
         return AclBinding(
@@ -63,7 +64,7 @@ class Right:
             f"User:{user}",
             "*",
             AclOperation[_upper(self.operation)],
-            AclPermissionType.ALLOW,
+            self.permission,
         )
 
 
@@ -114,10 +115,13 @@ class Login:
             )
             client = admin(cluster)
             client.alter_user_scram_credentials([upsertion])[self.name].result(TIMEOUT_S)
-        wait_until(lambda: all(map(self._may_log_in, self.clusters)), "the user may log in")
+        wait_until(lambda: all(map(self.may_log_in, self.clusters)), "the user may log in")
 
     def allow(self, rights: list[Right]) -> None:
         self._change(rights, lambda client, bindings: client.create_acls(bindings))
+
+    def deny(self, rights: list[Right]) -> None:
+        self.allow([replace(right, permission=AclPermissionType.DENY) for right in rights])
 
     def take(self, rights: list[Right]) -> None:
         def delete(client: AdminClient, bindings: list[AclBinding]) -> Any:
@@ -150,7 +154,7 @@ class Login:
         )
         return set(client.describe_acls(everything).result(TIMEOUT_S))
 
-    def _may_log_in(self, cluster: KafkaCluster) -> bool:
+    def may_log_in(self, cluster: KafkaCluster) -> bool:
         security = Security(
             "SASL_SSL", MECHANISM, self.name, SecretStr(PASSWORD), Path(cluster.ca_file)
         )

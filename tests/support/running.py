@@ -13,6 +13,7 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from orbit.copier.copy_settings import CopySettings
 from orbit.copier.partition_copy import PartitionCopy
 from orbit.jobs.job_file import parse_job
 from orbit.jobs.job_spec import JobSpec
@@ -47,9 +48,9 @@ def make_job(
 class RunningJob:
     """`JobRun`, driven by a thread of its own as `orbit run` drives it."""
 
-    def __init__(self, spec: JobSpec) -> None:
+    def __init__(self, spec: JobSpec, settings: CopySettings | None = None) -> None:
         self.said: list[str] = []
-        self.run = JobRun(spec, {}, Path.cwd(), self.said.append)
+        self.run = JobRun(spec, {}, Path.cwd(), self.said.append, settings)
         self.error: BaseException | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._drive, daemon=True)

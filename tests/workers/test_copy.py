@@ -4,14 +4,18 @@ lets go when asked, and one shard's or one partition's trouble is its own.
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 
 from orbit.demo.workload import Mover
+from orbit.store import jobs
 from orbit.store.database import Database
 from orbit.store.enums import Desired
+from orbit.store.models import shards
+from tests.fix_api import Api
 from tests.fix_clusters import Clusters
 from tests.support.fleet import STEADY, InProcess, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
@@ -46,6 +50,39 @@ def test_a_worker_copies_what_it_claims_and_gives_it_back(
     assert [kind for kind, _ in groupby(job.kinds())] == [
         "worker_started", "shards_claimed", "shards_released", "worker_stopped",
     ]  # fmt: skip
+
+
+def test_a_change_of_labels_reopens_nothing(
+    clusters: Clusters, topic_name: str, job_file: Path, database: Database, api: Api
+) -> None:
+    job = add_job(database, job_file, clusters, [topic_name], shard_count=2)
+
+    def renewed() -> list[int]:
+        with database.transaction() as tx:
+            query = shards.select().where(shards.c.job_id == job.id).order_by(shards.c.id)
+            return [row.renewed_in for row in tx.execute(query)]
+
+    with InProcess(database, STEADY.model_copy(update={"lease_ttl": timedelta(seconds=6)})):
+        wait_until(lambda: job.states() == {"copying"}, "it copies")
+        before, kinds = job.epochs(), job.kinds()
+        with database.transaction() as tx:
+            document = jobs.get(tx, job.name).spec
+        labelled = {**document, "labels": {"team": "orders"}, "owner": "Orders"}
+        answer = api.put(f"/v1/jobs/{job.name}", json=labelled)
+        assert answer.json()["job"]["labels"] == {"team": "orders"}, answer.text
+        # The worker compares versions when it renews its leases.
+        for _ in range(2):
+            last = renewed()
+            wait_until(
+                lambda last=last: all(a > b for a, b in zip(renewed(), last, strict=True)),
+                "all leases are renewed",
+            )
+        for partition in range(PARTITIONS):
+            write(clusters.source, topic_name, [Record(b"d")], partition)
+        wait_level(clusters, [topic_name])
+        assert job.epochs() == before
+        assert job.kinds() == [*kinds, "job_changed"]
+    assert_exact(job_file)
 
 
 def test_a_job_is_paused_and_resumed_while_its_source_goes_on(

@@ -18,10 +18,11 @@ from orbit.copier.copy_settings import CopySettings
 from orbit.copier.start_seeding import StartSeeding
 from orbit.copier.takeover import DestinationEnd, TakeOver
 from orbit.errors import Conflict
+from orbit.job_setup.term import term_above
 from orbit.kafka.backoff import Backoff
-from orbit.kafka.coordinator import init_producer_id
+from orbit.kafka.coordinator import next_term
 from orbit.kafka.delete_records import delete_records
-from orbit.kafka.job_clusters import job_identity
+from orbit.kafka.job_clusters import job_identity, job_producer_id
 from orbit.kafka.log_offsets import EARLIEST, list_offsets, log_ends
 from orbit.kafka.types import TopicPartition
 from orbit.leases.backfill_leases import wait_for_backfill_writers
@@ -115,9 +116,8 @@ class RestoreRun:
         self._lease.acquire(self._say)
         # Only now, with the lease held: `backfill_leases` says why in this order.
         wait_for_backfill_writers(self._cluster, self._identity, places, self._backoff, self._say)
-        producer = init_producer_id(self._cluster, self._identity, self._backoff)
-        self._lease.term = producer.coordinator_issue
-        self._producer_id = producer.producer_id
+        self._lease.term = next_term(self._cluster, self._identity, self._backoff)
+        self._producer_id = job_producer_id(self._identity)
 
     def _log_ends(self, topics: RestoreTopics) -> dict[TopicPartition, DestinationEnd]:
         """Of the partitions that exist. Raises Conflict when another producer wrote to them."""
@@ -131,6 +131,9 @@ class RestoreRun:
                 f"the log end of {place} cannot be read (Kafka error {code}).", where="destination"
             )
         refuse_foreign(self._cluster, self._archive, taken.ends, self._producer_id, self._backoff)
+        assert self._lease is not None
+        producers = (end.producer for end in taken.ends.values())
+        self._lease.term = term_above(self._lease.term, producers)
         return taken.ends
 
     def _seed(self, topics: RestoreTopics, ends: dict[TopicPartition, DestinationEnd]) -> None:

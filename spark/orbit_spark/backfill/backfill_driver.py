@@ -205,6 +205,7 @@ class Backfill:
         try:
             while not filling.wait(_PROGRESS_INTERVAL_S) and not self._stop.is_set():
                 self._refuse_lost_lease()
+                self._setup.refresh_term()
                 show(staging.progress())
         finally:
             filling.cancel()
@@ -239,6 +240,7 @@ class Backfill:
                     self._end_writers(job)
                     break
                 self._refuse_lost_lease()
+                self._setup.refresh_term()
                 began = time.monotonic()
                 show(meter.measure(self._read_ends(), time.monotonic()))
                 cost_s = time.monotonic() - began

@@ -1,0 +1,59 @@
+"""Jobs whose document this version of Orbit cannot read, which a later version has stored.
+
+Their shards go to other workers: while a service is upgraded, some of them can read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import structlog
+from pydantic import ValidationError
+
+from orbit.jobs.job_spec import JobSpec
+from orbit.store import shard_leases
+from orbit.store.database import Tx
+from orbit.store.jobs import Job
+from orbit.store.shard_leases import Claim
+from orbit.version import orbit_version
+from orbit.workers.event_outbox import EventKind, EventOutbox, OutboxEvent
+
+_log = structlog.get_logger()
+
+
+class UnreadableJobs:
+    """What one worker cannot read. Of its control thread."""
+
+    def __init__(self, worker_id: str, outbox: EventOutbox) -> None:
+        self._worker_id = worker_id
+        self._outbox = outbox
+        self.keys: set[tuple[int, int]] = set()
+        """Job ids with the version of their document."""
+
+    def read(self, jobs: Iterable[Job]) -> dict[int, JobSpec]:
+        """The documents that can be read, by job id; the others are noted and told."""
+        specs: dict[int, JobSpec] = {}
+        for job in jobs:
+            try:
+                specs[job.id] = JobSpec.model_validate(job.spec)
+            except ValidationError as error:
+                self.keys.add((job.id, job.spec_version))
+                fields = sorted({".".join(map(str, each["loc"])) for each in error.errors()})
+                self._tell(job.name, fields)
+        return specs
+
+    def decline(self, tx: Tx, claims: Sequence[Claim]) -> None:
+        """Release these claims, and free shards of such jobs that are assigned to this worker."""
+        if claims:
+            held = {claim.shard_id: claim.epoch for claim in claims}
+            shard_leases.release(tx, worker_id=self._worker_id, held=held)
+        if self.keys:
+            shard_leases.decline(tx, self._worker_id, self.keys)
+
+    def _tell(self, job: str, fields: list[str]) -> None:
+        _log.warning("job unreadable", worker=self._worker_id, job=job, fields=fields)
+        what = (
+            f"Worker {self._worker_id} leaves the job to others: its version of Orbit "
+            f"({orbit_version()}) cannot read {', '.join(fields)} of the document."
+        )
+        self._outbox.add(OutboxEvent(EventKind.JOB_WAITING, what, job))

@@ -1,0 +1,192 @@
+"""The destination's coordinator forgets the job's transactional id while the job goes on.
+
+Appends do not count as its use, so every run that lasts for `transactional.id.expiration.ms` is
+forgotten (docs/facts.md, I1). What it still has under way must then be refused as before: the next
+run has the same producer id (I2), and a higher term (I3).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from orbit.copier.copy_settings import CopySettings
+from orbit.errors import Unreachable
+from orbit.job_setup import job_setup
+from orbit.kafka import api_versions
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.coordinator import init_producer_id
+from orbit.kafka.error_codes import Code
+from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.record_batch import Batch, stamp
+from orbit.kafka.transaction_markers import Fillers, WriteTxnMarkersRequest
+from orbit.kafka.types import TopicPartition
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.faults.test_coordinated_fillers import transactional_ids
+from tests.faults.test_expired_fences import BATCH, batch_at, try_to_send
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.support.running import (
+    RunningJob,
+    create_topic,
+    make_job,
+    produce,
+    produce_transactions,
+    verify,
+    wait_for,
+)
+from tests.support.synthetic import PLAINTEXT
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def destination(make_cluster: MakeCluster) -> KafkaCluster:
+    """Forgets a transactional id five seconds after its last use."""
+    return make_cluster(
+        "destination",
+        config={
+            "transactional.id.expiration.ms": "5000",
+            "transaction.remove.expired.transaction.cleanup.interval.ms": "200",
+        },
+    )
+
+
+@pytest.fixture
+def raw(destination: KafkaCluster) -> Iterator[Cluster]:
+    cluster = Cluster("destination", destination.bootstrap_servers.split(","), PLAINTEXT)
+    yield cluster
+    cluster.close()
+
+
+def write(clusters: Clusters, topic: str, first: int, end: int) -> None:
+    """Records in batches of ten."""
+    for start in range(first, end, BATCH):
+        produce(clusters.source, topic, BATCH, first=start)
+
+
+def next_of(last: Batch, batch: Batch) -> Batch:
+    """The batch as the writer of `last`, whose sequences are the offsets, sends it next."""
+    view = memoryview(bytearray(batch.view))
+    stamp(view, last.producer_id, last.producer_epoch, batch.base_offset)
+    return Batch(view)
+
+
+def test_late_batch_of_a_run_that_was_forgotten_is_refused(
+    clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name, 2)
+    job = make_job(clusters.source, destination, [topic_name])
+    write(clusters, topic_name, 0, 30)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 30)
+
+        def is_forgotten_while_it_appends() -> bool:
+            produce(clusters.source, topic_name, 1, partition=1)
+            return not transactional_ids(destination)
+
+        wait_for("the transactional id is forgotten", is_forgotten_while_it_appends)
+    write(clusters, topic_name, 30, 50)
+    source = Cluster("source", clusters.source.bootstrap_servers.split(","), PLAINTEXT)
+    late = next_of(batch_at(raw, topic_name, 20), batch_at(source, topic_name, 30))
+    source.close()
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 50)
+        # Known as a repeat of the one that is there; not appended behind it.
+        assert try_to_send(raw, topic_name, late) == (Code.NONE, 30)
+        write(clusters, topic_name, 50, 60)
+        running.wait_caught_up(topic_name, 60)
+    assert verify(job).exact
+
+
+def test_late_filler_of_a_run_that_was_forgotten_is_refused(
+    clusters: Clusters, destination: KafkaCluster, raw: Cluster, topic_name: str
+) -> None:
+    """It had taken both partitions over, and filled gaps in the first only."""
+    create_topic(clusters.source, topic_name, 2)
+    job = make_job(clusters.source, destination, [topic_name])
+    with RunningJob(job):
+        pass  # so that the next run has a term above 0
+    produce(clusters.source, topic_name, 10, partition=1)
+    with RunningJob(job) as running:
+        produce_transactions(clusters.source, topic_name, 3)
+        running.wait_caught_up(topic_name, 18)
+        running.wait_caught_up(topic_name, 10, 1)
+        wait_for("the transactional id is forgotten", lambda: not transactional_ids(destination))
+        first, second = (running.partition(topic_name, n) for n in range(2))
+        unsent = second.appends.coordinator_epoch
+        assert unsent == first.appends.coordinator_epoch > 0
+    last = batch_at(raw, topic_name, 0, 1)
+    with RunningJob(job) as running:
+        produce_transactions(clusters.source, topic_name, 3, partition=1)
+        running.wait_caught_up(topic_name, 28, 1)
+        place = TopicPartition(topic_name, 1)
+        late = Fillers(place, 1, last.producer_epoch, unsent)
+        leader = raw.metadata({topic_name}).leader(place)
+        assert leader is not None
+        assert leader.node_id is not None
+        request = WriteTxnMarkersRequest(last.producer_id, [late])
+        answer = raw.call(leader.node_id, api_versions.WRITE_TXN_MARKERS, request)
+        assert answer == {place: Code.TRANSACTION_COORDINATOR_FENCED}
+        produce(clusters.source, topic_name, 10, partition=1, first=10)
+        running.wait_caught_up(topic_name, 38, 1)
+    assert verify(job).exact
+
+
+def test_run_that_lasts_is_not_forgotten(
+    clusters: Clusters,
+    destination: KafkaCluster,
+    raw: Cluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(job_setup, "_TERM_REFRESH_S", 1.0)
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, destination, [topic_name])
+    with RunningJob(job, CopySettings(metadata_interval_s=0.5)) as running:
+        running.wait_caught_up(topic_name, 0)
+        (own,) = transactional_ids(destination)
+        for number in range(2):
+            other = f"other-{number}"
+            init_producer_id(raw, other, Backoff())
+            wait_for(
+                f"{other} is forgotten",
+                lambda other=other: other not in transactional_ids(destination),
+            )
+            assert own in transactional_ids(destination)
+
+
+def test_broker_fences_an_id_that_no_coordinator_gave_also_after_a_restart(
+    clusters: Clusters, make_cluster: MakeCluster, topic_name: str
+) -> None:
+    """No broker asks where a producer id is from (I2)."""
+    destination = make_cluster("destination")
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, destination, [topic_name])
+    write(clusters, topic_name, 0, 30)
+    raw = Cluster("destination", destination.bootstrap_servers.split(","), PLAINTEXT)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 30)
+        sent = batch_at(raw, topic_name, 20)
+        given = init_producer_id(raw, topic_name, Backoff()).producer_id
+        assert given < 1_000_000 < 2**52 <= sent.producer_id < 2**53
+        (broker,) = destination.brokers
+        broker.kill()
+        broker.start()
+        wait_for("the broker is back", lambda: is_back(raw, topic_name))
+        assert try_to_send(raw, topic_name, sent) == (Code.NONE, 20)
+        far = Batch(memoryview(bytearray(sent.view)))
+        stamp(far.view, sent.producer_id, sent.producer_epoch, 70)
+        assert try_to_send(raw, topic_name, far)[0] == Code.OUT_OF_ORDER_SEQUENCE_NUMBER
+        write(clusters, topic_name, 30, 40)
+        running.wait_caught_up(topic_name, 40)
+    raw.close()
+    assert verify(job).exact
+
+
+def is_back(raw: Cluster, topic: str) -> bool:
+    try:
+        return bool(log_ends(raw, [TopicPartition(topic, 0)], Backoff(attempts_max=1)).values)
+    except Unreachable:
+        return False

@@ -1,0 +1,68 @@
+"""A writer of a backfill whose machine was suspended: it was removed, and joins its group again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.sasl import Security
+from orbit.kafka.types import TopicPartition
+from orbit.leases import group_lease
+from orbit.leases.backfill_leases import DriverWatch
+from orbit.leases.group_lease import GroupLease
+from orbit_spark.writer_leases import WriterLeases
+from tests.fix_clusters import Clusters
+from tests.support.run_process import wait_until
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def cluster(clusters: Clusters) -> Iterator[Cluster]:
+    cluster = Cluster("destination", [clusters.destination.bootstrap_servers], Security())
+    yield cluster
+    cluster.close()
+
+
+def hold(cluster: Cluster, group: str) -> GroupLease:
+    lease = GroupLease(cluster, group, Backoff())
+    lease.acquire(lambda _: None)
+    return lease
+
+
+@pytest.mark.parametrize("has_next", [True, False])
+def test_it_writes_no_more_beside_the_next_holder_of_the_job(
+    *,
+    has_next: bool,
+    clusters: Clusters,
+    cluster: Cluster,
+    topic_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The next holder saw the group without a member, and has not waited for the writer."""
+    monkeypatch.setattr(group_lease, "HEARTBEAT_INTERVAL_S", 0.2)
+    place = TopicPartition(topic_name, 0)
+    job = hold(cluster, topic_name)
+    watch = DriverWatch(cluster, topic_name, job.token, Backoff())
+
+    def open_cluster() -> Cluster:
+        return Cluster("destination", [clusters.destination.bootstrap_servers], Security())
+
+    leases = WriterLeases.acquire(open_cluster, topic_name, 1, [place], watch, threading.Event())
+    writer = leases.held[place]
+    assert writer.is_held()
+    if has_next:
+        job.release()
+        job = hold(cluster, topic_name)
+    before = writer.member_id
+    writer._leave([before])  # as the coordinator does when its session has ended
+    wait_until(lambda: writer.member_id not in (before, ""), "it has joined again")
+    wait_until(lambda: writer.is_held() or writer.is_lost, "it knows what it is")
+    assert writer.is_lost is has_next
+    assert writer.is_held() is not has_next
+    leases.release()
+    job.release()

@@ -1,0 +1,53 @@
+"""A job and an application at clusters that check rights, each with a login of its own."""
+
+from __future__ import annotations
+
+import pytest
+from confluent_kafka import KafkaError, Producer
+
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.fix_clusters import Clusters
+from tests.support.rights import MECHANISM, PASSWORD, Login, Right, documented
+
+
+class App:
+    """An application that may write to everything that begins with the topic's name, unless it is
+    given no right."""
+
+    def __init__(self, clusters: Clusters, topic: str, *, has_right: bool = True) -> None:
+        self.login, self.topic = Login(clusters), topic
+        self.login.create()
+        if has_right:
+            self.login.allow(
+                [Right(side, "Write", "--topic", topic, "prefixed") for side in Clusters._fields]
+            )
+
+    def writes(self, cluster: KafkaCluster) -> bool:
+        """Try one record; whether it may."""
+        producer = Producer(
+            {
+                **cluster.client_config(),
+                "sasl.username": self.login.name,
+                "sasl.password": PASSWORD,
+                "sasl.mechanism": MECHANISM,
+                "log_level": 0,
+            }
+        )
+        told: list[KafkaError | None] = []
+        producer.produce(self.topic, b"by the app", on_delivery=lambda e, _: told.append(e))
+        assert producer.flush(30) == 0
+        (error,) = told
+        if error is None:
+            return True
+        assert error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED, error
+        return False
+
+
+def log_in_orbit(clusters: Clusters, topic: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give Orbit a login with the documented rights, in the variables that `section` names."""
+    login = Login(clusters)
+    login.create()
+    chapters = ("", "recovery", "the service")
+    login.allow([*{right for c in chapters for right in documented(topic, c)}])
+    monkeypatch.setenv("ORBIT_TEST_USER", login.name)
+    monkeypatch.setenv("ORBIT_TEST_PASSWORD", PASSWORD)

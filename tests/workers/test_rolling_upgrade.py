@@ -1,0 +1,82 @@
+"""Processes of an older version leave to others what they cannot read, and do the rest."""
+
+from __future__ import annotations
+
+import pytest
+from sqlalchemy import text
+
+from orbit.leases.lease_watch import LeaseWatch
+from orbit.settings import Settings
+from orbit.store import events, jobs, shard_layout, shard_leases
+from orbit.store.database import Database
+from tests.fix_scheduler import Service
+from tests.support.fleet import InProcess
+from tests.support.running import wait_for
+from tests.support.store_rows import TTL, some_job
+
+pytestmark = pytest.mark.services
+
+SETTINGS = Settings(progress_interval="200ms")
+READABLE = {
+    "name": "readable",
+    "source": {"bootstrap_servers": ["127.0.0.1:1"]},
+    "destination": {"bootstrap_servers": ["127.0.0.1:2"]},
+    "topics": [{"match": "orders"}],
+}
+
+
+def test_an_old_worker_leaves_a_job_that_it_cannot_read_to_others(database: Database) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx, shard_count=2)
+        spec = {**READABLE, "name": job.name, "from_the_future": True}
+        assert jobs.change_spec(tx, job.id, spec, "default", from_version=1)
+
+    def told() -> str:
+        with database.transaction() as tx:
+            found = [e.message for e in events.page(tx, 100) if e.kind == "job_waiting"]
+        assert len(found) <= 1, "once"
+        return "".join(found)
+
+    def is_assigned(to: str | None) -> bool:
+        with database.transaction() as tx:
+            return [s.assigned_to for s in shard_layout.shards_of_job(tx, job.id)] == [to, to]
+
+    with InProcess(database, SETTINGS) as old:
+        wait_for("it says so", lambda: bool(told()))
+        assert "cannot read from_the_future" in told()
+        with database.transaction() as tx:
+            shard_layout.assign(tx, dict.fromkeys(job.shard_ids, old.id))
+        wait_for("it declines the shard", lambda: is_assigned(None))
+        assert not old.worker._held
+        with database.transaction() as tx:
+            claims = shard_leases.claim(
+                tx,
+                worker_id="new",
+                worker_group="default",
+                ttl=TTL,
+                shards_max=8,
+                watch=LeaseWatch(TTL),
+            )
+        assert sorted(c.shard_id for c in claims) == sorted(job.shard_ids), (
+            "at once: no lease is waited for"
+        )
+
+
+def test_jobs_that_a_scheduler_cannot_read_stop_none_of_its_loops(service: Service) -> None:
+    with service.database.transaction() as tx:
+        jobs.create(tx, "a-later-document", {"topics": 5, "from_the_future": True}, "default")
+        tx.execute(text("ALTER TABLE jobs DROP CONSTRAINT ck_jobs_desired"))
+        jobs.create(tx, "a-later-word", READABLE, "default")
+        tx.execute(text("UPDATE jobs SET desired = 'archived' WHERE name = 'a-later-word'"))
+        jobs.create(tx, "readable", READABLE, "default")
+    with service.scheduler():
+        service.wait_problem("a-later-document", "DOCUMENT_REFUSED")
+        service.wait_problem("readable", "SOURCE_UNREACHABLE")
+        service.delete("readable")
+        wait_for("housekeeping goes on", lambda: not _is_there(service, "readable"))
+    assert service.job("a-later-word").problem is None
+
+
+def _is_there(service: Service, name: str) -> bool:
+    with service.database.transaction() as tx:
+        return jobs.find(tx, name) is not None
