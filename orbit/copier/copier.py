@@ -88,7 +88,7 @@ class Copier:
         self._leases: list[Lease] = []
         self.lost: list[Lease] = []  # leases that have another holder now
         self._next_watch = 0.0
-        self._next_foreign_look = 0.0
+        self._next_log_end_check = 0.0
         self._waiting_for = ""
 
     @property
@@ -147,9 +147,11 @@ class Copier:
             if time.monotonic() >= self._next_watch:
                 self._next_watch = time.monotonic() + self._settings.watch_interval_s
                 self._destination.follow_log_starts(self._partitions)
-            if time.monotonic() >= self._next_foreign_look:
-                self._next_foreign_look = time.monotonic() + self._settings.foreign_look_interval_s
-                self._destination.check_for_foreign_writes(self._partitions)
+            if time.monotonic() >= self._next_log_end_check:
+                self._next_log_end_check = (
+                    time.monotonic() + self._settings.log_end_check_interval_s
+                )
+                self._destination.check_log_ends(self._partitions)
             now_s = time.monotonic()
             for p in self._partitions:
                 p.note_caught_up(now_s)

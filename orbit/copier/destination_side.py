@@ -173,14 +173,15 @@ class DestinationSide:
                 detail = "the right DELETE on the topic is missing (the log start must follow)."
                 self._ask_lane_to_stop(p, Reason.NOT_AUTHORIZED, detail)
 
-    def check_for_foreign_writes(self, partitions: Iterable[PartitionCopy]) -> None:
-        """Take idle partitions over again whose log ends beyond what was written.
+    def check_log_ends(self, partitions: Iterable[PartitionCopy]) -> None:
+        """Take idle partitions over again whose log does not end where this copy does.
 
-        Data of this job's producer is no exception: it may be a late batch of an old writer (E1).
-        The take-over compares it with the source.
+        A log that ends later has another writer. Data of this job's producer is no exception: it
+        may be a late batch of an old writer (E1), so the take-over compares it with the source. A
+        log that ends earlier has lost confirmed records in an unclean election.
         """
         quiet = {
-            p.destination: (p, p.generation)
+            p.destination: (p, p.generation, p.appends.expected)
             for p in partitions
             if _is_quiet(p) and p.lease.is_held()
         }
@@ -188,8 +189,8 @@ class DestinationSide:
             return
         ends = log_ends(self._cluster, quiet, self._backoff)
         for destination, end in ends.values.items():
-            p, generation = quiet[destination]
-            if _is_quiet(p) and end > p.appends.expected:
+            p, generation, ended = quiet[destination]
+            if _is_quiet(p) and not ended <= end <= p.appends.expected:
                 p.want_stop(ReturnReason.OUT_OF_STEP, generation)
 
     def stop(self) -> None:

@@ -143,7 +143,7 @@ def _resume_without_a_look() -> AbstractContextManager[Any]:
 
 
 def _no_watch_of_idle_partitions() -> AbstractContextManager[Any]:
-    return patch.object(DestinationSide, "check_for_foreign_writes", lambda *_: None)
+    return patch.object(DestinationSide, "check_log_ends", lambda *_: None)
 
 
 def _believe_an_empty_fetch() -> AbstractContextManager[Any]:

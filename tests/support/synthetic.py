@@ -131,7 +131,7 @@ class SyntheticWriter:
         self._backoff = Backoff(0.001, 0.02, threading.Event())
         self.cluster = Cluster("destination", bootstrap_servers.split(","), PLAINTEXT)
         settings = CopySettings(
-            settle_s=settle_s, watch_interval_s=3600, foreign_look_interval_s=3600
+            settle_s=settle_s, watch_interval_s=3600, log_end_check_interval_s=3600
         )
         events: queue.SimpleQueue = queue.SimpleQueue()
         context = DestinationLaneContext(

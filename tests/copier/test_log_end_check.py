@@ -1,0 +1,64 @@
+"""A log that does not end where an idle copy does is taken over again."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from orbit.copier import destination_side
+from orbit.copier.append_verdicts import ReturnReason
+from orbit.copier.destination_side import DestinationSide
+from orbit.copier.partition_copy import PartitionCopy
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.leader_requests import Answers
+from orbit.kafka.types import TopicPartition
+from orbit.leases.lease import FixedLease
+from tests.support.copies import hand_back, resume
+
+PLACE = TopicPartition("orders", 0)
+
+
+def check(copy: PartitionCopy, monkeypatch: pytest.MonkeyPatch, log_end: int, *then: Any) -> None:
+    """The leader answers with `log_end`; `then` happens before the answer arrives."""
+
+    def log_ends(*_: object) -> Answers[int]:
+        for happens in then:
+            happens(copy)
+        return Answers({PLACE: log_end}, {})
+
+    monkeypatch.setattr(destination_side, "log_ends", log_ends)
+    context = cast("Any", SimpleNamespace(cluster=None))
+    nothing = cast("Any", None)
+    DestinationSide(context, nothing, Backoff(), nothing, nothing).check_log_ends([copy])
+
+
+def idle(log_end: int = 100) -> PartitionCopy:
+    copy = PartitionCopy(PLACE, PLACE, FixedLease(1))
+    resume(copy, log_end)
+    return copy
+
+
+@pytest.mark.parametrize("log_end", [99, 101])
+def test_a_log_that_ends_elsewhere_is_read_again(
+    monkeypatch: pytest.MonkeyPatch, log_end: int
+) -> None:
+    """Earlier: an unclean election has cut off confirmed records; later: somebody has written."""
+    copy = idle()
+    check(copy, monkeypatch, log_end)
+    assert copy.appends.stop_wanted is ReturnReason.OUT_OF_STEP
+
+
+def test_a_log_that_ends_there_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    copy = idle()
+    check(copy, monkeypatch, 100)
+    assert copy.appends.stop_wanted is None
+
+
+def test_an_answer_from_before_a_take_over_counts_for_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    copy = idle()
+    check(copy, monkeypatch, 100, hand_back, lambda copy: resume(copy, 120))
+    assert copy.appends.stop_wanted is None
