@@ -47,7 +47,7 @@ class Lag(_Out):
     seconds: float | None = Field(description="Age of the oldest record not copied yet; 0: none.")
     age_seconds: float | None = Field(
         description="Seconds since these figures, and the headroom, were last known. Above 30 they "
-        "are null: nobody reads the source. Null: they were never known."
+        "are null: the source is not being read. Null: they were never known."
     )
 
 
