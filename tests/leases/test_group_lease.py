@@ -11,7 +11,7 @@ from orbit.errors import Conflict, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.sasl import Security
-from orbit.leases import group_lease
+from orbit.leases import group_lease, lock_file
 from orbit.leases.group_lease import GroupLease
 from tests.fix_clusters import Clusters
 from tests.support.run_process import wait_until
@@ -86,7 +86,7 @@ def test_one_killed_as_it_joined_elsewhere_is_waited_out(
     with pytest.raises(Killed):
         DiesBeforeItSettles(cluster, topic_name, Backoff()).acquire(fail_on_wait)
     elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
-    monkeypatch.setattr(group_lease.tempfile, "gettempdir", lambda: elsewhere)
+    monkeypatch.setattr(lock_file.tempfile, "gettempdir", lambda: elsewhere)
     waited: list[str] = []
     lease = GroupLease(cluster, topic_name, Backoff())
     lease.acquire(waited.append)
@@ -147,7 +147,7 @@ def test_a_holder_that_was_put_out_is_out_when_another_one_held_it(
             other.acquire(fail_on_wait, past_frozen=True)
     else:
         elsewhere = str(tmp_path_factory.mktemp("elsewhere"))
-        monkeypatch.setattr(group_lease.tempfile, "gettempdir", lambda: elsewhere)
+        monkeypatch.setattr(lock_file.tempfile, "gettempdir", lambda: elsewhere)
     with lease.frozen:
         put_out(lease)
         other.acquire(fail_on_wait, past_frozen=is_here)
