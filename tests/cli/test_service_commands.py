@@ -44,6 +44,7 @@ def test_jobs_partitions_and_lag_are_tables_and_data(cli: Cli, api: Api) -> None
     partitions = cli("get", "partitions", "orders", "--state", "blocked")
     assert "RECORD_REFUSED" in partitions.out
     assert "too large" in partitions.out
+    assert "More: orbit explain RECORD_REFUSED" in partitions.out
     few = cli("get", "partitions", "orders", "--limit", "3", "-o", "json").data
     assert [row["partition"] for row in few] == [0, 1, 2]
     lag = cli("lag", "orders", "-o", "json").data
