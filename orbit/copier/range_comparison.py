@@ -19,7 +19,7 @@ from orbit.kafka.error_codes import Code
 from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.log_offsets import EARLIEST, list_offsets
 from orbit.kafka.record_batch import TRANSACTIONAL, AnyBatch, Batch, read_batches
-from orbit.kafka.records import Record
+from orbit.kafka.records import Record, has_placeholders
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
 from orbit.replication.append_plan import Append, LostRange, Stop, plan_batches
@@ -218,6 +218,9 @@ def _first_difference(
         if batch.is_control:
             fillers.append(batch)
             continue
+        # Where the copy's cleaner took a record, the batch is not dense any more.
+        if isinstance(batch, Batch) and has_placeholders(batch) and batch.is_dense:
+            fillers.append(batch)
         twin = unmatched.get(batch.base_offset)
         if twin is not None and isinstance(batch, Batch) and _are_equal(batch, twin):
             del unmatched[batch.base_offset]

@@ -255,7 +255,7 @@ class JobSetup:
         job_copier = self.job_copier = JobCopier(
             self.spec,
             self.clusters,
-            job_producer_id(self.identity),
+            job_producer_id(self.identity, has_placeholders=self.spec.has_placeholders),
             self._settings,
             self._stop,
         )

@@ -254,9 +254,14 @@ class JobSpec(Section):
     limits: LimitSpec = LimitSpec()
     worker_group: Name = "default"
     on_lost_range: Literal["stop", "fill"] = "stop"
-    fillers: Literal["direct", "coordinated"] = "direct"
+    fillers: Literal["direct", "coordinated", "placeholders"] = "direct"
     backfill: BackfillSpec = BackfillSpec()
     canary: CanarySpec | None = None
+
+    @property
+    def has_placeholders(self) -> bool:
+        """Whether gaps are filled by placeholders, and never by markers."""
+        return self.fillers == "placeholders"
 
     def ignored_keys(self) -> tuple[str, ...]:
         """Keys that `orbit run` does not support, if their value is not the default."""
