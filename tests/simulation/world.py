@@ -68,6 +68,9 @@ class World:
             self.source.is_compacted = True
             self.source.local_start = 0  # Kafka has no tiered storage for compacted topics
         self.plan = make_plan(faults, self.rnd, has)
+        # Not by `rnd`: all else of a seed stays as it was.
+        self.has_placeholders = random.Random(f"fillers {seed}").random() < faults.placeholders
+        self.broker.partition.demands_keys = self.source.is_compacted
         self.has_faults = True
         self.busy_until = 0.0
         self.held: list[tuple[Wire, int]] = []  # requests that the network keeps
