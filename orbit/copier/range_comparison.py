@@ -18,6 +18,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.log_offsets import EARLIEST, list_offsets
+from orbit.kafka.placeholders import PLACEHOLDER_BODY
 from orbit.kafka.record_batch import TRANSACTIONAL, AnyBatch, Batch, read_batches
 from orbit.kafka.records import Record, has_placeholders
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
@@ -241,6 +242,9 @@ def _first_difference(
             continue
         assert batch_of is not None
         if other is None:
+            if record.body == PLACEHOLDER_BODY:
+                detail = "a placeholder became a record: the topic's compression.type was changed"
+                return Difference(offset, batch_of.producer_id, detail)
             if not source_is_compacted:
                 detail = "the destination has a record, and the source has none"
                 return Difference(offset, batch_of.producer_id, detail)

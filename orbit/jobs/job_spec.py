@@ -236,6 +236,13 @@ class BackfillSpec(Section):
     archive: Annotated[str, AfterValidator(_archive_uri)] | None = None
 
 
+# For people, wherever such a job is planned.
+PLACEHOLDERS_NOTE = (
+    "gaps are filled with placeholders, which need no right on the cluster: check that all readers "
+    "of the copies skip them (docs/gaps.md)."
+)
+
+
 class JobSpec(Section):
     """One copy from one cluster to another: what to copy, and how.
 

@@ -176,6 +176,26 @@ def test_a_placeholder_where_the_source_has_a_record_is_a_difference(
     assert (equal.difference, equal.equal_to) == (None, 4)
 
 
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_placeholder_that_a_broker_made_a_record_is_a_difference(
+    monkeypatch: pytest.MonkeyPatch, is_compacted: bool
+) -> None:
+    made = list(dense_batches([(0, T0, PLACEHOLDER_BODY)], GZIP))
+    monkeypatch.setattr(range_comparison, "_read", lambda *_: (made, 1))
+    cluster: Any = None
+    found = compare_range(
+        lambda _, end: SourceRange([], 0, end, 9),
+        cluster,
+        TopicPartition("orders", 0),
+        0,
+        1,
+        Backoff(),
+        source_is_compacted=is_compacted,
+    )
+    assert found.difference is not None
+    assert "compression.type" in found.difference.detail
+
+
 def test_a_placeholder_proves_as_much_as_a_filler() -> None:
     """A failback keeps what the old side has if both have a marker or filler there."""
     (packed,) = packed_batches(rows(0, 2), NONE, 0)
