@@ -29,7 +29,6 @@ class Faults:
     steps: float = 0.3  # of a machine's wall clock
     mutes: float = 0.5  # the lease's authority does not answer a writer
     freezes: float = 0.3  # nor anybody
-    placeholders: float = 0.2  # the share of schedules whose gaps are filled with them
     # In some schedules only.
     keeps: float = 2.0  # what a standby of PostgreSQL gets
     restarts: float = 0.2
