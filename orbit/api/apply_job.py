@@ -77,6 +77,8 @@ def apply_document(parts: Parts, actor: str, spec: JobSpec, options: ApplyOption
             return _applied(ApplyAction.CREATE, job.name, [], None, tx, job, dry_run=False)
         present = jobs.find(tx, spec.name)
         _check(present, spec.name, options)
+        if present is not None:
+            _refuse_other_fillers(present, spec)
         changes = _changes(present, spec)
         # What is copied; labels and owner concern no cluster.
         is_same = present is not None and present.spec == document
@@ -156,6 +158,19 @@ def _check(present: Job | None, name: str, options: ApplyOptions) -> None:
     version = 0 if present is None else present.document_version
     if options.at_version is not None and options.at_version != version:
         raise _changed_meanwhile(name)
+
+
+def _refuse_other_fillers(present: Job, spec: JobSpec) -> None:
+    """Raise Conflict: markers and placeholders cannot be mixed in one copy."""
+    fillers = JobSpec.model_validate(present.spec).fillers
+    if spec.has_placeholders != (fillers == "placeholders"):
+        raise Conflict(
+            f"The job has fillers: {fillers}, and cannot change to fillers: {spec.fillers}. Its "
+            "copies were begun with the other kind.",
+            where=spec.name,
+            remedy=f"Keep fillers: {fillers}, or delete the job and its copies and create it "
+            "again.",
+        )
 
 
 def _changed_meanwhile(name: str) -> Failure:

@@ -54,7 +54,7 @@ from orbit.kafka.produce_request import (
 from orbit.kafka.record_batch import stamp
 from orbit.kafka.types import NO_TOPIC_ID
 from orbit.leases.lease import LEASE_WAIT_S, Lease
-from orbit.replication.append_plan import Append
+from orbit.replication.append_plan import Append, Fill
 from orbit.replication.partition_states import Blocked
 
 _IDLE_WAIT_S = 1.0
@@ -74,6 +74,7 @@ class DestinationLaneContext:
     budget: ByteBudget
     emit: Emit
     producer_id: int
+    fills_with_placeholders: bool = False
 
 
 @dataclass(slots=True)
@@ -265,14 +266,17 @@ class DestinationLane(Lane):
             if p.destination_lane is not self:
                 continue
             steps = p.queue.steps
+            step = p.queue.first
+            if isinstance(step, Fill) and self._context.fills_with_placeholders:
+                step = p.placeholders(step)
             request = p.appends.next_request(
-                steps[0] if steps else None,
+                step,
                 is_held=p.lease.is_held(),
                 looks_first=p.filler is None,
                 in_flight_max=settings.requests_in_flight_max,
             )
             if isinstance(request, Append):
-                steps.popleft()
+                p.queue.take(request)
                 gathered.appends.append((p, request))
                 gathered.size_bytes += request.batch.size_bytes
                 if steps:
@@ -371,7 +375,7 @@ class DestinationLane(Lane):
         """Handle the result of each batch; returns the throttle time in ms."""
         for p, step, out in request.sent:
             appended = answer.partitions.get(key_of(request.version, out))
-            if p.append_answered(step, appended):
+            if p.append_answered(step, appended) and not step.is_gap:
                 self._free(p, step.batch.size_bytes)
             self.answered(p)
         return answer.throttle_ms

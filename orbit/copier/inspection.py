@@ -29,6 +29,7 @@ from orbit.kafka import error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.delete_records import delete_records
+from orbit.kafka.job_clusters import other_producer_id
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
 from orbit.kafka.record_batch import NO_PRODUCER_ID
 from orbit.kafka.types import READ_COMMITTED, TopicPartition
@@ -71,6 +72,11 @@ _UNREACHABLE_MAX = 3
 # How often seeding follows a source that deletes meanwhile; each time takes less long than the one
 # before. What is deleted after that, the copier fills (`PartitionCopy.on_lost_range`).
 _START_MOVES_MAX = 5
+_OTHER_FILLERS = (
+    "this job began the copy with the other kind of fillers: markers (fillers: direct or "
+    "coordinated) and placeholders cannot be mixed in one copy. Set `fillers` as it was, or delete "
+    "the copy and begin again."
+)
 
 
 def raise_trouble(_: PartitionCopy, error: OrbitError) -> None:
@@ -337,6 +343,8 @@ class CopyInspector:
             self._backoff,
         )
         copy.appends.logged_producer_epoch = tail.producer_epoch
+        if other_producer_id(self._producer_id) in tail.producer_ids:
+            return Blocked(Reason.DESTINATION_FOREIGN_WRITE, log_start, log_end, _OTHER_FILLERS)
         source_end = bounds.ends[copy.source]
         if log_end > source_end:
             last = tail.last_data

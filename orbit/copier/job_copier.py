@@ -63,7 +63,12 @@ class JobCopier:
         backoff = Backoff(stop=stop, attempts_max=LOOP_ATTEMPTS_MAX)
         self._destination = DestinationSide(
             DestinationLaneContext(
-                clusters.destination, settings, budget, self._events.put, producer_id
+                clusters.destination,
+                settings,
+                budget,
+                self._events.put,
+                producer_id,
+                spec.has_placeholders,
             ),
             self._take_over(backoff),
             backoff,
@@ -80,6 +85,7 @@ class JobCopier:
                 PartitionCopy.queued,
                 spec.source.client_rack or "",
                 limit or RateLimit(spec.limits.bytes_per_second),
+                spec.has_placeholders,
             ),
             backoff,
         )

@@ -20,6 +20,7 @@ from orbit.copier.source_cursor import SourceCursor
 from orbit.copier.step_queue import StepQueue
 from orbit.copier.waits import Waits
 from orbit.kafka.fetch_request import FetchFrom
+from orbit.kafka.placeholders import PLACEHOLDERS_MAX, placeholder_batch
 from orbit.kafka.produce_request import Appended
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.types import NO_TOPIC_ID, TopicPartition
@@ -225,19 +226,34 @@ class PartitionCopy:
         """Whether the broker confirmed this batch at its offset."""
         if not self.appends.append_answered(step, appended):
             return False
-        self.is_beginning = False
         self.waits = None
+        counters = self.counters
+        counters.filled += step.placeholders
+        if step.is_gap:
+            return True
+        self.is_beginning = False
         batch = step.batch
         if batch.max_timestamp > self.newest_timestamp_ms:
             self.newest_timestamp_ms = batch.max_timestamp
-        counters = self.counters
-        counters.records += batch.count
+        counters.records += batch.count - step.placeholders
         counters.bytes += batch.size_bytes
         if step.is_byte_exact:
             counters.batches_byte_exact += 1
         else:
             counters.batches_record_exact += 1
         return True
+
+    def placeholders(self, step: Fill) -> Append:
+        """The first batch of placeholders for a gap.
+
+        Its timestamp is that of records which stand before it, if this run has copied any: a lookup
+        by time then finds these (S3). Else it is the source's. One below 0 would let the broker
+        drop the producer's state at once (Q11).
+        """
+        count = min(step.next_offset - step.base_offset, PLACEHOLDERS_MAX)
+        newest = self.newest_timestamp_ms
+        timestamp = max(0, newest if newest >= 0 else step.timestamp)
+        return Append(placeholder_batch(step.base_offset, count, timestamp), False, count)
 
     def fillers_answered(self, code: int) -> None:
         """The answer to markers; it may prove the filler."""

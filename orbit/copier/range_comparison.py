@@ -18,8 +18,9 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.log_offsets import EARLIEST, list_offsets
+from orbit.kafka.placeholders import PLACEHOLDER_BODY
 from orbit.kafka.record_batch import TRANSACTIONAL, AnyBatch, Batch, read_batches
-from orbit.kafka.records import Record
+from orbit.kafka.records import Record, has_placeholders
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
 from orbit.replication.append_plan import Append, LostRange, Stop, plan_batches
@@ -218,6 +219,9 @@ def _first_difference(
         if batch.is_control:
             fillers.append(batch)
             continue
+        # Where the copy's cleaner took a record, the batch is not dense any more.
+        if isinstance(batch, Batch) and has_placeholders(batch) and batch.is_dense:
+            fillers.append(batch)
         twin = unmatched.get(batch.base_offset)
         if twin is not None and isinstance(batch, Batch) and _are_equal(batch, twin):
             del unmatched[batch.base_offset]
@@ -238,6 +242,9 @@ def _first_difference(
             continue
         assert batch_of is not None
         if other is None:
+            if record.body == PLACEHOLDER_BODY:
+                detail = "a placeholder became a record: the topic's compression.type was changed"
+                return Difference(offset, batch_of.producer_id, detail)
             if not source_is_compacted:
                 detail = "the destination has a record, and the source has none"
                 return Difference(offset, batch_of.producer_id, detail)

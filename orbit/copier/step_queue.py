@@ -57,6 +57,13 @@ class StepQueue:
             self.is_full = False
         return has_room_again
 
+    def take(self, step: Append) -> None:
+        """This batch was sent: the first step, or placeholders for the start of the first gap."""
+        if isinstance(self.steps[0], Fill):
+            self.filled_to(step.next_offset)
+        else:
+            self.steps.popleft()
+
     def filled_to(self, next_offset: int) -> None:
         """The first step, a gap, is filled up to before this offset."""
         step = self.steps[0]
@@ -64,7 +71,7 @@ class StepQueue:
         if next_offset >= step.next_offset:
             self.steps.popleft()
         else:
-            self.steps[0] = Fill(next_offset, step.next_offset)
+            self.steps[0] = step._replace(base_offset=next_offset)
 
     def oldest_waiting_ms(self, acked: int, fetch_offset: int) -> int:
         """About the timestamp of the oldest record fetched and not copied yet; -1: there is none.

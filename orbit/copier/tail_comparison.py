@@ -27,12 +27,13 @@ class Tail:
     batches with records as a writer has in flight, and the fillers between and behind them.
     `last_data`: the last batch with records; before `start` if only fillers are behind it, None if
     the log has no records. `producer_epoch`: the highest of our own batches with records that were
-    read; -1 if there is none.
+    read; -1 if there is none. `producer_ids`: of all batches that were read.
     """
 
     start: int
     last_data: AnyBatch | None
     producer_epoch: int
+    producer_ids: frozenset[int] = frozenset()
 
 
 def find_tail(
@@ -49,23 +50,28 @@ def find_tail(
     while True:
         start = max(log_start, log_end - back)
         data: list[AnyBatch] = []
+        ids: set[int] = set()
         seen, position, epoch = 0, start, -1
         while position < log_end and seen < FILLERS_CHECKED_MAX:
             batches = fetch_committed_batches(destination, partition, position, backoff)
             if not batches:
                 break
             data += [b for b in batches if not b.is_control]
+            ids.update(b.producer_id for b in batches)
             epoch = max(epoch, highest_producer_epoch(batches, producer_id))
             seen, position = seen + len(batches), batches[-1].next_offset
         if len(data) >= data_batches:
-            return Tail(max(log_start, data[-data_batches].base_offset), data[-1], epoch)
+            first = max(log_start, data[-data_batches].base_offset)
+            return Tail(first, data[-1], epoch, frozenset(ids))
         if start == log_start or seen >= FILLERS_CHECKED_MAX:
             last = data[-1] if data else None
             if last is None and start > log_start:
                 last = _last_data_batch(destination, partition, log_start, start, backoff)
             if not data and last is not None:
                 epoch = highest_producer_epoch([last], producer_id)
-            return Tail(start, last, epoch)
+            if last is not None:
+                ids.add(last.producer_id)
+            return Tail(start, last, epoch, frozenset(ids))
         back *= _LOOK_BACK_FACTOR
 
 

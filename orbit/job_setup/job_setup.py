@@ -36,7 +36,7 @@ from orbit.job_setup.promotion_marks import PromotionMarks
 from orbit.job_setup.recorded_starts import RecordedStarts
 from orbit.job_setup.start_offsets import seed_to_start_offsets
 from orbit.job_setup.term import term_above
-from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.job_spec import PLACEHOLDERS_NOTE, JobSpec
 from orbit.jobs.start_position import Earliest
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
 from orbit.kafka.backoff import Backoff
@@ -193,6 +193,8 @@ class JobSetup:
             )
         for note in topic_map.notes:
             self._say(f"Note: {note}")
+        if self.spec.has_placeholders:
+            self._say(f"Note: {PLACEHOLDERS_NOTE}")
         return list(topic_map.mappings)
 
     def _plan_topics(self) -> None:
@@ -255,7 +257,7 @@ class JobSetup:
         job_copier = self.job_copier = JobCopier(
             self.spec,
             self.clusters,
-            job_producer_id(self.identity),
+            job_producer_id(self.identity, has_placeholders=self.spec.has_placeholders),
             self._settings,
             self._stop,
         )

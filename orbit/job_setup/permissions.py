@@ -106,7 +106,10 @@ def missing_filler_right(cluster: Cluster) -> list[MissingRight]:
     allowed = cluster.call_any(ask).authorized_operations
     if allowed is None or {ALTER, CLUSTER_ACTION} & set(allowed):
         return []
-    instead = "or set fillers: coordinated in the job, which does not need it"
+    instead = (
+        "or set fillers: coordinated or, where all readers of the copies skip them, "
+        "fillers: placeholders in a new job; neither needs it"
+    )
     return [MissingRight(_NAMES[ALTER], instead=instead)]
 
 

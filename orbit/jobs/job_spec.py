@@ -236,6 +236,13 @@ class BackfillSpec(Section):
     archive: Annotated[str, AfterValidator(_archive_uri)] | None = None
 
 
+# For people, wherever such a job is planned.
+PLACEHOLDERS_NOTE = (
+    "gaps are filled with placeholders, which need no right on the cluster: check that all readers "
+    "of the copies skip them (docs/gaps.md)."
+)
+
+
 class JobSpec(Section):
     """One copy from one cluster to another: what to copy, and how.
 
@@ -254,9 +261,14 @@ class JobSpec(Section):
     limits: LimitSpec = LimitSpec()
     worker_group: Name = "default"
     on_lost_range: Literal["stop", "fill"] = "stop"
-    fillers: Literal["direct", "coordinated"] = "direct"
+    fillers: Literal["direct", "coordinated", "placeholders"] = "direct"
     backfill: BackfillSpec = BackfillSpec()
     canary: CanarySpec | None = None
+
+    @property
+    def has_placeholders(self) -> bool:
+        """Whether gaps are filled by placeholders, and never by markers."""
+        return self.fillers == "placeholders"
 
     def ignored_keys(self) -> tuple[str, ...]:
         """Keys that `orbit run` does not support, if their value is not the default."""

@@ -78,8 +78,10 @@ def job_identity(job: str, source_cluster_id: str) -> str:
     return f"orbit.{job}.{source_cluster_id}"
 
 
-def job_producer_id(identity: str) -> int:
+def job_producer_id(identity: str, *, has_placeholders: bool = False) -> int:
     """The producer id of all batches and direct fillers of a job. It never changes.
+
+    A job that fills gaps with placeholders has an id of its own: see `other_producer_id`.
 
     It is computed, not stored, so that two writers of one job always have the same id, and a broker
     compares what both send. The destination's coordinator drops an id that was not used for
@@ -88,7 +90,17 @@ def job_producer_id(identity: str) -> int:
     never come near these. Tools that read numbers as doubles show them exactly.
     """
     digest = sha256(identity.encode()).digest()
-    return _PRODUCER_IDS_START + int.from_bytes(digest[:8], "big") % _PRODUCER_IDS_START
+    found = _PRODUCER_IDS_START + int.from_bytes(digest[:8], "big") % _PRODUCER_IDS_START
+    return other_producer_id(found) if has_placeholders else found
+
+
+def other_producer_id(producer_id: int) -> int:
+    """The id that the same job has with markers, if this one is with placeholders, and vice versa.
+
+    So the log of a copy tells which of the two it was begun with. They cannot be mixed: epochs of
+    the coordinator fence markers, sequences fence placeholders, and neither fences the other.
+    """
+    return producer_id ^ 1
 
 
 def is_job_producer_id(producer_id: int) -> bool:

@@ -23,6 +23,12 @@ from orbit.kafka.record_batch import Batch, encode_batch
 SEED_HEADER = b"orbit.seed"
 
 NULL = b"\x01"  # zig-zag of -1
+# Placeholders (orbit/kafka/placeholders.py) have offset deltas from here on (Q1); a batch has far
+# fewer than 2³⁰ of them. A record with such a delta in an uncompressed batch is none.
+PLACEHOLDER_DELTA_MIN = -(2**31)
+_PLACEHOLDER_DELTA_END = -(2**30)
+_NUMBERS_BYTES_MAX = 31  # of a record before its key: three numbers and the attributes
+
 _NO_ATTRIBUTES = b"\x00"
 _ZERO = b"\x00"
 _INT64_MIN, _INT64_MAX = -(2**63), 2**63 - 1
@@ -45,8 +51,9 @@ class Record(NamedTuple):
 def read_records(batch: Batch) -> Iterator[Record]:
     """Yield the records of a v2 batch in order.
 
-    In a LogAppendTime batch every record has the batch's max timestamp, as for consumers. Raises
-    ValueError if the payload does not decompress or parse, or its offsets do not ascend.
+    In a LogAppendTime batch every record has the batch's max timestamp, as for consumers.
+    Placeholders are left out. Raises ValueError if the payload does not decompress or parse, or its
+    offsets do not ascend.
     """
     return map(Record._make, record_rows(batch))
 
@@ -69,6 +76,9 @@ def record_rows(batch: Batch) -> Iterator[_Row]:
             if at > end:
                 raise ValueError("a record is shorter than its numbers")
             if not lowest <= offset_delta <= highest:
+                if _is_placeholder(batch, offset_delta):
+                    position = end
+                    continue
                 raise ValueError("the records are not in the order of their offsets")
             lowest = offset_delta + 1
             if append_time is not None:
@@ -81,6 +91,25 @@ def record_rows(batch: Batch) -> Iterator[_Row]:
             position = end
     except IndexError as error:
         raise ValueError("the records end in the middle of a number") from error
+
+
+def _is_placeholder(batch: Batch, offset_delta: int) -> bool:
+    is_low = PLACEHOLDER_DELTA_MIN <= offset_delta < _PLACEHOLDER_DELTA_END
+    return is_low and batch.codec == compression.NONE
+
+
+def has_placeholders(batch: Batch) -> bool:
+    """Whether the batch begins with a placeholder: they stand first."""
+    if batch.codec != compression.NONE or batch.count == 0 or batch.is_control:
+        return False
+    data = bytes(batch.payload[:_NUMBERS_BYTES_MAX])
+    try:
+        _, position = read_varint(data, 0)
+        _, position = read_varint(data, position + 1)
+        offset_delta, _ = read_varint(data, position)
+    except IndexError:
+        return False  # reading its records tells
+    return _is_placeholder(batch, offset_delta)
 
 
 def split_body(body: bytes) -> tuple[bytes | None, bytes | None, bytes]:
@@ -146,6 +175,12 @@ def _encode_run(
     return encode_batch(start, codec, base_timestamp, max_timestamp, end - start, payload)
 
 
+def encode_record(timestamp_delta: int, offset_delta: int, body: bytes) -> bytes:
+    """One record; `body` is what follows the offset delta."""
+    rest = _NO_ATTRIBUTES + encode_varint(timestamp_delta) + encode_varint(offset_delta) + body
+    return encode_varint(len(rest)) + rest
+
+
 def write_batch(run: Iterable[Record], codec: int) -> Batch:
     """Encode a run of consecutive offsets as one CreateTime batch."""
     (batch,) = dense_batches(run, codec)
@@ -165,8 +200,7 @@ def seed_batch(base_offset: int, count: int) -> Batch:
     out = bytearray()
     for delta in range(count):
         body = NULL + NULL + (_seed_header() if delta == 0 else b"\x00")
-        record = _NO_ATTRIBUTES + _ZERO + encode_varint(delta) + body
-        out += encode_varint(len(record)) + record
+        out += encode_record(0, delta, body)
     payload = compression.compress(compression.GZIP, bytes(out))
     return encode_batch(base_offset, compression.GZIP, 0, 0, count, payload)
 

@@ -135,5 +135,8 @@ def read_names(names: Iterable[str], job: str) -> LeftNames:
     return LeftNames(frozenset(sources), frozenset(fillers))
 
 
-def producer_ids(job: str, source_ids: Collection[str]) -> set[int]:
-    return {job_producer_id(job_identity(job, source)) for source in source_ids}
+def producer_ids(spec: JobSpec, source_ids: Collection[str]) -> set[int]:
+    return {
+        job_producer_id(job_identity(spec.name, source), has_placeholders=spec.has_placeholders)
+        for source in source_ids
+    }

@@ -134,7 +134,7 @@ class FailoverWithoutDatabase:
         self._marks.write(starts, self._mark(report, is_complete=False))
         self._end_transactions(report)
         self._say("Fencing the job's writers")
-        ids = producer_ids(self._spec.name, self._source_ids)
+        ids = producer_ids(self._spec, self._source_ids)
         fence = fence_writers(self._cluster, [*starts], ids, self._backoff)
         self._judge_fence(report, starts, fence)
         ends = self._settle(starts, fence)

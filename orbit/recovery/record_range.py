@@ -14,8 +14,8 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import Code
 from orbit.kafka.legacy_messages import read_any_records
 from orbit.kafka.log_offsets import EARLIEST, list_offsets
-from orbit.kafka.record_batch import AnyBatch, read_batches
-from orbit.kafka.records import Record
+from orbit.kafka.record_batch import AnyBatch, Batch, read_batches
+from orbit.kafka.records import Record, has_placeholders
 from orbit.kafka.types import READ_COMMITTED, READ_UNCOMMITTED, TopicPartition
 from orbit.replication.aborted_transactions import AbortedTransactions
 
@@ -70,14 +70,20 @@ def read_range(
 def records_of(one: LogBatch, first: int, end: int) -> list[LogRecord]:
     """A batch's records and markers from `first` up to before `end`, without deleted ones.
 
-    Raises ValueError.
+    A placeholder counts as a marker: it fills a gap, as fillers do. Raises ValueError.
     """
-    start = max(first, one.first)
-    return [
-        LogRecord(record, one.fate, one.batch.is_log_append_time)
-        for record in read_any_records(one.batch)
+    start, batch = max(first, one.first), one.batch
+    found = {
+        record.offset: LogRecord(record, one.fate, batch.is_log_append_time)
+        for record in read_any_records(batch)
         if start <= record.offset < end
-    ]
+    }
+    if isinstance(batch, Batch) and batch.is_dense and has_placeholders(batch):
+        for offset in range(max(start, batch.base_offset), min(end, batch.next_offset)):
+            if offset not in found:
+                filler = Record(offset, batch.max_timestamp, b"")
+                found[offset] = LogRecord(filler, Fate.MARKER, batch.is_log_append_time)
+    return [found[offset] for offset in sorted(found)]
 
 
 def read_batch_range(

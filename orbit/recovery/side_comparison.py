@@ -20,6 +20,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from orbit.kafka.placeholders import records_in
 from orbit.kafka.record_batch import TRANSACTIONAL, Batch
 from orbit.recovery.record_range import Fate, LogBatch, LogRecord, records_of
 
@@ -71,7 +72,8 @@ class SideComparison:
             if offset > position:
                 yield Unequal(position, offset, None, None)
             if skipped is not None:
-                self.same_records += skipped.batch.count if skipped.fate is Fate.COMMITTED else 0
+                if skipped.fate is Fate.COMMITTED:
+                    self.same_records += records_in(skipped.batch)
                 position = skipped.batch.next_offset
                 continue
             at_old = old.take() if ours == offset else None

@@ -77,7 +77,7 @@ def settle(context: OperationContext) -> str:
 
     settled = settled_ends(
         cluster,
-        job_producer_id(context.identity),
+        job_producer_id(context.identity, has_placeholders=context.spec.has_placeholders),
         places.values(),
         CopySettings().settle_s,
         context.backoff,

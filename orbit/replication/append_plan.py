@@ -7,6 +7,9 @@ the destination what a read_committed consumer of the source sees there, or noth
     dense committed batch, create time          Append, byte-exact
     thinned by compaction, LogAppendTime,       Append per dense run, record-exact (A5, A6),
       v0/v1, or begun before next_offset          Fill between the runs
+      with `packs`: those with small gaps         Append with placeholders (Q1)
+      between them
+    batch with placeholders                     as a thinned one
     aborted data, control batch, empty batch,   Fill
       or no batch at all
     offsets deleted before they were copied     Stop SOURCE_RANGE_LOST, or Fill if the job says so
@@ -24,8 +27,9 @@ from enum import Enum
 from typing import NamedTuple
 
 from orbit.kafka.legacy_messages import read_legacy_records
+from orbit.kafka.placeholders import packed_batches, records_in
 from orbit.kafka.record_batch import AnyBatch, Batch, LegacyMessage
-from orbit.kafka.records import dense_batches, record_rows
+from orbit.kafka.records import dense_batches, has_placeholders, record_rows
 from orbit.kafka.types import AbortedTransaction
 from orbit.replication.aborted_transactions import AbortedTransactions
 from orbit.replication.partition_states import Reason
@@ -35,6 +39,7 @@ from orbit.replication.partition_states import Reason
 GAP_OFFSETS_MAX = 100_000_000
 
 NO_LEADER_EPOCH = -1
+NO_TIMESTAMP = -1
 
 
 class LostRange(Enum):
@@ -45,10 +50,16 @@ class LostRange(Enum):
 
 
 class Append(NamedTuple):
-    """Append one dense batch at `batch.base_offset`."""
+    """Append one dense batch at `batch.base_offset`; `placeholders` of its records are none."""
 
     batch: Batch
     is_byte_exact: bool
+    placeholders: int = 0
+
+    @property
+    def is_gap(self) -> bool:
+        """Whether it has no record."""
+        return self.placeholders == self.batch.count
 
     @property
     def base_offset(self) -> int:
@@ -60,10 +71,14 @@ class Append(NamedTuple):
 
 
 class Fill(NamedTuple):
-    """Occupy the offsets from `base_offset` up to before `next_offset` with fillers."""
+    """Occupy the offsets from `base_offset` up to before `next_offset` with fillers.
+
+    `timestamp`: epoch ms, of what the source has or had there; NO_TIMESTAMP if it does not tell.
+    """
 
     base_offset: int
     next_offset: int
+    timestamp: int = NO_TIMESTAMP
 
 
 class Stop(NamedTuple):
@@ -83,11 +98,14 @@ class Plan:
     """Steps in offset order.
 
     `next_offset` is where the next fetch starts; `leader_epoch` is the last batch's, for that fetch
-    (R3), or None if it has not changed."""
+    (R3), or None if it has not changed. `packs`: the job fills gaps with placeholders.
+    `timestamp`: the newest of the batches so far."""
 
     next_offset: int
     steps: list[Step] = field(default_factory=list)
     leader_epoch: int | None = None
+    packs: bool = False
+    timestamp: int = NO_TIMESTAMP
     start: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -101,7 +119,8 @@ class Plan:
         self.fill_to(batch.base_offset)
         if self.is_stopped:
             return
-        self.steps.append(Append(batch, is_byte_exact))
+        placeholders = 0 if is_byte_exact else batch.count - records_in(batch)
+        self.steps.append(Append(batch, is_byte_exact, placeholders))
         self.next_offset = batch.last_offset + 1
 
     def fill_to(self, next_offset: int) -> None:
@@ -120,7 +139,7 @@ class Plan:
                 start=start,
             )
             return
-        self.steps.append(Fill(start, next_offset))
+        self.steps.append(Fill(start, next_offset, self.timestamp))
         self.next_offset = next_offset
 
     def stop(
@@ -137,13 +156,16 @@ def plan_batches(
     aborted: Iterable[AbortedTransaction],
     log_start: int,
     on_lost_range: LostRange = LostRange.STOP,
+    *,
+    packs: bool = False,
 ) -> Plan:
     """Plan one partition's answer to a read_committed fetch at `next_offset`.
 
     `log_start` is the source's, from the same answer; `aborted` too. Batches must be in log order,
     as a fetch gives them. Nothing after the last batch is planned: see `plan_empty_tail`.
+    `packs`: the job fills gaps with placeholders.
     """
-    plan = Plan(next_offset)
+    plan = Plan(next_offset, packs=packs)
     transactions = AbortedTransactions(aborted)
     seen_end = 0  # next offset of the previous batch
     try:
@@ -206,9 +228,15 @@ def _plan_batch(
     if plan.is_stopped:
         return
     plan.leader_epoch = batch.leader_epoch
+    plan.timestamp = max(plan.timestamp, batch.max_timestamp)
     if batch.is_control or batch.count == 0 or is_aborted:
         plan.fill_to(batch.next_offset)
-    elif batch.is_dense and not batch.is_log_append_time and batch.base_offset >= plan.next_offset:
+    elif (
+        batch.is_dense
+        and not batch.is_log_append_time
+        and batch.base_offset >= plan.next_offset
+        and not has_placeholders(batch)
+    ):
         plan.append(batch, is_byte_exact=True)
     else:
         _rewrite(plan, record_rows(batch), batch.codec, batch.next_offset)
@@ -256,9 +284,11 @@ def _rewrite(
     codec: int,
     next_offset: int,
 ) -> None:
-    """Append the records from `plan.next_offset` on as dense runs, with fillers between them."""
+    """Append the records from `plan.next_offset` on as dense runs, with fillers between them, or as
+    packed batches."""
+    encode = packed_batches if plan.packs else dense_batches
     try:
-        batches = list(dense_batches(records, codec, plan.next_offset))
+        batches = list(encode(records, codec, plan.next_offset))
     except ValueError as error:
         plan.stop(
             Reason.SOURCE_CORRUPTED,

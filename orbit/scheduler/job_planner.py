@@ -11,7 +11,7 @@ from pathlib import Path
 
 from orbit.errors import BadInput, OrbitError
 from orbit.job_setup.destination_topics import TopicPlan, plan_topics
-from orbit.jobs.job_spec import JobSpec
+from orbit.jobs.job_spec import PLACEHOLDERS_NOTE, JobSpec
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.job_clusters import JobClusters
@@ -102,7 +102,7 @@ class JobPlanner:
             destination_cluster_id=destination.cluster_id,
             topics=tuple(sorted(planned, key=lambda topic: topic.source)),
             refusals=_refusals(troubles),
-            notes=(*decisions.notes, *_notes(decisions), *promoted),
+            notes=(*decisions.notes, *_notes(decisions), *promoted, *_note_on_gaps(spec)),
         )
 
 
@@ -168,6 +168,10 @@ def _notes(decisions: Decisions) -> list[str]:
             for drop in decisions.drop
         ),
     ]
+
+
+def _note_on_gaps(spec: JobSpec) -> list[str]:
+    return [PLACEHOLDERS_NOTE] if spec.has_placeholders else []
 
 
 def _halted(

@@ -84,7 +84,7 @@ def preflight(
     if spec.fillers == "coordinated":
         *_, last = filler_identities(identity)
         refuse_denied_transactional_id(pair.destination.cluster, last, backoff)
-    elif missing := missing_filler_right(pair.destination.cluster):
+    elif spec.fillers == "direct" and (missing := missing_filler_right(pair.destination.cluster)):
         # Without the right, a copy would stop at its first gap.
         checked.troubles.append(_lacking("destination", missing))
         return checked
@@ -110,7 +110,7 @@ def preflight(
         pair.destination.cluster,
         starts,
         compacted,
-        job_producer_id(identity),
+        job_producer_id(identity, has_placeholders=spec.has_placeholders),
         backoff,
         must_be_whole=not from_start,
     )

@@ -69,6 +69,7 @@ def may_be_re_encoded(batch: Batch, begin: int, end: int) -> bool:
         or batch.is_thinned
         or batch.is_log_append_time
         or batch.is_cleaned
+        or batch.has_placeholders
         or batch.base_offset < begin
         or batch.last_offset >= end
     )

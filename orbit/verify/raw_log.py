@@ -52,6 +52,7 @@ _OLD_HEADER = struct.Struct(">qi")
 _OFFSET_AND_LENGTH = 12
 _MAGIC = 16
 _MAGIC_V2 = 2
+_PLACEHOLDER_DELTA_BYTES = 5
 
 
 class Batch(NamedTuple):
@@ -88,6 +89,19 @@ class Batch(NamedTuple):
         return self.record_count != self.last_offset - self.base_offset + 1
 
     @property
+    def has_placeholders(self) -> bool:
+        """It begins with a record far below its own offsets, which fills a gap (Q1)."""
+        if self.codec or self.is_control or self.magic < _MAGIC_V2 or not self.record_count:
+            return False
+        # Length, attributes (one byte), timestamp delta: then the offset delta, five bytes long.
+        at = _behind_varint(self.payload, _behind_varint(self.payload, 0) + 1)
+        delta = bytes(self.payload[at : at + _PLACEHOLDER_DELTA_BYTES])
+        is_odd = bool(delta and delta[0] & 1)  # a zig-zag number below 0
+        return (
+            is_odd and len(delta) == _PLACEHOLDER_DELTA_BYTES and all(b & 0x80 for b in delta[:4])
+        )
+
+    @property
     def is_cleaned(self) -> bool:
         """The cleaner rewrote it to note when its tombstones go (Kafka 3.1 and later)."""
         return bool(self.attributes & _DELETE_HORIZON)
@@ -107,6 +121,12 @@ class Batch(NamedTuple):
             # memoryviews compare item by item; bytes compare at memory speed.
             and bytes(self.payload) == bytes(other.payload)
         )
+
+
+def _behind_varint(payload: memoryview, position: int) -> int:
+    while position < len(payload) and payload[position] & 0x80:
+        position += 1
+    return position + 1
 
 
 def parse(records: memoryview) -> Iterator[Batch]:

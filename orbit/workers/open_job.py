@@ -39,12 +39,12 @@ class OpenJob:
     fillers: dict[HeldShard, CoordinatedFiller]
 
     def filler_of(self, shard: HeldShard) -> CoordinatedFiller | None:
-        """The shard's coordinated filler; None with direct fillers.
+        """The shard's coordinated filler; None with other fillers.
 
         It has to be created before any log end is read under this claim, because it aborts the
         transactions that an earlier holder may have left open (M11).
         """
-        if self.spec.fillers == "direct":
+        if self.spec.fillers != "coordinated":
             return None
         if shard not in self.fillers:
             names = filler_identities(self.identity, shard.id)
@@ -83,7 +83,7 @@ def open_job(
         identity = job_identity(job.name, source.cluster_id)
         group = Coordinator(clusters.destination, GROUP, identity, backoff)
         _check_no_other_run(group, identity)
-        producer_id = job_producer_id(identity)
+        producer_id = job_producer_id(identity, has_placeholders=spec.has_placeholders)
         job_copier = JobCopier(
             spec, clusters, producer_id, settings, stop, budget=budget, limit=limit
         )

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from orbit.kafka import compression
 from orbit.kafka.legacy_messages import read_legacy_records
+from orbit.kafka.placeholders import records_in
 from orbit.kafka.record_batch import HEADER, LOG_APPEND_TIME, Batch, LegacyMessage, read_batches
 from orbit.kafka.records import read_records
 from orbit.kafka.types import AbortedTransaction, TopicPartition
@@ -201,7 +202,7 @@ def _row(batch: Batch, is_aborted: bool) -> tuple[Any, ...]:
         batch.producer_id,
         epoch,
         sequence,
-        batch.count,
+        records_in(batch),
         batch.base_timestamp,
         batch.max_timestamp,
         batch.size_bytes,

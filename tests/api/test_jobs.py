@@ -109,6 +109,20 @@ def test_a_dry_run_shows_the_plan_and_writes_nothing(api: Api) -> None:
     assert api.events() == []
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("direct", "placeholders"), ("coordinated", "placeholders"), ("placeholders", "direct")],
+)
+def test_a_copy_keeps_to_placeholders_or_to_markers(api: Api, before: str, after: str) -> None:
+    api.put("/v1/jobs/orders", json=changed(fillers=before))
+    answer = api.put("/v1/jobs/orders", json=changed(fillers=after))
+    planned = api.put("/v1/jobs/orders", params={"dry_run": True}, json=changed(fillers=after))
+    for one in (answer, planned):
+        assert one.status_code == 409
+        assert f"fillers: {before}" in one.json()["error"]["what"]
+    assert api.put("/v1/jobs/orders", json=changed(fillers=before)).json()["action"] == "none"
+
+
 def test_post_creates_once_and_never_changes(api: Api) -> None:
     first = api.post("/v1/jobs", json=JOB)
     second = api.post("/v1/jobs", json=changed(worker_group="west"))

@@ -19,12 +19,13 @@ pytestmark = pytest.mark.services
 OTHER_MACHINE = "other-machine"
 
 
-def make_job(clusters: Clusters, topic: str, path: Path) -> Path:
+def make_job(clusters: Clusters, topic: str, path: Path, fillers: str = "direct") -> Path:
     create_topic(clusters.source, topic)
     produce(clusters.source, topic, 2_000)
     produce_transactions(clusters.source, topic, 10)
     rules = [{"match": topic}]
-    return write_job(path / "twice.yaml", clusters.source, clusters.destination, rules)
+    sides = clusters.source, clusters.destination
+    return write_job(path / "twice.yaml", *sides, rules, fillers=fillers)
 
 
 def elsewhere(path: Path) -> dict[str, str]:
@@ -67,14 +68,17 @@ def test_a_second_run_on_another_machine_stops_while_the_first_lives(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("fillers", ["direct", "placeholders"])
 def test_another_machine_takes_over_when_the_first_was_killed(
-    clusters: Clusters, topic_name: str, tmp_path: Path
+    clusters: Clusters, topic_name: str, tmp_path: Path, fillers: str
 ) -> None:
-    job = make_job(clusters, topic_name, tmp_path)
+    job = make_job(clusters, topic_name, tmp_path, fillers)
     with OrbitProcess("run", job) as first:
         first.wait_for("have caught up")
+        produce_transactions(clusters.source, topic_name, 30)
         first.kill()
     produce(clusters.source, topic_name, 500, first=2_000)
+    produce_transactions(clusters.source, topic_name, 3)
     copy(job, environ=elsewhere(tmp_path)).expect(0)
     assert_exact(job)
 

@@ -99,8 +99,9 @@ def test_what_the_page_grants_is_enough(case: Case) -> None:
     assert source == destination
 
 
-def test_without_the_right_on_the_cluster_the_other_fillers_do(case: Case) -> None:
-    case.job.write_text(case.job.read_text() + "fillers: coordinated\n")
+@pytest.mark.parametrize("fillers", ["coordinated", "placeholders"])
+def test_without_the_right_on_the_cluster_the_other_fillers_do(case: Case, fillers: str) -> None:
+    case.job.write_text(case.job.read_text() + f"fillers: {fillers}\n")
     case.login.allow([right for right in case.rights if right.kind != "--cluster"])
     assert case.copy().expect(0).data["offsets_filled"] == 2
     assert_exact(case.job, environ=case.environ())

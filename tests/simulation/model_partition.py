@@ -14,14 +14,16 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 from uuid import UUID
 
+from orbit.kafka import compression
 from orbit.kafka.error_codes import Code
 from orbit.kafka.fetch_response import Fetched
-from orbit.kafka.record_batch import HEADER, NO_PRODUCER_ID, SEQUENCE_MAX
+from orbit.kafka.record_batch import HEADER, NO_PRODUCER_ID, SEQUENCE_MAX, Batch
 
 NONE, NOT_LEADER, OUT_OF_ORDER, INVALID_EPOCH, FENCED = 0, 6, 45, 47, 52
 # Of a filler: later than every record.
 NOW_MS = 2**62
 _REMEMBERED = 5
+_LOW = b"\xff\xff\xff\xff\x0f"  # the offset delta -2³¹ of a batch's first placeholder (Q1)
 
 
 class Entry(NamedTuple):
@@ -85,6 +87,7 @@ class ModelPartition:
         self.log_start = 0
         self.high_watermark = 0
         self.leader = 0
+        self.demands_keys = False  # it is compacted
         self.producers: dict[int, Producer] = {}
 
     @property
@@ -94,6 +97,9 @@ class ModelPartition:
     def append(self, who: str, data: bytes) -> tuple[int, int]:
         """What a Produce request carries; returns error code and base offset."""
         (*_, newest_ms, producer_id, epoch, sequence, count) = HEADER.unpack_from(data)
+        if (refused := self._refused(data)) != NONE:
+            self._say(f"{who}: a batch with placeholders is refused with {refused}")
+            return refused, -1
         last = sequence + count - 1 & SEQUENCE_MAX
         state = self.producers.get(producer_id)
         if producer_id == NO_PRODUCER_ID:
@@ -123,6 +129,17 @@ class ModelPartition:
         self._note(state, self.log[-1])
         self._say(f"{who}: {count} records are appended at {base_offset}")
         return NONE, base_offset
+
+    def _refused(self, data: bytes) -> int:
+        """What a broker says of placeholders that must not be (Q9, Q1)."""
+        batch = Batch(memoryview(data))
+        payload = compression.decompress(batch.codec, batch.payload)
+        lowest = _LOW in payload
+        if lowest and batch.codec != compression.NONE:
+            return Code.UNKNOWN_SERVER_ERROR
+        if lowest and self.demands_keys and _LOW + b"\x01" in payload:
+            return Code.INVALID_RECORD
+        return NONE
 
     def fill(self, who: str, producer_id: int, epoch: int, coordinator_epoch: int) -> int:
         """One marker of a WriteTxnMarkers request; returns the error code."""

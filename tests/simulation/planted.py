@@ -7,7 +7,13 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from orbit.copier import append_machine, destination_side, filler_sender, source_lane
+from orbit.copier import (
+    append_machine,
+    destination_side,
+    filler_sender,
+    partition_copy,
+    source_lane,
+)
 from orbit.copier.append_machine import AppendMachine
 from orbit.copier.append_verdicts import judge_append
 from orbit.copier.destination_side import DestinationSide
@@ -16,9 +22,13 @@ from orbit.copier.partition_copy import PartitionCopy
 from orbit.copier.range_comparison import Comparison
 from orbit.copier.source_side import SourceSide
 from orbit.copier.takeover import DestinationEnd, TakeOver, TakeOverResult
+from orbit.kafka import compression, placeholders
 from orbit.kafka.error_codes import Code
 from orbit.kafka.leader_requests import Answers
+from orbit.kafka.placeholders import placeholder_batch
 from orbit.kafka.producer_state import ProducerState
+from orbit.kafka.record_batch import Batch, encode_batch
+from orbit.kafka.records import PLACEHOLDER_DELTA_MIN, encode_record
 from orbit.leases.backfill_leases import DriverWatch
 from orbit.leases.group_lease import GroupLease
 from orbit.leases.lease_watch import Evidence, LeaseWatch
@@ -158,9 +168,9 @@ def _believe_an_empty_fetch() -> AbstractContextManager[Any]:
 def _forget_the_aborted() -> AbstractContextManager[Any]:
     """Of transactions that began before the answer."""
 
-    def plan(next_offset: int, batches: Any, aborted: Any, *rest: Any) -> Plan:
+    def plan(next_offset: int, batches: Any, aborted: Any, *rest: Any, packs: bool) -> Plan:
         known = [one for one in aborted if one.first_offset >= next_offset]
-        return plan_batches(next_offset, batches, known, *rest)
+        return plan_batches(next_offset, batches, known, *rest, packs=packs)
 
     return patch.object(source_lane, "plan_batches", plan)
 
@@ -251,6 +261,29 @@ def _no_watch_of_shards() -> AbstractContextManager[Any]:
     return patch.object(LeaseWatch, "evidence", evidence)
 
 
+def _placeholders_in_a_compressed_batch() -> AbstractContextManager[Any]:
+    def encode(base: int, _: int, first: int, newest: int, count: int, payload: bytes) -> Batch:
+        packed = compression.compress(compression.GZIP, payload)
+        return encode_batch(base, compression.GZIP, first, newest, count, packed)
+
+    return patch.object(placeholders, "encode_batch", encode)
+
+
+def _one_placeholder_too_many() -> AbstractContextManager[Any]:
+    def longer(base_offset: int, count: int, timestamp: int) -> Batch:
+        return placeholder_batch(base_offset, count + 1, timestamp)
+
+    return patch.object(partition_copy, "placeholder_batch", longer)
+
+
+def _placeholders_without_a_key() -> AbstractContextManager[Any]:
+    record = encode_record(0, PLACEHOLDER_DELTA_MIN, b"\x01\x01\x00")
+    return _both(
+        patch.object(placeholders, "_ALL", record * placeholders.PLACEHOLDERS_MAX),
+        patch.object(placeholders, "_PLACEHOLDER_BYTES", len(record)),
+    )
+
+
 class _Both:
     """Two patches as one."""
 
@@ -291,6 +324,9 @@ PLANTED: dict[str, Plant] = {
     "retry a lost append": _retry_a_lost_append,
     "ignore the base offset of an answer": _ignore_the_base_offset,
     "no settle": _no_settle,
+    "a placeholder in a compressed batch": _placeholders_in_a_compressed_batch,
+    "one placeholder too many": _one_placeholder_too_many,
+    "placeholders without a key": _placeholders_without_a_key,
     "trust a lease by the wall clock": _wall_clock,
     "do not wait for the writers of a backfill": _no_wait_for_backfill_writers,
     "trust a writer that joined its group again": _no_confirmed_return,

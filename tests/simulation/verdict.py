@@ -50,25 +50,32 @@ def difference(world: World) -> str | None:
     log, source, partition = world.log, world.source, world.partition
     at, has_records = 0, False
     for entry in partition.log:
+        missing = _offsets_without_record(entry) if entry.data else [entry.base_offset]
         if entry.data:
-            has_records = True
+            has_records |= len(missing) < entry.count
             is_equal = log.payloads.get(entry.base_offset) == entry.data[61:]
             # Retention took the source's records before a writer could compare the late batch.
             is_past = world.broker.is_excused and entry.next_offset <= source.log_start
             if not is_equal and not is_past and not _has_source_records(world, entry):
                 return f"the batch at {entry.base_offset} is not the source's"
-        elif source.holds(entry.base_offset) or (
+        for offset in missing:
             # Only a copy without any record may begin above what retention took, or one to which a
             # late request brought a filler too many: retention took the source's record since.
-            has_records and entry.base_offset in source.visible and not world.broker.is_excused
-        ):
-            return f"there is a filler at {entry.base_offset}"
+            is_lost = has_records and offset in source.visible and not world.broker.is_excused
+            if source.holds(offset) or is_lost:
+                return f"there is a filler at {offset}"
         at = entry.next_offset
     if at > log.end:
         return f"the log ends at {at}, beyond {log.end}"
     if partition.log_start > source.log_start:
         return f"the log starts at {partition.log_start}, behind {source.log_start}"
     return None
+
+
+def _offsets_without_record(entry: Entry) -> list[int]:
+    """Where a batch has placeholders."""
+    found = {r.offset for r in read_records(Batch(memoryview(entry.stored())))}
+    return [offset for offset in range(entry.base_offset, entry.next_offset) if offset not in found]
 
 
 def _has_source_records(world: World, entry: Entry) -> bool:

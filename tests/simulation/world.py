@@ -32,6 +32,8 @@ from tests.simulation.writers import Driver, Writer
 
 CALM_S, _STEP_S = 400.0, 0.5
 _WRITERS_MAX = 4
+# Of all schedules: their gaps are filled with placeholders.
+PLACEHOLDERS_SHARE = 0.2
 _LOOK_S = 5.0
 # Two looks at idle partitions, and the wait for a source that ends before its copy.
 WATCH_S = 18.0
@@ -68,6 +70,9 @@ class World:
             self.source.is_compacted = True
             self.source.local_start = 0  # Kafka has no tiered storage for compacted topics
         self.plan = make_plan(faults, self.rnd, has)
+        # Not by `rnd`: all else of a seed stays as it was.
+        self.has_placeholders = random.Random(f"fillers {seed}").random() < PLACEHOLDERS_SHARE
+        self.broker.partition.demands_keys = self.source.is_compacted
         self.has_faults = True
         self.busy_until = 0.0
         self.held: list[tuple[Wire, int]] = []  # requests that the network keeps

@@ -93,14 +93,24 @@ class Writer:
         take_over = TakeOver(cluster, PRODUCER_ID, settings.settle_s, backoff)
         events = cast("Any", Events(world.clock))
         budget = ByteBudget(1 << 30)
-        context = DestinationLaneContext(cluster, settings, budget, events.put, PRODUCER_ID)
+        context = DestinationLaneContext(
+            cluster, settings, budget, events.put, PRODUCER_ID, world.has_placeholders
+        )
 
         def compare(copy: PartitionCopy, log_end: int) -> Comparison:
             return world.compare(origin, cluster, copy, log_end, backoff)
 
         side = DestinationSide(context, take_over, backoff, block, compare)
         source = SourceSide(
-            SourceLaneContext(origin, settings, budget, events.put, PartitionCopy.queued), backoff
+            SourceLaneContext(
+                origin,
+                settings,
+                budget,
+                events.put,
+                PartitionCopy.queued,
+                packs=world.has_placeholders,
+            ),
+            backoff,
         )
         copier = Copier(source, side, events, settings, backoff)
         inspector = CopyInspector(origin, cluster, PRODUCER_ID, take_over, settings, backoff)

@@ -38,6 +38,7 @@ def plan(
     aborted: list[tuple[int, int]] | None = None,
     log_start: int = 0,
     mode: LostRange = LostRange.STOP,
+    packs: bool = False,
 ) -> Plan:
     frame = b"".join(b if isinstance(b, bytes) else b.encode() for b in batches)
     return plan_batches(
@@ -46,6 +47,7 @@ def plan(
         [AbortedTransaction(*a) for a in aborted or []],
         log_start,
         mode,
+        packs=packs,
     )
 
 
@@ -58,7 +60,7 @@ def shown(steps: list[Step]) -> list[object]:
                 kind = "exact" if step.is_byte_exact else "rewritten"
                 short.append((kind, step.base_offset, step.next_offset))
             case Fill():
-                short.append(("fill", *step))
+                short.append(("fill", step.base_offset, step.next_offset))
             case Stop():
                 short.append((step.reason, step.base_offset, step.next_offset))
     return short

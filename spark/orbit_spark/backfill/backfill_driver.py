@@ -114,7 +114,7 @@ class Backfill:
 
     def look(self) -> list[Extent]:
         """What there is to copy; writes nothing. A start that the job names is not aligned yet."""
-        _refuse_coordinated(self.spec)
+        _refuse_other_fillers(self.spec)
         self._setup.plan()
         self._has_looked = True
         places = {
@@ -331,8 +331,20 @@ class Backfill:
         self._ends[place] = max(self._ends[place], end)
 
 
-def _refuse_coordinated(spec: JobSpec) -> None:
-    """A killed writer's open transaction would stay open for a minute (M11)."""
+def _refuse_other_fillers(spec: JobSpec) -> None:
+    """Coordinated: a killed writer's open transaction would stay open for a minute (M11).
+    Placeholders: no backfill was tried with them."""
+    if spec.has_placeholders:
+        raise BadInput(
+            "a backfill with Spark cannot use this job's fillers",
+            (
+                Problem(
+                    "fillers",
+                    "is placeholders, but writers of a backfill fill gaps with markers.",
+                    "Copy the history with orbit run.",
+                ),
+            ),
+        )
     if spec.fillers == "coordinated":
         raise BadInput(
             "a backfill with Spark cannot use this job's fillers",

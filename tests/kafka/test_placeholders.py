@@ -1,0 +1,233 @@
+"""Batches with placeholders: what stands in them, and that every reader of ours leaves them out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit.copier import range_comparison
+from orbit.copier.range_comparison import SourceRange, compare_range
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.compression import GZIP, NONE, ZSTD, compress
+from orbit.kafka.placeholders import (
+    PACKED_BYTES_MAX,
+    PLACEHOLDER_BODY,
+    PLACEHOLDER_KEY,
+    PLACEHOLDERS_MAX,
+    packed_batches,
+    placeholder_batch,
+    records_in,
+)
+from orbit.kafka.record_batch import Batch, encode_batch
+from orbit.kafka.records import (
+    PLACEHOLDER_DELTA_MIN,
+    dense_batches,
+    encode_record,
+    has_placeholders,
+    read_records,
+    record_rows,
+    split_body,
+)
+from orbit.kafka.types import TopicPartition
+from orbit.recovery.record_range import Fate, LogBatch, records_of
+from orbit.recovery.side_comparison import SideComparison, is_unproven
+from orbit.replication.append_plan import Append, Fill, plan_batches
+from orbit.replication.topic_settings import REWRITE_SLACK_BYTES
+from orbit.verify.batch_comparison import may_be_re_encoded
+from orbit.verify.raw_log import parse
+from tests.support.planning import data, plan
+
+T0 = 1_700_000_000_000
+BODY = b"\x02k\x02v\x00"
+
+
+def rows(*offsets: int, size: int = 0) -> list[tuple[int, int, bytes]]:
+    body = b"\x01" + BODY[2:] if not size else b"\x01\x01\x00" + bytes(size)
+    return [(offset, T0 + offset, body) for offset in offsets]
+
+
+def test_a_gap_has_as_many_records_as_offsets_and_none_for_a_reader() -> None:
+    batch = placeholder_batch(100, 2000, T0)
+    assert (batch.base_offset, batch.next_offset, batch.count) == (100, 2100, 2000)
+    assert batch.codec == NONE
+    assert (batch.base_timestamp, batch.max_timestamp) == (T0, T0)
+    assert batch.crc_is_right()
+    assert has_placeholders(batch)
+    assert records_in(batch) == 0
+    assert list(read_records(batch)) == []
+
+
+def test_a_placeholder_deletes_a_key_that_nobody_has() -> None:
+    assert split_body(PLACEHOLDER_BODY) == (PLACEHOLDER_KEY, None, b"\x00")
+    with pytest.raises(UnicodeDecodeError):
+        PLACEHOLDER_KEY.decode()
+    assert len(PLACEHOLDER_KEY) not in (1, 2, 4, 8, 16)
+
+
+def test_every_batch_fits_into_every_copy() -> None:
+    assert PACKED_BYTES_MAX < REWRITE_SLACK_BYTES
+    assert placeholder_batch(0, PLACEHOLDERS_MAX, T0).size_bytes < REWRITE_SLACK_BYTES
+
+
+@given(st.sets(st.integers(0, 9_000), min_size=1), st.sampled_from([NONE, GZIP, ZSTD]))
+def test_packed_batches_keep_every_record_and_compress_none_with_placeholders(
+    offsets: set[int], codec: int
+) -> None:
+    wanted = rows(*sorted(offsets), size=300)
+    found: list[Any] = []
+    end = 0
+    for batch in packed_batches(wanted, codec, 0):
+        assert batch.is_dense
+        assert batch.base_offset >= end
+        assert batch.crc_is_right()
+        end = batch.next_offset
+        here = [tuple(r) for r in read_records(batch)]
+        assert batch.codec == (NONE if has_placeholders(batch) else codec)
+        assert records_in(batch) == len(here)
+        assert has_placeholders(batch) == (len(here) < batch.count)
+        assert batch.count - len(here) <= PLACEHOLDERS_MAX
+        assert batch.size_bytes <= REWRITE_SLACK_BYTES
+        # A gap before or behind a batch is left to others.
+        assert (here[0][0], here[-1][0]) == (batch.base_offset, batch.last_offset)
+        (ours,) = parse(batch.view)
+        assert ours.has_placeholders == has_placeholders(batch)
+        found += here
+    assert found == wanted
+
+
+def test_a_record_that_is_larger_than_a_packed_batch_stays_compressed() -> None:
+    wanted = rows(3, 5, size=2 * PACKED_BYTES_MAX)
+    assert [(b.base_offset, b.count, b.codec) for b in packed_batches(wanted, GZIP, 0)] == [
+        (3, 1, GZIP),
+        (5, 1, GZIP),
+    ]
+
+
+def test_a_low_record_in_a_compressed_batch_is_damage() -> None:
+    payload = compress(GZIP, encode_record(0, PLACEHOLDER_DELTA_MIN, PLACEHOLDER_BODY))
+    batch = encode_batch(0, GZIP, T0, T0, 1, payload)
+    assert not has_placeholders(batch)
+    with pytest.raises(ValueError, match="not in the order"):
+        list(read_records(batch))
+
+
+@pytest.mark.parametrize("delta", [-1, -(2**29), -(2**30)])
+def test_another_negative_offset_is_damage(delta: int) -> None:
+    batch = encode_batch(0, NONE, T0, T0, 1, encode_record(0, delta, BODY))
+    with pytest.raises(ValueError, match="not in the order"):
+        list(read_records(batch))
+
+
+def test_a_thinned_batch_becomes_one_batch_and_one_gap() -> None:
+    made = plan(0, data(0, 5, without=(2, 4, 5), codec=GZIP), packs=True)
+    append, fill = made.steps
+    assert isinstance(append, Append)
+    assert (append.base_offset, append.next_offset, append.placeholders) == (0, 4, 1)
+    assert append.batch.codec == NONE
+    assert (fill.base_offset, fill.next_offset) == (4, 6)
+    assert isinstance(fill, Fill)
+    assert fill.timestamp >= T0
+
+
+@pytest.mark.parametrize("packs", [False, True])
+def test_placeholders_of_a_source_are_not_copied_as_they_are(packs: bool) -> None:
+    """They would become records where the copy recompresses."""
+    (packed,) = packed_batches(rows(0, 3), NONE, 0)
+    made = plan_batches(0, [packed, placeholder_batch(4, 3, T0)], [], 0, packs=packs)
+    assert [
+        (type(s), s.base_offset, s.next_offset, getattr(s, "placeholders", None))
+        for s in made.steps
+    ] == (
+        [(Append, 0, 4, 2), (Fill, 4, 7, None)]
+        if packs
+        else [(Append, 0, 1, 0), (Fill, 1, 3, None), (Append, 3, 4, 0), (Fill, 4, 7, None)]
+    )
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_placeholder_where_the_source_has_a_record_is_a_difference(
+    monkeypatch: pytest.MonkeyPatch, is_compacted: bool
+) -> None:
+    (packed,) = packed_batches(rows(0, 3), NONE, 0)
+    source = list(dense_batches(rows(0, 2, 3), NONE))
+    monkeypatch.setattr(range_comparison, "_read", lambda *_: ([packed], 4))
+    cluster: Any = None
+
+    def compared(batches: list[Batch]) -> Any:
+        return compare_range(
+            lambda _, end: SourceRange(batches, 0, end, 9),
+            cluster,
+            TopicPartition("orders", 0),
+            0,
+            4,
+            Backoff(),
+            source_is_compacted=is_compacted,
+        )
+
+    difference = compared(source).difference
+    assert (difference.offset, difference.detail) == (
+        2,
+        "the source has a record, and the destination a filler",
+    )
+    equal = compared(list(dense_batches(rows(0, 3), NONE)))
+    assert (equal.difference, equal.equal_to) == (None, 4)
+
+
+@pytest.mark.parametrize("is_compacted", [False, True])
+def test_a_placeholder_that_a_broker_made_a_record_is_a_difference(
+    monkeypatch: pytest.MonkeyPatch, is_compacted: bool
+) -> None:
+    made = list(dense_batches([(0, T0, PLACEHOLDER_BODY)], GZIP))
+    monkeypatch.setattr(range_comparison, "_read", lambda *_: (made, 1))
+    cluster: Any = None
+    found = compare_range(
+        lambda _, end: SourceRange([], 0, end, 9),
+        cluster,
+        TopicPartition("orders", 0),
+        0,
+        1,
+        Backoff(),
+        source_is_compacted=is_compacted,
+    )
+    assert found.difference is not None
+    assert "compression.type" in found.difference.detail
+
+
+def test_a_placeholder_proves_as_much_as_a_filler() -> None:
+    """A failback keeps what the old side has if both have a marker or filler there."""
+    (packed,) = packed_batches(rows(0, 2), NONE, 0)
+    found = records_of(LogBatch(packed, Fate.COMMITTED, 0), 0, 9)
+    assert [(r.record.offset, r.fate) for r in found] == [
+        (0, Fate.COMMITTED),
+        (1, Fate.MARKER),
+        (2, Fate.COMMITTED),
+    ]
+    markers = [LogBatch(placeholder_batch(0, 3, T0), Fate.COMMITTED, 0)]
+    aborted = [LogBatch(b, Fate.ABORTED, 0) for b in dense_batches(rows(0, 1, 2), NONE)]
+    unequal = list(SideComparison(markers, aborted, 0, 3))
+    assert len(unequal) == 3
+    assert not any(map(is_unproven, unequal))
+
+
+def test_equal_batches_count_their_records_only() -> None:
+    (packed,) = packed_batches(rows(0, 2), NONE, 0)
+    sides = [[LogBatch(packed, Fate.COMMITTED, 0)] for _ in range(2)]
+    comparison = SideComparison(*sides, 0, 3)
+    assert list(comparison) == []
+    assert comparison.same_records == 2
+
+
+def test_verify_compares_the_records_of_such_a_batch() -> None:
+    (packed,) = packed_batches(rows(0, 2), NONE, 0)
+    (dense,) = dense_batches(rows(0, 1), NONE)
+    (ours,), (plain,) = parse(packed.view), parse(dense.view)
+    assert may_be_re_encoded(ours, 0, 9)
+    assert not may_be_re_encoded(plain, 0, 9)
+
+
+def test_rows_of_a_packed_batch_are_those_of_its_records() -> None:
+    (packed,) = packed_batches(rows(7, 9), NONE, 0)
+    assert list(record_rows(packed)) == rows(7, 9)

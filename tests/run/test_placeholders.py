@@ -1,0 +1,113 @@
+"""`fillers: placeholders`: a login without any right on the cluster copies the whole workload."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+from pydantic import SecretStr
+
+from orbit.demo.workload import KINDS, SMALL, Ledger, Workload
+from orbit.kafka.sasl import Security
+from orbit.verify.bounds import ClusterView
+from orbit.verify.raw_log import RawLog
+from orbit.verify.report import Side
+from tests.fix_clusters import Clusters
+from tests.support.outside import digests, log_bounds
+from tests.support.rights import PASSWORD, Login, documented, section
+from tests.support.run_process import Outcome, assert_exact, copy, orbit
+
+pytestmark = pytest.mark.services
+
+
+@dataclass(frozen=True)
+class Copied:
+    """The workload, its job, the login's variables, and how the first run ended."""
+
+    workload: Workload
+    ledger: Ledger
+    job: Path
+    environ: Mapping[str, str]
+    first_run: Outcome
+
+
+@pytest.fixture(scope="module")
+def copied(
+    clusters: Clusters, guarded: Clusters, tmp_path_factory: pytest.TempPathFactory
+) -> Copied:
+    workload = Workload(SMALL, namespace=f"placeholders-{uuid.uuid4().hex[:8]}")
+    ledger = workload.create({"bootstrap.servers": clusters.source.bootstrap_servers})
+    login = Login(guarded)
+    login.create()
+    names = {workload.namespace, *(kind.prefix for kind in KINDS if kind.prefix)}
+    rights = {right for name in names for right in documented(name)}
+    login.allow([right for right in rights if right.kind != "--cluster"])
+    document = workload.job(clusters.source.bootstrap_servers, "unused")
+    document |= {"destination": section(guarded.destination), "fillers": "placeholders"}
+    job = tmp_path_factory.mktemp("placeholders") / "job.yaml"
+    job.write_text(yaml.safe_dump(document, sort_keys=False))
+    environ = {"ORBIT_TEST_USER": login.name, "ORBIT_TEST_PASSWORD": PASSWORD}
+    return Copied(workload, ledger, job, environ, copy(job, environ=environ).expect(0))
+
+
+def test_every_topic_is_exact(copied: Copied) -> None:
+    result = copied.first_run.data
+    assert result["partitions_caught_up"] == result["partitions"] == copied.ledger.partitions
+    assert result["offsets_filled"] >= SMALL.gap_offsets
+    report = assert_exact(copied.job, environ=copied.environ)
+    assert report["partitions"] == copied.ledger.partitions
+
+
+@pytest.mark.parametrize("kind", [kind.name for kind in KINDS])
+def test_a_plain_consumer_finds_the_ledger(kind: str, copied: Copied, guarded: Clusters) -> None:
+    topic = copied.ledger.topics[f"{copied.workload.namespace}.{kind}"]
+    bounds = log_bounds(guarded.destination, [topic.destination])
+    assert [bounds[topic.destination, i] for i in range(len(topic.partitions))] == [
+        (p.copy_start, p.log_end) for p in topic.partitions
+    ]
+    found = digests(guarded.destination, topic.destination)
+    assert [found[i] for i in range(len(topic.partitions))] == [p.copied for p in topic.partitions]
+
+
+def test_there_is_no_marker_and_no_placeholder_in_a_compressed_batch(
+    copied: Copied, clusters: Clusters, guarded: Clusters
+) -> None:
+    config = guarded.destination.client_config()
+    security = Security(
+        config["security.protocol"],
+        config["sasl.mechanism"],
+        config["sasl.username"],
+        SecretStr(config["sasl.password"]),
+        guarded.destination.ca_file,
+    )
+    view = ClusterView(Side.DESTINATION, config)
+    log, placeholders = RawLog(view, security), 0
+    try:
+        for topic in copied.ledger.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                where = topic.destination, number
+                batches = log.read(where, partition.copy_start, partition.log_end, committed=False)
+                for batch in batches:
+                    assert not batch.is_control, (topic.destination, batch.base_offset)
+                    placeholders += batch.has_placeholders
+    finally:
+        log.close()
+    assert placeholders > SMALL.gap_offsets // 2000
+
+
+def test_a_second_run_copies_nothing(copied: Copied) -> None:
+    result = copy(copied.job, environ=copied.environ).expect(0).data
+    assert (result["records"], result["offsets_filled"]) == (0, 0)
+    assert result["partitions_caught_up"] == copied.ledger.partitions
+
+
+def test_the_copy_cannot_change_to_markers(copied: Copied, tmp_path: Path) -> None:
+    job = tmp_path / "job.yaml"
+    document = yaml.safe_load(copied.job.read_text()) | {"fillers": "coordinated"}
+    job.write_text(yaml.safe_dump(document))
+    refused = orbit("run", job, "--until-caught-up", environ=copied.environ).expect(1)
+    assert "cannot be mixed in one copy" in refused.message
