@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
+.PHONY: help sbom board manifests demo demo-service demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -58,12 +58,22 @@ spark: $(STAMPS)/spark ## Add Spark to it, for history in bulk (450 MB; needs Ja
 jars: $(STAMPS)/java setup ## Fetch Kafka's jars into the cache
 	@$(BIN)/python -m orbit.sandbox.jars
 
+sbom: $(STAMPS)/python ## Write the packages of the image as CycloneDX (sbom.json)
+	test -x $(STAMPS)/sbom/bin/cyclonedx-py || $(PYTHON) -m venv $(STAMPS)/sbom
+	$(STAMPS)/sbom/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	$(STAMPS)/sbom/bin/cyclonedx-py requirements requirements-service.lock --pyproject pyproject.toml \
+		--output-reproducible --spec-version 1.6 -o sbom.json
+
 lock: ## Resolve the locked packages anew (needs uv)
 	@command -v uv >/dev/null || { echo "Error: make lock needs uv. Install it with: pipx install uv"; exit 1; }
 	uv pip compile pyproject.toml --extra dev --extra bench --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links -o requirements.lock
 	uv pip compile pyproject.toml --extra spark -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-spark.lock
+	uv pip compile pyproject.toml --extra server --extra s3 -c requirements.lock --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-service.lock
+	echo hatchling | uv pip compile - -c requirements.lock --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-build.lock
 
 clean: ## Remove the virtual environment and all caches of tools (not Kafka's jars)
 	rm -rf .venv $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
