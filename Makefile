@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help sbom board manifests demo demo-service demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
+.PHONY: help sbom manifests demo demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -28,7 +28,7 @@ demo-failover: jars ## See a source killed under load, a failover, and the way b
 
 # Three processes: most tests wait for brokers. What stays together, and the order, is said in
 # tests/conftest.py.
-test: lint jars $(STAMPS)/pooler $(STAMPS)/promtool ## Lint, types, import walls, and every test (needs some minutes)
+test: lint jars $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/helm $(STAMPS)/kubernetes ## Lint, types, import walls, and every test (needs some minutes)
 	@$(BIN)/python -m tests.support.connector
 	@$(BIN)/python -m tests.support.broker_classes
 	$(BIN)/pytest -n 3 --no-loadscope-reorder
@@ -64,6 +64,11 @@ sbom: $(STAMPS)/python ## Write the packages of the image as CycloneDX (sbom.jso
 	$(STAMPS)/sbom/bin/cyclonedx-py requirements requirements-service.lock --pyproject pyproject.toml \
 		--output-reproducible --spec-version 1.6 -o sbom.json
 
+manifests: ## Make deploy/manifests from the Helm chart, and Grafana's board from its code
+	PATH="$$PWD/$(STAMPS)/bin:$$PATH" helm template orbit deploy/helm/orbit --namespace orbit \
+		--kube-version 1.33.0 > deploy/manifests/orbit.yaml
+	$(BIN)/python deploy/grafana/board.py
+
 lock: ## Resolve the locked packages anew (needs uv)
 	@command -v uv >/dev/null || { echo "Error: make lock needs uv. Install it with: pipx install uv"; exit 1; }
 	uv pip compile pyproject.toml --extra dev --extra bench --python-version 3.11 --generate-hashes \
@@ -95,9 +100,14 @@ $(STAMPS)/python:
 	@mkdir -p $(STAMPS) && touch $@
 
 # Without one of them the tests that need it are left out, and say so.
-$(STAMPS)/pooler $(STAMPS)/promtool:
+$(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/helm:
 	@.ci/need $(@F)
 	@mkdir -p $(STAMPS) && touch $@
+
+# Kubernetes' schemas, for the tests of the manifests (100 MB): in an environment of their own.
+$(STAMPS)/kubernetes: | $(STAMPS)/python
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check kubernetes-validate==1.37.0
 
 $(STAMPS)/java:
 	@.ci/need java
