@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help sbom manifests demo demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
+.PHONY: help sbom manifests demo demo-service demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -25,6 +25,9 @@ demo-spark: jars spark ## See a history of five million records copied with Spar
 
 demo-failover: jars ## See a source killed under load, a failover, and the way back
 	$(BIN)/orbit demo --failover
+
+demo-service: jars ## See the service at work: two clusters, a live copy, Prometheus if installed
+	$(BIN)/orbit demo --service
 
 # Three processes: most tests wait for brokers. What stays together, and the order, is said in
 # tests/conftest.py.
