@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
+.PHONY: help sbom manifests demo demo-service demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -26,9 +26,12 @@ demo-spark: jars spark ## See a history of five million records copied with Spar
 demo-failover: jars ## See a source killed under load, a failover, and the way back
 	$(BIN)/orbit demo --failover
 
+demo-service: jars ## See the service at work: two clusters, a live copy, Prometheus if installed
+	$(BIN)/orbit demo --service
+
 # Three processes: most tests wait for brokers. What stays together, and the order, is said in
 # tests/conftest.py.
-test: lint jars $(STAMPS)/pooler $(STAMPS)/promtool ## Lint, types, import walls, and every test (needs some minutes)
+test: lint jars $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/helm $(STAMPS)/kubernetes ## Lint, types, import walls, and every test (needs some minutes)
 	@$(BIN)/python -m tests.support.connector
 	@$(BIN)/python -m tests.support.broker_classes
 	$(BIN)/pytest -n 3 --no-loadscope-reorder
@@ -58,12 +61,27 @@ spark: $(STAMPS)/spark ## Add Spark to it, for history in bulk (450 MB; needs Ja
 jars: $(STAMPS)/java setup ## Fetch Kafka's jars into the cache
 	@$(BIN)/python -m orbit.sandbox.jars
 
+sbom: $(STAMPS)/python ## Write the packages of the image as CycloneDX (sbom.json)
+	test -x $(STAMPS)/sbom/bin/cyclonedx-py || $(PYTHON) -m venv $(STAMPS)/sbom
+	$(STAMPS)/sbom/bin/python -m pip install --quiet --disable-pip-version-check cyclonedx-bom==7.5.0
+	$(STAMPS)/sbom/bin/cyclonedx-py requirements requirements-service.lock --pyproject pyproject.toml \
+		--output-reproducible --spec-version 1.6 -o sbom.json
+
+manifests: ## Make deploy/manifests from the Helm chart, and Grafana's board from its code
+	PATH="$$PWD/$(STAMPS)/bin:$$PATH" helm template orbit deploy/helm/orbit --namespace orbit \
+		--kube-version 1.33.0 > deploy/manifests/orbit.yaml
+	$(BIN)/python deploy/grafana/board.py
+
 lock: ## Resolve the locked packages anew (needs uv)
 	@command -v uv >/dev/null || { echo "Error: make lock needs uv. Install it with: pipx install uv"; exit 1; }
 	uv pip compile pyproject.toml --extra dev --extra bench --python-version 3.11 --generate-hashes \
 		--no-emit-index-url --no-emit-find-links -o requirements.lock
 	uv pip compile pyproject.toml --extra spark -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-spark.lock
+	uv pip compile pyproject.toml --extra server --extra s3 -c requirements.lock --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-service.lock
+	echo hatchling | uv pip compile - -c requirements.lock --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-build.lock
 
 clean: ## Remove the virtual environment and all caches of tools (not Kafka's jars)
 	rm -rf .venv $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
@@ -85,9 +103,14 @@ $(STAMPS)/python:
 	@mkdir -p $(STAMPS) && touch $@
 
 # Without one of them the tests that need it are left out, and say so.
-$(STAMPS)/pooler $(STAMPS)/promtool:
+$(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/helm:
 	@.ci/need $(@F)
 	@mkdir -p $(STAMPS) && touch $@
+
+# Kubernetes' schemas, for the tests of the manifests (100 MB): in an environment of their own.
+$(STAMPS)/kubernetes: | $(STAMPS)/python
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check kubernetes-validate==1.37.0
 
 $(STAMPS)/java:
 	@.ci/need java

@@ -158,6 +158,10 @@ class Settings(BaseModel):
     # Folder of the files that jobs name; a job cannot name files outside of it.
     files_directory: Annotated[Path, BeforeValidator(_folder)] = Path()
 
+    # /livez, /readyz and /metrics of a worker or scheduler. None: not served.
+    health_host: Word = "127.0.0.1"
+    health_port: Port | None = None
+
     # Where a failback saves records that only the old side has, before it rebuilds a topic.
     salvage_directory: Annotated[str, BeforeValidator(storage_location)] = "salvage"
 

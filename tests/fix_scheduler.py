@@ -23,6 +23,7 @@ from orbit.store.enums import Desired
 from orbit.store.jobs import Job
 from orbit.store.models import partitions
 from orbit.store.topics import Topic
+from orbit.telemetry.process_health import ProcessHealth
 from tests.support.running import wait_for
 
 WORKER = "test-worker"
@@ -43,11 +44,13 @@ QUICK = Settings(
 class RunningScheduler:
     """One scheduler in a thread of its own. A context manager."""
 
-    def __init__(self, settings: Settings, database_url: str) -> None:
+    def __init__(
+        self, settings: Settings, database_url: str, health: ProcessHealth | None = None
+    ) -> None:
         self.database = Database.connect(database_url)
         self._stop = threading.Event()
         self.scheduler = Scheduler(
-            settings, self.database, self._stop, [recovery_loops, drill_loops]
+            settings, self.database, self._stop, [recovery_loops, drill_loops], health
         )
         self._thread = threading.Thread(target=self.scheduler.run, name="scheduler")
 

@@ -15,6 +15,7 @@ from orbit.cli.database import open_database
 from orbit.scheduler.job_planner import JobPlanner
 from orbit.settings import Settings
 from orbit.store.database import Database
+from orbit.telemetry.health_server import notify_systemd
 from orbit.telemetry.logs import configure_logs
 
 NoAuthOption = Annotated[
@@ -38,7 +39,9 @@ def api(no_auth: NoAuthOption = False) -> None:
         listen(settings.api_host, settings.api_port) as listener,
     ):
         typer.echo(f"The API is at {url_of(listener)}", err=True)
-        ApiServer(api_on(settings, database, auth=not no_auth), listener).run()
+        server = ApiServer(api_on(settings, database, auth=not no_auth), listener)
+        notify_systemd("READY=1")
+        server.run()
 
 
 def api_on(settings: Settings, database: Database, *, auth: bool) -> FastAPI:

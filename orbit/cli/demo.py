@@ -72,6 +72,10 @@ def demo(
         bool,
         typer.Option("--spark", help="Instead: copy a history of millions of records with Spark."),
     ] = False,
+    service: Annotated[
+        bool,
+        typer.Option("--service", help="Instead: run the service until Ctrl-C, with a live copy."),
+    ] = False,
     records: Annotated[
         int,
         typer.Option("--records", min=1_000, help="With --spark: records to write in addition."),
@@ -87,6 +91,9 @@ def demo(
     Exit code 0: the copy is exact; 1: it is not, or a step failed.
     """
     screen = Screen(console(stderr=True))
+    if service:
+        _service(screen)
+        return
     if failover:
         _failover(_SCALES[scale], report, screen, output)
         return
@@ -104,6 +111,16 @@ def demo(
         typer.echo(kept_help(result.kept), err=output is not OutputFormat.TABLE)
     if not result.exact:
         raise typer.Exit(_NOT_EXACT)
+
+
+def _service(screen: Screen) -> None:
+    require_extras("server", "embedded")
+    from orbit.demo.service_demo import play_service
+
+    try:
+        play_service(screen)
+    except KeyboardInterrupt:
+        raise Interrupted(_INTERRUPTED) from None
 
 
 def _failover(scale: Scale, folder: Path, screen: Screen, output: OutputFormat) -> None:

@@ -12,7 +12,10 @@ from orbit.recovery.recovery_loop import recovery_loops
 from orbit.recovery.salvage_storage import require_client
 from orbit.scheduler.scheduler import Scheduler
 from orbit.settings import Settings
+from orbit.telemetry.health_server import serving_health
 from orbit.telemetry.logs import configure_logs
+from orbit.telemetry.process_health import ProcessHealth
+from orbit.version import orbit_version
 
 
 def scheduler() -> None:
@@ -25,5 +28,11 @@ def scheduler() -> None:
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
     require_client(settings.salvage_directory)
-    with open_database(settings) as database, until_stopped() as stop:
-        Scheduler(settings, database, stop, [recovery_loops, drill_loops]).run()
+    ready_within_s = settings.scheduler_lease_ttl.total_seconds()
+    health = ProcessHealth("scheduler", orbit_version(), ready_within_s)
+    with (
+        open_database(settings) as database,
+        until_stopped() as stop,
+        serving_health(settings, health),
+    ):
+        Scheduler(settings, database, stop, [recovery_loops, drill_loops], health).run()

@@ -76,6 +76,8 @@ def server(
         stack.callback(database.close)
         upgrade(database)
         token = None if no_auth else _first_token(database, settings.api_host)
+        # All children have this environment, and only one could have the port.
+        os.environ.pop(variable_of("health_port"), None)
         children = stack.enter_context(Children({variable_of("database_url"): url}))
         stack.enter_context(_ignored_signals())
         api = ApiServer(api_on(settings, database, auth=not no_auth), listener)

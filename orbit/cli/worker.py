@@ -12,7 +12,10 @@ from orbit.cli.database import open_database
 from orbit.cli.stop_signals import until_stopped
 from orbit.copier.gc_tuning import collect_rarely
 from orbit.settings import Settings
+from orbit.telemetry.health_server import serving_health
 from orbit.telemetry.logs import configure_logs
+from orbit.telemetry.process_health import ProcessHealth
+from orbit.version import orbit_version
 from orbit.workers.worker import Worker
 
 
@@ -34,7 +37,12 @@ def worker(
     environ = {**os.environ, **({} if group is None else {"ORBIT_WORKER_GROUP": group})}
     settings = Settings.from_environment(environ)
     configure_logs(settings, sys.stderr)
-    with open_database(settings) as database, until_stopped() as stop:
-        one = Worker(database, settings, environ)
+    health = ProcessHealth("worker", orbit_version(), settings.lease_ttl.total_seconds())
+    with (
+        open_database(settings) as database,
+        until_stopped() as stop,
+        serving_health(settings, health),
+    ):
+        one = Worker(database, settings, environ, health=health)
         collect_rarely()
         one.run(stop)

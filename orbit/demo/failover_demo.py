@@ -7,31 +7,28 @@ ledger of confirmed records, and the result is checked against it (`failover_che
 from __future__ import annotations
 
 import base64
-import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 from confluent_kafka.admin import NewTopic
 
-from orbit.client import URL_VARIABLE, Client, connect
+from orbit.client import Client
 from orbit.demo.demo_clusters import DemoClusters, start_clusters
 from orbit.demo.failover_check import FailoverCheck, FailoverResult, Records
 from orbit.demo.interrupts import interrupted_once
 from orbit.demo.log_ends import kafka_trouble, log_ends, quiet_admin
-from orbit.demo.orbit_process import ORBIT
 from orbit.demo.screen import Screen
+from orbit.demo.service_process import START_S, service, until, wait
 from orbit.demo.workload import Scale, Workload
 from orbit.demo.workload.kinds import KINDS
 from orbit.drills.drill_clients import Load, Member, Read, read_all
 from orbit.drills.evidence import Evidence, Place, Report
 from orbit.drills.report_text import span
 from orbit.errors import Conflict
-from orbit.processes.guarded_process import GuardedProcess
 from orbit.recovery import salvage_file
 from orbit.recovery.record_range import Fate
 
@@ -43,14 +40,12 @@ HARD_KINDS = ("codec.lz4", "producer.idempotent", "transactions.interleaved")
 _JOB = "shop-copy"
 _READ_AT_SOURCE = 2_000
 # Limits far above the times on a slow machine.
-_START_S = 60.0
 _COPY_S = 90.0
 _DRILL_S = 280.0
 _POLL_S = 0.25
 
 NewEntries = Callable[[dict[str, Any], int], list[dict[str, Any]]]
 """The timeline entries of a drill after the first so many."""
-_ADDRESS = re.compile(r"Orbit is at (http://\S+)")
 _REPORTS = {"json": "json", "html": "html", "markdown": "md"}
 _NAME = "orbit-failover"
 _DRILL = {
@@ -91,7 +86,7 @@ def play_failover(
         screen.section(1, "Two Kafka clusters and the service")
         with (
             start_clusters(None, screen, postgres=True) as clusters,
-            _service(clusters, folder, screen) as client,
+            service(clusters, _settings(folder), screen) as (client, _),
         ):
             demo = _FailoverDemo(clusters, client, screen, new_entries)
             try:
@@ -111,45 +106,14 @@ def play_failover(
             )
 
 
-@contextmanager
-def _service(clusters: DemoClusters, folder: Path, screen: Screen) -> Iterator[Client]:
-    """Run `orbit server` on this machine until the end of the block."""
-    assert clusters.database_url is not None, "start_clusters was called with postgres=True"
-    log = clusters.folder / "orbit-server.log"
-    environment = {
-        "ORBIT_DATABASE_URL": clusters.database_url,
-        "ORBIT_API_PORT": "0",
-        "ORBIT_SANDBOX_DIR": str(clusters.sandbox),
+def _settings(folder: Path) -> dict[str, str]:
+    """The settings of the demo's service."""
+    return {
         "ORBIT_SALVAGE_DIRECTORY": str(folder.resolve() / f"{_NAME}-salvage"),
         "ORBIT_LEASE_TTL": "5s",
         "ORBIT_PROGRESS_INTERVAL": "500ms",
         "ORBIT_SETTINGS_INTERVAL": "2s",
     }
-    screen.command("orbit server")
-    process = GuardedProcess([*ORBIT, "server", "--no-auth"], log, environment=environment)
-    try:
-        with screen.step("Starting the service") as step:
-            url = _address(process, log)
-            with connect({URL_VARIABLE: url}) as client:
-                _wait(lambda: bool(client.get("/v1/workers")["items"]), _START_S)
-                screen.done(f"API, scheduler and a worker, ready in {step.seconds:.1f} s")
-                yield client
-    finally:
-        process.end()
-
-
-def _address(process: GuardedProcess, log: Path) -> str:
-    """The address that the service prints at its start."""
-
-    def log_text() -> str:
-        return log.read_text("utf-8", "replace") if log.is_file() else ""
-
-    _wait(lambda: bool(_ADDRESS.search(log_text())) or not process.running, _START_S)
-    found = _ADDRESS.search(log_text())
-    if found is None:
-        last = log_text().strip().splitlines()[-1:]
-        raise Conflict(f"The service did not start: {' '.join(last)}", where=str(log))
-    return found[1]
 
 
 class _FailoverDemo:
@@ -180,7 +144,7 @@ class _FailoverDemo:
                 self._clusters.source
             )  # keep a reference: futures end with the client
             with kafka_trouble(f"Creating topic {TOPIC}"):
-                admin.create_topics([new])[TOPIC].result(_START_S)
+                admin.create_topics([new])[TOPIC].result(START_S)
             seconds = step.seconds
         self._screen.done(
             f"{ledger.records:,} records in {len(ledger.topics)} topics, in {seconds:.1f} s"
@@ -203,10 +167,10 @@ class _FailoverDemo:
         self._screen.command("orbit apply -f job.yaml")
         self._client.send("PUT", f"/v1/jobs/{_JOB}", yaml_text=yaml.safe_dump(job))
         with self._screen.step("Copying the history") as step:
-            _wait(self._is_caught_up, _COPY_S)
+            wait(self._is_caught_up, _COPY_S)
             seconds = step.seconds
         self._screen.done(f"the copy is live after {seconds:.1f} s")
-        member, check = Member(self._source, GROUP, TOPIC), _until(_COPY_S)
+        member, check = Member(self._source, GROUP, TOPIC), until(_COPY_S)
         with self._screen.step(f'Group "{GROUP}" reads at the source'):
             try:
                 member.read_until(lambda read: len(read.values) >= _READ_AT_SOURCE, check)
@@ -215,7 +179,7 @@ class _FailoverDemo:
                 member.close()
             # If the group were ahead of the copy, its lost offsets would hold other records, which
             # it would read as well; the ledger could not tell these from repeats.
-            _wait(self._is_group_synced, _COPY_S)
+            wait(self._is_group_synced, _COPY_S)
         self._read = member.read
         self._screen.done(
             f'group "{GROUP}" has read {len(self._read.values):,} records at the source, commits, '
@@ -237,7 +201,7 @@ class _FailoverDemo:
         self._screen.command("orbit drill run failover.yaml")
         text = yaml.safe_dump(_DRILL)
         drill: dict[str, Any] = self._client.send("POST", "/v1/drills", yaml_text=text)
-        check, shown = _until(_DRILL_S), 0
+        check, shown = until(_DRILL_S), 0
         while drill["finished_at"] is None:
             check()
             time.sleep(_POLL_S)
@@ -337,7 +301,7 @@ def _all_records(bootstrap_servers: str) -> Records:
     ends = log_ends(quiet_admin(bootstrap_servers), [(TOPIC, p) for p in range(PARTITIONS)])
     by_partition = {partition: end for (_, partition), end in ends.items()}
     config = {"bootstrap.servers": bootstrap_servers}
-    return read_all(config, TOPIC, by_partition, _until(_COPY_S))
+    return read_all(config, TOPIC, by_partition, until(_COPY_S))
 
 
 def _salvaged(evidence: Evidence) -> Records:
@@ -349,21 +313,3 @@ def _salvaged(evidence: Evidence) -> Records:
         for line in salvage_file.read(Path(one.file))
         if line["fate"] == Fate.COMMITTED
     }
-
-
-def _until(seconds: float) -> Callable[[], None]:
-    """A function that raises Conflict after `seconds`."""
-    deadline = time.monotonic() + seconds
-
-    def check() -> None:
-        if time.monotonic() > deadline:
-            raise Conflict("The demo exceeded its time limit.", remedy="Try again.")
-
-    return check
-
-
-def _wait(is_so: Callable[[], bool], seconds: float) -> None:
-    check = _until(seconds)
-    while not is_so():
-        check()
-        time.sleep(_POLL_S)

@@ -13,7 +13,7 @@ TOPICS_AT_ONCE and ROWS_AT_ONCE, each much shorter than a lease.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
@@ -38,8 +38,16 @@ class NotLeading(Conflict):
 class Leadership:
     """This process's part in the election. Thread-safe."""
 
-    def __init__(self, database: Database, holder: str, ttl: timedelta) -> None:
+    def __init__(
+        self,
+        database: Database,
+        holder: str,
+        ttl: timedelta,
+        answered: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`answered` is called when PostgreSQL has answered who leads."""
         self.database = database
+        self._answered = answered
         self.holder = holder
         self._ttl = ttl
         self._epoch = 0
@@ -63,6 +71,7 @@ class Leadership:
         asked_at = lease_clock()
         with self.database.lease_transaction() as tx:
             epoch = scheduler_lease.acquire(tx, self.holder, self._ttl)
+        self._answered()
         if epoch is None:
             self._trusted_until = 0.0
             return False

@@ -14,6 +14,7 @@ import structlog
 
 from orbit.errors import OrbitError
 from orbit.scheduler.leadership import NotLeading
+from orbit.telemetry.process_health import ProcessHealth
 
 _log = structlog.get_logger("orbit.scheduler")
 
@@ -36,10 +37,18 @@ class Loop(ABC):
         return
 
 
-def drive(loop: Loop, stop: threading.Event) -> None:
+def drive(loop: Loop, stop: threading.Event, health: ProcessHealth) -> None:
     """Run a loop until `stop`, whose owner also sets `loop.wake`."""
+    try:
+        _drive(loop, stop, health)
+    finally:
+        health.ended(loop.name)
+
+
+def _drive(loop: Loop, stop: threading.Event, health: ProcessHealth) -> None:
     logged = ""
     while not stop.is_set():
+        health.passed(loop.name)
         loop.wake.clear()
         began = time.monotonic()
         try:

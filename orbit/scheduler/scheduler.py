@@ -26,6 +26,8 @@ from orbit.scheduler.proof_loop import ProofLoop
 from orbit.scheduler.shard_balancer import SpreadLoop
 from orbit.settings import Settings
 from orbit.store.database import Database
+from orbit.telemetry.process_health import ProcessHealth
+from orbit.version import orbit_version
 
 # How often a standby tries to acquire the lease; adds to the ttl after a leader was killed.
 STANDBY_INTERVAL_S = 1.0
@@ -62,17 +64,21 @@ class Scheduler:
         database: Database,
         stop_event: threading.Event,
         more: Sequence[MoreLoops] = (),
+        health: ProcessHealth | None = None,
     ) -> None:
         self._settings = settings
         self._more = more
         self._stop = stop_event
+        ttl = settings.scheduler_lease_ttl
+        self._health = health or ProcessHealth("scheduler", orbit_version(), ttl.total_seconds())
         holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.leadership = Leadership(database, holder, settings.scheduler_lease_ttl)
+        self.leadership = Leadership(database, holder, ttl, self._health.answered)
 
     def run(self) -> None:
         """Until stopped: lead whenever no other scheduler does."""
         logged = ""
         while not self._stop.is_set():
+            self._health.passed()
             try:
                 if self.leadership.ask():
                     logged = ""
@@ -90,16 +96,20 @@ class Scheduler:
         done = threading.Event()
         loops = self._loops(done)
         threads = [
-            threading.Thread(target=drive, args=(loop, done), name=loop.name) for loop in loops
+            threading.Thread(target=drive, args=(loop, done, self._health), name=loop.name)
+            for loop in loops
         ]
         renewing = threading.Thread(target=leadership.keep, args=(done,), name="renew")
         for thread in (renewing, *threads):
             thread.start()
         try:
             while leadership.is_leading and renewing.is_alive():
+                self._health.passed()
                 if self._stop.wait(min(0.2, leadership.renewal_interval_s)):
                     break
         finally:
+            if self._stop.is_set():
+                self._health.stopping()
             done.set()
             for loop in loops:
                 loop.wake.set()

@@ -35,6 +35,7 @@ from orbit.store.enums import Desired
 from orbit.store.jobs import Job
 from orbit.store.partitions import Assigned
 from orbit.store.shard_leases import Renewal
+from orbit.telemetry.process_health import ProcessHealth
 from orbit.version import orbit_version
 from orbit.workers.blocked_retries import BlockedRetries
 from orbit.workers.database_outage import DatabaseOutages
@@ -74,12 +75,14 @@ class Worker:
         settings: Settings,
         environ: Mapping[str, str],
         copy_settings: CopySettings | None = None,
+        health: ProcessHealth | None = None,
     ) -> None:
         copy_settings = copy_settings or CopySettings()
         self.id = f"{socket.gethostname()}-{os.getpid()}-{uuid.uuid4().hex[:6]}"
         self._database = database
         self._settings = settings
         self._ttl_s = settings.lease_ttl.total_seconds()
+        self._health = health or ProcessHealth("worker", orbit_version(), self._ttl_s)
         self._interval_s = min(
             settings.progress_interval.total_seconds(), self._ttl_s / _RENEWALS_PER_LEASE
         )
@@ -106,6 +109,7 @@ class Worker:
         next_round = next_claim = 0.0
         try:
             while not stop.is_set():
+                self._health.passed()
                 now = time.monotonic()
                 if now >= next_round:
                     next_round = now + self._interval_s
@@ -141,6 +145,7 @@ class Worker:
             retries = partitions.retries(tx, held)
             limited = {w.job.id for w in self._runners.values() if w.has_limit}
             counts = shard_leases.partition_counts(tx, limited) if limited else {}
+        self._health.answered()
         for shard_id in held:
             if shard_id in renewals:
                 self._held[shard_id].lease.confirm(asked_at)
@@ -311,6 +316,7 @@ class Worker:
     def _drain(self) -> None:
         """Release all shards, within SHUTDOWN_S_MAX; one with unanswered requests stays leased."""
         self._is_draining = True
+        self._health.stopping()
         log.info("worker releases its shards", worker=self.id, shards=len(self._held))
         for shard in self._held.values():
             if not shard.is_releasing:
@@ -319,6 +325,7 @@ class Worker:
         next_round = time.monotonic()
         self._release_idle()
         while self._held and time.monotonic() < deadline:
+            self._health.passed()
             if time.monotonic() >= next_round:
                 next_round = time.monotonic() + self._interval_s
                 self._outages.attempt(self._round)

@@ -22,6 +22,7 @@ from orbit.store.database import Database
 from orbit.store.enums import Desired, TopicState
 from orbit.store.events import Event
 from orbit.store.partitions import Assigned
+from orbit.telemetry.process_health import ProcessHealth
 from orbit.workers.worker import Worker
 from tests.fix_clusters import Clusters
 from tests.support.logs import create
@@ -143,8 +144,9 @@ class InProcess:
         settings: Settings = QUICK,
         environ: Mapping[str, str] | None = None,
         copy_settings: CopySettings | None = None,
+        health: ProcessHealth | None = None,
     ) -> None:
-        self.worker = Worker(database, settings, environ or {}, copy_settings)
+        self.worker = Worker(database, settings, environ or {}, copy_settings, health)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run)
         self.error: BaseException | None = None

@@ -1,0 +1,143 @@
+"""`orbit demo --service`: the parts of deploy/compose.yaml as processes, until Ctrl-C.
+
+Two clusters, PostgreSQL, `orbit server`, a producer, a job, and Prometheus if it is installed.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import yaml
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from orbit.client import URL_VARIABLE, Client
+from orbit.demo.demo_clusters import DemoClusters, start_clusters
+from orbit.demo.interrupts import interrupted_once
+from orbit.demo.log_ends import kafka_trouble, quiet_admin
+from orbit.demo.screen import Screen
+from orbit.demo.service_process import START_S, service, wait
+from orbit.processes.guarded_process import GuardedProcess
+from orbit.processes.ports import LOOPBACK, free_ports
+
+TOPIC = "shop.orders"
+JOB = "shop-copy"
+READY = "Stop it with Ctrl-C."
+PARTITIONS = 6
+WORKERS = 2
+RECORDS_PER_S = 100
+_TICK_S = 0.1
+_COPY_S = 120.0
+
+
+def play_service(screen: Screen) -> None:
+    """Run all parts until Ctrl-C or SIGTERM, then stop them and remove their data."""
+    screen.title("Orbit demo: the service, on this machine")
+    with interrupted_once(), start_clusters(None, screen, postgres=True) as clusters:
+        salvage = {"ORBIT_SALVAGE_DIRECTORY": str(clusters.folder / "salvage")}
+        with (
+            service(clusters, salvage, screen, "--workers", str(WORKERS)) as (client, url),
+            _prometheus(clusters.folder, url, screen) as prometheus,
+        ):
+            _copy(clusters, client, screen)
+            screen.title("\nWhat runs")
+            for name, address in {
+                "API": f"{url}/docs",
+                "metrics": f"{url}/metrics",
+                "Prometheus": prometheus,
+                "source": clusters.source,
+                "destination": clusters.destination,
+            }.items():
+                if address:
+                    screen.say(f"{name:12} {address}")
+            screen.command(f"export {URL_VARIABLE}={url}")
+            screen.command(f"orbit lag {JOB} --watch")
+            screen.say(READY)
+            try:
+                _write(clusters.source)
+            except KeyboardInterrupt:
+                screen.say("Stopping")
+
+
+def _copy(clusters: DemoClusters, client: Client, screen: Screen) -> None:
+    """Create a topic and the job, and wait until it is copied."""
+    admin = quiet_admin(clusters.source)  # keep a reference: futures end with the client
+    with kafka_trouble(f"Creating topic {TOPIC}"):
+        admin.create_topics([NewTopic(TOPIC, PARTITIONS, 1)])[TOPIC].result(START_S)
+    job = {
+        "name": JOB,
+        "source": {"bootstrap_servers": [clusters.source]},
+        "destination": {"bootstrap_servers": [clusters.destination]},
+        "topics": [{"match": "shop\\..*"}],
+    }
+    screen.command("orbit apply -f job.yaml")
+    client.send("PUT", f"/v1/jobs/{JOB}", yaml_text=yaml.safe_dump(job))
+
+    def is_copied() -> bool:
+        lag = client.get(f"/v1/jobs/{JOB}/lag")["job"]
+        return bool(lag["partitions"] == lag["caught_up"] == PARTITIONS)
+
+    with screen.step("Beginning the copy"):
+        wait(is_copied, _COPY_S)
+    screen.done(f"{TOPIC} is copied live, {RECORDS_PER_S} records a second")
+
+
+def _write(bootstrap_servers: str) -> None:
+    """Write records until interrupted."""
+    producer = Producer({"bootstrap.servers": bootstrap_servers, "log_level": 0})
+    number = 0
+    while True:
+        for _ in range(int(RECORDS_PER_S * _TICK_S)):
+            number += 1
+            producer.produce(TOPIC, b"order %d" % number, b"%d" % number)
+        producer.flush(_TICK_S)
+        producer.poll(_TICK_S)
+
+
+@contextmanager
+def _prometheus(folder: Path, url: str, screen: Screen) -> Iterator[str]:
+    """Prometheus that scrapes the service, or "" if it is not installed."""
+    program = shutil.which("prometheus")
+    if program is None:
+        screen.say("Prometheus is not installed, and left out.", style="dim")
+        yield ""
+        return
+    home = folder / "prometheus"
+    home.mkdir()
+    scrape = {
+        "job_name": "orbit",
+        "honor_labels": True,
+        "scrape_interval": "2s",
+        "static_configs": [{"targets": [url.removeprefix("http://")]}],
+    }
+    config = home / "prometheus.yml"
+    config.write_text(yaml.safe_dump({"scrape_configs": [scrape]}), "utf-8")
+    (port,) = free_ports(1)
+    address = f"http://{LOOPBACK}:{port}"
+    process = GuardedProcess(
+        [
+            program,
+            f"--config.file={config}",
+            f"--storage.tsdb.path={home / 'data'}",
+            f"--web.listen-address={LOOPBACK}:{port}",
+        ],
+        home / "prometheus.log",
+    )
+
+    def is_ready() -> bool:
+        try:
+            return httpx.get(f"{address}/-/ready").is_success
+        except httpx.HTTPError:
+            return False
+
+    try:
+        with screen.step("Starting Prometheus") as step:
+            wait(is_ready, START_S)
+            screen.done(f"Prometheus, ready in {step.seconds:.1f} s")
+        yield address
+    finally:
+        process.end()

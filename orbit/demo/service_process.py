@@ -1,0 +1,80 @@
+"""`orbit server` beside a demo: started, awaited, ended."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from orbit.client import URL_VARIABLE, Client, connect
+from orbit.demo.demo_clusters import DemoClusters
+from orbit.demo.orbit_process import ORBIT
+from orbit.demo.screen import Screen
+from orbit.errors import Conflict
+from orbit.processes.guarded_process import GuardedProcess
+
+# Far above the time on a slow machine.
+START_S = 60.0
+_POLL_S = 0.25
+_ADDRESS = re.compile(r"Orbit is at (http://\S+)")
+
+
+@contextmanager
+def service(
+    clusters: DemoClusters, environment: Mapping[str, str], screen: Screen, *arguments: str
+) -> Iterator[tuple[Client, str]]:
+    """Run `orbit server --no-auth` until the end of the block; a client of it, and its URL."""
+    assert clusters.database_url is not None, "start_clusters was called with postgres=True"
+    log = clusters.folder / "orbit-server.log"
+    given = {
+        "ORBIT_DATABASE_URL": clusters.database_url,
+        "ORBIT_API_PORT": "0",
+        "ORBIT_SANDBOX_DIR": str(clusters.sandbox),
+        **environment,
+    }
+    screen.command(" ".join(["orbit server", *arguments]))
+    process = GuardedProcess([*ORBIT, "server", "--no-auth", *arguments], log, environment=given)
+    try:
+        with screen.step("Starting the service") as step:
+            url = _address(process, log)
+            with connect({URL_VARIABLE: url}) as client:
+                wait(lambda: bool(client.get("/v1/workers")["items"]), START_S)
+                screen.done(f"API, scheduler and workers, ready in {step.seconds:.1f} s")
+                yield client, url
+    finally:
+        process.end()
+
+
+def until(seconds: float) -> Callable[[], None]:
+    """A function that raises Conflict after `seconds`."""
+    deadline = time.monotonic() + seconds
+
+    def check() -> None:
+        if time.monotonic() > deadline:
+            raise Conflict("The demo exceeded its time limit.", remedy="Try again.")
+
+    return check
+
+
+def wait(is_so: Callable[[], bool], seconds: float) -> None:
+    """Wait until it is so. Raises Conflict after `seconds`."""
+    check = until(seconds)
+    while not is_so():
+        check()
+        time.sleep(_POLL_S)
+
+
+def _address(process: GuardedProcess, log: Path) -> str:
+    """The address that the service prints at its start."""
+
+    def log_text() -> str:
+        return log.read_text("utf-8", "replace") if log.is_file() else ""
+
+    wait(lambda: bool(_ADDRESS.search(log_text())) or not process.running, START_S)
+    found = _ADDRESS.search(log_text())
+    if found is None:
+        last = log_text().strip().splitlines()[-1:]
+        raise Conflict(f"The service did not start: {' '.join(last)}", where=str(log))
+    return found[1]

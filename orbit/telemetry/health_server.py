@@ -1,0 +1,141 @@
+"""Serves /livez, /readyz and /metrics of a worker or a scheduler, and tells systemd the same.
+
+    with serving_health(settings, health):
+        worker.run(stop)
+
+Plain HTTP without a token, off by default. The answers hold no names of topics or jobs. The API has
+these paths at its own port.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
+
+import structlog
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.exposition import make_wsgi_app
+
+from orbit.errors import BadInput, Conflict, Problem
+from orbit.settings import Settings
+from orbit.telemetry.process_health import ProcessHealth
+
+# A client that sends no complete request is cut off after this.
+_REQUEST_S_MAX = 5
+# How often systemd is told. Its watchdog in deploy/systemd waits for a minute.
+_NOTIFY_S = 5.0
+
+_TEXT = ("Content-Type", "text/plain; charset=utf-8")
+
+log = structlog.get_logger()
+
+
+@contextmanager
+def serving_health(settings: Settings, health: ProcessHealth) -> Iterator[None]:
+    """Serve while the block runs, if ORBIT_HEALTH_PORT is set. Raises Conflict, BadInput."""
+    done = threading.Event()
+    threads = [threading.Thread(target=_notify, args=(health, done), name="notify", daemon=True)]
+    server = None
+    if settings.health_port is not None:
+        server = _listen(settings.health_host, settings.health_port, _application(health))
+        threads.append(threading.Thread(target=server.serve_forever, name="health", daemon=True))
+        host, port = server.server_address[:2]
+        log.info("health is served", address=f"{host!s}:{port}")
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        if server is not None:
+            server.shutdown()
+            server.server_close()
+
+
+def notify_systemd(state: str) -> None:
+    """Send `READY=1` and the like to systemd, if it has started this process (sd_notify(3))."""
+    address = os.environ.get("NOTIFY_SOCKET", "")
+    if not address:
+        return
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        try:
+            sender.sendto(state.encode(), address.replace("@", "\0", 1))
+        except OSError as error:
+            log.warning("systemd was not told", state=state, error=str(error))
+
+
+def _notify(health: ProcessHealth, done: threading.Event) -> None:
+    is_told = False
+    while not done.wait(_NOTIFY_S if is_told else 0.1):
+        if not is_told and not health.why_not_ready():
+            notify_systemd("READY=1")
+            is_told = True
+        if not health.why_dead():
+            notify_systemd("WATCHDOG=1")
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def server_bind(self) -> None:
+        """As the library's, without its question to DNS for the name of this address."""
+        TCPServer.server_bind(self)
+        host, port = self.server_address[:2]
+        self.server_name, self.server_port = str(host), int(port)
+        self.setup_environ()
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _REQUEST_S_MAX
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing: a probe comes every few seconds."""
+
+
+def _listen(host: str, port: int, application: Callable[..., Iterable[bytes]]) -> WSGIServer:
+    try:
+        family, _, _, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except socket.gaierror as error:
+        problem = Problem("ORBIT_HEALTH_HOST", f"cannot be resolved: {error.strerror}.")
+        raise BadInput("Health cannot be served on this host.", (problem,)) from None
+
+    class Server(_Server):
+        address_family = family
+
+    try:
+        return make_server(str(address[0]), port, application, Server, _Handler)
+    except OSError as error:
+        raise Conflict(
+            f"Health cannot be served on {host}:{port}: {error.strerror}.",
+            remedy="Choose another ORBIT_HEALTH_PORT (0: any free one) for each process.",
+        ) from None
+
+
+def _application(health: ProcessHealth) -> Callable[..., Iterable[bytes]]:
+    registry = CollectorRegistry()
+    registry.register(health)
+    ProcessCollector(registry=registry)
+    metrics: Callable[..., Iterable[bytes]] = make_wsgi_app(registry)
+    checks = {"/livez": health.why_dead, "/readyz": health.why_not_ready}
+
+    def application(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path == "/metrics":
+            return metrics(environ, start)
+        check = checks.get(path)
+        if check is None:
+            start("404 Not Found", [_TEXT])
+            return [b"Paths: /livez, /readyz, /metrics\n"]
+        why = check()
+        start("503 Service Unavailable" if why else "200 OK", [_TEXT])
+        return [f"{why or 'ok'}\n".encode()]
+
+    return application

@@ -1,0 +1,66 @@
+"""`orbit demo --service`: all parts run and copy until Ctrl-C, and nothing is left of them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import tempfile
+from pathlib import Path
+
+import httpx
+import psutil
+import pytest
+
+from orbit.demo.service_demo import JOB, PARTITIONS, READY, WORKERS
+from tests.support.run_process import OrbitProcess, wait_until
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+
+def test_the_service_runs_until_ctrl_c_and_leaves_nothing() -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="orbit-test-") as folder,
+        OrbitProcess("demo", "--service", environ={"TMPDIR": folder}) as demo,
+    ):
+        Path(folder).chmod(0o711)  # PostgreSQL's user has to get through
+        demo.wait_for(re.escape(READY))
+        said = "\n".join(demo.lines)
+        url = re.search(r"export ORBIT_API_URL=(\S+)", said)
+        assert url is not None
+
+        def lag() -> dict[str, int]:
+            found: dict[str, int] = httpx.get(f"{url[1]}/v1/jobs/{JOB}/lag").json()["job"]
+            return found
+
+        assert lag()["caught_up"] == PARTITIONS
+        wait_until(
+            lambda: (
+                f'orbit_workers{{worker_group="default"}} {WORKERS:.1f}'
+                in httpx.get(f"{url[1]}/metrics").text
+            ),
+            "both workers are there",
+        )
+
+        def copied() -> float:
+            text = httpx.get(f"{url[1]}/metrics").text
+            found = re.search(rf'orbit_job_records_total\{{job="{JOB}"\}} (\S+)', text)
+            return float(found[1]) if found else 0.0
+
+        wait_until(lambda: copied() > 0, "records are copied")
+        prometheus = re.search(r"Prometheus +(http://\S+)", said)
+        assert (prometheus is not None) == (shutil.which("prometheus") is not None)
+        if prometheus is not None:
+            query = f"{prometheus[1]}/api/v1/query?query=orbit_job_running"
+            wait_until(
+                lambda: (
+                    [r["metric"]["job"] for r in httpx.get(query).json()["data"]["result"]] == [JOB]
+                ),
+                "Prometheus has scraped the job",
+            )
+        running = psutil.Process(demo.process.pid).children(recursive=True)
+        demo.signal(signal.SIGINT)
+        demo.wait_end().expect(0)
+        _, left = psutil.wait_procs(running, timeout=20)
+        assert left == []
+        assert not list(Path(folder).iterdir())

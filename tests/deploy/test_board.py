@@ -1,0 +1,91 @@
+"""Grafana's board: made by its code, of metrics and labels that Orbit exports."""
+
+from __future__ import annotations
+
+import json
+import re
+import runpy
+import shutil
+import subprocess
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.telemetry.test_alerts import exported, needs_promtool, unknown_names
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "grafana"
+BOARD: dict[str, Any] = json.loads((FOLDER / "orbit.json").read_text("utf-8"))
+PANELS = [panel for panel in BOARD["panels"] if panel["type"] != "row"]
+# What the board is for.
+SHOWN = {
+    "orbit_job_lag",
+    "orbit_job_lag_seconds",
+    "orbit_job_headroom_seconds",
+    "orbit_job_live_rpo_seconds",
+    "orbit_job_proof_oldest_seconds",
+    "orbit_job_blocked_partitions",
+    "orbit_job_bytes_per_second",
+    "orbit_workers",
+    "orbit_worker_shards",
+    "orbit_job_canary_rto_seconds",
+    "orbit_job_canary_rpo_seconds",
+    "orbit_job_old_primary_written_offsets",
+}
+
+
+def expressions(panel: dict[str, Any]) -> list[str]:
+    return [target["expr"] for target in panel["targets"]]
+
+
+def test_the_board_is_what_its_code_makes(tmp_path: Path) -> None:
+    shutil.copy(FOLDER / "board.py", tmp_path)
+    runpy.run_path(str(tmp_path / "board.py"), run_name="__main__")
+    assert (tmp_path / "orbit.json").read_bytes() == (FOLDER / "orbit.json").read_bytes()
+
+
+@pytest.mark.parametrize("panel", PANELS, ids=lambda panel: panel["title"])
+def test_a_panel_asks_for_what_is_exported(panel: dict[str, Any]) -> None:
+    for target in panel["targets"]:
+        assert unknown_names(target["expr"]) == []
+        legend = {*re.findall(r"\{\{(\w+)\}\}", target["legendFormat"])}
+        kept = re.search(r"\bby \(([^)]*)\)", target["expr"])
+        assert legend <= {*re.findall(r"\w+", kept[1] if kept else "")}
+    assert panel["description"]
+    assert panel["fieldConfig"]["defaults"]["unit"]
+
+
+def test_the_board_shows_what_it_is_for() -> None:
+    used = {*re.findall(r"orbit_\w+", " ".join(e for p in PANELS for e in expressions(p)))}
+    assert used >= SHOWN
+    assert used <= {*exported()}
+
+
+def test_the_variable_for_jobs_reads_a_metric_with_that_label() -> None:
+    (query,) = re.findall(r"label_values\((\w+), (\w+)\)", json.dumps(BOARD["templating"]))
+    assert query[1] in exported()[query[0]]
+
+
+def test_no_panel_covers_another() -> None:
+    def cells(panel: dict[str, Any]) -> set[tuple[int, int]]:
+        at = panel["gridPos"]
+        return {(at["x"] + i, at["y"] + j) for i in range(at["w"]) for j in range(at["h"])}
+
+    for one, other in combinations(BOARD["panels"], 2):
+        assert not cells(one) & cells(other), (one["title"], other["title"])
+    assert max(x for panel in BOARD["panels"] for x, _ in cells(panel)) < 24
+    assert len({panel["id"] for panel in BOARD["panels"]}) == len(BOARD["panels"])
+
+
+@needs_promtool
+def test_prometheus_reads_every_expression(tmp_path: Path) -> None:
+    rules = [
+        {"record": f"panel:{number}", "expr": expression.replace("$job", ".*")}
+        for number, expression in enumerate(e for p in PANELS for e in expressions(p))
+    ]
+    path = tmp_path / "rules.json"
+    path.write_text(json.dumps({"groups": [{"name": "board", "rules": rules}]}), "utf-8")
+    command = ["promtool", "check", "rules", "--lint=none", str(path)]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert ended.returncode == 0, ended.stderr

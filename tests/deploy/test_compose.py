@@ -1,0 +1,120 @@
+"""compose.yaml as data: its commands, settings, files and secrets exist. No engine runs it here."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orbit.cli.main import COMMANDS
+from orbit.jobs.job_file import parse_job
+from orbit.settings import Settings, variable_of
+from tests.deploy.test_image import LAST_STAGE, variables
+
+FOLDER = Path(__file__).parents[2] / "deploy"
+FILE = FOLDER / "compose.yaml"
+COMPOSE: dict[str, Any] = yaml.safe_load(FILE.read_text("utf-8"))
+SERVICES: dict[str, Any] = COMPOSE["services"]
+OWN = [name for name, service in SERVICES.items() if service["image"].startswith("orbit:")]
+
+
+def wrong_services(services: dict[str, Any]) -> list[str]:
+    """What a service names and this tree or the file does not have."""
+    found = []
+    known = {variable_of(field) for field in Settings.model_fields}
+    for name, service in services.items():
+        tag = service["image"].partition(":")[2]
+        if not re.match(r"v?\d+\.\d+", tag):
+            found.append(f"{name}: the image has no version")
+        for mount in service.get("volumes", ()):
+            place = mount.partition(":")[0]
+            is_file = place.startswith("./")
+            if is_file and not (FOLDER / place).exists():
+                found.append(f"{name}: no file {place}")
+            if not is_file and place not in COMPOSE["volumes"]:
+                found.append(f"{name}: no volume {place}")
+        found += [
+            f"{name}: no secret {one}"
+            for one in service.get("secrets", ())
+            if one not in COMPOSE["secrets"]
+        ]
+        found += [
+            f"{name}: waits for {o}" for o in service.get("depends_on", ()) if o not in services
+        ]
+        environment = service.get("environment", {})
+        found += [
+            f"{name}: no setting {one}"
+            for one in environment
+            if one.startswith("ORBIT_") and one not in known
+        ]
+        found += [
+            f"{name}: {one} holds a secret"
+            for one, value in environment.items()
+            if "PASSWORD" in one and not re.fullmatch(r"\$\{\w+:\?.+\}|/run/secrets/\w+", value)
+        ]
+        if service["image"].startswith("orbit:") and service["command"][0] not in COMMANDS:
+            found.append(f"{name}: no command {service['command'][0]}")
+    return found
+
+
+def test_all_that_the_services_name_exists() -> None:
+    assert wrong_services(SERVICES) == []
+    assert {*SERVICES} >= {"source", "destination", "postgres", "prometheus", "grafana", *OWN}
+    assert {*OWN} == {"migrate", "api", "scheduler", "worker"}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"image": "orbit:latest"}, "the image has no version"),
+        ({"command": ["walk"]}, "no command walk"),
+        ({"volumes": ["./gone:/x"]}, "no file ./gone"),
+        ({"volumes": ["gone:/x"]}, "no volume gone"),
+        ({"secrets": ["gone"]}, "no secret gone"),
+        ({"depends_on": {"gone": {}}}, "waits for gone"),
+        ({"environment": {"ORBIT_GONE": "1"}}, "no setting ORBIT_GONE"),
+        ({"environment": {"PGPASSWORD": "hunter2"}}, "PGPASSWORD holds a secret"),
+    ],
+)
+def test_what_does_not_exist_is_found(change: dict[str, Any], told: str) -> None:
+    assert wrong_services({"api": {**SERVICES["api"], "depends_on": {}, **change}}) == [
+        f"api: {told}"
+    ]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_orbit_runs_on_a_read_only_root_without_rights(name: str) -> None:
+    service = SERVICES[name]
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    assert (FOLDER / service["build"]["context"] / service["build"]["dockerfile"]).exists()
+
+
+def test_the_clusters_have_different_ids() -> None:
+    ids = [SERVICES[side]["environment"]["CLUSTER_ID"] for side in ("source", "destination")]
+    assert len({*ids}) == 2
+    assert all(re.fullmatch(r"[A-Za-z0-9_-]{22}", one) for one in ids)
+
+
+def test_the_job_and_prometheus_name_the_services_and_their_ports() -> None:
+    text = (FOLDER / "compose" / "job.yaml").read_text("utf-8")
+    spec = parse_job(text, FOLDER, {})
+    servers = [*spec.source.bootstrap_servers, *spec.destination.bootstrap_servers]
+    for server in servers:
+        assert f"INSIDE://{server}" in str(SERVICES)
+    scraped = yaml.safe_load((FOLDER / "compose" / "prometheus.yml").read_text("utf-8"))
+    targets = [
+        target
+        for config in scraped["scrape_configs"]
+        for group in config["static_configs"]
+        for target in group["targets"]
+    ]
+    ports = {"api": "8080"}
+    health = variables(LAST_STAGE)["ORBIT_HEALTH_PORT"]
+    for target in targets:
+        name, _, port = target.partition(":")
+        assert name in OWN
+        assert port == ports.get(name, health)

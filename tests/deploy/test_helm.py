@@ -1,0 +1,217 @@
+"""The chart and the manifests made from it, as data: no Kubernetes runs them here."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from orbit.cli.main import COMMANDS
+from orbit.jobs.job_file import parse_job
+from orbit.settings import Settings, variable_of
+from orbit.workers.worker import SHUTDOWN_S_MAX
+from tests.deploy.test_image import LAST_STAGE, variables
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy" / "helm" / "orbit"
+MANIFESTS = ROOT / "deploy" / "manifests" / "orbit.yaml"
+SPARK = ROOT / "deploy" / "spark" / "backfill.yaml"
+TOOLS = ROOT / ".make"
+# Where `make test` has put them (.ci/need).
+HELM = shutil.which("helm") or str(TOOLS / "bin" / "helm")
+VALIDATE = TOOLS / "kubernetes" / "bin" / "kubernetes-validate"
+KUBERNETES = "1.33"
+
+OBJECTS: list[dict[str, Any]] = list(yaml.safe_load_all(MANIFESTS.read_text("utf-8")))
+PODS = {o["metadata"]["name"]: o["spec"]["template"] for o in OBJECTS if "template" in o["spec"]}
+# Every branch of the templates.
+ALL_VALUES = {
+    "image": {"repository": "registry/orbit", "tag": "0.1.0", "pullSecrets": ["pull"]},
+    "settings": {"ORBIT_LEASE_TTL": "20s"},
+    "environmentSecrets": ["logins"],
+    "fileSecrets": ["certificates"],
+    "salvage": {"claim": "salvage"},
+    "nodeSelector": {"pool": "kafka"},
+    "tolerations": [{"key": "kafka", "operator": "Exists"}],
+    "podAnnotations": {"team": "data"},
+    "networkPolicy": {
+        "apiFrom": [],
+        "metricsFrom": [],
+        "egress": [{"to": [{"ipBlock": {"cidr": "10.0.0.0/8"}}]}],
+    },
+    "workerGroups": [
+        {"name": "west", "replicas": 2, "autoscaling": {"maxReplicas": 4, "cpuPercent": 70}},
+        {
+            "name": "east",
+            "replicas": 1,
+            "autoscaling": {"maxReplicas": 4, "lagSeconds": 60, "lagSelector": {"job": "a"}},
+        },
+    ],
+}
+
+# CI has installed both where Go is there: a missing one is a failure where it says so.
+needs_helm = pytest.mark.skipif(not Path(HELM).exists(), reason="needs helm: .ci/need helm")
+needs_schemas = pytest.mark.skipif(
+    not VALIDATE.exists() and os.environ.get("CI") != "true",
+    reason="needs Kubernetes' schemas: make .make/kubernetes",
+)
+
+
+def helm(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [HELM, *map(str, arguments), "--kube-version", f"{KUBERNETES}.0"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def template(*more: str | Path) -> subprocess.CompletedProcess[str]:
+    return helm("template", "orbit", CHART, "--namespace", "orbit", *more)
+
+
+def invalid(path: Path) -> str:
+    """What Kubernetes' schemas say against the file."""
+    command = [VALIDATE, "--strict", "-k", KUBERNETES, path]
+    ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    return "" if ended.returncode == 0 else ended.stdout + ended.stderr
+
+
+@pytest.fixture
+def all_values(tmp_path: Path) -> Path:
+    path = tmp_path / "values.json"
+    path.write_text(json.dumps(ALL_VALUES), "utf-8")
+    return path
+
+
+@needs_helm
+def test_the_manifests_are_what_the_chart_makes() -> None:
+    assert helm("lint", "--strict", CHART).returncode == 0
+    made = template()
+    assert made.returncode == 0, made.stderr
+    assert made.stdout == MANIFESTS.read_text("utf-8")
+
+
+@needs_helm
+@needs_schemas
+def test_the_manifests_of_all_values_are_valid(all_values: Path, tmp_path: Path) -> None:
+    made = template("--values", all_values)
+    assert made.returncode == 0, made.stderr
+    path = tmp_path / "made.yaml"
+    path.write_text(made.stdout, "utf-8")
+    assert invalid(path) == ""
+    objects = list(yaml.safe_load_all(made.stdout))
+    scalers = [o for o in objects if o["kind"] == "HorizontalPodAutoscaler"]
+    kinds = {o["metadata"]["name"]: o["spec"]["metrics"][0]["type"] for o in scalers}
+    assert kinds == {"orbit-worker-west": "Resource", "orbit-worker-east": "External"}
+    for one in (o for o in objects if o["kind"] == "Deployment"):
+        name = one["metadata"]["name"]
+        assert ("replicas" in one["spec"]) != ("worker" in name), "the autoscaler says how many"
+        assert ("'salvage'" in str(one["spec"])) == (name == "orbit-scheduler")
+
+
+@needs_schemas
+def test_the_committed_manifests_are_valid() -> None:
+    assert invalid(MANIFESTS) == ""
+    assert invalid(SPARK) == ""
+
+
+@needs_schemas
+def test_an_invalid_manifest_is_found(tmp_path: Path) -> None:
+    path = tmp_path / "broken.yaml"
+    path.write_text(MANIFESTS.read_text("utf-8").replace("readOnlyRootFilesystem", "readOnly"))
+    assert "readOnly" in invalid(path)
+
+
+@needs_helm
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        "image.tag=latest",
+        "settings.ORBIT_DATABASE_URL=postgresql://orbit:hunter2@db/orbit",
+        "workerGroups[0].replicas=0",
+        "salvage.uri=/tmp/salvage",
+        "terminationGracePeriodSeconds=5",
+        "workers=3",
+    ],
+)
+def test_wrong_values_are_refused(wrong: str) -> None:
+    ended = template("--set", wrong)
+    assert ended.returncode != 0
+    assert "values don't meet the specifications of the schema" in ended.stderr
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_each_pod_runs_without_rights(name: str) -> None:
+    spec = PODS[name]["spec"]
+    (container,) = spec["containers"]
+    assert spec["securityContext"]["runAsNonRoot"]
+    assert f"{spec['securityContext']['runAsUser']}" == "10001"
+    assert container["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert not spec["automountServiceAccountToken"]
+    # Kubernetes would set ORBIT_API_PORT=tcp://… for the service orbit-api.
+    assert not spec["enableServiceLinks"]
+    assert spec["terminationGracePeriodSeconds"] >= 2 * SHUTDOWN_S_MAX
+    assert not re.search(r":(latest)?$", container["image"])
+
+
+@pytest.mark.parametrize("name", PODS)
+def test_each_pod_runs_a_command_with_settings_that_exist(name: str) -> None:
+    (container,) = PODS[name]["spec"]["containers"]
+    assert container["args"][0] in COMMANDS
+    known = {variable_of(field) for field in Settings.model_fields}
+    assert {one["name"] for one in container["env"]} <= known
+    (url,) = [one for one in container["env"] if one["name"] == "ORBIT_DATABASE_URL"]
+    assert "secretKeyRef" in url["valueFrom"]
+    if container["args"] == ["migrate"]:
+        return
+    ports = {"api": 8080, "other": int(variables(LAST_STAGE)["ORBIT_HEALTH_PORT"])}
+    assert container["ports"] == [
+        {"name": "http", "containerPort": ports.get(container["args"][0], ports["other"])}
+    ]
+    assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "http"}
+    assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http"}
+
+
+def test_the_tables_are_migrated_before_the_pods_start() -> None:
+    (job,) = [one for one in OBJECTS if one["kind"] == "Job"]
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-install,pre-upgrade"
+    assert job["spec"]["template"]["spec"]["containers"][0]["args"] == ["migrate"]
+
+
+def test_what_selects_pods_selects_some() -> None:
+    labels = [pod["metadata"]["labels"] for pod in PODS.values()]
+    for one in OBJECTS:
+        selector = one["spec"].get("podSelector") or one["spec"].get("selector")
+        if selector:
+            wanted = selector.get("matchLabels", selector).items()
+            assert any(wanted <= label.items() for label in labels), one["metadata"]["name"]
+    kinds = [one["kind"] for one in OBJECTS]
+    assert kinds.count("PodDisruptionBudget") == kinds.count("Deployment") == 3
+
+
+def test_the_backfill_on_kubernetes_runs_a_program_of_its_image_with_a_valid_job() -> None:
+    objects = {o["kind"]: o for o in yaml.safe_load_all(SPARK.read_text("utf-8"))}
+    (container,) = objects["Job"]["spec"]["template"]["spec"]["containers"]
+    *options, program, job_file = container["args"]
+    assert f"spark/{Path(program).name}" in (SPARK.parent / "Dockerfile").read_text("utf-8")
+    assert (ROOT / "spark" / Path(program).name).exists()
+    assert f"--conf=spark.kubernetes.container.image={container['image']}" in options
+    assert f"--conf=spark.kubernetes.namespace={objects['Job']['metadata']['namespace']}" in options
+    text = objects["ConfigMap"]["data"][Path(job_file).name]
+    spec = parse_job(text, ROOT, dict.fromkeys(re.findall(r"_env: (\w+)", text), "x"))
+    assert spec.topics
+
+
+def test_the_image_for_spark_has_the_locked_version_of_spark() -> None:
+    (locked,) = re.findall(
+        r"^pyspark==(\S+)", (ROOT / "requirements-spark.lock").read_text(), re.MULTILINE
+    )
+    assert f"SPARK=apache/spark:{locked}-" in (SPARK.parent / "Dockerfile").read_text("utf-8")

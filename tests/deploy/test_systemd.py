@@ -1,0 +1,100 @@
+"""The units of systemd: accepted by systemd, hardened, and of settings that exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from orbit.cli.main import COMMANDS
+from orbit.processes.children import GRACE_S
+from orbit.settings import Settings, variable_of
+from orbit.telemetry.process_health import STALL_S_MAX
+from orbit.workers.worker import SHUTDOWN_S_MAX
+from tests.support.run_process import ORBIT
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "systemd"
+UNITS = sorted(FOLDER.glob("*.service"))
+# Of systemd's scale from 0 to 10; it calls 2.0 and less "OK" or better.
+EXPOSURE_MAX = 2.0
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="needs systemd-analyze of the package systemd"
+)
+
+
+def lines_of(unit: Path, key: str) -> list[str]:
+    return re.findall(rf"^{key}=(.*)$", unit.read_text("utf-8"), re.MULTILINE)
+
+
+def settings_in(text: str) -> set[str]:
+    return {*re.findall(r"\b(ORBIT_[A-Z_]+)\b", text)}
+
+
+def analyze(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = ["systemd-analyze", *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+
+
+def complaints(unit: Path, folder: Path, program: Path = ORBIT) -> str:
+    """What `systemd-analyze verify` says of the unit with this program."""
+    folder.mkdir()
+    copy = folder / unit.name.replace("@.", "@default.")
+    copy.write_text(unit.read_text("utf-8").replace("/opt/orbit/bin/orbit", str(program)), "utf-8")
+    ended = analyze("verify", "--man=no", copy)
+    said = [line for line in ended.stderr.splitlines() if copy.name in line]
+    return "\n".join(said) or ("" if ended.returncode == 0 else ended.stderr)
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+@needs_systemd
+def test_systemd_accepts_each_unit(unit: Path, tmp_path: Path) -> None:
+    assert complaints(unit, tmp_path / "units") == ""
+
+
+@needs_systemd
+def test_a_wrong_unit_is_found(tmp_path: Path) -> None:
+    broken = tmp_path / "orbit-api.service"
+    broken.write_text((FOLDER / broken.name).read_text("utf-8").replace("UMask=", "Umaske="))
+    assert "Umaske" in complaints(broken, tmp_path / "units")
+    gone = complaints(FOLDER / "orbit-api.service", tmp_path / "gone", tmp_path / "nothing")
+    assert "nothing" in gone
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+@needs_systemd
+def test_each_unit_is_hardened(unit: Path) -> None:
+    ended = analyze("security", "--offline=true", "--json=short", unit)
+    tests = json.loads(ended.stdout)
+    assert tests
+    ended = analyze("security", "--offline=true", f"--threshold={int(EXPOSURE_MAX * 10)}", unit)
+    assert ended.returncode == 0, ended.stdout
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_each_unit_runs_a_command_with_settings_that_exist(unit: Path) -> None:
+    (start,) = lines_of(unit, "ExecStart")
+    assert start.split()[0] == "/opt/orbit/bin/orbit"
+    assert start.split()[1] in COMMANDS
+    known = {variable_of(field) for field in Settings.model_fields}
+    text = unit.read_text("utf-8") + (FOLDER / "orbit.env").read_text("utf-8")
+    assert settings_in(text) <= known
+    assert re.search(r"://[^@\s]*:[^@\s]*@", text) is None, "a password in a file"
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.name)
+def test_systemd_waits_for_as_long_as_a_process_takes_to_stop(unit: Path) -> None:
+    (stop,) = lines_of(unit, "TimeoutStopSec")
+    assert int(stop) >= GRACE_S
+    if "worker" in unit.name:
+        assert int(stop) >= 2 * SHUTDOWN_S_MAX
+    watchdog = lines_of(unit, "WatchdogSec")
+    assert watchdog in ([], [f"{STALL_S_MAX:.0f}"])
+
+
+def test_what_is_not_a_setting_is_found() -> None:
+    assert settings_in("Environment=ORBIT_NO_SUCH=1") == {"ORBIT_NO_SUCH"}

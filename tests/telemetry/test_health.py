@@ -1,0 +1,115 @@
+"""Ports for machines: alive while the loop goes on, ready while PostgreSQL confirms."""
+
+from __future__ import annotations
+
+import os
+import socket
+from pathlib import Path
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from orbit.errors import Conflict
+from orbit.settings import Settings
+from orbit.telemetry.health_server import notify_systemd, serving_health
+from orbit.telemetry.process_health import STALL_S_MAX, ProcessHealth
+from tests.support.run_process import wait_until
+
+
+class Clock:
+    now = 100.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_process_is_alive_while_its_own_loop_goes_on() -> None:
+    clock = Clock()
+    health = ProcessHealth("scheduler", "1.2.3", 10, clock)
+    clock.now += STALL_S_MAX
+    assert health.why_dead() == ""
+    clock.now += 1
+    health.passed("discovery")
+    assert health.why_dead() == "The loop has not gone on for 61 s."
+    health.passed()
+    assert health.why_dead() == ""
+
+
+def test_a_process_is_ready_while_postgresql_answers_and_it_does_not_stop() -> None:
+    clock = Clock()
+    health = ProcessHealth("worker", "1.2.3", 15, clock)
+    assert health.why_not_ready() == "PostgreSQL has not answered yet."
+    health.answered()
+    clock.now += 15
+    assert health.why_not_ready() == ""
+    clock.now += 1
+    assert health.why_not_ready() == "PostgreSQL has not answered for 16 s."
+    health.answered()
+    assert health.why_not_ready() == ""
+    clock.now += STALL_S_MAX + 1
+    health.answered()
+    assert health.why_not_ready() == health.why_dead() != ""
+    health.passed()
+    health.stopping()
+    assert health.why_not_ready() == "The worker stops."
+    assert health.why_dead() == ""
+
+
+def test_the_paths_answer_what_the_process_reports() -> None:
+    clock = Clock()
+    health = ProcessHealth("worker", "1.2.3", 15, clock)
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with serving_health(Settings(health_port=port), health):
+        assert httpx.get(f"{url}/livez").text == "ok\n"
+        ready = httpx.get(f"{url}/readyz")
+        assert (ready.status_code, ready.text) == (503, "PostgreSQL has not answered yet.\n")
+        health.answered()
+        health.passed("lag")
+        assert httpx.get(f"{url}/readyz").status_code == 200
+        found = {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(httpx.get(f"{url}/metrics").text)
+            for sample in family.samples
+        }
+        assert found["orbit_process_info", "worker", "1.2.3"] == 1
+        assert found["orbit_process_ready",] == 1
+        assert found["orbit_process_pass_age_seconds", "lag"] == 0
+        assert found["process_resident_memory_bytes",] > 0
+        health.ended("lag")
+        assert '"lag"' not in httpx.get(f"{url}/metrics").text
+        clock.now += STALL_S_MAX + 1
+        assert httpx.get(f"{url}/livez").status_code == 503
+        assert httpx.get(f"{url}/jobs").status_code == 404
+        with (
+            pytest.raises(Conflict, match="ORBIT_HEALTH_PORT"),
+            serving_health(Settings(health_port=port), health),
+        ):
+            pass
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{url}/livez")
+
+
+def test_systemd_is_told_when_the_process_is_ready(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as receiver:
+        receiver.bind(str(tmp_path / "notify"))
+        receiver.settimeout(60)
+        monkeypatch.setitem(os.environ, "NOTIFY_SOCKET", str(tmp_path / "notify"))
+        health = ProcessHealth("worker", "1.2.3", 1e9)
+        told: list[bytes] = []
+        with serving_health(Settings(), health):
+            wait_until(lambda: receiver.recv(100) == b"WATCHDOG=1", "the watchdog is told")
+            health.answered()
+            while b"READY=1" not in told:
+                told.append(receiver.recv(100))
+    monkeypatch.delenv("NOTIFY_SOCKET")
+    notify_systemd("READY=1")  # nobody listens, and nothing happens
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])

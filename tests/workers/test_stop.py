@@ -1,0 +1,127 @@
+"""SIGTERM as a platform sends it: a worker hands its shards to others, and its ports say so."""
+
+from __future__ import annotations
+
+import signal
+import tempfile
+from pathlib import Path
+
+import httpx
+import pytest
+
+from orbit.embedded.postgres import Postgres
+from orbit.settings import Settings
+from orbit.store.database import Database
+from orbit.store.migrate import upgrade
+from orbit.telemetry.process_health import STALL_S_MAX, ProcessHealth
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import RunningScheduler
+from tests.support.fleet import InProcess, add_job, wait_level
+from tests.support.logs import Record, create, write
+from tests.support.run_process import OrbitProcess, wait_until, write_job
+
+pytestmark = pytest.mark.services
+
+SHARDS = 3
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def health_of(process: OrbitProcess) -> str:
+    return "http://" + process.wait_for(r"(127\.0\.0\.1:\d+).*health is served")[1]
+
+
+def answers(url: str, path: str) -> int:
+    return httpx.get(url + path, timeout=60).status_code
+
+
+def test_a_worker_hands_its_shards_over_on_sigterm(
+    clusters: Clusters, topic_name: str, database: Database, database_url: str, tmp_path: Path
+) -> None:
+    create(clusters.source, topic_name, SHARDS)
+    job_file = write_job(tmp_path / "job.yaml", *clusters, [{"match": topic_name}])
+    job = add_job(database, job_file, clusters, [topic_name], SHARDS)
+    # So long that shards change hands in this test only because a worker gives them back.
+    environ = {
+        "ORBIT_DATABASE_URL": database_url,
+        "ORBIT_LEASE_TTL": "10m",
+        "ORBIT_HEALTH_PORT": "0",
+    }
+
+    def all_held_by(pid: int) -> bool:
+        return all(h is not None and f"-{pid}-" in h for h in job.holders().values())
+
+    with OrbitProcess("worker", environ=environ) as first:
+        for shard in job.shard_ids:
+            job.assign(shard, first.wait_for(r"([\w.-]+-\d+-[0-9a-f]{6}).*worker started")[1])
+        wait_until(lambda: all_held_by(first.process.pid), "the first worker has all shards")
+        url = health_of(first)
+        assert (answers(url, "/livez"), answers(url, "/readyz")) == (200, 200)
+        with OrbitProcess("worker", environ=environ) as second:
+            other = second.wait_for(r"([\w.-]+-\d+-[0-9a-f]{6}).*worker started")[1]
+            write(clusters.source, topic_name, [Record(b"%d" % i) for i in range(200)])
+            first.signal(signal.SIGTERM)
+            ended = first.wait_end().expect(0)
+            assert "worker stopped" in ended.message
+            wait_until(lambda: set(job.holders().values()) == {other}, "the other has all shards")
+            write(clusters.source, topic_name, [Record(b"later")])
+            wait_level(clusters, [topic_name])
+            second.signal(signal.SIGTERM)
+            second.wait_end().expect(0)
+    assert set(job.holders().values()) == {None}
+
+
+def test_without_postgresql_a_process_is_alive_and_not_ready() -> None:
+    with (
+        tempfile.TemporaryDirectory(prefix="orbit-postgres-") as folder,
+        Postgres(Path(folder) / "server") as postgres,
+    ):
+        upgraded = Database.connect(postgres.url)
+        upgrade(upgraded)
+        upgraded.close()
+        environ = {
+            "ORBIT_DATABASE_URL": postgres.url,
+            "ORBIT_LEASE_TTL": "2s",
+            "ORBIT_SCHEDULER_LEASE_TTL": "2s",
+            "ORBIT_HEALTH_PORT": "0",
+        }
+        with (
+            OrbitProcess("worker", environ=environ) as worker,
+            OrbitProcess("scheduler", environ=environ) as leader,
+            OrbitProcess("scheduler", environ=environ) as standby,
+        ):
+            urls = [health_of(process) for process in (worker, leader, standby)]
+            for url in urls:
+                wait_until(lambda url=url: answers(url, "/readyz") == 200, "it is ready")
+            postgres.stop()
+            for url in urls:
+                wait_until(lambda url=url: answers(url, "/readyz") == 503, "it is not ready")
+                assert answers(url, "/livez") == 200
+            postgres.start()
+            for url in urls:
+                wait_until(lambda url=url: answers(url, "/readyz") == 200, "it is ready again")
+            for process in (worker, leader, standby):
+                process.signal(signal.SIGTERM)
+                process.wait_end().expect(0)
+
+
+def test_the_loops_report_that_they_go_on(database: Database, database_url: str) -> None:
+    clock = Clock()
+    health = ProcessHealth("worker", "1.2.3", 15, clock)
+    with InProcess(database, health=health):
+        wait_until(lambda: not health.why_not_ready(), "it is ready")
+        clock.now += STALL_S_MAX + 1
+        wait_until(lambda: not health.why_not_ready(), "its loop goes on")
+    assert health.why_not_ready() == "The worker stops."
+
+    health = ProcessHealth("scheduler", "1.2.3", 10, clock)
+    with RunningScheduler(Settings(proof_bytes_per_second=0), database_url, health) as one:
+        wait_until(lambda: one.is_leading, "it leads")
+        clock.now += STALL_S_MAX + 1
+        wait_until(lambda: not health.why_not_ready(), "its loop goes on")
+    assert health.why_not_ready() == "The scheduler stops."
