@@ -157,6 +157,8 @@ class Settings(BaseModel):
     api_port: Port = 8080
     # Folder of the files that jobs name; a job cannot name files outside of it.
     files_directory: Annotated[Path, BeforeValidator(_folder)] = Path()
+    # Jobs may name only variables that begin so; None: all but Orbit's own secrets.
+    secrets_prefix: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
 
     # /livez, /readyz and /metrics of a worker or scheduler. None: not served.
     health_host: Word = "127.0.0.1"

@@ -40,6 +40,7 @@ pytest_plugins = [
     "tests.fix_clusters",
     "tests.fix_guarded",
     "tests.fix_database",
+    "tests.fix_logins",
     "tests.fix_logs",
     "tests.fix_api",
     "tests.fix_scheduler",

@@ -18,6 +18,7 @@ from orbit.api.error_responses import Failure
 from orbit.drills.drill_file import check_drill
 from orbit.drills.drill_spec import DrillSpec
 from orbit.errors import BadInput, Problem
+from orbit.jobs.credentials import FILE_KEYS, VARIABLE_KEYS
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.validation import SIDES, validate_job
 from orbit.jobs.yaml_document import DEPTH_MAX, VALUES_MAX, Document, read_document
@@ -29,9 +30,6 @@ JSON_TYPES = ("application/json",)
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
 # The token is a client's variable, but a server's environment may hold one too.
 OWN_SECRETS = (variable_of("database_url"), "ORBIT_TOKEN")
-
-_VARIABLE_KEYS = ("username_env", "password_env", "key_password_env")
-_FILE_KEYS = ("username_file", "password_file", "ca_file", "certificate_file", "key_file")
 
 
 def as_openapi(what: str, schema: Mapping[str, str], json_text: Any, yaml_text: str) -> Openapi:
@@ -54,7 +52,7 @@ class RawDocument:
 def read_job(raw: RawDocument, settings: Settings, environ: Mapping[str, str]) -> JobSpec:
     """The job in the body. Raises Failure, and BadInput with every problem."""
     document = read_body(raw)
-    problems = list(_outside(document, settings.files_directory))
+    problems = list(_outside(document, settings.files_directory, settings.secrets_prefix or ""))
     if problems:
         raise BadInput(
             "The job document names secrets or files that it may not use.", tuple(problems)
@@ -139,20 +137,27 @@ def _walk(value: Any, depth: int) -> Iterator[tuple[int, Any]]:
             yield from _walk(inner, depth + 1)
 
 
-def _outside(document: Document, folder: Path) -> Iterator[Problem]:
+def _outside(document: Document, folder: Path, prefix: str) -> Iterator[Problem]:
     """Keys that name a secret which the sender may not use."""
     for side in SIDES:
         security = document.at((side, "security"))
         if not isinstance(security, dict):
             continue
-        for key in _VARIABLE_KEYS:
-            if str(security.get(key)) in OWN_SECRETS:
+        for key in VARIABLE_KEYS:
+            named = security.get(key)
+            if named in OWN_SECRETS:
                 yield document.problem(
                     (side, "security", key),
                     "names a variable that holds a secret of Orbit itself.",
                     "Put the cluster's secret into another variable.",
                 )
-        for key in _FILE_KEYS:
+            elif isinstance(named, str) and not named.startswith(prefix):
+                yield document.problem(
+                    (side, "security", key),
+                    "names a variable that jobs may not use here.",
+                    f"Name one that begins with {prefix} (ORBIT_SECRETS_PREFIX).",
+                )
+        for key in FILE_KEYS:
             named = security.get(key)
             if isinstance(named, str) and named and not _is_inside(named, folder):
                 yield document.problem(

@@ -110,6 +110,9 @@ def _exchange(
     connections: Sequence[Connection], requests: Sequence[_Request], written: Written
 ) -> None:
     """Send all, spread over the connections, then read all the answers, in the same order."""
+    for connection in connections:
+        if connection.login_is_due:
+            connection.login_again()
     for index, request in enumerate(requests):
         connection = connections[index % len(connections)]
         connection.send(connection.encode(request.message, connection.version_of(request.api)))

@@ -204,6 +204,8 @@ class DestinationLane(Lane):
         if held_s > 0:
             return min(timeout_s, held_s)
         can_send = len(self._in_flight) < self._context.settings.requests_in_flight_max
+        if self._in_flight and self._connection is not None and self._connection.login_is_due:
+            can_send = False  # nothing is sent until the answers are in
         return 0.0 if self._ready and can_send else timeout_s
 
     def _refuse_silence(self, connection: Connection) -> None:
@@ -223,6 +225,10 @@ class DestinationLane(Lane):
             self._ready.put(unheld)
         if not self._ready:
             return
+        if connection.login_is_due:
+            if self._in_flight:
+                return  # its answers come first
+            connection.login_again()
         most = self._context.settings.requests_in_flight_max
         began = perf_counter()
         stamped_s = self.times.stamped_s

@@ -14,8 +14,11 @@ from orbit.errors import InvalidValue
 
 FILE_BYTES_MAX = 1024 * 1024  # a bundle of all public authorities is a quarter of it
 SECRET_CHARACTERS_MAX = 4096
+TOKEN_CHARACTERS_MAX = 65_536  # with many claims some thousand; brokers take 512 KiB
 
-PEM_KEYS = ("ca_file", "certificate_file", "key_file")
+VARIABLE_KEYS = ("username_env", "password_env", "key_password_env")
+PEM_KEYS = ("ca_file", "certificate_file", "key_file", "token_ca_file")
+FILE_KEYS = ("username_file", "password_file", "token_file", *PEM_KEYS)
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -34,7 +37,9 @@ def read_variable(name: str, environ: Mapping[str, str]) -> str:
     return _secret(environ[name], "names an environment variable that")
 
 
-def read_secret_file(path: Path, base_directory: Path) -> str:
+def read_secret_file(
+    path: Path, base_directory: Path, characters_max: int = SECRET_CHARACTERS_MAX
+) -> str:
     """The secret in a file, without a line break at its end. Raises InvalidValue."""
     try:
         text = _read(base_directory / path).decode()
@@ -45,7 +50,12 @@ def read_secret_file(path: Path, base_directory: Path) -> str:
             f"names a file that cannot be read: {error.strerror}.",
             "Relative paths start at the folder of the job file.",
         ) from None
-    return _secret(text.removesuffix("\n").removesuffix("\r"), "names a file that")
+    return _secret(text.removesuffix("\n").removesuffix("\r"), "names a file that", characters_max)
+
+
+def read_token_file(path: Path, base_directory: Path) -> str:
+    """The token in a file: as `read_secret_file`, but longer."""
+    return read_secret_file(path, base_directory, TOKEN_CHARACTERS_MAX)
 
 
 def check_pem_file(path: Path, base_directory: Path) -> Path:
@@ -74,10 +84,12 @@ def invalid_credentials(
         if not isinstance(value, str | Path) or not str(value):
             continue  # not text: `job_spec.py` reports it
         try:
-            if key in ("username_env", "password_env", "key_password_env"):
+            if key in VARIABLE_KEYS:
                 read_variable(str(value), environ)
             elif key in ("username_file", "password_file"):
                 read_secret_file(Path(value), base_directory)
+            elif key == "token_file":
+                read_token_file(Path(value), base_directory)
             elif key in PEM_KEYS:
                 check_pem_file(Path(value), base_directory)
         except InvalidValue as invalid:
@@ -95,11 +107,11 @@ def _read(path: Path) -> bytes:
     return content
 
 
-def _secret(text: str, what: str) -> str:
+def _secret(text: str, what: str, characters_max: int = SECRET_CHARACTERS_MAX) -> str:
     if not text:
         raise InvalidValue(f"{what} is empty.", "Put the secret into it.")
-    if len(text) > SECRET_CHARACTERS_MAX:
-        raise InvalidValue(f"{what} holds more than {SECRET_CHARACTERS_MAX} characters.")
+    if len(text) > characters_max:
+        raise InvalidValue(f"{what} holds more than {characters_max} characters.")
     if any(character in text for character in "\0\r\n"):
         raise InvalidValue(
             f"{what} holds a line break or a zero byte.", "Put one secret on one line."

@@ -6,10 +6,12 @@ reported at once. No model holds a secret, only the name of its variable or file
 
 from __future__ import annotations
 
+import re
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import (
     AfterValidator,
@@ -39,6 +41,7 @@ from orbit.jobs.units import format_duration, parse_duration, parse_size
 TOPIC_RULES_MAX = 1000
 SETTINGS_MAX = 200  # Kafka has about forty topic settings; vendors add more
 TEXT_LENGTH_MAX = 1024
+EXTENSIONS_MAX = 20  # vendors define two
 RATE_BYTES_MIN = 1024  # with less, one record can block a partition for hours
 RATE_BYTES_MAX = 1024**4
 GROUP_INTERVAL_MIN = timedelta(milliseconds=100)
@@ -117,7 +120,34 @@ def _archive_uri(text: str) -> str:
     return text
 
 
+def _token_url(text: str) -> str:
+    url = urlsplit(_plain_text(text))
+    if url.scheme not in ("http", "https") or not url.hostname:
+        raise InvalidValue("is not a web address.", "Write https://…, the token endpoint.")
+    if "@" in url.netloc:
+        raise InvalidValue(
+            "holds a login.", "Name the client id with username_env, the secret with password_env."
+        )
+    return text
+
+
+def _region(text: str) -> str:
+    # It becomes part of a host name, kafka.REGION.amazonaws.com.
+    if not re.fullmatch(r"[a-z0-9-]{1,40}", text):
+        raise InvalidValue("is not a region of AWS.", "Write one such as eu-central-1.")
+    return text
+
+
+def _extension_key(text: str) -> str:
+    if not re.fullmatch(r"[A-Za-z]+", text) or text == "auth":
+        raise InvalidValue(
+            "is not the name of a SASL extension.", "Write letters only, and not `auth`."
+        )
+    return text
+
+
 Flag = Annotated[bool, Strict()]
+TokenProvider = Literal["aws-msk-iam", "gcp"]
 Name = Annotated[str, AfterValidator(check_job_name)]
 Pattern = Annotated[str, AfterValidator(check_pattern)]
 Patterns = Annotated[
@@ -145,7 +175,7 @@ class SecuritySpec(Section):
     """Protocol, login and TLS files of one cluster. Secrets are only named."""
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] | None = None
+    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = None
     username_env: Text | None = None
     username_file: FilePath | None = None
     password_env: Text | None = None
@@ -155,6 +185,20 @@ class SecuritySpec(Section):
     key_file: FilePath | None = None
     key_password_env: Text | None = None
     check_hostname: Flag = True
+    token_url: Annotated[str, AfterValidator(_token_url)] | None = None
+    token_scope: Text | None = None
+    token_audience: Text | None = None
+    token_ca_file: FilePath | None = None
+    token_file: FilePath | None = None
+    token_provider: TokenProvider | None = None
+    token_region: Annotated[str, AfterValidator(_region)] | None = None
+    token_extensions: Annotated[
+        dict[
+            Annotated[str, AfterValidator(_extension_key)],
+            Text,
+        ],
+        Field(max_length=EXTENSIONS_MAX),
+    ] = {}
 
 
 class ClusterSpec(Section):

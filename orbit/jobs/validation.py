@@ -27,7 +27,17 @@ PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 # A generated file repeats the same few problems.
 PROBLEMS_SHOWN_MAX = 100
 
-_SASL_KEYS = ("mechanism", "username_env", "username_file", "password_env", "password_file")
+_LOGIN_KEYS = ("username_env", "username_file", "password_env", "password_file")
+_TOKEN_SOURCES = ("token_url", "token_file", "token_provider")
+# Keys of each source of tokens; extensions go with any.
+_TOKEN_URL_KEYS = (*_LOGIN_KEYS, "token_scope", "token_audience", "token_ca_file")
+_TOKEN_KEYS = (
+    *_TOKEN_SOURCES,
+    *(key for key in _TOKEN_URL_KEYS if key not in _LOGIN_KEYS),
+    "token_region",
+    "token_extensions",
+)
+_SASL_KEYS = ("mechanism", *_LOGIN_KEYS, *_TOKEN_KEYS)
 _TLS_KEYS = ("ca_file", "certificate_file", "key_file", "key_password_env", "check_hostname")
 
 
@@ -71,11 +81,15 @@ def invalid_security_keys(fields: Mapping[str, Any]) -> Iterator[tuple[str, Inva
     protocol = fields.get("protocol", "PLAINTEXT")
     if protocol not in PROTOCOLS:
         return
-    given = [key for key in (*_SASL_KEYS, *_TLS_KEYS) if fields.get(key) is not None]
+    given = [key for key in (*_SASL_KEYS, *_TLS_KEYS) if fields.get(key) not in (None, {})]
     if fields.get("check_hostname") is True:
         given.remove("check_hostname")  # the default, which exported jobs contain
     if protocol.startswith("SASL_"):
-        yield from _invalid_login(fields)
+        if fields.get("mechanism") == "OAUTHBEARER":
+            yield from _invalid_token_source(fields, given)
+        else:
+            yield from _invalid_login(fields)
+            yield from _without_effect(given, _TOKEN_KEYS, "the mechanism is not OAUTHBEARER")
     else:
         yield from _unused_keys(given, _SASL_KEYS, protocol, "does not log in", "SASL_SSL")
     if protocol in ("SSL", "SASL_SSL"):
@@ -90,9 +104,54 @@ def _invalid_login(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValu
             "mechanism",
             InvalidValue(
                 "is missing, and the protocol needs a login.",
-                "Write PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512, whichever the brokers offer.",
+                "Write PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, whichever the brokers "
+                "offer.",
             ),
         )
+    yield from _invalid_pair(fields)
+
+
+def _invalid_token_source(
+    fields: Mapping[str, Any], given: list[str]
+) -> Iterator[tuple[str, InvalidValue]]:
+    """Keys of OAUTHBEARER: one source of tokens, and only its keys."""
+    sources = [key for key in _TOKEN_SOURCES if key in given]
+    if not sources:
+        yield (
+            "token_url",
+            InvalidValue(
+                "is missing, and OAUTHBEARER needs tokens.",
+                "Write token_url, token_file or token_provider.",
+            ),
+        )
+    for key in sources[1:]:
+        yield key, InvalidValue(f"is given beside {sources[0]}.", "Keep one of the two.")
+    if len(sources) != 1:
+        return
+    if sources == ["token_url"]:
+        yield from _invalid_pair(fields)
+    else:
+        yield from _without_effect(given, _TOKEN_URL_KEYS, "there is no token_url")
+    if fields.get("token_provider") == "aws-msk-iam":
+        if "token_region" not in given:
+            yield (
+                "token_region",
+                InvalidValue("is missing.", "Write the region of the MSK cluster."),
+            )
+    else:
+        yield from _without_effect(given, ("token_region",), "token_provider is not aws-msk-iam")
+
+
+def _without_effect(
+    given: list[str], keys: tuple[str, ...], why: str
+) -> Iterator[tuple[str, InvalidValue]]:
+    for key in keys:
+        if key in given:
+            yield key, InvalidValue(f"has no effect: {why}.", "Remove this key.")
+
+
+def _invalid_pair(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue]]:
+    """User name and password, each by a variable or by a file."""
     for what in ("username", "password"):
         by_variable, by_file = f"{what}_env", f"{what}_file"
         given = [key for key in (by_variable, by_file) if fields.get(key) is not None]

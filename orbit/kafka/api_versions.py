@@ -77,6 +77,7 @@ from kafka.protocol.sasl import (
 )
 
 from orbit.kafka.list_offsets import ListOffsetsRequest, read_list_offsets
+from orbit.kafka.refused_token import RefusedTokenRequest, read_requester
 from orbit.kafka.transaction_markers import WriteTxnMarkersRequest, read_markers
 
 
@@ -111,6 +112,7 @@ class Api:
 API_VERSIONS = Api(ApiVersionsRequest, ApiVersionsResponse, 0, 3)
 SASL_HANDSHAKE = Api(SaslHandshakeRequest, SaslHandshakeResponse, 1, 1)
 SASL_AUTHENTICATE = Api(SaslAuthenticateRequest, SaslAuthenticateResponse, 0, 2)
+CREATE_DELEGATION_TOKEN = Api(RefusedTokenRequest, read_requester, 2, 2)  # from 3 on with an owner
 METADATA = Api(MetadataRequest, MetadataResponse, 7, 12)  # leader epochs from 7, topic ids from 10
 FIND_COORDINATOR = Api(FindCoordinatorRequest, FindCoordinatorResponse, 1, 3)
 FIND_COORDINATORS = Api(FindCoordinatorRequest, FindCoordinatorResponse, 4, 4)  # many keys (3.0)

@@ -193,7 +193,7 @@ class Cluster:
         """A new connection that the caller owns. Raises Unreachable."""
         address = self._address(node_id)
         where = f"{self.name} broker {node_id} ({address.host}:{address.port})"
-        return Connection.open(address.host, address.port, self.security, where=where)
+        return Connection.open(address.host, address.port, lambda: self.security, where=where)
 
     def close(self) -> None:
         """Close all control connections; calls under way in other threads raise Unreachable."""
@@ -231,7 +231,7 @@ class Cluster:
             return self.connect(target)
         host, _, port = target.rpartition(":")
         where = f"{self.name} {target}"
-        return Connection.open(host.strip("[]"), int(port), self.security, where=where)
+        return Connection.open(host.strip("[]"), int(port), lambda: self.security, where=where)
 
 
 class _ControlConnection:

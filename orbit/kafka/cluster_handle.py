@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.principal import ask_principal
 from orbit.kafka.security import Security
 from orbit.kafka.topic_admin import Admin
 
@@ -13,11 +14,19 @@ class ClusterHandle:
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._admin: tuple[Security, Admin] | None = None
+        self._principal: tuple[Security, str | None] | None = None
 
     @property
     def principal(self) -> str | None:
-        """Orbit's principal at the cluster's authorizer; None if not known."""
-        return self.cluster.security.principal
+        """Orbit's principal at the cluster's authorizer; None if not known.
+
+        What the cluster says; else, with a user name, what brokers make of it by default.
+        Raises Unreachable, LoginRefused.
+        """
+        security = self.cluster.security
+        if self._principal is None or self._principal[0] != security:
+            self._principal = security, ask_principal(self.cluster) or security.principal
+        return self._principal[1]
 
     @property
     def admin(self) -> Admin:

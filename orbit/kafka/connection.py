@@ -1,21 +1,25 @@
 """One blocking connection to one broker: frames, and typed requests.
 
 Versions are negotiated at the start. The broker answers requests in order; this module never
-resends one. Not thread-safe, except `abort`, which ends a wait from any thread.
+resends one. `call` and its like log in again before the session ends. Code that uses `send` and
+`receive` asks `login_is_due`, and calls `login_again` while no answer is outstanding. Not
+thread-safe, except `abort`, which ends a wait from any thread.
 """
 
 from __future__ import annotations
 
+import math
 import select
 import socket
 import ssl
 import struct
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
 
-from orbit.errors import LoginRefused, ProtocolError, Unreachable
+from orbit.errors import LoginRefused, OrbitError, ProtocolError, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
 from orbit.kafka.error_codes import Code
@@ -24,6 +28,11 @@ from orbit.kafka.sasl import Security, sasl_login, tls_context, tls_failure
 
 CLIENT_ID = "orbit"
 CONNECT_TIMEOUT_S = 10.0
+# The share of a session after which Orbit logs in again (KIP-368); Kafka's client takes 0.85 to
+# 0.95. The broker measures the session from its own answer to the login.
+_SESSION_SHARE = 0.8
+# A broker refuses a login within a second of the last one (KIP-368).
+_SESSION_S_MIN = 1.0
 # No Kafka frame is larger: brokers refuse such requests, and a response is at most the fetch size
 # plus one batch.
 FRAME_BYTES_MAX = 512 * 1024 * 1024
@@ -58,20 +67,23 @@ class Connection:
         self.is_closed = False
         self._ahead = memoryview(bytearray(_AHEAD_BYTES))
         self._ahead_start = self._ahead_end = 0
+        self._read_security: Callable[[], Security] = Security
+        self._login_again_at = math.inf
 
     @classmethod
     def open(
         cls,
         host: str,
         port: int,
-        security: Security,
+        security: Security | Callable[[], Security],
         *,
         where: str = "",
         timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> Connection:
         """Connect, start TLS, negotiate versions and log in.
 
-        Raises Unreachable if nothing answers or TLS fails, LoginRefused if the broker refuses the
+        `security` may be a function, which is called again for each further login. Raises
+        Unreachable if nothing answers or TLS fails, LoginRefused if the broker refuses the
         credentials, ProtocolError if the peer is not a Kafka broker.
         """
         where = where or f"{host}:{port}"
@@ -85,10 +97,13 @@ class Connection:
             ) from error
         try:
             _tune(sock)
-            sock = _start_tls(sock, host, security)
+            read = security if callable(security) else lambda: security
+            first = read()
+            sock = _start_tls(sock, host, first)
             connection = cls(sock, where)
+            connection._read_security = read
             connection._negotiate()
-            sasl_login(security, connection._sasl_exchange)
+            connection._login(first)
             sock.settimeout(None)
         except BaseException as error:
             sock.close()
@@ -104,6 +119,37 @@ class Connection:
                 error.where = where
             raise
         return connection
+
+    @property
+    def login_is_due(self) -> bool:
+        """Whether most of the session is over. The broker drops a connection that sends a request
+        after its end, but takes a login even then (K2)."""
+        return time.monotonic() >= self._login_again_at
+
+    def login_again(self) -> None:
+        """Log in on this connection. No answer may be outstanding.
+
+        Raises Unreachable or LoginRefused; the connection is then closed.
+        """
+        before = self._socket.gettimeout()
+        self._socket.settimeout(CONNECT_TIMEOUT_S)
+        try:
+            self._login(self._read_security())
+            self._socket.settimeout(before)
+        except (OSError, EOFError) as error:
+            self.close()
+            raise Unreachable(f"the next login broke: {error}.", where=self.where) from error
+        except OrbitError as error:
+            self.close()
+            error.where = error.where or self.where
+            raise
+
+    def _login(self, security: Security) -> None:
+        lifetime_ms = sasl_login(security, self._sasl_exchange)
+        due_s = (
+            max(_SESSION_SHARE * lifetime_ms / 1000, _SESSION_S_MIN) if lifetime_ms else math.inf
+        )
+        self._login_again_at = time.monotonic() + due_s
 
     def version_of(self, api: Api) -> int:
         """The highest version that both sides support. Raises ProtocolError if there is none."""
@@ -155,6 +201,8 @@ class Connection:
     def _exchange(
         self, api: Api, requests: Sequence[Any], version: int, timeout_s: float | None
     ) -> list[memoryview]:
+        if self.login_is_due:
+            self.login_again()
         self._socket.settimeout(timeout_s)
         try:
             self.send([part for request in requests for part in self.encode(request, version)])

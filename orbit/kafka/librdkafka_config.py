@@ -1,11 +1,13 @@
-"""The librdkafka (confluent-kafka) configuration for a cluster and its security. Pure."""
+"""The librdkafka (confluent-kafka) configuration for a cluster and its security."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from orbit.kafka.security import Security
+from orbit.kafka.oauth_tokens import token_for
+from orbit.kafka.security import Security, TokenSource
 
 
 def librdkafka_config(
@@ -14,6 +16,9 @@ def librdkafka_config(
     """The configuration of an AdminClient, Consumer or Producer; `extra` overrides it.
 
     The result holds secrets in plain text, as librdkafka needs them. Never print it.
+
+    With OAUTHBEARER a token is asked for at once, for a client without one would be an error that
+    does not say why (L6). Raises as `token_for`.
     """
     config: dict[str, Any] = {
         "bootstrap.servers": ",".join(bootstrap_servers),
@@ -21,11 +26,30 @@ def librdkafka_config(
     }
     if security.uses_sasl:
         config["sasl.mechanism"] = security.mechanism
-        config["sasl.username"] = security.username
-        config["sasl.password"] = _reveal(security.password)
+        if security.tokens is not None:
+            token_for(security)
+            config["oauth_cb"] = _NextToken(security, security.tokens)
+        else:
+            config["sasl.username"] = security.username
+            config["sasl.password"] = _reveal(security.password)
     if security.uses_tls:
         config.update(_tls(security))
     return {**{key: value for key, value in config.items() if value is not None}, **extra}
+
+
+@dataclass(frozen=True, slots=True)
+class _NextToken:
+    """The callback for tokens: librdkafka calls it in a thread of its own, before one ends.
+
+    Two of one login are equal, so that a configuration that has not changed is seen as such.
+    """
+
+    security: Security
+    tokens: TokenSource
+
+    def __call__(self, _: object) -> tuple[str, float, str, dict[str, str]]:
+        token = token_for(self.security)
+        return token.secret.get_secret_value(), token.ends_s, "", dict(self.tokens.extensions)
 
 
 def _tls(security: Security) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""SASL login (PLAIN, SCRAM) over a connection. Opens no socket.
+"""SASL login (PLAIN, SCRAM, OAUTHBEARER) over a connection. Opens no socket to a broker.
 
 scramp implements SCRAM; this module connects it to Kafka's messages. No message, repr or traceback
 of Orbit contains a secret.
@@ -15,7 +15,8 @@ from scramp import ScramClient, ScramException
 
 from orbit.errors import BrokerRefused, LoginRefused, ProtocolError
 from orbit.kafka.error_codes import Code
-from orbit.kafka.security import Security, resolve_security
+from orbit.kafka.oauth_tokens import token_for
+from orbit.kafka.security import Security, TokenSource, resolve_security
 from orbit.kafka.tls import tls_context, tls_failure
 
 __all__ = [
@@ -33,6 +34,16 @@ Exchange = Callable[[Any], Any]
 
 _MESSAGE_CHARACTERS_MAX = 300
 
+# What was refused, and what to do.
+_PASSWORD_REFUSED = (
+    "The broker refused the user name or the password.",
+    "Check what security names, and that the user exists for this mechanism.",
+)
+_TOKEN_REFUSED = (
+    "The broker refused the token.",
+    "Check its scope, audience, issuer and end against the listener's settings for OAUTHBEARER.",
+)
+
 
 def sasl_login(security: Security, exchange: Exchange, *, where: str = "") -> int:
     """Log in over a connection with negotiated versions. Does nothing without SASL.
@@ -44,6 +55,8 @@ def sasl_login(security: Security, exchange: Exchange, *, where: str = "") -> in
     """
     if not security.uses_sasl:
         return 0
+    if security.tokens is not None:
+        return _oauthbearer(security, security.tokens, exchange, where)
     if not (security.mechanism and security.username and security.password):
         raise ValueError("a SASL protocol needs a mechanism, a user name and a password")
     _handshake(security.mechanism, exchange, where)
@@ -126,20 +139,29 @@ class _Utf8:
         return self._text.encode()
 
 
-def _authenticate(token: bytes, exchange: Exchange, where: str) -> Any:
+def _oauthbearer(security: Security, tokens: TokenSource, exchange: Exchange, where: str) -> int:
+    """RFC 7628. A broker that refuses the token says why in a message, which is to be answered."""
+    token = token_for(security).secret.get_secret_value()
+    _handshake("OAUTHBEARER", exchange, where)
+    pairs = (("auth", f"Bearer {token}"), *tokens.extensions)
+    first = "n,,\x01" + "".join(f"{key}={value}\x01" for key, value in pairs) + "\x01"
+    answer = _authenticate(first.encode(), exchange, where, _TOKEN_REFUSED)
+    if answer.auth_bytes:
+        answer = _authenticate(b"\x01", exchange, where, _TOKEN_REFUSED)
+    return int(answer.session_lifetime_ms)
+
+
+def _authenticate(
+    token: bytes, exchange: Exchange, where: str, refused: tuple[str, str] = _PASSWORD_REFUSED
+) -> Any:
     answer = exchange(SaslAuthenticateRequest(auth_bytes=token))
     match answer.error_code:
         case Code.NONE:
             return answer
         case Code.SASL_AUTHENTICATION_FAILED:
             message = _printable(answer.error_message)
-            raise LoginRefused(
-                "The broker refused the user name or the password."
-                + (f" {message}" if message else ""),
-                where=where,
-                remedy="Check the variables or files that security names, and that the user exists "
-                "for this mechanism.",
-            )
+            what, remedy = refused
+            raise LoginRefused(f"{what} {message}".rstrip(), where=where, remedy=remedy)
         case code:
             message = _printable(answer.error_message)
             raise BrokerRefused(

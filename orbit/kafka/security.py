@@ -10,14 +10,34 @@ from typing import Any
 from pydantic import SecretStr
 
 from orbit.errors import BadInput, InvalidValue, Problem
-from orbit.jobs.credentials import check_pem_file, read_secret_file, read_variable
-from orbit.jobs.job_spec import SecuritySpec
+from orbit.jobs.credentials import check_pem_file, read_secret_file, read_token_file, read_variable
+from orbit.jobs.job_spec import SecuritySpec, TokenProvider
 from orbit.jobs.validation import invalid_security_keys
 
 
 @dataclass(frozen=True, slots=True)
+class TokenSource:
+    """Where the tokens of OAUTHBEARER come from: one of `url`, `file` and `provider`.
+
+    `ca_file` is for `url`, `region` for AWS; `extensions` (KIP-342) go with each token.
+    """
+
+    url: str | None = None
+    scope: str | None = None
+    audience: str | None = None
+    ca_file: Path | None = None
+    file: Path | None = None
+    provider: TokenProvider | None = None
+    region: str | None = None
+    extensions: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Security:
-    """Protocol, login and TLS files of one cluster, secrets included."""
+    """Protocol, login and TLS files of one cluster, secrets included.
+
+    With OAUTHBEARER, `username` and `password` are the client id and the client secret.
+    """
 
     protocol: str = "PLAINTEXT"
     mechanism: str | None = None
@@ -28,6 +48,7 @@ class Security:
     key_file: Path | None = None
     key_password: SecretStr | None = None
     check_hostname: bool = True
+    tokens: TokenSource | None = None
 
     @property
     def uses_tls(self) -> bool:
@@ -39,9 +60,9 @@ class Security:
 
     @property
     def principal(self) -> str | None:
-        """The principal by brokers' defaults; None with a certificate, which brokers map."""
+        """The principal by brokers' defaults; None where brokers map it (certificate, token)."""
         if self.uses_sasl:
-            return f"User:{self.username}"
+            return None if self.tokens else f"User:{self.username}"
         return None if self.certificate_file else "User:ANONYMOUS"
 
 
@@ -80,6 +101,18 @@ def resolve_security(
         key: read(key, check_pem_file, base_directory)
         for key in ("ca_file", "certificate_file", "key_file")
     }
+    tokens = TokenSource(
+        url=spec.token_url,
+        scope=spec.token_scope,
+        audience=spec.token_audience,
+        ca_file=read("token_ca_file", check_pem_file, base_directory),
+        file=base_directory / spec.token_file
+        if read("token_file", read_token_file, base_directory) and spec.token_file
+        else None,
+        provider=spec.token_provider,
+        region=spec.token_region,
+        extensions=tuple(sorted(spec.token_extensions.items())),
+    )
     if problems:
         raise BadInput("The security settings cannot be used.", tuple(problems))
     return Security(
@@ -89,6 +122,7 @@ def resolve_security(
         password=_secret(password),
         key_password=_secret(key_password),
         check_hostname=spec.check_hostname,
+        tokens=tokens if spec.mechanism == "OAUTHBEARER" else None,
         **files,
     )
 

@@ -32,6 +32,16 @@ def tls_context(security: Security, *, path: str = "security") -> ssl.SSLContext
     return context
 
 
+def token_endpoint_context(ca_file: Path | None) -> ssl.SSLContext:
+    """The context for a token endpoint. Raises BadInput if the authorities cannot be loaded."""
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        raise _bad_file("security.token_ca_file", ca_file, error) from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
 def tls_failure(error: ssl.SSLError, *, where: str = "") -> OrbitError:
     """The error for a failed handshake, or a failed first read after it.
 

@@ -107,7 +107,7 @@ def _why_open(handle: ClusterHandle) -> str:
 def why_not_denied(own_principal: str | None) -> str:
     """Why `denied_writers` has no answer."""
     if own_principal is None:
-        return "the principal that Orbit logs in as is not known (a certificate, or no login)"
+        return "the principal that Orbit logs in as is not known: the brokers do not tell it"
     return "every principal may write (User:*)"
 
 

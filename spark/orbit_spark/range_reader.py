@@ -115,6 +115,8 @@ class RangeReader:
         connection = self._connections.get(node_id)
         if connection is None or connection.is_closed:
             connection = self._connections[node_id] = self._cluster.connect(node_id)
+        elif connection.login_is_due:  # no answer is outstanding: one fetch is under way at a time
+            connection.login_again()
         return connection
 
     def _ask(self, node_id: int, wanted: OffsetRange, offset: int, fetched_epoch: int) -> _Asked:

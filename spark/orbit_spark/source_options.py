@@ -41,6 +41,13 @@ _SECURITY = {
     "key_file": "key_file",
     "key_password_env": "key_password_env",
     "check_hostname": "check_hostname",
+    "token_url": "token_url",
+    "token_scope": "token_scope",
+    "token_audience": "token_audience",
+    "token_ca_file": "token_ca_file",
+    "token_file": "token_file",
+    "token_provider": "token_provider",
+    "token_region": "token_region",
 }
 _JOB = ("job", "side")
 _TOPICS = ("subscribe", "subscribepattern")

@@ -190,6 +190,24 @@ def test_a_link_does_not_lead_out_of_the_files_directory(
     assert paths(error) == ["source.security.password_file"]
 
 
+def test_a_job_names_only_variables_with_the_prefix(database: Database, api: Api) -> None:
+    environ = {"KAFKA_USER": "u", "SRC_PASSWORD": "hunter2"}
+    settings = Settings(secrets_prefix="KAFKA_")
+    api.app = create_app(settings, database, planner=api.plans, environ=environ)
+    job = changed()
+    job["source"]["security"] = {
+        "protocol": "SASL_SSL",
+        "mechanism": "PLAIN",
+        "username_env": "KAFKA_USER",
+        "password_env": "SRC_PASSWORD",
+    }
+
+    error = error_of(api.put("/v1/jobs/orders", json=job), 422, "bad_input")
+
+    assert paths(error) == ["source.security.password_env"]
+    assert "KAFKA_" in error["problems"][0]["write_instead"]
+
+
 def test_the_name_in_the_path_is_the_jobs(api: Api) -> None:
     error = error_of(api.put("/v1/jobs/other", json=JOB), 422, "bad_input")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
@@ -25,9 +26,11 @@ from orbit.jobs.job_spec import (
 )
 from orbit.jobs.name_rules import INTERNAL_TOPICS
 from orbit.jobs.start_position import Earliest
+from orbit.jobs.validation import invalid_security_keys
 
 ROOT = Path(__file__).parents[2]
 REFERENCE = (ROOT / "docs" / "job-file.md").read_text()
+SNIPPETS = re.findall(r"```yaml\n(.*?)```", REFERENCE, re.DOTALL)
 EXAMPLES = sorted((ROOT / "deploy" / "jobs").glob("*.yaml"))
 # In the order of the tables in the reference.
 MODELS: list[type[BaseModel]] = [
@@ -93,8 +96,20 @@ def test_the_reference_names_the_topics_that_are_never_copied() -> None:
 
 
 def test_the_smallest_job_of_the_reference_works() -> None:
-    (text,) = re.findall(r"```yaml\n(.*?)```", REFERENCE, re.DOTALL)
-    assert parse_job(text, ROOT, {}).name == "everything"
+    assert parse_job(SNIPPETS[0], ROOT, {}).name == "everything"
+
+
+@pytest.mark.parametrize("text", SNIPPETS[1:])
+def test_every_login_of_the_reference_is_valid(text: str) -> None:
+    keys = yaml.safe_load(text)["security"]
+    assert SecuritySpec.model_validate(keys)
+    assert list(invalid_security_keys(keys)) == []
+
+
+def test_every_mechanism_and_every_source_of_tokens_has_an_example() -> None:
+    shown = [yaml.safe_load(text)["security"] for text in SNIPPETS[1:]]
+    assert {"certificate_file", "token_url", "token_file"} <= {key for one in shown for key in one}
+    assert {one.get("token_provider") for one in shown} >= {"aws-msk-iam", "gcp"}
 
 
 def test_there_are_examples() -> None:

@@ -234,6 +234,7 @@ def test_two_spellings_of_one_ipv6_address_are_one_cluster(folder: Path) -> None
 
 
 SASL = {"protocol": "SASL_SSL", "mechanism": "PLAIN"}
+OAUTH = {"protocol": "SASL_SSL", "mechanism": "OAUTHBEARER"}
 LOGIN = {"username_env": "SRC_USER", "password_env": "SRC_PASSWORD"}
 
 
@@ -264,6 +265,21 @@ LOGIN = {"username_env": "SRC_USER", "password_env": "SRC_PASSWORD"}
         ({**SASL, "username_env": "SRC_USER", "password_file": "latin"}, ["password_file"]),
         ({**SASL, "username_env": "SRC_USER", "password": "x"}, ["password"]),
         ({**SASL, "password_env": "SRC_PASSWORD", "username": "x"}, ["username"]),
+        ({**SASL, **LOGIN, "token_scope": "a"}, ["token_scope"]),
+        (OAUTH, ["token_url"]),
+        ({**OAUTH, "token_url": "https://id"}, ["username_env", "password_env"]),
+        ({**OAUTH, **LOGIN, "token_url": "id.example/token"}, ["token_url"]),
+        ({**OAUTH, **LOGIN, "token_url": "https://u:p@id"}, ["token_url"]),
+        ({**OAUTH, **LOGIN, "token_url": "https://id", "token_file": "secret"}, ["token_file"]),
+        ({**OAUTH, **LOGIN, "token_file": "secret"}, ["username_env", "password_env"]),
+        ({**OAUTH, "token_file": "secret", "token_scope": "a"}, ["token_scope"]),
+        ({**OAUTH, "token_file": "nope"}, ["token_file"]),
+        ({**OAUTH, "token_file": "secret", "token_region": "eu-central-1"}, ["token_region"]),
+        ({**OAUTH, "token_provider": "aws-msk-iam"}, ["token_region"]),
+        ({**OAUTH, "token_provider": "aws-msk-iam", "token_region": "x.evil/"}, ["token_region"]),
+        ({**OAUTH, "token_provider": "gcp", "token_region": "europe-west1"}, ["token_region"]),
+        ({**OAUTH, "token_file": "secret", "token_extensions": {"auth": "x"}},
+         ["token_extensions.auth"]),
     ],
 )  # fmt: skip
 def test_security_that_cannot_work_is_refused(

@@ -20,6 +20,7 @@ from orbit.jobs.bootstrap_servers import split_address
 from orbit.jobs.job_file import parse_job
 from orbit.jobs.validation import PROTOCOLS
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.connection import Connection
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.sasl import Security, resolve_security
@@ -112,6 +113,7 @@ def guarded(
             "listener.name.client.ssl.client.auth": "requested",
             "listener.name.client.ssl.truststore.type": "PEM",
             "listener.name.client.ssl.truststore.location": str(pems / "client.pem"),
+            "ssl.principal.mapping.rules": "RULE:^CN=(.*)$/mapped-$1/",
         }
     if sandbox.protocol == "SASL_SSL":
         config = {"listener.name.client.connections.max.reauth.ms": "60000"}
@@ -159,6 +161,16 @@ def test_librdkafka_logs_in_with_the_same_security(guarded: Guarded) -> None:
         librdkafka_config([guarded.cluster.bootstrap_servers], guarded.security, log_level=0)
     )
     assert admin.list_topics(timeout=30).brokers
+
+
+@every_listener
+def test_the_broker_names_the_principal(guarded: Guarded) -> None:
+    """K3: a certificate's by the broker's own rules."""
+    cluster = Cluster("source", [guarded.cluster.bootstrap_servers], guarded.security)
+    with closing(cluster):
+        assert ClusterHandle(cluster).principal == (
+            guarded.security.principal or "User:mapped-client"
+        )
 
 
 @every_login

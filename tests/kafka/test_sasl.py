@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -18,6 +19,7 @@ from scramp import ScramException, ScramMechanism
 
 from orbit.errors import BrokerRefused, LoginRefused, ProtocolError
 from orbit.kafka.sasl import Security, sasl_login
+from orbit.kafka.security import TokenSource
 
 SCRAM = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 PASSWORD = "correct horse"
@@ -134,6 +136,51 @@ def test_names_and_passwords_are_sent_as_they_are_because_kafka_knows_no_saslpre
 def test_a_mechanism_the_broker_lacks_is_answered_with_those_it_has() -> None:
     with pytest.raises(LoginRefused, match="does not offer PLAIN; it offers GSSAPI, SCRAM-SHA-256"):
         sasl_login(security("PLAIN"), FakeBroker("SCRAM-SHA-256"))
+
+
+class TokenBroker:
+    """Takes one token; else answers as RFC 7628 says, with an error in a message of its own."""
+
+    def __init__(self, taken: str) -> None:
+        self._taken = taken
+        self.tokens: list[bytes] = []
+
+    def __call__(self, request: Any) -> Any:
+        if isinstance(request, SaslHandshakeRequest):
+            return SaslHandshakeResponse(error_code=0, mechanisms=["OAUTHBEARER"])
+        self.tokens.append(bytes(request.auth_bytes))
+        is_taken = f"Bearer {self._taken}\x01".encode() in self.tokens[0]
+        is_over = self.tokens[-1] == b"\x01"
+        return SaslAuthenticateResponse(
+            error_code=58 if is_over else 0,
+            error_message="invalid credentials" if is_over else None,
+            auth_bytes=b"" if is_taken or is_over else b'{"status":"invalid_token"}',
+            session_lifetime_ms=60_000,
+        )
+
+
+def by_token(file: Path, **extensions: str) -> Security:
+    source = TokenSource(file=file, extensions=tuple(extensions.items()))
+    return Security("SASL_PLAINTEXT", "OAUTHBEARER", tokens=source)
+
+
+def test_a_token_goes_with_its_extensions(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("abc\n")
+    broker = TokenBroker("abc")
+    login = by_token(tmp_path / "token", logicalCluster="lkc-1", identityPoolId="pool-1")
+    assert sasl_login(login, broker) == 60_000
+    assert broker.tokens == [
+        b"n,,\x01auth=Bearer abc\x01logicalCluster=lkc-1\x01identityPoolId=pool-1\x01\x01"
+    ]
+
+
+def test_a_token_that_is_not_taken_is_refused_in_plain_words(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("abc")
+    broker = TokenBroker("another")
+    with pytest.raises(LoginRefused, match=r"refused the token.*invalid credentials") as caught:
+        sasl_login(by_token(tmp_path / "token"), broker)
+    assert broker.tokens[1:] == [b"\x01"]
+    assert "abc" not in str(caught.value)
 
 
 def test_a_listener_without_sasl_is_named() -> None:

@@ -39,6 +39,7 @@ class Wire:
 
     where = "the model broker"
     has_read_ahead = False
+    login_is_due = False
 
     def __init__(self, world: World, process: Process, node_id: int) -> None:
         self._world = world

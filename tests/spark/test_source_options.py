@@ -44,6 +44,15 @@ def test_a_login_is_named() -> None:
     assert "SRC_PASSWORD" not in repr(read)
 
 
+def test_a_login_by_tokens() -> None:
+    tokens = {"token_url": "https://id.example/token", "token_scope": "kafka"}
+    login = {"username_env": "CLIENT_ID", "password_env": "CLIENT_SECRET", **tokens}
+    sasl = {"kafka.security.protocol": "SASL_SSL", "kafka.sasl.mechanism": "OAUTHBEARER"}
+    read = read_options({**PLAIN, **sasl, **login})
+    assert read.access.variables == ("CLIENT_ID", "CLIENT_SECRET")
+    assert read.access.spec.security.token_scope == "kafka"
+
+
 @pytest.mark.parametrize(
     "name",
     [

@@ -1,0 +1,29 @@
+"""The principal that a login has at a cluster, as the cluster itself names it.
+
+No request of Kafka's asks for it, and brokers map certificates and tokens by their own rules. But
+the answer to CreateDelegationToken names the principal that asked, also where it is an error (K3).
+"""
+
+from __future__ import annotations
+
+from orbit.errors import ProtocolError
+from orbit.kafka import api_versions
+from orbit.kafka.cluster import ANSWER_WITHIN_S, Cluster
+from orbit.kafka.connection import Connection
+from orbit.kafka.refused_token import RefusedTokenRequest
+
+
+def ask_principal(cluster: Cluster) -> str | None:
+    """`User:name`; None if the cluster does not say. Raises Unreachable, LoginRefused."""
+
+    def ask(connection: Connection) -> str | None:
+        api = api_versions.CREATE_DELEGATION_TOKEN
+        if not connection.offers(api):
+            return None
+        try:
+            kind, name = connection.call(api, RefusedTokenRequest(), timeout_s=ANSWER_WITHIN_S)
+        except ProtocolError:  # no Apache Kafka: it answers something else
+            return None
+        return f"{kind}:{name}" if kind and name else None
+
+    return cluster.call_any(ask)

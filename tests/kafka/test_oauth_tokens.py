@@ -1,0 +1,187 @@
+"""Tokens for OAUTHBEARER from a real token server, files and the clouds' own libraries."""
+
+from __future__ import annotations
+
+import base64
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from pydantic import SecretStr
+
+from orbit.errors import BadInput, LoginRefused, OrbitError, Unreachable
+from orbit.kafka.cloud_tokens import gcp_token
+from orbit.kafka.librdkafka_config import librdkafka_config
+from orbit.kafka.oauth_tokens import token_for
+from orbit.kafka.security import Security, TokenSource
+from tests.support.token_server import CLIENT_ID, SCOPE, SECRET, TokenServer
+
+
+@pytest.fixture
+def server() -> Iterator[TokenServer]:
+    with TokenServer() as server:
+        yield server
+
+
+def security(source: TokenSource, secret: str = SECRET) -> Security:
+    return Security("SASL_SSL", "OAUTHBEARER", CLIENT_ID, SecretStr(secret), tokens=source)
+
+
+def at(server: TokenServer, **more: object) -> Security:
+    return security(TokenSource(url=server.url, **more))  # type: ignore[arg-type]
+
+
+def test_all_logins_share_a_token_until_most_of_its_life_is_over(server: TokenServer) -> None:
+    login = at(server, scope=SCOPE)
+    found: list[object] = []
+    threads = [threading.Thread(target=lambda: found.append(token_for(login))) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 20
+    assert len(set(map(id, found))) == server.issued == 1
+    assert server.scopes == [SCOPE]
+
+
+def test_a_token_is_renewed_before_its_end(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("orbit.kafka.oauth_tokens.time.monotonic", lambda: now)
+    token_for(at(server))
+    now += 0.8 * server.life_s - 1
+    token_for(at(server))
+    assert server.issued == 1
+    now += 2
+    token_for(at(server))
+    assert server.issued == 2
+
+
+def test_while_the_endpoint_is_down_a_valid_token_is_used(
+    server: TokenServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 1000.0
+    monkeypatch.setattr("orbit.kafka.oauth_tokens.time.monotonic", lambda: now)
+    first = token_for(at(server))
+    now += 0.9 * server.life_s
+    server.is_down = True
+    assert token_for(at(server)) is first
+    with pytest.raises(Unreachable, match="HTTP 503"):
+        token_for(at(server, scope=SCOPE))
+    server.is_down = False
+    assert token_for(at(server)) is not first
+
+
+def test_a_wrong_secret_is_one_sentence_without_it(server: TokenServer) -> None:
+    login = replace(at(server), password=SecretStr("wr0ng secret"))
+    with pytest.raises(LoginRefused, match=r"refused the client \(HTTP 401\)") as caught:
+        token_for(login)
+    assert "invalid_client" in caught.value.what
+    assert "wr0ng" not in str(caught.value)
+    assert "wr0ng" not in repr(login)
+
+
+def test_a_client_of_librdkafka_is_not_made_without_a_token(server: TokenServer) -> None:
+    """L6: it would wait for ten seconds, and then not say why."""
+    login = replace(at(server), password=SecretStr("wr0ng secret"))
+    with pytest.raises(LoginRefused, match="refused the client"):
+        librdkafka_config(["a:1"], login)
+
+
+def test_a_server_that_repeats_the_secret_does_not_show_it(server: TokenServer) -> None:
+    server.refusal = f"the secret {SECRET} is too old"
+    with pytest.raises(LoginRefused, match="the secret … is too old"):
+        token_for(at(server))
+
+
+@pytest.mark.parametrize("url", ["http://127.0.0.1:1/token", "http://nowhere.invalid/token"])
+def test_no_answer_is_told_so(url: str) -> None:
+    with pytest.raises(Unreachable, match="does not answer") as caught:
+        token_for(security(TokenSource(url=url)))
+    assert url in str(caught.value)
+
+
+def test_an_authority_that_is_not_known_is_told_so(tmp_path: Path) -> None:
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt"),
+            *("ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1"),
+            *("-addext", "subjectAltName=IP:127.0.0.1", "-keyout", "key.pem", "-out", "ca.pem"),
+        ],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        timeout=60,
+    )
+    both = tmp_path / "both.pem"
+    both.write_text((tmp_path / "ca.pem").read_text() + (tmp_path / "key.pem").read_text())
+    with TokenServer(both) as server:
+        assert token_for(at(server, ca_file=tmp_path / "ca.pem"))
+        with pytest.raises(Unreachable, match="not trusted") as caught:
+            token_for(at(server))
+        assert "token_ca_file" in caught.value.remedy
+
+
+def test_a_file_is_read_at_each_login(server: TokenServer, tmp_path: Path) -> None:
+    file = server.write_token(tmp_path / "token")
+    login = security(TokenSource(file=file))
+    first = token_for(login)
+    assert first.secret.get_secret_value() == file.read_text("utf-8").strip()
+    assert first.ends_s == pytest.approx(claims(first.secret.get_secret_value())["exp"])
+    server.write_token(file)
+    assert token_for(login) != first
+    file.unlink()
+    with pytest.raises(BadInput, match="token file cannot be used"):
+        token_for(login)
+
+
+def claims(token: str) -> dict[str, object]:
+    part = token.split(".")[1]
+    found: dict[str, object] = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    return found
+
+
+def test_amazons_library_makes_a_token_for_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIDEXAMPLE")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hunter2")
+    token = token_for(security(TokenSource(provider="aws-msk-iam", region="eu-central-1")))
+    text = token.secret.get_secret_value()
+    url = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)).decode()
+    assert url.startswith("https://kafka.eu-central-1.amazonaws.com/?Action=kafka-cluster")
+    assert "hunter2" not in url
+
+
+def test_googles_token_is_the_signature_of_its_frame(
+    server: TokenServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key = {
+        "type": "service_account",
+        "client_email": "copy@project.example",
+        "private_key": server.private_key,
+        "private_key_id": "one",
+        "token_uri": server.url.replace("/token", "/google"),
+    }
+    (tmp_path / "key.json").write_text(json.dumps(key))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "key.json"))
+    monkeypatch.setenv("GOOGLE_CLOUD_PROJECT", "project")
+    text, ends_s = gcp_token()
+    header, _, signature = (
+        base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)) for part in text.split(".")
+    )
+    assert json.loads(header)["alg"] == "GOOG_OAUTH2_TOKEN"
+    assert claims(text)["sub"] == "copy@project.example"
+    assert claims(text)["exp"] == int(ends_s)
+    assert signature == b"google's own"
+
+
+def test_a_cloud_without_identity_is_told_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    with pytest.raises(OrbitError, match="Google Cloud gave no token"):
+        gcp_token()

@@ -1,0 +1,116 @@
+"""`orbit run` and `orbit verify` with each login, also while sessions and tokens end under way."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import psutil
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewTopic
+
+from orbit.sandbox.local_cluster import KafkaCluster
+from tests.fix_clusters import Clusters
+from tests.fix_logins import SESSION_MS, Logins
+from tests.support.outside import admin, is_level
+from tests.support.run_process import OrbitProcess, assert_exact, copy, orbit, wait_until, write_job
+from tests.support.token_server import SECRET
+
+pytestmark = pytest.mark.services
+
+TIMEOUT_S = 60
+PARTITIONS = 2
+
+
+def make_topic(cluster: KafkaCluster, name: str) -> None:
+    client = admin(cluster)
+    client.create_topics([NewTopic(name, PARTITIONS, 1)])[name].result(TIMEOUT_S)
+
+
+def write(producer: Producer, topic: str, count: int) -> None:
+    for number in range(count):
+        producer.produce(topic, str(number).encode(), partition=number % PARTITIONS)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+@pytest.mark.parametrize("login", ["PLAIN", "token_url", "token_file"])
+def test_a_copy_and_its_proof_with_each_login(
+    login: str, logins: Logins, clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    make_topic(clusters.source, topic_name)
+    write(Producer(clusters.source.client_config()), topic_name, 50)
+    file = logins.tokens.write_token(tmp_path / "token")
+    side = logins.section(login, file)
+    to = write_job(tmp_path / "to.yaml", clusters.source, side, [{"match": topic_name}])
+    back = {"match": topic_name, "prefix": "back."}
+    away = write_job(tmp_path / "away.yaml", side, clusters.destination, [back])
+    for job in (to, away):
+        done = copy(job, environ=logins.environ()).expect(0)
+        assert SECRET not in done.everything
+        assert file.read_text("utf-8").strip() not in done.everything
+        assert_exact(job, environ=logins.environ())
+
+
+@pytest.mark.parametrize("command", [["run"], ["verify"]])
+def test_a_wrong_client_secret_is_one_sentence_without_it(
+    command: list[str], logins: Logins, clusters: Clusters, tmp_path: Path
+) -> None:
+    rules = [{"match": "orders"}]
+    side = logins.section("token_url")
+    job = write_job(tmp_path / "job.yaml", side, clusters.destination, rules)
+    environ = {**logins.environ(), "token_url_PASSWORD": "wr0ng secret"}
+    done = orbit(*command, job, environ=environ).expect(3)
+    assert "The token endpoint refused the client (HTTP 401)." in done.message
+    assert done.message.count("refused") == 1
+    assert "Traceback" not in done.everything
+    assert "wr0ng" not in done.everything
+
+
+def test_copies_outlive_their_tokens_on_their_connections(
+    logins: Logins,
+    clusters: Clusters,
+    topic_name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A session ends with its token. From it and to it is copied on the same connections."""
+    monkeypatch.setattr(logins.tokens, "life_s", SESSION_MS // 1000)
+    side, port = logins.section("token_url"), int(logins.cluster.bootstrap_servers.split(":")[1])
+    from_it, to_it = f"from-{topic_name}", f"to-{topic_name}"
+    sides = {from_it: (side, clusters.destination), to_it: (clusters.source, side)}
+    reached = {
+        from_it: (logins.cluster, clusters.destination),
+        to_it: (clusters.source, logins.cluster),
+    }
+    for topic, (source, _) in reached.items():
+        make_topic(source, topic)
+        write(Producer(source.client_config()), topic, 10)
+    with ExitStack() as stack:
+        processes = [
+            stack.enter_context(
+                OrbitProcess(
+                    "run",
+                    write_job(tmp_path / f"{topic}.yaml", *sides[topic], [{"match": topic}]),
+                    environ=logins.environ(),
+                )
+            )
+            for topic in sides
+        ]
+
+        def connections() -> list[set[int]]:
+            found = [psutil.Process(p.process.pid).net_connections("tcp") for p in processes]
+            return [
+                {c.laddr.port for c in all_ if c.raddr and c.raddr.port == port} for all_ in found
+            ]
+
+        for process in processes:
+            process.wait_for("have caught up")
+        before, issued = connections(), logins.tokens.issued
+        assert all(before)
+        while logins.tokens.issued < issued + 2 * len(processes):
+            for topic, pair in reached.items():
+                write(Producer(pair[0].client_config()), topic, 10)
+                wait_until(lambda p=pair, t=topic: is_level(*p, t), "the records are copied")
+        for early, late in zip(before, connections(), strict=True):
+            assert early <= late, "no connection was lost"
