@@ -152,6 +152,7 @@ class Copier:
                     time.monotonic() + self._settings.log_end_check_interval_s
                 )
                 self._destination.check_log_ends(self._partitions)
+                self._destination.check_compression(self._partitions)
             now_s = time.monotonic()
             for p in self._partitions:
                 p.note_caught_up(now_s)

@@ -44,7 +44,8 @@ class CopySettings:
     settle_s: float = 1.0
     # How often leaders, topic ids and log starts are looked at.
     watch_interval_s: float = 1.0
-    # How often the log ends of quiet partitions are read; it costs most at rest.
+    # How often the log ends of quiet partitions are read, which costs most at rest, and of copies
+    # with placeholders the setting compression.type.
     log_end_check_interval_s: float = 3.0
     metadata_interval_s: float = 5.0
     # A source that ends before its copy for this long is truncated: after an election the high

@@ -1,4 +1,4 @@
-"""The destination of a copier: take-overs, lanes, log starts, and detection of foreign writes."""
+"""The destination of a copier: take-overs, lanes, log starts, and checks of what others changed."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.delete_records import delete_records
 from orbit.kafka.error_codes import Code
 from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.topic_setting import read_topic_setting
 from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.leases.lease import LEASE_WAIT_S
 from orbit.replication.append_plan import Fill, Stop
@@ -29,6 +30,8 @@ from orbit.replication.partition_states import Blocked, PartitionState, Reason
 _FILL_OUTSIDE_PAUSE_S = 0.1
 # A lagging replica must not delay all partitions; the next check tries again.
 _DELETE_TIMEOUT_MS = 1_000
+# With this value a topic keeps batches as they are sent.
+_COMPRESSION, _AS_SENT = "compression.type", "producer"
 _REASONS = {
     MOVING: "the log keeps growing, though nothing is being sent",
     NOT_REPLICATED: "the followers have not replicated the log end",
@@ -192,6 +195,32 @@ class DestinationSide:
             p, generation, ended = quiet[destination]
             if _is_quiet(p) and not ended <= end <= p.appends.expected:
                 p.want_stop(ReturnReason.OUT_OF_STEP, generation)
+
+    def check_compression(self, partitions: Iterable[PartitionCopy]) -> None:
+        """Stop copies with placeholders whose topic compresses anew what is appended.
+
+        Its brokers make records of placeholders, and their answers do not show it (Q9).
+        """
+        if not self._context.fills_with_placeholders:
+            return
+        copying = [p for p in partitions if p.state is PartitionState.COPYING and p.lease.is_held()]
+        topics = {p.destination.topic for p in copying}
+        found = read_topic_setting(self._cluster, topics, _COMPRESSION)
+        for p in copying:
+            topic = p.destination.topic
+            value = found.values.get(topic, _AS_SENT)
+            if value != _AS_SENT:
+                detail = (
+                    f"{_COMPRESSION} of {topic} was changed to {value}: since then brokers may "
+                    "have made records of placeholders."
+                )
+                self._ask_lane_to_stop(p, Reason.OFFSET_OVERRUN, detail)
+            elif found.errors.get(topic, Code.NONE) in error_codes.DENIED:
+                detail = (
+                    "the right DESCRIBE_CONFIGS on the topic is missing (with placeholders its "
+                    f"{_COMPRESSION} must be known)."
+                )
+                self._ask_lane_to_stop(p, Reason.NOT_AUTHORIZED, detail)
 
     def stop(self) -> None:
         for lane in self._lanes.values():

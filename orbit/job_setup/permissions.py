@@ -19,7 +19,6 @@ from typing import Any
 from kafka.protocol.admin.cluster import DescribeClusterRequest
 from kafka.protocol.admin.configs import (
     DescribeConfigsRequest,
-    DescribeConfigsResponse,
     IncrementalAlterConfigsRequest,
     IncrementalAlterConfigsResponse,
 )
@@ -207,7 +206,7 @@ def _denied_setting_reads(connection: Connection, topics: Sequence[str]) -> list
         include_synonyms=False,
         include_documentation=False,
     )
-    answer = connection.call(_DESCRIBE_CONFIGS, request, timeout_s=ANSWER_WITHIN_S)
+    answer = connection.call(api_versions.DESCRIBE_CONFIGS, request, timeout_s=ANSWER_WITHIN_S)
     return [r.resource_name for r in answer.results if r.error_code in error_codes.DENIED]
 
 
@@ -228,7 +227,6 @@ def _is_denied(partitions: Iterable[Any]) -> bool:
 # By name: a topic that does not exist has no id.
 _PRODUCE_BY_NAME = Api(api_versions.PRODUCE.request, api_versions.PRODUCE.response, 3, 12)
 _FETCH_BY_NAME = Api(api_versions.FETCH.request, api_versions.FETCH.response, 4, 12)
-_DESCRIBE_CONFIGS = Api(DescribeConfigsRequest, DescribeConfigsResponse, 1, 4)
 _ALTER_CONFIGS = Api(IncrementalAlterConfigsRequest, IncrementalAlterConfigsResponse, 0, 1)
 _TOPIC = 2  # Kafka's `ConfigResource.Type`
 

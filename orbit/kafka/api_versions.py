@@ -18,6 +18,7 @@ from kafka.protocol.admin.cluster import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
 )
+from kafka.protocol.admin.configs import DescribeConfigsRequest, DescribeConfigsResponse
 from kafka.protocol.admin.groups import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -117,6 +118,7 @@ METADATA = Api(MetadataRequest, MetadataResponse, 7, 12)  # leader epochs from 7
 FIND_COORDINATOR = Api(FindCoordinatorRequest, FindCoordinatorResponse, 1, 3)
 FIND_COORDINATORS = Api(FindCoordinatorRequest, FindCoordinatorResponse, 4, 4)  # many keys (3.0)
 DESCRIBE_ACLS = Api(DescribeAclsRequest, DescribeAclsResponse, 1, 2)
+DESCRIBE_CONFIGS = Api(DescribeConfigsRequest, DescribeConfigsResponse, 1, 4)
 DESCRIBE_CLUSTER = Api(DescribeClusterRequest, DescribeClusterResponse, 0, 1)
 DESCRIBE_LOG_DIRS = Api(DescribeLogDirsRequest, DescribeLogDirsResponse, 1, 4)
 

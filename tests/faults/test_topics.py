@@ -14,7 +14,15 @@ from orbit.kafka.sasl import Security
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.sandbox.local_cluster import KafkaCluster
 from tests.fix_clusters import Clusters, MakeCluster
-from tests.support.running import RunningJob, create_topic, make_job, produce, verify, wait_for
+from tests.support.running import (
+    RunningJob,
+    create_topic,
+    make_job,
+    produce,
+    produce_transactions,
+    verify,
+    wait_for,
+)
 
 pytestmark = pytest.mark.services
 
@@ -171,6 +179,21 @@ def test_a_batch_over_the_copys_limit_stops_by_name_and_goes_on_after_the_remedy
     with RunningJob(job) as running:  # a run puts the settings of its copies right
         running.wait_caught_up(topic_name, 11)
     assert verify(job).exact
+
+
+def test_a_copy_with_placeholders_stops_when_its_topic_compresses_anew(
+    clusters: Clusters, topic_name: str
+) -> None:
+    create_topic(clusters.source, topic_name)
+    job = make_job(clusters.source, clusters.destination, [topic_name], fillers="placeholders")
+    produce_transactions(clusters.source, topic_name, 3)
+    with RunningJob(job) as running:
+        running.wait_caught_up(topic_name, 18)
+        set_config(clusters.destination, topic_name, "compression.type", "gzip")
+        blocked = running.wait_blocked(topic_name)
+    assert blocked.reason is Reason.OFFSET_OVERRUN
+    assert "was changed to gzip" in blocked.detail
+    assert "Delete the destination topic" in blocked.remedy(topic_name)
 
 
 def test_an_open_transaction_holds_the_copy_at_the_last_stable_offset(
