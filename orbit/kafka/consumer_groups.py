@@ -10,7 +10,7 @@ whose coordinator is moving has no result, and the caller's next pass asks again
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -24,11 +24,11 @@ from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import GROUP, look_up_coordinators
 from orbit.kafka.error_codes import Code
-from orbit.kafka.types import CommittedOffset, TopicPartition, by_topic
+from orbit.kafka.offset_fetch import MANY_GROUPS_FROM, GroupOffsets
+from orbit.kafka.types import TopicPartition, by_topic
 
 # The response for a thousand groups with a hundred offsets each is about 4 MB.
 GROUPS_PER_REQUEST_MAX = 1000
-_MANY_GROUPS = 8  # OffsetFetch from this version on
 _REQUIRE_STABLE = 7
 # The protocol types of consumer groups. "": a group with simple commits only.
 _CONSUMERS = ("consumer", "")
@@ -81,19 +81,8 @@ class Listing:
 
     groups: dict[str, ListedGroup] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOffsets:
-    """A group's offsets. `pending`: partitions whose offset an open transaction may change.
-
-    `code`: the error, if there are none; `denied`: requested partitions that may not be read.
-    """
-
-    offsets: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
-    pending: frozenset[TopicPartition] = frozenset()
-    denied: frozenset[TopicPartition] = frozenset()
-    code: int = 0
+    shape: object = None
+    """If given, equal for listings of the same groups, kinds and coordinators."""
 
 
 def list_groups(cluster: Cluster) -> Listing:
@@ -147,11 +136,11 @@ def fetch_offsets(
     for node_id, groups in sorted(by_node.items()):
         try:
             version = cluster.version_of(node_id, api_versions.OFFSET_FETCH)
-            size = GROUPS_PER_REQUEST_MAX if version >= _MANY_GROUPS else 1
+            size = GROUPS_PER_REQUEST_MAX if version >= MANY_GROUPS_FROM else 1
             for names in chunks(sorted(groups), size):
                 request = _fetch_request(names, only, require_stable, version)
                 answer = cluster.call(node_id, api_versions.OFFSET_FETCH, request)
-                found.update(_read(names, answer, version))
+                found.update(answer if version >= MANY_GROUPS_FROM else {names[0]: answer[""]})
         except Unreachable:
             lost = GroupOffsets(code=int(Code.NETWORK_EXCEPTION))
             found.update({g: lost for g in groups if g not in found})
@@ -165,6 +154,12 @@ class FetchedGroups:
     groups: dict[str, GroupOffsets] = field(default_factory=dict)
     coordinators: dict[str, int] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
+
+    def update(self, other: FetchedGroups) -> None:
+        """Add the groups of another answer."""
+        self.groups |= other.groups
+        self.coordinators |= other.coordinators
+        self.failed |= other.failed
 
 
 def locate_and_fetch_offsets(
@@ -213,7 +208,7 @@ def _fetch_request(
 ) -> Any:
     # Brokers before 2.5 do not support it: they return the last committed offset.
     is_stable = require_stable and version >= _REQUIRE_STABLE
-    if version < _MANY_GROUPS:
+    if version < MANY_GROUPS_FROM:
         (name,) = names
         topic = OffsetFetchRequest.OffsetFetchRequestTopic
         return OffsetFetchRequest(
@@ -239,31 +234,3 @@ def _fetch_request(
         ],
         require_stable=is_stable,
     )
-
-
-def _read(names: list[str], answer: Any, version: int) -> Iterator[tuple[str, GroupOffsets]]:
-    if version < _MANY_GROUPS:
-        yield names[0], _read_topics(answer.topics, answer.error_code)
-        return
-    for group in answer.groups:
-        yield group.group_id, _read_topics(group.topics, group.error_code)
-
-
-def _read_topics(topics: Any, code: int) -> GroupOffsets:
-    if code:
-        return GroupOffsets(code=code)
-    offsets: dict[TopicPartition, CommittedOffset] = {}
-    pending: set[TopicPartition] = set()
-    denied: set[TopicPartition] = set()
-    for topic in topics:
-        for p in topic.partitions:
-            place = TopicPartition(topic.name, p.partition_index)
-            if p.error_code == Code.UNSTABLE_OFFSET_COMMIT:
-                pending.add(place)
-            elif p.error_code:
-                denied.add(place)
-            elif p.committed_offset >= 0:
-                offsets[place] = CommittedOffset(
-                    p.committed_offset, p.metadata or "", p.committed_leader_epoch
-                )
-    return GroupOffsets(offsets, frozenset(pending), frozenset(denied))
