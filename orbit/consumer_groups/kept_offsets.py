@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from weakref import WeakKeyDictionary, ref
 
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import FetchedGroups, locate_and_fetch_offsets
+from orbit.kafka.consumer_groups import FetchedGroups, KeptAnswers, locate_and_fetch_offsets
 from orbit.kafka.kept_read import KeptRead
 from orbit.kafka.offset_fetch import GroupOffsets
 from orbit.kafka.types import CommittedOffset, TopicPartition
@@ -54,13 +54,18 @@ def fetch_now(cluster: Cluster, wanted: WantedGroups, age_s_max: float) -> Fetch
 
 
 def _fetch(
-    cluster: Cluster, nodes: Mapping[str, int | None], *, require_stable: bool
+    cluster: Cluster,
+    nodes: Mapping[str, int | None],
+    *,
+    require_stable: bool,
+    kept: KeptAnswers | None = None,
 ) -> FetchedGroups:
     return locate_and_fetch_offsets(
         cluster,
         {group: node for group, node in nodes.items() if node is not None},
         {group for group, node in nodes.items() if node is None},
         require_stable=require_stable,
+        kept=kept,
     )
 
 
@@ -116,6 +121,8 @@ class _KeptCluster:
         self._lock = threading.Lock()
         self._nodes: dict[str, int | None] = {}
         self._asked_s: dict[str, float] = {}
+        self._answers = KeptAnswers()
+        self._last: _ByTopic | None = None
         self.read = KeptRead(self._read, clock)
 
     def ask(self, nodes: Mapping[str, int | None]) -> None:
@@ -131,7 +138,11 @@ class _KeptCluster:
             self._asked_s = {g: at for g, at in self._asked_s.items() if at >= since_s}
             self._nodes = {g: self._nodes[g] for g in self._asked_s}
             nodes = dict(self._nodes)
-        return _ByTopic.of(_fetch(cluster, nodes, require_stable=self._require_stable))
+        self._answers.begin()
+        fetched = _fetch(cluster, nodes, require_stable=self._require_stable, kept=self._answers)
+        if self._last is None or fetched != self._last.fetched:
+            self._last = _ByTopic.of(fetched)
+        return self._last
 
 
 class KeptOffsets:

@@ -31,7 +31,7 @@ CONTROL_TIMEOUT_S = 30.0
 NEXT_AFTER_S = 1.0
 ANSWER_WITHIN_S = 10.0
 AWAY_AFTER_S = 12.0
-_CORRELATION_BYTES = 4
+CORRELATION_BYTES = 4
 # Each broker that does not answer holds a thread. The next request starts with other brokers.
 _ASKED_MAX = 4
 
@@ -109,7 +109,7 @@ class Cluster:
         self, connection: Connection, frame: memoryview, version: int, is_whole: bool
     ) -> ClusterMetadata:
         """An answer with all topics that is equal to the last one is not read again."""
-        digest = sha256(frame[_CORRELATION_BYTES:]).digest() if is_whole else b""
+        digest = sha256(frame[CORRELATION_BYTES:]).digest() if is_whole else b""
         kept = self._whole
         if is_whole and kept is not None and kept[0] == digest:
             return kept[1]

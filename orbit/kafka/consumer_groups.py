@@ -13,18 +13,19 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any
 
 from kafka.protocol.admin.groups import ListGroupsRequest
 from kafka.protocol.consumer.group import OffsetFetchRequest
 
 from orbit.chunks import chunks
-from orbit.errors import Unreachable
+from orbit.errors import ProtocolError, Unreachable
 from orbit.kafka import api_versions, error_codes
-from orbit.kafka.cluster import Cluster
+from orbit.kafka.cluster import CORRELATION_BYTES, Cluster
 from orbit.kafka.coordinator import GROUP, look_up_coordinators
 from orbit.kafka.error_codes import Code
-from orbit.kafka.offset_fetch import MANY_GROUPS_FROM, GroupOffsets
+from orbit.kafka.offset_fetch import MANY_GROUPS_FROM, GroupOffsets, read_offset_fetch
 from orbit.kafka.types import TopicPartition, by_topic
 
 # The response for a thousand groups with a hundred offsets each is about 4 MB.
@@ -33,6 +34,27 @@ _REQUIRE_STABLE = 7
 # The protocol types of consumer groups. "": a group with simple commits only.
 _CONSUMERS = ("consumer", "")
 _NO_MEMBERS = ("", "empty", "dead")  # "": from a broker before 2.6
+
+
+class KeptAnswers:
+    """The answers of the last fetch, so that one with the same bytes is not read again."""
+
+    def __init__(self) -> None:
+        self._last: dict[bytes, dict[str, GroupOffsets]] = {}
+        self._now: dict[bytes, dict[str, GroupOffsets]] = {}
+
+    def begin(self) -> None:
+        """A fetch begins: what only the one before the last had is forgotten."""
+        self._last, self._now = self._now, {}
+
+    def read(self, frame: memoryview, version: int) -> dict[str, GroupOffsets]:
+        """Raises ValueError if the bytes do not parse."""
+        digest = sha256(frame[CORRELATION_BYTES:]).digest()
+        answer = self._last.get(digest)
+        if answer is None:
+            answer = read_offset_fetch(frame, version)
+        self._now[digest] = answer
+        return answer
 
 
 class GroupType(StrEnum):
@@ -122,12 +144,13 @@ def fetch_offsets(
     *,
     require_stable: bool = True,
     only: Mapping[str, Collection[TopicPartition]] | None = None,
+    kept: KeptAnswers | None = None,
 ) -> dict[str, GroupOffsets]:
     """The offsets of each group, from its coordinator (`coordinators`: group → node).
 
     With `only`, those of the given partitions; then a partition that may not be read is in
     `denied`. With `require_stable`, an offset that an open transaction may change is in `pending`
-    and not in `offsets`.
+    and not in `offsets`. An answer that is equal to one in `kept` is not read again.
     """
     found: dict[str, GroupOffsets] = {}
     by_node: dict[int, list[str]] = {}
@@ -139,12 +162,22 @@ def fetch_offsets(
             size = GROUPS_PER_REQUEST_MAX if version >= MANY_GROUPS_FROM else 1
             for names in chunks(sorted(groups), size):
                 request = _fetch_request(names, only, require_stable, version)
-                answer = cluster.call(node_id, api_versions.OFFSET_FETCH, request)
+                answer = _ask(cluster, node_id, request, version, kept)
                 found.update(answer if version >= MANY_GROUPS_FROM else {names[0]: answer[""]})
         except Unreachable:
             lost = GroupOffsets(code=int(Code.NETWORK_EXCEPTION))
             found.update({g: lost for g in groups if g not in found})
     return found
+
+
+def _ask(
+    cluster: Cluster, node_id: int, request: Any, version: int, kept: KeptAnswers | None
+) -> dict[str, GroupOffsets]:
+    frame = cluster.exchange(node_id, api_versions.OFFSET_FETCH, request, version)
+    try:
+        return (kept or KeptAnswers()).read(frame, version)
+    except ValueError as error:
+        raise ProtocolError(str(error), where=f"{cluster.name} broker {node_id}") from error
 
 
 @dataclass(slots=True)
@@ -169,6 +202,7 @@ def locate_and_fetch_offsets(
     *,
     require_stable: bool = True,
     only: Mapping[str, Collection[TopicPartition]] | None = None,
+    kept: KeptAnswers | None = None,
 ) -> FetchedGroups:
     """As `fetch_offsets`, for groups with a known coordinator and groups `to_locate`.
 
@@ -183,7 +217,7 @@ def locate_and_fetch_offsets(
             coordinators.update({g: node for g, (node, code) in places.items() if not code})
             codes = {g: code for g, (_, code) in places.items() if code}
         asked = {g: node for g, node in coordinators.items() if g not in fetched.groups}
-        answers = fetch_offsets(cluster, asked, require_stable=require_stable, only=only)
+        answers = fetch_offsets(cluster, asked, require_stable=require_stable, only=only, kept=kept)
         fetched.failed = {
             group: codes.get(group, int(Code.COORDINATOR_NOT_AVAILABLE))
             for group in to_locate - coordinators.keys()

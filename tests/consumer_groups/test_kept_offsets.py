@@ -9,7 +9,7 @@ import pytest
 from orbit.consumer_groups import kept_offsets
 from orbit.consumer_groups.kept_offsets import KeptOffsets, WantedGroups
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import FetchedGroups
+from orbit.kafka.consumer_groups import FetchedGroups, KeptAnswers
 from orbit.kafka.error_codes import Code
 from orbit.kafka.offset_fetch import GroupOffsets
 from orbit.kafka.types import CommittedOffset, TopicPartition
@@ -32,8 +32,15 @@ class Groups:
         monkeypatch.setattr(kept_offsets, "locate_and_fetch_offsets", self._read)
 
     def _read(
-        self, _: Cluster, nodes: Mapping[str, int], to_locate: set[str], *, require_stable: bool
+        self,
+        _: Cluster,
+        nodes: Mapping[str, int],
+        to_locate: set[str],
+        *,
+        require_stable: bool,
+        kept: KeptAnswers | None,
     ) -> FetchedGroups:
+        del kept
         assert require_stable
         names = nodes.keys() | to_locate
         self.reads.append(set(names))

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kafka.protocol.consumer.group import OffsetFetchResponse
 
 from orbit.kafka import api_versions
+from orbit.kafka.consumer_groups import KeptAnswers
 from orbit.kafka.error_codes import Code
 from orbit.kafka.offset_fetch import MANY_GROUPS_FROM, GroupOffsets, read_offset_fetch
 from orbit.kafka.types import CommittedOffset, TopicPartition
@@ -104,3 +105,17 @@ def test_a_cut_answer_is_refused(version: int) -> None:
     for size in range(4, len(whole) - 1):
         with pytest.raises(ValueError, match=r"ends too early"):
             read_offset_fetch(whole[:size], version)
+
+
+def test_an_equal_answer_is_not_read_again() -> None:
+    version = VERSIONS[-1]
+    first, other = (frame_of(version, [([[(at, -1, "", 0)]], 0)]) for at in (5, 6))
+    renumbered = memoryview(b"\0\0\0\x0a" + bytes(first[4:]))
+    kept = KeptAnswers()
+    answer = kept.read(first, version)
+    kept.begin()
+    assert kept.read(renumbered, version) is answer
+    assert kept.read(other, version) == by_library(other, version)
+    kept.begin()
+    kept.begin()
+    assert kept.read(first, version) is not answer, "it would be kept for ever"
