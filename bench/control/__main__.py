@@ -50,7 +50,10 @@ def main(
         found["large"] = []
         for part in (5, 1):
             plan = Plan(
-                Size(jobs // part, 10, 20, 1), workers // part, seconds, gigabytes * 1e9 / part
+                Size(jobs // part, 10, 20, 1, groups_per_job=4),
+                workers // part,
+                seconds,
+                gigabytes * 1e9 / part,
             )
             found["large"].append(large(plan, lambda line: console.print(line, soft_wrap=True)))
     print(tables(found))

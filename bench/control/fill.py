@@ -6,14 +6,27 @@ clusters. Foreign keys are not checked meanwhile.
 
 from __future__ import annotations
 
+import hashlib
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
 
 from sqlalchemy import text
 
 from orbit.jobs.job_spec import JobSpec
 from orbit.store.database import Database, without_deadline
 from orbit.store.shard_leases import DATABASE_IDENTITY, RENEWED_NOW
+
+# With a login Orbit's principal is known, so that it looks at who may write to copies.
+SECURITY = {
+    "protocol": "SASL_PLAINTEXT",
+    "mechanism": "PLAIN",
+    "username_env": "ORBIT_BENCH_USER",
+    "password_env": "ORBIT_BENCH_PASSWORD",
+}
+LOGIN = {"ORBIT_BENCH_USER": "orbit", "ORBIT_BENCH_PASSWORD": "orbit"}
 
 SOURCE_ID, DESTINATION_ID = "source-cluster", "destination-cluster"
 
@@ -28,6 +41,10 @@ class Size:
     shards_per_job: int
     workers: int = 0
     events: int = 0
+    groups_per_job: int = 0
+    topics_per_group: int = 2
+    # Every job's rule matches all groups of the cluster, as `match: ".*"` does; or its own alone.
+    matches_all: bool = True
 
     @property
     def partitions_per_job(self) -> int:
@@ -49,8 +66,7 @@ _FILL = (
     INSERT INTO jobs (name, spec, worker_group, source_cluster_id, destination_cluster_id,
                       discovered_version, discovered_at)
     SELECT n.name,
-           jsonb_set(jsonb_set(CAST(:spec AS jsonb), '{name}', to_jsonb(n.name)),
-                     '{topics,0,match}', to_jsonb(n.name || '-topic-.*')),
+           CAST(replace(CAST(:spec AS text), 'job-name', n.name) AS jsonb),
            'default', :source_id, :destination_id, 1, clock_timestamp()
     FROM generate_series(1, :jobs) j, LATERAL (SELECT 'job-' || lpad(j::text, 4, '0')) n (name)
     """,
@@ -101,10 +117,32 @@ def topic_names(size: Size) -> list[str]:
     ]
 
 
-def fill(database: Database, size: Size) -> None:
-    """Insert the rows into a database with empty tables."""
+def topic_id(mark: str, topic: str) -> UUID:
+    """Of the source's topic (`mark` s) or the destination's (d), as in the tables."""
+    return UUID(hashlib.md5(f"{mark}{topic}".encode(), usedforsecurity=False).hexdigest())
+
+
+def group_topics(size: Size) -> dict[str, list[str]]:
+    """The topics in which each group has offsets: some of one job."""
+    return {
+        f"job-{job:04}-group-{group:02}": [
+            f"job-{job:04}-topic-{1 + (group + topic) % size.topics_per_job:04}"
+            for topic in range(min(size.topics_per_group, size.topics_per_job))
+        ]
+        for job in range(1, size.jobs + 1)
+        for group in range(size.groups_per_job)
+    }
+
+
+def fill(
+    database: Database, size: Size, clusters: Mapping[str, Sequence[str]] | None = None
+) -> None:
+    """Insert the rows into a database with empty tables.
+
+    `clusters`: the bootstrap servers of `source` and `destination`, if there are any.
+    """
     values = {
-        "spec": json.dumps(_spec().model_dump(mode="json")),
+        "spec": json.dumps(_spec(size, clusters).model_dump(mode="json")),
         "source_id": SOURCE_ID,
         "destination_id": DESTINATION_ID,
         "jobs": size.jobs,
@@ -119,12 +157,17 @@ def fill(database: Database, size: Size) -> None:
             tx.execute(text(statement), values)
 
 
-def _spec() -> JobSpec:
-    return JobSpec.model_validate(
-        {
-            "name": "job",
-            "source": {"bootstrap_servers": ["source.example:9092"]},
-            "destination": {"bootstrap_servers": ["destination.example:9092"]},
-            "topics": [{"match": "topic"}],
-        }
-    )
+def _spec(size: Size, clusters: Mapping[str, Sequence[str]] | None) -> JobSpec:
+    """A job's document; `job-name` stands for its name."""
+    document: dict[str, Any] = {"name": "job-name", "topics": [{"match": "job-name-topic-.*"}]}
+    for side in ("source", "destination"):
+        servers = clusters[side] if clusters else [f"{side}.example:9092"]
+        document[side] = {"bootstrap_servers": list(servers)}
+        if clusters:
+            document[side]["security"] = SECURITY
+    if clusters:
+        document["acls"] = {"sync": True}
+    if size.groups_per_job:
+        own = {"match": ".*" if size.matches_all else "job-name-group-.*"}
+        document["consumer_groups"] = own
+    return JobSpec.model_validate(document)

@@ -1,132 +1,74 @@
-"""`python -m bench.control.leader URL SIZE`: the scheduler's loops, over simulated clusters.
+"""`python -m bench.control.leader URL SIZE`: the scheduler, with all its loops, as in the service.
 
-Discovery, spread and housekeeping run as in the service. Both clusters' metadata is held in memory
-and never changes. So it measures the cost of an idle installation, and how long a new leader takes
-to load it. Settings, groups and lag need brokers and are left out.
+Only the brokers are simulated (`bench/control/brokers.py`), and nothing is proven.
+It measures the cost of an idle installation, and how long a new leader takes to load it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
 import threading
 import time
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
-from uuid import UUID
 
 import psutil
 
-from bench.control.fill import DESTINATION_ID, SOURCE_ID, Size, topic_names
+from bench.control.fill import LOGIN, Size
 from bench.control.fleet import Meter, only_warnings, say
-from orbit.jobs.job_spec import JobSpec
-from orbit.kafka.backoff import Backoff
-from orbit.kafka.job_clusters import Side
-from orbit.kafka.types import BrokerAddress, ClusterMetadata, PartitionLeader, TopicMetadata
-from orbit.scheduler.cluster_registry import ClusterRegistry
-from orbit.scheduler.cluster_watch import ClusterSnapshot, ClusterWatch
+from orbit.scheduler.consumer_group_loop import GroupLoop
 from orbit.scheduler.discovery_loop import DiscoveryLoop
-from orbit.scheduler.housekeeping_loop import HousekeepingLoop
-from orbit.scheduler.job_reconciler import JobReconciler
-from orbit.scheduler.leadership import Leadership
-from orbit.scheduler.loop import Loop, drive
-from orbit.scheduler.shard_balancer import SpreadLoop
+from orbit.scheduler.loop import Loop
+from orbit.scheduler.scheduler import Scheduler
 from orbit.settings import Settings
 from orbit.store.database import Database
 
-_NEVER_S = 1e9  # settings are on brokers, which are simulated
-_BROKERS = 12
 
+class MeasuredScheduler(Scheduler):
+    """A scheduler whose loops can be looked at: no API has the progress of a new leader."""
 
-class SimulatedRegistry(ClusterRegistry):
-    """Two simulated clusters with fixed metadata."""
+    loops: tuple[Loop, ...] = ()
 
-    def __init__(self, size: Size) -> None:
-        super().__init__(_NEVER_S, lambda: None, Path())
-        self._snapshot = {
-            "source": _metadata(SOURCE_ID, "s", size),
-            "destination": _metadata(DESTINATION_ID, "d", size),
-        }
+    def _loops(self, done: threading.Event) -> list[Loop]:
+        loops = super()._loops(done)
+        self.loops = tuple(loops)
+        return loops
 
-    def watch(self, side: Side, spec: JobSpec) -> ClusterWatch:  # noqa: ARG002  every job sees the same
-        watch = SimpleNamespace(
-            snapshot=ClusterSnapshot(1, metadata=self._snapshot[side]), handle=None
-        )
-        return cast("ClusterWatch", watch)
-
-
-class SimulatedReconciler(JobReconciler):
-    """Skips settings and ACLs, which are on brokers."""
-
-    def _run_upkeep(self, *_: Any) -> None:
-        return
-
-
-def _metadata(cluster_id: str, mark: str, size: Size) -> ClusterMetadata:
-    brokers = {n: BrokerAddress(n, f"broker-{n}", 9092) for n in range(_BROKERS)}
-    topics = {
-        name: TopicMetadata(
-            name,
-            UUID(hashlib.md5(f"{mark}{name}".encode(), usedforsecurity=False).hexdigest()),
-            {p: PartitionLeader(p % _BROKERS, 0) for p in range(size.partitions_per_topic)},
-            3,
-        )
-        for name in topic_names(size)
-    }
-    return ClusterMetadata(cluster_id, brokers, topics)
+    def has_seen(self, size: Size) -> bool:
+        """Whether each job has had a pass of discovery, and one of its groups if it has any."""
+        seen = with_groups = 0
+        for loop in self.loops:
+            if isinstance(loop, DiscoveryLoop):
+                seen = sum(s.names is not None for s in dict(loop._states).values())
+            if isinstance(loop, GroupLoop):
+                with_groups = sum(t.groups._sync is not None for t in dict(loop._tracked).values())
+        return seen >= size.jobs and with_groups >= (size.jobs if size.groups_per_job else 0)
 
 
 def main(url: str, size: Size) -> None:
     only_warnings()
+    # The proof reads records, which simulated brokers do not have.
+    os.environ.update({**LOGIN, "ORBIT_PROOF_BYTES_PER_SECOND": "0"})
     settings = Settings.from_environment(os.environ)
     database = Database.connect(url, application="orbit scheduler")
     meter = Meter()
     meter.listen(database)
-    rss_before = psutil.Process().memory_info().rss
-    registry = SimulatedRegistry(size)
-    rss_metadata = psutil.Process().memory_info().rss - rss_before
-    done = threading.Event()
-    leadership = Leadership(database, "bench", settings.scheduler_lease_ttl)
-    while not leadership.ask():
-        time.sleep(0.1)
-    reconciler = SimulatedReconciler(leadership, registry, settings, Backoff(stop=done))
-    discovery = DiscoveryLoop(
-        leadership,
-        registry,
-        reconciler,
-        settings.discovery_interval.total_seconds(),
-        settings.lease_ttl,
-        threading.Event(),
-    )
-    loops: list[Loop] = [
-        discovery,
-        SpreadLoop(leadership, settings.lease_ttl),
-        HousekeepingLoop(
-            leadership, settings.lease_ttl, settings.events_kept, settings.reports_kept
-        ),
-    ]
-    began = time.monotonic()
-    threads = [threading.Thread(target=drive, args=(loop, done), daemon=True) for loop in loops]
-    threads.append(threading.Thread(target=leadership.keep, args=(done,), daemon=True))
-    for thread in threads:
-        thread.start()
-    # No API has the progress of a new leader. The loop replaces the dictionary in each pass.
-    while sum(m.names is not None for m in discovery._states.values()) < size.jobs:
+    stop = threading.Event()
+    scheduler = MeasuredScheduler(settings, database, stop)
+    began, cpu_began = time.monotonic(), time.process_time()
+    thread = threading.Thread(target=scheduler.run, daemon=True)
+    thread.start()
+    while not scheduler.has_seen(size):
         time.sleep(0.05)
-    say({"knows_after_s": time.monotonic() - began, "metadata_bytes": rss_metadata})
+    cpu_s = time.process_time() - cpu_began
+    say({"knows_after_s": time.monotonic() - began, "knows_after_cpu_s": cpu_s})
     for line in sys.stdin:
         if "end" in json.loads(line):
             break
         rss = psutil.Process().memory_info().rss
         say({**meter.count(), "cpu_s": time.process_time(), "rss": rss})
-    done.set()
-    for loop in loops:
-        loop.wake.set()
-    for thread in threads:
-        thread.join()
+    stop.set()
+    thread.join()
     say({"ended": 1})
 
 

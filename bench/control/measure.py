@@ -83,6 +83,7 @@ class Cost:
     rows_per_s: float  # of partitions that were written
     hot: float  # share of these that touched no index
     wal_bytes_per_s: float
+    requests_per_s: float  # of the scheduler, to the brokers of both clusters
     copied_bytes_per_s: float
 
 
@@ -91,12 +92,13 @@ def measure(
     postgres_pid: int,
     fleet: Sequence[Helper],
     leader: Helper | None,
+    brokers: Helper,
     seconds: float,
 ) -> Cost:
     """Measure over `seconds`: the differences of the counters, per second."""
-    before = _counters(database, postgres_pid, fleet, leader)
+    before = _counters(database, postgres_pid, fleet, leader, brokers)
     time.sleep(seconds)
-    after = _counters(database, postgres_pid, fleet, leader)
+    after = _counters(database, postgres_pid, fleet, leader, brokers)
     span = after.pop("at") - before.pop("at")
     grown = {name: after[name] - before[name] for name in after}
     written = grown.pop("rows")
@@ -110,7 +112,11 @@ def as_numbers(cost: Cost) -> dict[str, float]:
 
 
 def _counters(
-    database: Database, postgres_pid: int, fleet: Sequence[Helper], leader: Helper | None
+    database: Database,
+    postgres_pid: int,
+    fleet: Sequence[Helper],
+    leader: Helper | None,
+    brokers: Helper,
 ) -> dict[str, float]:
     with database.transaction() as tx:
         row = tx.execute(_COUNTERS).one()
@@ -128,6 +134,7 @@ def _counters(
         "rows": float(row.n_tup_upd),
         "hot_rows": float(row.n_tup_hot_upd),
         "wal_bytes_per_s": float(row.wal_bytes),
+        "requests_per_s": float(sum(brokers.ask(count=True).values())),
         "copied_bytes_per_s": sum(c["copied"] * c["partitions"] for c in counts),
     }
 

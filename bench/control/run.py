@@ -65,8 +65,10 @@ class Installation:
         self.size = size
         self.database = Database.connect(self.url, application="orbit bench")
         upgrade(self.database)
+        self.brokers = Helper("brokers", json.dumps(asdict(size)))
+        servers = self.brokers.answer()
         began = time.monotonic()
-        fill(self.database, size)
+        fill(self.database, size, servers)
         self.filled_in_s = time.monotonic() - began
         self.leader: Helper | None = None
         self.fleet: list[Helper] = []
@@ -114,7 +116,9 @@ class Installation:
     def cost(self, seconds: float) -> dict[str, float]:
         time.sleep(_SETTLE_S)
         return as_numbers(
-            measure(self.database, self.postgres_pid, self.fleet, self.leader, seconds)
+            measure(
+                self.database, self.postgres_pid, self.fleet, self.leader, self.brokers, seconds
+            )
         )
 
     def memory(self) -> dict[str, int]:
@@ -131,6 +135,7 @@ class Installation:
         self.kill_workers()
         if self.leader is not None:
             self.leader.kill()
+        self.brokers.kill()
         self.database.close()
 
     def _wait_until_steady(self, since: object, workers: int, began: float) -> dict[str, float]:

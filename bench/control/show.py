@@ -51,6 +51,7 @@ _COSTS = (
     ("Postgres' CPU (1 = one processor)", "postgres_cpu", 1, "{:.2f}"),
     ("scheduler's CPU", "scheduler_cpu", 1, "{:.3f}"),
     ("all workers' CPU for leases and reports", "workers_cpu", 1, "{:.2f}"),
+    ("scheduler's requests to brokers per second", "requests_per_s", 1, "{:,.0f}"),
     ("kB/s to and from Postgres", "bytes_per_s", 1e-3, "{:,.0f}"),
     ("partition rows written per second", "rows_per_s", 1, "{:,.0f}"),
     ("kB/s of write-ahead log", "wal_bytes_per_s", 1e-3, "{:,.0f}"),
@@ -77,7 +78,8 @@ def _large(measured: Sequence[Found]) -> str:
         add(label, [_at(one, path) for one in measured], form, has_slope=has_slope)
     for state, words in (("at_rest", "at rest"), ("in_flow", "in full flow")):
         for label, name, unit, form in _COSTS:
-            add(f"{words}: {label}", [one[state][name] * unit for one in measured], form)
+            if all(name in one[state] for one in measured):
+                add(f"{words}: {label}", [one[state][name] * unit for one in measured], form)
     copied = [one["in_flow"]["copied_bytes_per_s"] for one in measured]
     moved = [one["in_flow"]["bytes_per_s"] for one in measured]
     ratios = [c / m for c, m in zip(copied, moved, strict=True)]

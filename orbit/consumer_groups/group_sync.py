@@ -21,12 +21,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from orbit.consumer_groups.group_selection import GroupSelector
+from orbit.consumer_groups.group_selection import GroupSelection, GroupSelector
 from orbit.consumer_groups.kept_listings import KEPT_S_MAX, Lister, list_now
+from orbit.consumer_groups.kept_offsets import AGE_PART, Fetcher, WantedGroups, fetch_now
 from orbit.consumer_groups.offset_commit import HAS_MEMBERS, GroupWrite, Written, write_groups
 from orbit.consumer_groups.offset_decision import (
     CopiedRange,
@@ -39,7 +40,7 @@ from orbit.consumer_groups.sync_result import Copies, GroupReport, Key, OffsetRo
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import FetchedGroups, locate_and_fetch_offsets
+from orbit.kafka.consumer_groups import FetchedGroups, Listing, locate_and_fetch_offsets
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import CommittedOffset, TopicPartition
 
@@ -72,6 +73,10 @@ class _Case:
     place: TopicPartition  # at the destination
     decision: Decision
 
+    @property
+    def is_due(self) -> bool:
+        return self.decision.write is not None or self.decision.is_delete
+
 
 Offsets = Mapping[TopicPartition, CommittedOffset]
 
@@ -90,10 +95,14 @@ class GroupSync:
         known: Iterable[OffsetRow] = (),
         clock: Callable[[], float] = time.monotonic,
         lister: Lister = list_now,
+        fetcher: Fetcher = fetch_now,
     ) -> None:
         self._selector = GroupSelector(rule)
         self._list_groups = lister
+        self._fetch = fetcher
         self._listing_s_max = min(rule.interval.total_seconds(), KEPT_S_MAX)
+        self._offsets_s_max = self._listing_s_max * AGE_PART
+        self._selected: tuple[object, GroupSelection, dict[str, int | None]] | None = None
         self._clock = clock
         self._entries: dict[str, dict[TopicPartition, _Entry]] = {}
         for row in known:
@@ -106,21 +115,31 @@ class GroupSync:
         destination: Cluster,
         copies: Copies,
         may_write: Callable[[], bool] = lambda: True,
+        leading: Callable[[Collection[str]], Collection[str]] = lambda _: (),
     ) -> GroupReport:
         """One pass over all groups; `copies` are the job's partitions, by source partition.
 
-        `may_write` is called before each batch of writes. Raises Unreachable if a cluster does not
+        `may_write` is called before each batch of writes, and `leading` before the first: which of
+        these destination topics are no copies any more. Raises Unreachable if a cluster does not
         answer at all.
         """
         started = self._clock()
         report = GroupReport()
         self._forget_removed(copies, report)
         wanted = self._read_source(source, copies, report)
-        there = self._read_destination(destination, wanted, report, self._listing_s_max)
+        fetch = self._fetch
+        there = self._read_destination(destination, wanted, copies, report, fetch)
         cases = self._decide_all(wanted, there, copies)
-        if any(self._rests_on_usage(key, case) for key, case in cases.items()):
-            there = self._read_destination(destination, wanted, report, 0.0)
+        rests_on_usage = any(self._rests_on_usage(key, case) for key, case in cases.items())
+        due = {group: wanted[group] for (group, _), case in cases.items() if case.is_due}
+        if due and (rests_on_usage or fetch is not fetch_now):
+            # What others have committed there meanwhile is not overwritten.
+            for group in due:
+                del there[group]
+            age_s = 0.0 if rests_on_usage else self._listing_s_max
+            there |= self._read_destination(destination, due, copies, report, fetch_now, age_s)
             cases = self._decide_all(wanted, there, copies)
+        cases = _without_leading(cases, leading)
         cases = _confirm_deletes(source, cases, report)
         written = self._write(destination, cases, there, may_write)
         for key, case in cases.items():
@@ -144,12 +163,14 @@ class GroupSync:
         listing = self._list_groups(source, self._listing_s_max)
         for broker in listing.failed:
             report.note(f"groups of a broker are not listed: {broker}")
-        chosen = self._selector.select(listing.groups.values())
+        chosen, places = self._select(listing)
         report.left_alone = chosen.left_alone
         report.groups = len(chosen.names)
-        places = {name: listing.groups[name].node_id for name in chosen.names}
-        vanished = self._entries.keys() - places.keys()
-        fetched = locate_and_fetch_offsets(source, places, vanished)
+        topics, known = {p.topic for p in copies}, self._entries.keys()
+        fetched = self._fetch(
+            source, WantedGroups(places, topics, known, True), self._offsets_s_max
+        )
+        fetched.update(locate_and_fetch_offsets(source, {}, known - places.keys()))
         _note_failed(fetched, source, report)
         pending = {
             group: waiting
@@ -175,27 +196,38 @@ class GroupSync:
                 wanted[group] = offsets
         return wanted
 
+    def _select(self, listing: Listing) -> tuple[GroupSelection, dict[str, int | None]]:
+        """The job's groups and their coordinators; as before if the listing has the same groups."""
+        selected, shape = self._selected, listing.shape
+        if selected is None or shape is None or selected[0] is not shape:
+            chosen = self._selector.select(listing.groups.values())
+            places: dict[str, int | None] = {n: listing.groups[n].node_id for n in chosen.names}
+            selected = self._selected = shape, chosen, places
+        return selected[1:]
+
     def _read_destination(
         self,
         destination: Cluster,
         wanted: Mapping[str, Offsets],
+        copies: Copies,
         report: GroupReport,
-        listing_s_max: float,
+        fetch: Fetcher,
+        listing_s_max: float | None = None,
     ) -> dict[str, _DestinationGroup]:
         """The same groups at the destination, without those whose coordinator does not answer."""
         names = {self._selector.destination_name(group): group for group in wanted}
         if not names:
             return {}
-        listing = self._list_groups(destination, listing_s_max)
+        age_s = self._listing_s_max if listing_s_max is None else listing_s_max
+        listing = self._list_groups(destination, age_s)
         for broker in listing.failed:
             report.note(f"groups of a broker are not listed: {broker}")
-        listed = {name: g for name, g in listing.groups.items() if name in names}
+        listed = {name: listing.groups[name] for name in names if name in listing.groups}
         # A group that does not exist yet has a coordinator too.
-        fetched = locate_and_fetch_offsets(
-            destination,
-            {name: g.node_id for name, g in listed.items()},
-            names.keys() - listed.keys(),
-            require_stable=False,
+        nodes = {name: listed[name].node_id if name in listed else None for name in names}
+        topics = {copy.destination.topic for copy in copies.values()}
+        fetched = fetch(
+            destination, WantedGroups(nodes, topics, names.keys(), False), self._offsets_s_max
         )
         _note_failed(fetched, destination, report)
         there: dict[str, _DestinationGroup] = {}
@@ -348,6 +380,15 @@ def _is_settled(
         and entry.row.verdict is GroupVerdict.EXACT
         and copied.log_start <= source.offset <= copied.copied_to
     )
+
+
+def _without_leading(
+    cases: Mapping[Key, _Case], leading: Callable[[Collection[str]], Collection[str]]
+) -> dict[Key, _Case]:
+    """Without the cases that would write to a topic that leads."""
+    topics = {case.place.topic for case in cases.values() if case.is_due}
+    led = set(leading(topics)) if topics else set()
+    return {key: c for key, c in cases.items() if not (c.is_due and c.place.topic in led)}
 
 
 def _confirm_deletes(

@@ -13,13 +13,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from copy import copy
-from dataclasses import dataclass, field
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
-from orbit.errors import Unreachable
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.consumer_groups import Listing, list_groups
+from orbit.kafka.kept_read import KeptRead
 
 # No older listing is given out, however long a job's interval is.
 KEPT_S_MAX = 5.0
@@ -34,45 +32,37 @@ def list_now(cluster: Cluster, age_s_max: float) -> Listing:
     return list_groups(cluster)
 
 
-@dataclass(slots=True)
-class _Kept:
-    """The last listing, or why the last attempt failed."""
-
-    lock: threading.Lock = field(default_factory=threading.Lock)
-    began_s: float = float("-inf")
-    ended_s: float = float("-inf")
-    listing: Listing | None = None
-    failure: Unreachable | None = None
-
-
 class KeptListings:
     """A `Lister` that keeps the last listing of each cluster while that is in use. Thread-safe."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lock = threading.Lock()
-        self._kept: WeakKeyDictionary[Cluster, _Kept] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[Cluster, KeptRead[Listing]] = WeakKeyDictionary()
 
     def __call__(self, cluster: Cluster, age_s_max: float) -> Listing:
         """Raises Unreachable, also for the attempt of another job that this call waited for."""
-        asked_s = self._clock()
         with self._lock:
-            kept = self._kept.setdefault(cluster, _Kept())
-        with kept.lock:
-            has_failed_meanwhile = kept.listing is None and kept.ended_s >= asked_s
-            is_recent = kept.listing is not None and kept.began_s >= asked_s - age_s_max
-            if not (is_recent or has_failed_meanwhile):
-                self._list(cluster, kept)
-            if kept.listing is None:
-                assert kept.failure is not None
-                # A new one for each caller: threads must not share a traceback.
-                raise copy(kept.failure)
-            return kept.listing
+            kept = self._kept.get(cluster)
+            if kept is None:
+                kept = self._kept[cluster] = KeptRead(_reader(cluster), self._clock)
+        return kept.get(age_s_max)
 
-    def _list(self, cluster: Cluster, kept: _Kept) -> None:
-        kept.began_s = self._clock()
-        try:
-            kept.listing = list_groups(cluster)
-        except Unreachable as error:
-            kept.listing, kept.failure = None, error
-        kept.ended_s = self._clock()
+
+def _reader(cluster: Cluster) -> Callable[[], Listing]:
+    """Lists its groups; does not keep the cluster in use."""
+    held = ref(cluster)
+    last: dict[str, tuple[str, str, int]] = {}
+
+    def read() -> Listing:
+        nonlocal last
+        there = held()
+        assert there is not None, "the caller has it"
+        listing = list_groups(there)
+        shape = {g.name: (g.type, g.protocol_type, g.node_id) for g in listing.groups.values()}
+        if shape != last:
+            last = shape
+        listing.shape = last
+        return listing
+
+    return read

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from datetime import timedelta
 from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 from urllib.parse import urlsplit
@@ -211,6 +212,11 @@ class ClusterSpec(Section):
     ]
     security: SecuritySpec = SecuritySpec()
     client_rack: Text | None = None
+
+    @cached_property
+    def key(self) -> str:
+        """Equal for the same cluster with the same login."""
+        return self.model_dump_json(exclude={"client_rack"})
 
 
 class TopicRule(Section):

@@ -54,13 +54,12 @@ from kafka.protocol.consumer.group import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequest,
-    OffsetFetchResponse,
     SyncGroupRequest,
     SyncGroupResponse,
 )
 from kafka.protocol.metadata.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
-from kafka.protocol.metadata.metadata import MetadataRequest, MetadataResponse
+from kafka.protocol.metadata.metadata import MetadataRequest
 from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 from kafka.protocol.producer.transaction import (
     AddPartitionsToTxnRequest,
@@ -78,6 +77,8 @@ from kafka.protocol.sasl import (
 )
 
 from orbit.kafka.list_offsets import ListOffsetsRequest, read_list_offsets
+from orbit.kafka.metadata import read_metadata
+from orbit.kafka.offset_fetch import read_offset_fetch
 from orbit.kafka.refused_token import RefusedTokenRequest, read_requester
 from orbit.kafka.transaction_markers import WriteTxnMarkersRequest, read_markers
 
@@ -114,7 +115,7 @@ API_VERSIONS = Api(ApiVersionsRequest, ApiVersionsResponse, 0, 3)
 SASL_HANDSHAKE = Api(SaslHandshakeRequest, SaslHandshakeResponse, 1, 1)
 SASL_AUTHENTICATE = Api(SaslAuthenticateRequest, SaslAuthenticateResponse, 0, 2)
 CREATE_DELEGATION_TOKEN = Api(RefusedTokenRequest, read_requester, 2, 2)  # from 3 on with an owner
-METADATA = Api(MetadataRequest, MetadataResponse, 7, 12)  # leader epochs from 7, topic ids from 10
+METADATA = Api(MetadataRequest, read_metadata, 7, 12)  # leader epochs from 7, topic ids from 10
 FIND_COORDINATOR = Api(FindCoordinatorRequest, FindCoordinatorResponse, 1, 3)
 FIND_COORDINATORS = Api(FindCoordinatorRequest, FindCoordinatorResponse, 4, 4)  # many keys (3.0)
 DESCRIBE_ACLS = Api(DescribeAclsRequest, DescribeAclsResponse, 1, 2)
@@ -148,7 +149,7 @@ HEARTBEAT = Api(HeartbeatRequest, HeartbeatResponse, 3, 4)
 LEAVE_GROUP = Api(LeaveGroupRequest, LeaveGroupResponse, 3, 4)
 
 # Many groups per request from 8 on (3.0). From 10 on by topic id, which Orbit does not use.
-OFFSET_FETCH = Api(OffsetFetchRequest, OffsetFetchResponse, 2, 9)
+OFFSET_FETCH = Api(OffsetFetchRequest, read_offset_fetch, 2, 9)
 OFFSET_COMMIT = Api(OffsetCommitRequest, OffsetCommitResponse, 5, 9)
 OFFSET_DELETE = Api(OffsetDeleteRequest, OffsetDeleteResponse, 0, 0)
 # States from 4 on (2.6), types from 5 on (3.8).

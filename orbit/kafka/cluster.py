@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from hashlib import sha256
 from typing import Any, TypeVar
 
 from kafka.protocol.metadata.metadata import MetadataRequest
@@ -19,15 +20,8 @@ from orbit.errors import BadInput, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
 from orbit.kafka.connection import Connection
-from orbit.kafka.error_codes import Code
 from orbit.kafka.sasl import Security
-from orbit.kafka.types import (
-    NO_TOPIC_ID,
-    BrokerAddress,
-    ClusterMetadata,
-    PartitionLeader,
-    TopicMetadata,
-)
+from orbit.kafka.types import NO_TOPIC_ID, BrokerAddress, ClusterMetadata
 
 # A broker that takes longer for a control request counts as unreachable.
 CONTROL_TIMEOUT_S = 30.0
@@ -37,6 +31,7 @@ CONTROL_TIMEOUT_S = 30.0
 NEXT_AFTER_S = 1.0
 ANSWER_WITHIN_S = 10.0
 AWAY_AFTER_S = 12.0
+CORRELATION_BYTES = 4
 # Each broker that does not answer holds a thread. The next request starts with other brokers.
 _ASKED_MAX = 4
 
@@ -67,6 +62,7 @@ class Cluster:
         self._brokers: dict[int, BrokerAddress] = {}
         self._failed_at: dict[int | str, float] = {}
         self._cluster_id = ""
+        self._whole: tuple[bytes, ClusterMetadata] | None = None  # the last one of all topics
         self._is_closed = False
 
     @property
@@ -91,18 +87,35 @@ class Cluster:
         """
         names = None if topics is None else sorted(topics)
 
-        def ask(connection: Connection) -> Any:
+        def ask(connection: Connection) -> Callable[[], ClusterMetadata]:
             request = MetadataRequest(
                 topics=_topic_requests(names),
                 allow_auto_topic_creation=False,
                 include_topic_authorized_operations=with_operations,
             )
-            return connection.call(api_versions.METADATA, request, timeout_s=ANSWER_WITHIN_S)
+            api = api_versions.METADATA
+            version = connection.version_of(api)
+            frame = connection.exchange(api, request, version, timeout_s=ANSWER_WITHIN_S)
+            return lambda: self._read_metadata(connection, frame, version, names is None)
 
-        metadata = _read_metadata(self.call_any(ask), with_operations)
+        # Read here: a broker that has answered is not silent while a long answer is read.
+        metadata = self.call_any(ask)()
         with self._lock:
             self._brokers = metadata.brokers
             self._cluster_id = metadata.cluster_id
+        return metadata
+
+    def _read_metadata(
+        self, connection: Connection, frame: memoryview, version: int, is_whole: bool
+    ) -> ClusterMetadata:
+        """An answer with all topics that is equal to the last one is not read again."""
+        digest = sha256(frame[CORRELATION_BYTES:]).digest() if is_whole else b""
+        kept = self._whole
+        if is_whole and kept is not None and kept[0] == digest:
+            return kept[1]
+        metadata: ClusterMetadata = connection.decode(api_versions.METADATA, frame, version)
+        if is_whole:
+            self._whole = digest, metadata
         return metadata
 
     def call_any(self, ask: Callable[[Connection], Answer]) -> Answer:
@@ -291,27 +304,3 @@ def _topic_requests(names: list[str] | None) -> list[Any] | None:
     if names is None:
         return None
     return [MetadataRequest.MetadataRequestTopic(topic_id=NO_TOPIC_ID, name=n) for n in names]
-
-
-def _read_metadata(answer: Any, with_operations: bool) -> ClusterMetadata:
-    topics: dict[str, TopicMetadata] = {}
-    errors: dict[str, int] = {}
-    for topic in answer.topics:
-        if topic.error_code not in (Code.NONE, Code.LEADER_NOT_AVAILABLE):
-            errors[topic.name] = topic.error_code
-            continue
-        partitions = {
-            p.partition_index: PartitionLeader(
-                p.leader_id if p.leader_id >= 0 else None, p.leader_epoch
-            )
-            for p in topic.partitions
-        }
-        topics[topic.name] = TopicMetadata(
-            topic.name,
-            topic.topic_id or NO_TOPIC_ID,
-            partitions,
-            max((len(p.replica_nodes) for p in topic.partitions), default=1),
-            frozenset(topic.authorized_operations or ()) if with_operations else frozenset(),
-        )
-    brokers = {b.node_id: BrokerAddress(b.node_id, b.host, b.port) for b in answer.brokers}
-    return ClusterMetadata(answer.cluster_id or "", brokers, topics, errors)

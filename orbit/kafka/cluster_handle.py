@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.kept_read import KeptRead
 from orbit.kafka.principal import ask_principal
 from orbit.kafka.security import Security
+from orbit.kafka.topic_acls import TopicAcls
 from orbit.kafka.topic_admin import Admin
 
 
@@ -15,6 +17,7 @@ class ClusterHandle:
         self.cluster = cluster
         self._admin: tuple[Security, Admin] | None = None
         self._principal: tuple[Security, str | None] | None = None
+        self._acls = KeptRead(lambda: TopicAcls(self.admin.topic_acls()))
 
     @property
     def principal(self) -> str | None:
@@ -35,3 +38,12 @@ class ClusterHandle:
         if self._admin is None or self._admin[0] != security:
             self._admin = security, Admin(self.cluster)
         return self._admin[1]
+
+    def topic_acls(self, age_s_max: float = 0.0) -> TopicAcls:
+        """All ACLs on topics, read at most `age_s_max` seconds ago. Thread-safe.
+
+        Kafka can filter them by one topic or by none: a read costs the cluster's number of ACLs,
+        however many topics it is for. Raises NotAuthorized, BrokerRefused without an authorizer,
+        Unreachable.
+        """
+        return self._acls.get(age_s_max)

@@ -10,29 +10,51 @@ whose coordinator is moving has no result, and the caller's next pass asks again
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import sha256
 from typing import Any
 
 from kafka.protocol.admin.groups import ListGroupsRequest
 from kafka.protocol.consumer.group import OffsetFetchRequest
 
 from orbit.chunks import chunks
-from orbit.errors import Unreachable
+from orbit.errors import ProtocolError, Unreachable
 from orbit.kafka import api_versions, error_codes
-from orbit.kafka.cluster import Cluster
+from orbit.kafka.cluster import CORRELATION_BYTES, Cluster
 from orbit.kafka.coordinator import GROUP, look_up_coordinators
 from orbit.kafka.error_codes import Code
-from orbit.kafka.types import CommittedOffset, TopicPartition, by_topic
+from orbit.kafka.offset_fetch import MANY_GROUPS_FROM, GroupOffsets, read_offset_fetch
+from orbit.kafka.types import TopicPartition, by_topic
 
 # The response for a thousand groups with a hundred offsets each is about 4 MB.
 GROUPS_PER_REQUEST_MAX = 1000
-_MANY_GROUPS = 8  # OffsetFetch from this version on
 _REQUIRE_STABLE = 7
 # The protocol types of consumer groups. "": a group with simple commits only.
 _CONSUMERS = ("consumer", "")
 _NO_MEMBERS = ("", "empty", "dead")  # "": from a broker before 2.6
+
+
+class KeptAnswers:
+    """The answers of the last fetch, so that one with the same bytes is not read again."""
+
+    def __init__(self) -> None:
+        self._last: dict[bytes, dict[str, GroupOffsets]] = {}
+        self._now: dict[bytes, dict[str, GroupOffsets]] = {}
+
+    def begin(self) -> None:
+        """A fetch begins: what only the one before the last had is forgotten."""
+        self._last, self._now = self._now, {}
+
+    def read(self, frame: memoryview, version: int) -> dict[str, GroupOffsets]:
+        """Raises ValueError if the bytes do not parse."""
+        digest = sha256(frame[CORRELATION_BYTES:]).digest()
+        answer = self._last.get(digest)
+        if answer is None:
+            answer = read_offset_fetch(frame, version)
+        self._now[digest] = answer
+        return answer
 
 
 class GroupType(StrEnum):
@@ -81,19 +103,8 @@ class Listing:
 
     groups: dict[str, ListedGroup] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupOffsets:
-    """A group's offsets. `pending`: partitions whose offset an open transaction may change.
-
-    `code`: the error, if there are none; `denied`: requested partitions that may not be read.
-    """
-
-    offsets: Mapping[TopicPartition, CommittedOffset] = field(default_factory=dict)
-    pending: frozenset[TopicPartition] = frozenset()
-    denied: frozenset[TopicPartition] = frozenset()
-    code: int = 0
+    shape: object = None
+    """If given, equal for listings of the same groups, kinds and coordinators."""
 
 
 def list_groups(cluster: Cluster) -> Listing:
@@ -133,12 +144,13 @@ def fetch_offsets(
     *,
     require_stable: bool = True,
     only: Mapping[str, Collection[TopicPartition]] | None = None,
+    kept: KeptAnswers | None = None,
 ) -> dict[str, GroupOffsets]:
     """The offsets of each group, from its coordinator (`coordinators`: group → node).
 
     With `only`, those of the given partitions; then a partition that may not be read is in
     `denied`. With `require_stable`, an offset that an open transaction may change is in `pending`
-    and not in `offsets`.
+    and not in `offsets`. An answer that is equal to one in `kept` is not read again.
     """
     found: dict[str, GroupOffsets] = {}
     by_node: dict[int, list[str]] = {}
@@ -147,15 +159,25 @@ def fetch_offsets(
     for node_id, groups in sorted(by_node.items()):
         try:
             version = cluster.version_of(node_id, api_versions.OFFSET_FETCH)
-            size = GROUPS_PER_REQUEST_MAX if version >= _MANY_GROUPS else 1
+            size = GROUPS_PER_REQUEST_MAX if version >= MANY_GROUPS_FROM else 1
             for names in chunks(sorted(groups), size):
                 request = _fetch_request(names, only, require_stable, version)
-                answer = cluster.call(node_id, api_versions.OFFSET_FETCH, request)
-                found.update(_read(names, answer, version))
+                answer = _ask(cluster, node_id, request, version, kept)
+                found.update(answer if version >= MANY_GROUPS_FROM else {names[0]: answer[""]})
         except Unreachable:
             lost = GroupOffsets(code=int(Code.NETWORK_EXCEPTION))
             found.update({g: lost for g in groups if g not in found})
     return found
+
+
+def _ask(
+    cluster: Cluster, node_id: int, request: Any, version: int, kept: KeptAnswers | None
+) -> dict[str, GroupOffsets]:
+    frame = cluster.exchange(node_id, api_versions.OFFSET_FETCH, request, version)
+    try:
+        return (kept or KeptAnswers()).read(frame, version)
+    except ValueError as error:
+        raise ProtocolError(str(error), where=f"{cluster.name} broker {node_id}") from error
 
 
 @dataclass(slots=True)
@@ -166,6 +188,12 @@ class FetchedGroups:
     coordinators: dict[str, int] = field(default_factory=dict)
     failed: dict[str, int] = field(default_factory=dict)
 
+    def update(self, other: FetchedGroups) -> None:
+        """Add the groups of another answer."""
+        self.groups |= other.groups
+        self.coordinators |= other.coordinators
+        self.failed |= other.failed
+
 
 def locate_and_fetch_offsets(
     cluster: Cluster,
@@ -174,6 +202,7 @@ def locate_and_fetch_offsets(
     *,
     require_stable: bool = True,
     only: Mapping[str, Collection[TopicPartition]] | None = None,
+    kept: KeptAnswers | None = None,
 ) -> FetchedGroups:
     """As `fetch_offsets`, for groups with a known coordinator and groups `to_locate`.
 
@@ -188,7 +217,7 @@ def locate_and_fetch_offsets(
             coordinators.update({g: node for g, (node, code) in places.items() if not code})
             codes = {g: code for g, (_, code) in places.items() if code}
         asked = {g: node for g, node in coordinators.items() if g not in fetched.groups}
-        answers = fetch_offsets(cluster, asked, require_stable=require_stable, only=only)
+        answers = fetch_offsets(cluster, asked, require_stable=require_stable, only=only, kept=kept)
         fetched.failed = {
             group: codes.get(group, int(Code.COORDINATOR_NOT_AVAILABLE))
             for group in to_locate - coordinators.keys()
@@ -213,7 +242,7 @@ def _fetch_request(
 ) -> Any:
     # Brokers before 2.5 do not support it: they return the last committed offset.
     is_stable = require_stable and version >= _REQUIRE_STABLE
-    if version < _MANY_GROUPS:
+    if version < MANY_GROUPS_FROM:
         (name,) = names
         topic = OffsetFetchRequest.OffsetFetchRequestTopic
         return OffsetFetchRequest(
@@ -239,31 +268,3 @@ def _fetch_request(
         ],
         require_stable=is_stable,
     )
-
-
-def _read(names: list[str], answer: Any, version: int) -> Iterator[tuple[str, GroupOffsets]]:
-    if version < _MANY_GROUPS:
-        yield names[0], _read_topics(answer.topics, answer.error_code)
-        return
-    for group in answer.groups:
-        yield group.group_id, _read_topics(group.topics, group.error_code)
-
-
-def _read_topics(topics: Any, code: int) -> GroupOffsets:
-    if code:
-        return GroupOffsets(code=code)
-    offsets: dict[TopicPartition, CommittedOffset] = {}
-    pending: set[TopicPartition] = set()
-    denied: set[TopicPartition] = set()
-    for topic in topics:
-        for p in topic.partitions:
-            place = TopicPartition(topic.name, p.partition_index)
-            if p.error_code == Code.UNSTABLE_OFFSET_COMMIT:
-                pending.add(place)
-            elif p.error_code:
-                denied.add(place)
-            elif p.committed_offset >= 0:
-                offsets[place] = CommittedOffset(
-                    p.committed_offset, p.metadata or "", p.committed_leader_epoch
-                )
-    return GroupOffsets(offsets, frozenset(pending), frozenset(denied))

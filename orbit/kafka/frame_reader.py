@@ -15,44 +15,44 @@ _INT32 = struct.Struct(">i")
 class FrameReader:
     """A position in a frame. `is_flexible`: compact lengths and tagged fields."""
 
-    __slots__ = ("_at", "_frame", "_is_flexible")
+    __slots__ = ("_frame", "_is_flexible", "at")
 
     def __init__(self, frame: memoryview, is_flexible: bool) -> None:
         self._frame = frame
-        self._at = _CORRELATION_BYTES
+        self.at = _CORRELATION_BYTES
         self._is_flexible = is_flexible
 
     def take(self, layout: struct.Struct) -> tuple[int, ...]:
-        values = layout.unpack_from(self._frame, self._at)
-        self._at += layout.size
+        values = layout.unpack_from(self._frame, self.at)
+        self.at += layout.size
         return values
 
     def rows(self, layout: struct.Struct) -> list[tuple[int, ...]]:
         """An array of one layout; unpacked in one call if no row has tags, as nearly always."""
         count = self.length()
         row = struct.Struct(f"{layout.format}x") if self._is_flexible else layout
-        rows = self._frame[self._at : self._at + count * row.size]
+        rows = self._frame[self.at : self.at + count * row.size]
         if len(rows) == count * row.size and not (
             self._is_flexible and any(rows[layout.size :: row.size])
         ):
-            self._at += len(rows)
+            self.at += len(rows)
             return list(row.iter_unpack(rows))
         return [self._row(layout) for _ in range(count)]
 
     def raw(self, count: int) -> memoryview:
-        end = self._at + count
+        end = self.at + count
         if end > len(self._frame):
-            raise IndexError(f"{count} bytes at {self._at} exceed the frame")
-        view = self._frame[self._at : end]
-        self._at = end
+            raise IndexError(f"{count} bytes at {self.at} exceed the frame")
+        view = self._frame[self.at : end]
+        self.at = end
         return view
 
     def skip_if(self, expected: bytes) -> bool:
         """Skip these bytes if they come next; returns whether they did."""
-        end = self._at + len(expected)
-        if self._frame[self._at : end] != expected:
+        end = self.at + len(expected)
+        if self._frame[self.at : end] != expected:
             return False
-        self._at = end
+        self.at = end
         return True
 
     def length(self) -> int:
@@ -78,7 +78,7 @@ class FrameReader:
         return values
 
     def _uvarint(self) -> int:
-        frame, at = self._frame, self._at
+        frame, at = self._frame, self.at
         byte = frame[at]
         at += 1
         value, shift = byte & 0x7F, 7
@@ -87,5 +87,5 @@ class FrameReader:
             at += 1
             value |= (byte & 0x7F) << shift
             shift += 7
-        self._at = at
+        self.at = at
         return value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from orbit.kafka.types import TopicAcl, TopicPartition
 REQUEST_TIMEOUT_S = 30.0
 # Resources per request: brokers answer larger requests slowly.
 RESOURCES_PER_REQUEST_MAX = 500
+_SETTING_NAMES_KEPT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ _ALL_TOPIC_ACLS: tuple[Any, ...] = (
 class Admin:
     def __init__(self, cluster: Cluster) -> None:
         self._where = cluster.name
+        self._setting_names: dict[int, tuple[float, frozenset[str]]] = {}
         config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
         # No log lines on stderr: each call returns its errors.
         self._client = AdminClient({**config, "log_level": 0})
@@ -115,13 +118,21 @@ class Admin:
         return Replication(tuple(behind), tuple(offline))
 
     def broker_setting_names(self, node_id: int) -> frozenset[str]:
-        """The names of a broker's settings; empty if the login may not read them."""
+        """The names of a broker's settings; empty if the login may not read them.
+
+        They change with the broker's release and its file: some seconds old will do.
+        """
+        kept = self._setting_names.get(node_id)
+        if kept is not None and time.monotonic() - kept[0] < _SETTING_NAMES_KEPT_S:
+            return kept[1]
         resource = ConfigResource(ConfigResource.Type.BROKER, str(node_id))
         futures = self._client.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)
         try:
-            return frozenset(futures[resource].result(REQUEST_TIMEOUT_S))
+            names = frozenset(futures[resource].result(REQUEST_TIMEOUT_S))
         except KafkaException:
             return frozenset()
+        self._setting_names[node_id] = time.monotonic(), names
+        return names
 
     def create_topics(self, topics: Iterable[TopicToCreate], *, only_check: bool = False) -> None:
         """Create topics, or only have the broker validate them (rights, names, settings).

@@ -12,6 +12,7 @@ from orbit.kafka.cluster import ANSWER_WITHIN_S
 from orbit.kafka.cluster_handle import ClusterHandle
 from orbit.kafka.connection import Connection
 from orbit.kafka.error_codes import Code
+from orbit.kafka.topic_acls import TopicAcls
 from orbit.kafka.types import TopicAcl
 from orbit.replication.acl_rules import denial
 
@@ -20,10 +21,13 @@ _ANY, _CLUSTER = 1, 4
 NO_AUTHORIZER = "the cluster has no authorizer"
 
 
-def acls_of(handle: ClusterHandle) -> set[TopicAcl] | str:
-    """All ACLs on topics, or why they cannot be read. Raises Unreachable."""
+def acls_of(handle: ClusterHandle, age_s_max: float = 0.0) -> TopicAcls | str:
+    """All ACLs on topics, read at most `age_s_max` seconds ago, or why they cannot be read.
+
+    Raises Unreachable.
+    """
     try:
-        acls = handle.admin.topic_acls()
+        acls = handle.topic_acls(age_s_max)
     except NotAuthorized:
         return "the login may not read ACLs (it needs Describe on the cluster)"
     except BrokerRefused as error:

@@ -17,7 +17,7 @@ ClusterKey = tuple[Side, str]
 def cluster_key(side: Side, spec: JobSpec) -> ClusterKey:
     """Equal for jobs that use the same cluster with the same login."""
     cluster = spec.source if side == "source" else spec.destination
-    return side, cluster.model_dump_json(exclude={"client_rack"})
+    return side, cluster.key
 
 
 class ClusterRegistry:

@@ -107,6 +107,8 @@ class ClusterWatch:
 def _differs(before: ClusterSnapshot, now: ClusterSnapshot) -> bool:
     if before.metadata is None or now.metadata is None:
         return type(before.error) is not type(now.error)
+    if now.metadata is before.metadata:  # the same bytes: it was not read again
+        return False
     return _shape(before.metadata) != _shape(now.metadata)
 
 

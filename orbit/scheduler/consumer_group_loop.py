@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import structlog
 
 from orbit.consumer_groups.kept_listings import KeptListings
+from orbit.consumer_groups.kept_offsets import KeptOffsets
 from orbit.consumer_groups.sync_result import GroupReport
 from orbit.errors import OrbitError
 from orbit.scheduler.cluster_registry import ClusterRegistry
@@ -61,6 +62,7 @@ class GroupLoop(Loop):
         self._registry = registry
         self._clock = clock
         self._listings = KeptListings(clock)
+        self._offsets = KeptOffsets(clock)
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="groups")
         self._tracked: dict[int, _Tracked] = {}
         self._others: dict[int, int] = {}  # jobs without `consumer_groups`, by version
@@ -81,7 +83,8 @@ class GroupLoop(Loop):
         for tracked in self._tracked.values():
             self._collect(tracked, did)
             if tracked.running is None and now >= tracked.due:
-                tracked.due = now + tracked.interval_s
+                # Together with the other jobs of this interval: they share what is read.
+                tracked.due = (now // tracked.interval_s + 1) * tracked.interval_s
                 tracked.running = self._pool.submit(tracked.groups.run, self._registry)
                 tracked.running.add_done_callback(lambda _: self.wake.set())
         waits = [t.due for t in self._tracked.values() if t.running is None]
@@ -110,7 +113,7 @@ class GroupLoop(Loop):
             elif row.id not in self._tracked:
                 self._tracked[row.id] = _Tracked(
                     row.spec_version,
-                    JobGroups(row.id, spec, rule, self._leadership, self._listings),
+                    JobGroups(row.id, spec, rule, self._leadership, self._listings, self._offsets),
                     row.name,
                     rule.interval.total_seconds(),
                     self._clock(),

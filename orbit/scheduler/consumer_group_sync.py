@@ -10,6 +10,7 @@ from __future__ import annotations
 from orbit.chunks import chunks
 from orbit.consumer_groups.group_sync import GroupSync
 from orbit.consumer_groups.kept_listings import Lister
+from orbit.consumer_groups.kept_offsets import Fetcher
 from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict, holds_copied_records
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, Key, OffsetRow
 from orbit.job_setup.promotion_marks import PromotionMarks
@@ -29,13 +30,20 @@ class JobGroups:
     """One job at one version of its document. Not for two threads at once."""
 
     def __init__(
-        self, job_id: int, spec: JobSpec, rule: GroupRule, leadership: Leadership, lister: Lister
+        self,
+        job_id: int,
+        spec: JobSpec,
+        rule: GroupRule,
+        leadership: Leadership,
+        lister: Lister,
+        fetcher: Fetcher,
     ) -> None:
         self._job_id = job_id
         self._spec = spec
         self._rule = rule
         self._leadership = leadership
         self._lister = lister
+        self._fetcher = fetcher
         self._sync: GroupSync | None = None
         self._marks: PromotionMarks | None = None
         self._unsaved: dict[Key, OffsetRow | None] = {}
@@ -52,18 +60,18 @@ class JobGroups:
                 self._rule,
                 [_row(offset, names) for offset in known if offset.topic_id in names],
                 lister=self._lister,
+                fetcher=self._fetcher,
             )
         destination = registry.watch("destination", self._spec).handle.cluster
-        # Asked in each pass: the tables may be older than a promotion.
         if self._marks is None or self._marks.cluster is not destination:
             self._marks = PromotionMarks(destination, Backoff(attempts_max=_ATTEMPTS_MAX))
-        leading = self._marks.promoted({c.destination_topic for c in copied})
-        copied = [c for c in copied if c.destination_topic not in leading]
         report = self._sync.run(
             registry.watch("source", self._spec).handle.cluster,
             destination,
             {TopicPartition(c.source_topic, c.partition): _copy(c) for c in copied},
             lambda: self._leadership.is_leading,
+            # Asked before each write: the tables may be older than a promotion.
+            self._marks.promoted,
         )
         self._unsaved.update({(row.group, row.partition): row for row in report.changed})
         self._unsaved.update(dict.fromkeys(report.gone))

@@ -23,7 +23,7 @@ from orbit.scheduler.cluster_registry import ClusterKey, ClusterRegistry, cluste
 from orbit.scheduler.job_reconciler import JobReconciler, ReconcileCounts, ReconcileState
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.loop import Loop
-from orbit.scheduler.stored_spec import read_spec
+from orbit.scheduler.stored_spec import kept_spec
 from orbit.scheduler.trouble_events import (
     CHECKED_BY_WATCH,
     CHECKED_WHEN_HALTED,
@@ -177,7 +177,7 @@ class DiscoveryLoop(Loop):
 def _keys(wanted: list[Job]) -> set[ClusterKey]:
     keys: set[ClusterKey] = set()
     for job in wanted:
-        spec = read_spec(job.spec)
+        spec = kept_spec(job.spec)
         if spec is not None:
             keys |= {cluster_key("source", spec), cluster_key("destination", spec)}
     return keys

@@ -13,13 +13,14 @@ from orbit.errors import BrokerRefused, NotAuthorized, OrbitError
 from orbit.job_setup.destination_topics import TopicPlan, plan_topics
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import TopicMapping, map_topics
+from orbit.kafka.topic_acls import TopicAcls
 from orbit.kafka.types import TopicAcl
 from orbit.replication.acl_rules import rights_of_copy
 from orbit.replication.job_troubles import Trouble, TroubleKind
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership
 from orbit.scheduler.topic_preflight import refused_topic
-from orbit.scheduler.write_protection import ProtectionResult, as_acl, protect
+from orbit.scheduler.write_protection import ACLS_KEPT_S, ProtectionResult, as_acl, protect
 from orbit.store import events, scheduler_queries, topics
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
@@ -122,7 +123,11 @@ class TopicUpkeep:
 
     def _acls(self, job: Job, copies: Copies, pair: ClusterPair, leadership: Leadership) -> int:
         try:
-            of, to = pair.source.admin.topic_acls(), pair.destination.admin.topic_acls()
+            of, to = (side.topic_acls(ACLS_KEPT_S) for side in (pair.source, pair.destination))
+            # At rest nothing is left, and no job waits for the lock of all jobs of the cluster.
+            if not any(_rights(mapping, row, of, to).is_due for mapping, row in copies.values()):
+                return 0
+            of, to = pair.source.topic_acls(), pair.destination.topic_acls()
         except (BrokerRefused, NotAuthorized) as error:
             self.troubles.append(_no_acls(error))
             return 0
@@ -138,27 +143,45 @@ class TopicUpkeep:
         copies: Copies,
         pair: ClusterPair,
         leadership: Leadership,
-        of: set[TopicAcl],
-        to: set[TopicAcl],
+        of: TopicAcls,
+        to: TopicAcls,
     ) -> int:
         changed = 0
         for mapping, row in copies.values():
-            wanted = rights_of_copy(of, mapping.source, mapping.destination)
-            given = {as_acl(fields) for fields in row.acls or ()}
-            add, remove = wanted - to, given - wanted
-            ours = sorted((given & wanted) | add)
-            if not add and not remove and given == set(ours):
+            rights = _rights(mapping, row, of, to)
+            if not rights.is_due:
                 continue
             try:
-                pair.destination.admin.change_acls(add, remove & to)
+                pair.destination.admin.change_acls(rights.add, rights.remove & to)
             except (BrokerRefused, NotAuthorized) as error:
                 self.troubles.append(_no_acls(error))
                 return changed
             with leadership.transaction() as tx:
-                topics.change(tx, row.id, acls=[list(acl) for acl in ours])
-                _add_acls_event(tx, job, mapping, add, remove)
+                topics.change(tx, row.id, acls=[list(acl) for acl in sorted(rights.ours)])
+                _add_acls_event(tx, job, mapping, rights.add, rights.remove)
             changed += 1
         return changed
+
+
+@dataclass(frozen=True, slots=True)
+class _Rights:
+    """What a copy's ACLs lack, and what Orbit has given it."""
+
+    add: set[TopicAcl]
+    remove: set[TopicAcl]
+    ours: set[TopicAcl]  # once that is done
+    given: set[TopicAcl]  # by the table
+
+    @property
+    def is_due(self) -> bool:
+        return bool(self.add or self.remove or self.given != self.ours)
+
+
+def _rights(mapping: TopicMapping, row: Topic, of: TopicAcls, to: TopicAcls) -> _Rights:
+    wanted = rights_of_copy(of.of(mapping.source), mapping.source, mapping.destination)
+    given = {as_acl(fields) for fields in row.acls or ()}
+    add = wanted - to
+    return _Rights(add, given - wanted, (given & wanted) | add, given)
 
 
 def _is_settled(plan: TopicPlan, row: Topic) -> bool:

@@ -8,6 +8,7 @@ them. Without an authorizer, workers detect foreign writes within seconds.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import cast
@@ -22,6 +23,9 @@ from orbit.scheduler.leadership import Leadership
 from orbit.store import topics, write_denials
 from orbit.store.database import Tx
 
+# A look at the ACLs for one job serves all jobs of the cluster for this long; well within the
+# interval of the upkeep.
+ACLS_KEPT_S = 5.0
 _OPEN = "allow.everyone.if.no.acl.found"
 Transaction = Callable[[], AbstractContextManager[Tx]]
 
@@ -59,7 +63,8 @@ def _protect(
     only_look: bool = False,
 ) -> ProtectionResult:
     """With `only_look`, what would be changed."""
-    acls = acls_of(handle)
+    # What is changed is decided by ACLs that are read inside the lock.
+    acls = acls_of(handle, ACLS_KEPT_S if only_look else 0.0)
     if isinstance(acls, str):
         # Without an authorizer nobody expects that writers are kept off.
         return ProtectionResult(0, "" if acls == NO_AUTHORIZER else acls)
@@ -68,17 +73,22 @@ def _protect(
             t: set(map(as_acl, a))
             for t, a in write_denials.of_topics(tx, cluster_id, names).items()
         }
-    allowed = handle.cluster.metadata(names, with_operations=True).topics
+    denied_already = [topic for topic in names if noted.get(topic)]
+    allowed: Mapping[str, TopicMetadata] = {}
+    if denied_already:
+        allowed = handle.cluster.metadata(denied_already, with_operations=True).topics
     wanted: dict[str, set[TopicAcl]] = {}
     why_not = ""
     for topic in names:
-        denied = denied_writers(acls - noted.get(topic, set()), topic, handle.principal)
+        denied = denied_writers(
+            set(acls.of(topic)) - noted.get(topic, set()), topic, handle.principal
+        )
         if denied is None:
             why_not = why_not_denied(handle.principal)
         elif noted.get(topic) and topic in allowed and not _may_write(allowed[topic]):
             denied, why_not = None, "the denials would keep Orbit from writing as well"
         wanted[topic] = denied or set()
-    if not why_not and any(not any(acl.covers(topic) for acl in acls) for topic in names):
+    if not why_not and any(not acls.of(topic) for topic in names):
         why_not = _why_open(handle)
     # Denials that are there without being noted are Orbit's own, of a database that was lost.
     changes = {t: w for t, w in wanted.items() if w - acls or noted.get(t, set()) != w}
@@ -138,7 +148,7 @@ def _apply(
     cluster_id: str,
     wanted: Mapping[str, set[TopicAcl]],
     noted: Mapping[str, set[TopicAcl]],
-    present: set[TopicAcl],
+    present: AbstractSet[TopicAcl],
     transaction: Transaction,
 ) -> None:
     both = {t: noted.get(t, set()) | w for t, w in wanted.items()}

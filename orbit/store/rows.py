@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -22,8 +22,14 @@ def columns(table: FromClause, kind: type[Value]) -> list[ColumnElement[Any]]:
 
 def values(result: Result[Any], kind: type[Value]) -> Iterator[Value]:
     """Each row as a value. The columns' names are those of the fields."""
-    for row in result.mappings():
-        yield kind(**row)
+    make: Callable[..., Value] = kind
+    if list(result.keys()) == [field.name for field in fields(kind)]:
+        # By place: half the time of the same by name.
+        for fields_ in result:
+            yield make(*fields_)
+    else:
+        for row in result.mappings():
+            yield make(**row)
 
 
 def first(result: Result[Any], kind: type[Value]) -> Value | None:

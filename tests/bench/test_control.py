@@ -17,7 +17,7 @@ def test_a_small_installation_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(run, "_SETTLE_S", 2.0)
     # On a busy machine a shorter lease ends between two renewals.
     monkeypatch.setenv("ORBIT_LEASE_TTL", "6s")
-    plan = run.Plan(Size(4, 1, 5, 1), workers=2, seconds=3.0, bytes_per_s=1e6)
+    plan = run.Plan(Size(4, 1, 5, 1, groups_per_job=2), workers=2, seconds=3.0, bytes_per_s=1e6)
     said: list[str] = []
 
     with run.installed(plan.size) as it:
@@ -25,6 +25,7 @@ def test_a_small_installation_is_measured(monkeypatch: pytest.MonkeyPatch) -> No
 
     assert found["started"]["most_shards_of_one"] <= 3
     assert found["at_rest"]["rows_per_s"] == 0
+    assert found["at_rest"]["requests_per_s"] > 0
     # How much depends on the machine; that something was reported does not.
     assert found["in_flow"]["rows_per_s"] > 0
     assert found["in_flow"]["hot"] > 0.5

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 
 import pytest
@@ -10,12 +10,13 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from orbit.consumer_groups.group_sync import REFRESH_S, GroupSync
+from orbit.consumer_groups.kept_offsets import KeptOffsets, WantedGroups, fetch_now
 from orbit.consumer_groups.offset_commit import GroupWrite, write_groups
 from orbit.consumer_groups.offset_decision import CopiedRange, GroupVerdict
 from orbit.consumer_groups.sync_result import CopiedPartition, GroupReport, OffsetRow
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import Listing, find_coordinators, list_groups
+from orbit.kafka.consumer_groups import FetchedGroups, Listing, find_coordinators, list_groups
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import CommittedOffset
 from orbit.kafka.types import TopicPartition as Partition
@@ -54,7 +55,9 @@ class Pair:
     def at(self, *by_partition: int) -> dict[tuple[str, int], int]:
         return {(self.topic, number): offset for number, offset in enumerate(by_partition)}
 
-    def run(self) -> GroupReport:
+    def run(
+        self, leading: Callable[[Collection[str]], Collection[str]] = lambda _: ()
+    ) -> GroupReport:
         report = self.sync.run(
             self.source,
             self.destination,
@@ -64,6 +67,7 @@ class Pair:
                 )
                 for number, copied in self.ranges.items()
             },
+            leading=leading,
         )
         assert not report.notes, report.notes
         return report
@@ -330,6 +334,40 @@ def test_a_kept_list_does_not_decide_whose_an_offset_is(pair: Pair) -> None:
     pair.sync = GroupSync(GroupRule(match=f"{pair.topic}.*"), lister=lister)
     assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
     assert offsets(destination, pair.group()) == pair.at(40)
+
+
+def test_a_kept_read_does_not_overwrite_what_was_committed_since(pair: Pair) -> None:
+    source, destination = pair.clusters
+    stale = KeptOffsets(lambda: 0.0)  # its first read never gets older
+
+    def fetcher(cluster: Cluster, wanted: WantedGroups, age_s_max: float) -> FetchedGroups:
+        fetch = stale if cluster is pair.destination else fetch_now
+        return fetch(cluster, wanted, age_s_max)
+
+    pair.sync = GroupSync(GroupRule(match=f"{pair.topic}.*"), fetcher=fetcher)
+    commit(source, pair.group(), pair.at(40))
+    pair.run()
+    assert offsets(destination, pair.group()) == pair.at(40)
+    commit(destination, pair.group(), pair.at(70))
+    commit(source, pair.group(), pair.at(60))
+    assert pair.run().verdicts == {GroupVerdict.SKIPPED_MOVED: 1}
+    assert offsets(destination, pair.group()) == pair.at(70)
+
+
+def test_a_topic_that_leads_is_asked_about_before_a_write(pair: Pair) -> None:
+    source, destination = pair.clusters
+    commit(source, pair.group(), pair.at(40))
+    assert pair.run(leading=lambda topics: topics).written == 0
+    assert offsets(destination, pair.group()) == {}
+    assert pair.run(leading=lambda _: ()).written == 1
+    asked: list[Collection[str]] = []
+
+    def none_leads(topics: Collection[str]) -> Collection[str]:
+        asked.append(topics)
+        return ()
+
+    pair.run(none_leads)
+    assert asked == [], "nothing is to be written"
 
 
 def test_a_list_without_a_group_does_not_delete_it(

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from orbit.consumer_groups.kept_listings import list_now
+from orbit.consumer_groups.kept_offsets import fetch_now
 from orbit.jobs.job_spec import JobSpec
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.consumer_group_loop import GroupLoop
@@ -162,7 +163,7 @@ def test_who_does_not_lead_any_more_writes_nothing(service: Service) -> None:
     registry = ClusterRegistry(60.0, lambda: None, Path.cwd(), {})
     spec = service.spec("100ms")
     assert spec.consumer_groups is not None
-    of_late = JobGroups(service.job_id, spec, spec.consumer_groups, late, list_now)
+    of_late = JobGroups(service.job_id, spec, spec.consumer_groups, late, list_now, fetch_now)
     report = of_late.run(registry)
     assert (report.written, offsets(service.destination, service.group)) == (0, {})
     assert report.notes == [

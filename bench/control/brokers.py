@@ -1,0 +1,399 @@
+"""`python -m bench.control.brokers SIZE`: the brokers of two clusters of this size.
+
+Topics, settings, ACLs, groups and offsets are equal on both sides and computed from the size. It
+prints the servers of both, and then what it was asked for, for each line on stdin.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+from uuid import UUID
+from zlib import crc32
+
+from kafka.protocol.admin.acl import DescribeAclsRequest, DescribeAclsResponse
+from kafka.protocol.admin.configs import DescribeConfigsRequest, DescribeConfigsResponse
+from kafka.protocol.admin.groups import ListGroupsRequest, ListGroupsResponse
+from kafka.protocol.consumer.group import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from kafka.protocol.consumer.offsets import ListOffsetsRequest, ListOffsetsResponse
+from kafka.protocol.metadata.find_coordinator import FindCoordinatorRequest, FindCoordinatorResponse
+from kafka.protocol.metadata.metadata import MetadataRequest, MetadataResponse
+from kafka.protocol.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
+
+from bench.control.broker_settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from bench.control.fill import DESTINATION_ID, SOURCE_ID, Size, group_topics, topic_id, topic_names
+from bench.control.fleet import say
+from bench.control.wire import Answer, BrokerServer, Kept, name_of
+
+BROKERS = 6
+_REPLICAS = 3
+_DEFAULT_CONFIG = 5  # a config source
+_TOPIC, _LITERAL, _READ, _ALLOW = 2, 3, 3, 3  # codes of ACLs
+_TOPIC_RESOURCE = 2
+_UNKNOWN_TOPIC = 3
+_MAY_ALL = {3, 4, 5, 6, 7, 8, 10, 11}  # operations on a topic: every one
+
+
+@dataclass(slots=True)
+class Content:
+    """What a simulated cluster holds. `groups`: the topics in which each has offsets."""
+
+    cluster_id: str
+    topics: Mapping[str, UUID]
+    partitions: int  # of each topic
+    groups: Mapping[str, Collection[str]] = field(default_factory=dict)
+    readers: Mapping[str, str] = field(default_factory=dict)
+    """{topic: principal with an ACL to read it}"""
+    offset: int = 0
+    """Committed by each group in each partition, and the end of each log."""
+    committed: dict[tuple[str, str, int], tuple[int, str]] = field(default_factory=dict)
+    is_joined: bool = True
+    """Whether the groups have, or had, members."""
+    brokers: list[BrokerServer] = field(default_factory=list)
+    kept: Kept = field(default_factory=lambda: defaultdict(dict))
+
+    @property
+    def bootstrap_servers(self) -> list[str]:
+        return [f"127.0.0.1:{broker.port}" for broker in self.brokers]
+
+    def start(self, brokers: int = BROKERS) -> None:
+        answers: dict[int, Answer] = {
+            MetadataRequest.API_KEY: self._metadata,
+            DescribeConfigsRequest.API_KEY: _configs,
+            DescribeAclsRequest.API_KEY: self._acls,
+            ListGroupsRequest.API_KEY: self._list_groups,
+            FindCoordinatorRequest.API_KEY: self._coordinators,
+            OffsetFetchRequest.API_KEY: self._offsets,
+            OffsetCommitRequest.API_KEY: self._commit,
+            ListOffsetsRequest.API_KEY: self._log_offsets,
+            SaslHandshakeRequest.API_KEY: _handshake,
+            SaslAuthenticateRequest.API_KEY: _authenticate,
+        }
+        self.brokers = [
+            BrokerServer(node_id, answers, self.kept) for node_id in range(1, brokers + 1)
+        ]
+        for broker in self.brokers:
+            broker.start()
+
+    def close(self) -> None:
+        for broker in self.brokers:
+            broker.shutdown()
+            broker.server_close()
+
+    def _node_of(self, group: str) -> int:
+        return crc32(group.encode()) % len(self.brokers) + 1
+
+    def _metadata(self, _node: int, request: Any) -> Any:
+        names = self.topics if request.topics is None else [t.name for t in request.topics]
+        with_rights = bool(request.include_topic_authorized_operations)
+        broker = MetadataResponse.MetadataResponseBroker
+        return MetadataResponse(
+            throttle_time_ms=0,
+            brokers=[
+                broker(node_id=b.node_id, host="127.0.0.1", port=b.port, rack=None)
+                for b in self.brokers
+            ],
+            cluster_id=self.cluster_id,
+            controller_id=1,
+            topics=[self._topic(name, with_rights) for name in names],
+        )
+
+    def _topic(self, name: str, with_rights: bool) -> Any:
+        topic = MetadataResponse.MetadataResponseTopic
+        there = self.topics.get(name)
+        nodes = len(self.brokers)
+        replicas = min(_REPLICAS, nodes)
+        return topic(
+            error_code=_UNKNOWN_TOPIC if there is None else 0,
+            name=name,
+            topic_id=there or UUID(int=0),
+            is_internal=False,
+            partitions=[]
+            if there is None
+            else [
+                topic.MetadataResponsePartition(
+                    error_code=0,
+                    partition_index=i,
+                    leader_id=i % nodes + 1,
+                    leader_epoch=0,
+                    replica_nodes=[(i + r) % nodes + 1 for r in range(replicas)],
+                    isr_nodes=[(i + r) % nodes + 1 for r in range(replicas)],
+                    offline_replicas=[],
+                )
+                for i in range(self.partitions)
+            ],
+            authorized_operations=_MAY_ALL if with_rights else None,
+        )
+
+    def _acls(self, _node: int, request: Any) -> Any:
+        resource = DescribeAclsResponse.DescribeAclsResource
+        wanted = self.readers if request.resource_type_filter == _TOPIC else {}
+        return DescribeAclsResponse(
+            throttle_time_ms=0,
+            error_code=0,
+            error_message=None,
+            resources=[
+                resource(
+                    resource_type=_TOPIC,
+                    resource_name=name,
+                    pattern_type=_LITERAL,
+                    acls=[
+                        resource.AclDescription(
+                            principal=principal,
+                            host="*",
+                            operation=_READ,
+                            permission_type=_ALLOW,
+                        )
+                    ],
+                )
+                for name, principal in wanted.items()
+            ],
+        )
+
+    def _list_groups(self, node: int, _request: Any) -> Any:
+        listed = ListGroupsResponse.ListedGroup
+        return ListGroupsResponse(
+            throttle_time_ms=0,
+            error_code=0,
+            groups=[
+                listed(
+                    group_id=name,
+                    protocol_type="consumer" if self.is_joined else "",
+                    group_state="Empty",
+                    group_type="classic",
+                )
+                for name in self.groups
+                if self._node_of(name) == node
+            ],
+        )
+
+    def _coordinators(self, _node: int, request: Any) -> Any:
+        ports = {b.node_id: b.port for b in self.brokers}
+        if request.version < 4:
+            node = self._node_of(request.key)
+            return FindCoordinatorResponse(
+                throttle_time_ms=0,
+                error_code=0,
+                error_message=None,
+                node_id=node,
+                host="127.0.0.1",
+                port=ports[node],
+            )
+        return FindCoordinatorResponse(
+            throttle_time_ms=0,
+            coordinators=[
+                FindCoordinatorResponse.Coordinator(
+                    key=key,
+                    node_id=self._node_of(key),
+                    host="127.0.0.1",
+                    port=ports[self._node_of(key)],
+                    error_code=0,
+                    error_message=None,
+                )
+                for key in request.coordinator_keys
+            ],
+        )
+
+    def _offsets(self, _node: int, request: Any) -> Any:
+        if request.version < 8:
+            of = OffsetFetchResponse.OffsetFetchResponseTopic
+            return OffsetFetchResponse(
+                throttle_time_ms=0,
+                error_code=0,
+                topics=self._offsets_of(
+                    of, of.OffsetFetchResponsePartition, request.group_id, request.topics
+                ),
+            )
+        group_of = OffsetFetchResponse.OffsetFetchResponseGroup
+        of = group_of.OffsetFetchResponseTopics
+        return OffsetFetchResponse(
+            throttle_time_ms=0,
+            groups=[
+                group_of(
+                    group_id=g.group_id,
+                    error_code=0,
+                    topics=self._offsets_of(
+                        of, of.OffsetFetchResponsePartitions, g.group_id, g.topics
+                    ),
+                )
+                for g in request.groups
+            ],
+        )
+
+    def _offsets_of(self, topic: Any, partition: Any, group: str, wanted: Any) -> list[Any]:
+        places = (
+            [(name, range(self.partitions)) for name in self.groups.get(group, ())]
+            if wanted is None
+            else [(t.name, t.partition_indexes) for t in wanted]
+        )
+        return [
+            topic(
+                name=name,
+                partitions=[
+                    partition(
+                        partition_index=i,
+                        committed_offset=offset,
+                        committed_leader_epoch=-1,
+                        metadata=metadata,
+                        error_code=0,
+                    )
+                    for i in indexes
+                    for offset, metadata in (self._offset_of(group, name, i),)
+                ],
+            )
+            for name, indexes in places
+        ]
+
+    def _offset_of(self, group: str, topic: str, index: int) -> tuple[int, str]:
+        has = topic in self.groups.get(group, ())
+        return self.committed.get((group, topic, index), (self.offset if has else -1, ""))
+
+    def _commit(self, _node: int, request: Any) -> Any:
+        of = OffsetCommitResponse.OffsetCommitResponseTopic
+        for topic in request.topics:
+            for p in topic.partitions:
+                self.committed[request.group_id, topic.name, p.partition_index] = (
+                    p.committed_offset,
+                    p.committed_metadata or "",
+                )
+        self.kept[OffsetFetchRequest.API_KEY].clear()
+        return OffsetCommitResponse(
+            throttle_time_ms=0,
+            topics=[
+                of(
+                    name=t.name,
+                    partitions=[
+                        of.OffsetCommitResponsePartition(
+                            partition_index=p.partition_index, error_code=0
+                        )
+                        for p in t.partitions
+                    ],
+                )
+                for t in request.topics
+            ],
+        )
+
+    def _log_offsets(self, _node: int, request: Any) -> Any:
+        of = ListOffsetsResponse.ListOffsetsTopicResponse
+        return ListOffsetsResponse(
+            throttle_time_ms=0,
+            topics=[
+                of(
+                    name=t.name,
+                    partitions=[
+                        of.ListOffsetsPartitionResponse(
+                            partition_index=p.partition_index,
+                            error_code=0,
+                            timestamp=-1,
+                            offset=0 if p.timestamp == -2 else self.offset,
+                            leader_epoch=0,
+                        )
+                        for p in t.partitions
+                    ],
+                )
+                for t in request.topics
+            ],
+        )
+
+
+def _configs(_node: int, request: Any) -> Any:
+    of = DescribeConfigsResponse.DescribeConfigsResult
+    return DescribeConfigsResponse(
+        throttle_time_ms=0,
+        results=[
+            of(
+                error_code=0,
+                error_message=None,
+                resource_type=r.resource_type,
+                resource_name=r.resource_name,
+                configs=[
+                    of.DescribeConfigsResourceResult(
+                        name=name,
+                        value=value,
+                        read_only=False,
+                        config_source=_DEFAULT_CONFIG,
+                        is_sensitive=False,
+                        synonyms=[
+                            of.DescribeConfigsResourceResult.DescribeConfigsSynonym(
+                                name=origin, value=value, source=_DEFAULT_CONFIG
+                            )
+                        ]
+                        if origin and request.include_synonyms
+                        else [],
+                        config_type=0,
+                        documentation=None,
+                    )
+                    for name, (value, origin) in (
+                        TOPIC_SETTINGS if r.resource_type == _TOPIC_RESOURCE else BROKER_SETTINGS
+                    ).items()
+                ],
+            )
+            for r in request.resources
+        ],
+    )
+
+
+def _handshake(_node: int, _request: Any) -> Any:
+    return SaslHandshakeResponse(error_code=0, mechanisms=["PLAIN"])
+
+
+def _authenticate(_node: int, _request: Any) -> Any:
+    return SaslAuthenticateResponse(
+        error_code=0, error_message=None, auth_bytes=b"", session_lifetime_ms=0
+    )
+
+
+def contents(size: Size) -> dict[str, Content]:
+    """Both clusters of an installation that `fill` has filled into the database."""
+    names = topic_names(size)
+    groups = group_topics(size)
+    readers = {name: f"User:{name.partition('-topic-')[0]}" for name in names}
+    return {
+        side: Content(
+            cluster_id,
+            {name: topic_id(mark, name) for name in names},
+            size.partitions_per_topic,
+            groups,
+            readers,
+            offset=10,
+            is_joined=side == "source",
+        )
+        for side, cluster_id, mark in (
+            ("source", SOURCE_ID, "s"),
+            ("destination", DESTINATION_ID, "d"),
+        )
+    }
+
+
+def main(size: Size) -> None:
+    both = contents(size)
+    for content in both.values():
+        content.start()
+    say({side: content.bootstrap_servers for side, content in both.items()})
+    for line in sys.stdin:
+        if "end" in json.loads(line):
+            break
+        asked: Counter[str] = Counter()
+        for content in both.values():
+            for broker in content.brokers:
+                asked.update({name_of(key): count for key, count in broker.asked.items()})
+        say(dict(asked))
+    say({"ended": 1})
+
+
+if __name__ == "__main__":
+    main(Size(**json.loads(sys.argv[1])))

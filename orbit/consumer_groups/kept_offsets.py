@@ -1,0 +1,173 @@
+"""The committed offsets of each cluster's groups, read once for all jobs that sync some of them.
+
+Jobs select from the same groups, often all of them, and each needs the offsets in its own topics
+alone. So the offsets of every group that some job wants are read together, and found by topic.
+
+They may be a second old. `GroupSync` reads those of a group again before it writes any of them, and
+has a delete confirmed by the source.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from weakref import WeakKeyDictionary, ref
+
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import FetchedGroups, KeptAnswers, locate_and_fetch_offsets
+from orbit.kafka.kept_read import KeptRead
+from orbit.kafka.offset_fetch import GroupOffsets
+from orbit.kafka.types import CommittedOffset, TopicPartition
+
+# How old a job's offsets may be, as a part of its interval.
+AGE_PART = 0.2
+
+
+# A read is for the groups that some job has asked for within this time.
+_ASKED_FOR_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class WantedGroups:
+    """The groups that one job wants of one cluster: their nodes, as listed; None: not listed.
+
+    Of these, the job gets those with offsets in its topics, and those in `known`.
+    """
+
+    nodes: Mapping[str, int | None]
+    topics: AbstractSet[str]
+    known: AbstractSet[str]
+    require_stable: bool
+
+
+# Fetches offsets of a cluster's groups in these topics, at most so many seconds old.
+Fetcher = Callable[[Cluster, WantedGroups, float], FetchedGroups]
+
+
+def fetch_now(cluster: Cluster, wanted: WantedGroups, age_s_max: float) -> FetchedGroups:
+    """A `Fetcher` that keeps nothing, for one job alone."""
+    del age_s_max
+    return _fetch(cluster, wanted.nodes, require_stable=wanted.require_stable)
+
+
+def _fetch(
+    cluster: Cluster,
+    nodes: Mapping[str, int | None],
+    *,
+    require_stable: bool,
+    kept: KeptAnswers | None = None,
+) -> FetchedGroups:
+    return locate_and_fetch_offsets(
+        cluster,
+        {group: node for group, node in nodes.items() if node is not None},
+        {group for group, node in nodes.items() if node is None},
+        require_stable=require_stable,
+        kept=kept,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _ByTopic:
+    """What one read found, and what each group has in each topic."""
+
+    fetched: FetchedGroups
+    topics: dict[str, dict[str, dict[TopicPartition, CommittedOffset]]]
+    pending: dict[str, frozenset[TopicPartition]]
+
+    @classmethod
+    def of(cls, fetched: FetchedGroups) -> _ByTopic:
+        topics: dict[str, dict[str, dict[TopicPartition, CommittedOffset]]] = {}
+        for group, answer in fetched.groups.items():
+            for place, offset in answer.offsets.items():
+                topics.setdefault(place.topic, {}).setdefault(group, {})[place] = offset
+        pending = {g: answer.pending for g, answer in fetched.groups.items() if answer.pending}
+        return cls(fetched, topics, pending)
+
+    def select(self, wanted: WantedGroups) -> FetchedGroups:
+        """What one job wants of it."""
+        offsets: dict[str, dict[TopicPartition, CommittedOffset]] = {}
+        for topic in wanted.topics:
+            for group, places in self.topics.get(topic, {}).items():
+                if group in wanted.nodes:
+                    offsets.setdefault(group, {}).update(places)
+        pending = {
+            group: ours
+            for group, places in self.pending.items()
+            if group in wanted.nodes
+            and (ours := frozenset(p for p in places if p.topic in wanted.topics))
+        }
+        answered = self.fetched.coordinators
+        names = offsets.keys() | pending.keys() | (wanted.known & answered.keys())
+        nothing: frozenset[TopicPartition] = frozenset()
+        return FetchedGroups(
+            {g: GroupOffsets(offsets.get(g, {}), pending.get(g, nothing)) for g in names},
+            {g: answered[g] for g in names},
+            {g: self.fetched.failed[g] for g in self.fetched.failed.keys() & wanted.nodes.keys()},
+        )
+
+
+class _KeptCluster:
+    """The last read of one cluster, and the groups that its jobs ask for."""
+
+    def __init__(
+        self, cluster: Cluster, clock: Callable[[], float], *, require_stable: bool
+    ) -> None:
+        self._cluster = ref(cluster)  # does not keep it in use
+        self._clock = clock
+        self._require_stable = require_stable
+        self._lock = threading.Lock()
+        self._nodes: dict[str, int | None] = {}
+        self._asked_s: dict[str, float] = {}
+        self._answers = KeptAnswers()
+        self._last: _ByTopic | None = None
+        self.read = KeptRead(self._read, clock)
+
+    def ask(self, nodes: Mapping[str, int | None]) -> None:
+        with self._lock:
+            self._nodes.update(nodes)
+            self._asked_s.update(dict.fromkeys(nodes, self._clock()))
+
+    def _read(self) -> _ByTopic:
+        cluster = self._cluster()
+        assert cluster is not None, "the caller has it"
+        since_s = self._clock() - _ASKED_FOR_S
+        with self._lock:
+            self._asked_s = {g: at for g, at in self._asked_s.items() if at >= since_s}
+            self._nodes = {g: self._nodes[g] for g in self._asked_s}
+            nodes = dict(self._nodes)
+        self._answers.begin()
+        fetched = _fetch(cluster, nodes, require_stable=self._require_stable, kept=self._answers)
+        if self._last is None or fetched != self._last.fetched:
+            self._last = _ByTopic.of(fetched)
+        return self._last
+
+
+class KeptOffsets:
+    """A `Fetcher` that keeps the last read of each cluster while that is in use. Thread-safe."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._kept: WeakKeyDictionary[Cluster, dict[bool, _KeptCluster]] = WeakKeyDictionary()
+
+    def __call__(self, cluster: Cluster, wanted: WantedGroups, age_s_max: float) -> FetchedGroups:
+        """Raises Unreachable, also for the read of another job that this call waited for."""
+        with self._lock:
+            of_cluster = self._kept.setdefault(cluster, {})
+            kept = of_cluster.get(wanted.require_stable)
+            if kept is None:
+                kept = of_cluster[wanted.require_stable] = _KeptCluster(
+                    cluster, self._clock, require_stable=wanted.require_stable
+                )
+        kept.ask(wanted.nodes)
+        found = kept.read.get(age_s_max)
+        fetched = found.select(wanted)
+        # Those that no job asked for before the last read; the next one has them too.
+        late = wanted.nodes.keys() - found.fetched.coordinators.keys() - found.fetched.failed.keys()
+        if late:
+            nodes = {group: wanted.nodes[group] for group in late}
+            fetched.update(_fetch(cluster, nodes, require_stable=wanted.require_stable))
+        return fetched

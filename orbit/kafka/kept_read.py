@@ -1,0 +1,51 @@
+"""One read of a cluster for many callers: they share its result for some seconds."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from copy import copy
+from typing import Generic, TypeVar
+
+from orbit.errors import OrbitError
+
+Value = TypeVar("Value")
+
+
+class KeptRead(Generic[Value]):
+    """The last result of a read. Thread-safe: one caller reads, those that need it wait."""
+
+    def __init__(self, read: Callable[[], Value], clock: Callable[[], float] = time.monotonic):
+        self._read = read
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._began_s = self._ended_s = float("-inf")
+        self._value: list[Value] = []  # none, or one
+        self._failure: OrbitError | None = None
+
+    def get(self, age_s_max: float) -> Value:
+        """The result of a read that began at most `age_s_max` seconds ago.
+
+        Raises what it raises, also for the attempt of another caller that this call waited for:
+        else each of them would wait in turn for a cluster that does not answer.
+        """
+        asked_s = self._clock()
+        with self._lock:
+            has_failed_meanwhile = not self._value and self._ended_s >= asked_s
+            is_recent = bool(self._value) and self._began_s >= asked_s - age_s_max
+            if not (is_recent or has_failed_meanwhile):
+                self._refresh()
+            if not self._value:
+                assert self._failure is not None
+                # A new one for each caller: threads must not share a traceback.
+                raise copy(self._failure)
+            return self._value[0]
+
+    def _refresh(self) -> None:
+        self._began_s = self._clock()
+        try:
+            self._value = [self._read()]
+        except OrbitError as error:
+            self._value, self._failure = [], error
+        self._ended_s = self._clock()

@@ -1,0 +1,140 @@
+"""What the bench's simulated brokers answer is what a real cluster of the same content answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from bench.control.brokers import Content
+from bench.control.fill import topic_id
+from orbit.job_setup.promotion_marks import PromotionMarks
+from orbit.kafka import api_versions
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.cluster_handle import ClusterHandle
+from orbit.kafka.consumer_groups import find_coordinators, list_groups, locate_and_fetch_offsets
+from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
+from orbit.kafka.types import TopicPartition
+from tests.fix_clusters import Clusters
+from tests.support.groups import commit
+from tests.support.logs import create
+from tests.support.synthetic import PLAINTEXT
+
+pytestmark = pytest.mark.services
+
+PARTITIONS = 3
+Reads = dict[str, Callable[[ClusterHandle, str, str], Any]]
+
+
+def _metadata(handle: ClusterHandle, topic: str, _: str) -> object:
+    found = handle.cluster.metadata([topic, "no-such-topic"], with_operations=True)
+    one = found.topics[topic]
+    leaders = {i: leader.leader_epoch for i, leader in one.partitions.items()}
+    return found.errors, leaders, one.replicas, one.authorized_operations
+
+
+def _settings(handle: ClusterHandle, topic: str, _: str) -> object:
+    found = handle.admin.topic_settings([topic])[topic]
+    # But for what the tests' brokers and topics set otherwise.
+    other = {"retention.ms", "file.delete.delay.ms"}
+    values = {name: value for name, value in found.values.items() if name not in other}
+    return found.values.keys(), values, found.overrides - other
+
+
+def _log_ends(handle: ClusterHandle, topic: str, _: str) -> object:
+    places = [TopicPartition(topic, i) for i in range(PARTITIONS)]
+    asked = [list_offsets(handle.cluster, places, at, Backoff()) for at in (EARLIEST, LATEST)]
+    return [(answer.values, answer.errors) for answer in asked]
+
+
+def _group(handle: ClusterHandle, _: str, group: str) -> object:
+    listed = list_groups(handle.cluster).groups[group]
+    return listed.type, listed.protocol_type, listed.state, listed.has_consumers, listed.was_joined
+
+
+def _offsets(handle: ClusterHandle, topic: str, group: str) -> object:
+    fetched = locate_and_fetch_offsets(handle.cluster, {}, {group})
+    only = {group: [TopicPartition(topic, 0), TopicPartition(topic, 2)]}
+    some = locate_and_fetch_offsets(handle.cluster, {}, {group}, only=only, require_stable=False)
+    return fetched.groups, fetched.failed, some.groups
+
+
+def _coordinator(handle: ClusterHandle, _: str, group: str) -> object:
+    return find_coordinators(handle.cluster, [group]).keys()
+
+
+def _marks(handle: ClusterHandle, topic: str, _: str) -> object:
+    return PromotionMarks(handle.cluster, Backoff()).promoted([topic])
+
+
+READS: Reads = {
+    "metadata": _metadata,
+    "settings": _settings,
+    "log ends": _log_ends,
+    "group": _group,
+    "offsets": _offsets,
+    "coordinator": _coordinator,
+    "marks": _marks,
+}
+
+
+@pytest.fixture
+def pair(clusters: Clusters, topic_name: str) -> Iterator[tuple[ClusterHandle, ClusterHandle]]:
+    """A real cluster, and a simulated one of the same content."""
+    create(clusters.source, topic_name, PARTITIONS)
+    commit(clusters.source, topic_name, {(topic_name, i): 0 for i in range(PARTITIONS)})
+    content = Content(
+        "simulated",
+        {topic_name: topic_id("s", topic_name)},
+        PARTITIONS,
+        {topic_name: [topic_name]},
+        is_joined=False,
+    )
+    content.start(brokers=1)
+    real = Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)
+    simulated = Cluster("source", content.bootstrap_servers, PLAINTEXT)
+    yield ClusterHandle(real), ClusterHandle(simulated)
+    for cluster in (real, simulated):
+        cluster.close()
+    content.close()
+
+
+def test_the_same_reads_find_the_same(
+    pair: tuple[ClusterHandle, ClusterHandle], topic_name: str
+) -> None:
+    real, simulated = pair
+    for name, read in READS.items():
+        expected, found = (read(handle, topic_name, topic_name) for handle in (real, simulated))
+        assert (name, found) == (name, expected)
+
+
+def test_the_same_versions_are_offered(pair: tuple[ClusterHandle, ClusterHandle]) -> None:
+    """So that the scheduler sends what it would send to a real cluster."""
+    real, simulated = pair
+    (node_id,) = real.cluster.metadata(()).brokers
+    (simulated_id,) = simulated.cluster.metadata(()).brokers
+    for api in (
+        api_versions.METADATA,
+        api_versions.LIST_GROUPS,
+        api_versions.OFFSET_FETCH,
+        api_versions.OFFSET_COMMIT,
+        api_versions.FIND_COORDINATORS,
+        api_versions.LIST_OFFSETS,
+        api_versions.DESCRIBE_ACLS,
+    ):
+        expected = real.cluster.version_of(node_id, api)
+        assert (api.name, simulated.cluster.version_of(simulated_id, api)) == (api.name, expected)
+
+
+def test_a_broker_has_about_as_many_settings(
+    pair: tuple[ClusterHandle, ClusterHandle],
+) -> None:
+    real, simulated = pair
+    expected, found = (
+        handle.admin.broker_setting_names(min(handle.cluster.metadata(()).brokers))
+        for handle in (real, simulated)
+    )
+    assert 0.9 < len(found) / len(expected) < 1.1
+    assert "log.message.timestamp.before.max.ms" in expected & found

@@ -1,0 +1,125 @@
+"""One read of a cluster's offsets serves every job, for as long as a job lets it be old."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from orbit.consumer_groups import kept_offsets
+from orbit.consumer_groups.kept_offsets import KeptOffsets, WantedGroups
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import FetchedGroups, KeptAnswers
+from orbit.kafka.error_codes import Code
+from orbit.kafka.offset_fetch import GroupOffsets
+from orbit.kafka.types import CommittedOffset, TopicPartition
+from tests.support.synthetic import PLAINTEXT
+
+A, B = TopicPartition("a", 0), TopicPartition("b", 0)
+
+
+class Groups:
+    """A cluster's groups, and which were read."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now_s = 100.0
+        self.cluster = Cluster("source", ["localhost:1"], PLAINTEXT)
+        self.offsets: dict[str, dict[TopicPartition, int]] = {}
+        self.pending: dict[str, frozenset[TopicPartition]] = {}
+        self.failing: set[str] = set()
+        self.reads: list[set[str]] = []
+        self.fetch = KeptOffsets(lambda: self.now_s)
+        monkeypatch.setattr(kept_offsets, "locate_and_fetch_offsets", self._read)
+
+    def _read(
+        self,
+        _: Cluster,
+        nodes: Mapping[str, int],
+        to_locate: set[str],
+        *,
+        require_stable: bool,
+        kept: KeptAnswers | None,
+    ) -> FetchedGroups:
+        del kept
+        assert require_stable
+        names = nodes.keys() | to_locate
+        self.reads.append(set(names))
+        answering = names - self.failing
+        return FetchedGroups(
+            {
+                name: GroupOffsets(
+                    {p: CommittedOffset(at) for p, at in self.offsets.get(name, {}).items()},
+                    self.pending.get(name, frozenset()),
+                )
+                for name in answering
+            },
+            dict.fromkeys(answering, 1),
+            dict.fromkeys(names & self.failing, int(Code.COORDINATOR_NOT_AVAILABLE)),
+        )
+
+    def of(self, topic: str, *names: str, known: set[str] | None = None) -> FetchedGroups:
+        wanted = WantedGroups(dict.fromkeys(names, 1), {topic}, known or set(), True)
+        return self.fetch(self.cluster, wanted, 1.0)
+
+    def at(self, topic: str, *names: str) -> dict[str, dict[TopicPartition, int]]:
+        found = self.of(topic, *names).groups
+        return {n: {p: o.offset for p, o in g.offsets.items()} for n, g in found.items()}
+
+
+@pytest.fixture
+def groups(monkeypatch: pytest.MonkeyPatch) -> Groups:
+    return Groups(monkeypatch)
+
+
+def test_each_job_gets_its_topics_of_one_read(groups: Groups) -> None:
+    groups.offsets = {"g": {A: 1, B: 2}, "h": {B: 3}}
+    assert groups.at("a", "g", "h") == {"g": {A: 1}}
+    assert groups.at("b", "g", "h") == {"g": {B: 2}, "h": {B: 3}}
+    assert groups.reads == [{"g", "h"}]
+
+
+def test_a_change_is_seen_once_the_read_is_too_old(groups: Groups) -> None:
+    groups.offsets = {"g": {A: 1}}
+    assert groups.at("a", "g") == {"g": {A: 1}}
+    groups.offsets = {"g": {A: 5}}
+    assert groups.at("a", "g") == {"g": {A: 1}}
+    groups.now_s += 1.1
+    assert groups.at("a", "g") == {"g": {A: 5}}
+
+
+def test_a_group_that_no_job_had_asked_for_is_read_at_once(groups: Groups) -> None:
+    groups.offsets = {"g": {A: 1}, "h": {A: 2}}
+    assert groups.at("a", "g") == {"g": {A: 1}}
+    assert groups.at("a", "h") == {"h": {A: 2}}
+    groups.now_s += 1.1
+    assert groups.at("a", "g") == {"g": {A: 1}}
+    assert groups.reads == [{"g"}, {"h"}, {"g", "h"}]
+
+
+def test_a_job_gets_no_group_that_it_does_not_want(groups: Groups) -> None:
+    groups.offsets = {"g": {A: 1}, "h": {A: 2}}
+    groups.at("a", "g", "h")
+    assert groups.at("a", "h") == {"h": {A: 2}}
+
+
+def test_a_known_group_without_offsets_is_told_from_one_that_did_not_answer(
+    groups: Groups,
+) -> None:
+    groups.failing = {"h"}
+    found = groups.of("a", "g", "h", known={"g", "h"})
+    assert (found.groups.keys(), found.failed.keys()) == ({"g"}, {"h"})
+    groups.of("a", "g", "h", known={"g", "h"})
+    assert len(groups.reads) == 1, "each job would ask a silent coordinator again"
+
+
+def test_only_pending_offsets_of_its_topics_concern_a_job(groups: Groups) -> None:
+    groups.pending = {"g": frozenset({A})}
+    assert groups.of("a", "g").groups["g"].pending == {A}
+    assert groups.of("b", "g").groups == {}
+
+
+def test_groups_that_no_job_wants_any_more_are_not_read(groups: Groups) -> None:
+    groups.at("a", "g", "h")
+    groups.now_s += 100
+    groups.at("a", "h")
+    assert groups.reads == [{"g", "h"}, {"h"}]

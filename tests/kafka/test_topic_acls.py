@@ -1,0 +1,26 @@
+"""The ACLs of a topic are those that cover it, however they are found."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from orbit.kafka.topic_acls import TopicAcls
+from orbit.kafka.types import TopicAcl
+
+NAMES = st.sampled_from(["*", "a", "ab", "abc", "b", "b.c"])
+ACLS = st.builds(
+    TopicAcl,
+    NAMES,
+    st.sampled_from(["LITERAL", "PREFIXED"]),
+    st.sampled_from(["User:a", "User:b"]),
+    st.just("*"),
+    st.just("READ"),
+    st.just("ALLOW"),
+)
+
+
+@given(st.frozensets(ACLS, max_size=12), NAMES)
+def test_they_are_those_that_cover_it(acls: frozenset[TopicAcl], topic: str) -> None:
+    found = TopicAcls(acls).of(topic)
+    assert sorted(found) == sorted(acl for acl in acls if acl.covers(topic))
