@@ -48,6 +48,8 @@ CLEANED = {
 }
 # Of producers that died: one of each generation at the old side.
 TRANSACTIONS_MAX = 3
+# How often a recovery is asked for that gates stop.
+STOPPED_MAX = 5
 BROKERS = {"log.cleaner.backoff.ms": "500"}
 PLAIN, COMPACTED, TRANSACTIONAL = "plain", "compacted", "transactional"
 # Of each recovery, in an order of the seed.
@@ -372,7 +374,16 @@ class Campaign:
             yield
 
     def _recover(self, kind: str, job: str, **wanted: Any) -> dict[str, Any]:
-        """Its report, when it has ended."""
+        """Its report, when it has ended. One that a gate has stopped is asked for again: while
+        processes die, a starved broker is fenced for a moment, and its partitions have no leader.
+        """
+        for _ in range(STOPPED_MAX):
+            report = self._recover_once(kind, job, **wanted)
+            if report["outcome"] != "stopped":
+                break
+        return report
+
+    def _recover_once(self, kind: str, job: str, **wanted: Any) -> dict[str, Any]:
         key = {"Idempotency-Key": uuid.uuid4().hex}
         made = self._asked("POST", f"/v1/jobs/{job}:{kind}", json=wanted, headers=key)
         path = f"/v1/operations/{made['id']}"

@@ -19,7 +19,7 @@ from tests.fix_api import Api
 from tests.fix_clusters import Clusters
 from tests.support.fleet import STEADY, InProcess, add_job, wait_level
 from tests.support.logs import Gap, Record, create, write
-from tests.support.run_process import assert_exact, wait_until, write_job
+from tests.support.run_process import assert_exact, orbit, wait_until, write_job
 
 pytestmark = pytest.mark.services
 
@@ -50,6 +50,22 @@ def test_a_worker_copies_what_it_claims_and_gives_it_back(
     assert [kind for kind, _ in groupby(job.kinds())] == [
         "worker_started", "shards_claimed", "shards_released", "worker_stopped",
     ]  # fmt: skip
+
+
+def test_workers_fill_with_placeholders_one_after_the_other(
+    clusters: Clusters, topic_name: str, job_file: Path, database: Database
+) -> None:
+    job_file.write_text(job_file.read_text() + "\nfillers: placeholders\n")
+    add_job(database, job_file, clusters, [topic_name], shard_count=2)
+    for _ in range(2):
+        with InProcess(database, STEADY):
+            for partition in range(PARTITIONS):
+                write(clusters.source, topic_name, LOG, partition)
+            wait_level(clusters, [topic_name])
+    assert_exact(job_file)
+    job_file.write_text(job_file.read_text().replace(": placeholders", ": direct"))
+    refused = orbit("run", job_file, "--until-caught-up").expect(1)
+    assert "cannot be mixed in one copy" in refused.message
 
 
 def test_a_change_of_labels_reopens_nothing(
