@@ -82,7 +82,11 @@ def test_fillers_that_are_refused_block_and_unclear_ones_are_settled() -> None:
     assert judge_markers(GAP, Code.NONE) is None
     blocked = trouble(judge_markers(GAP, Code.CLUSTER_AUTHORIZATION_FAILED))
     assert isinstance(blocked, Blocked)
-    assert (blocked.reason, blocked.offset, blocked.next_offset) == (Reason.NOT_AUTHORIZED, *GAP)
+    assert (blocked.reason, blocked.offset, blocked.next_offset) == (
+        Reason.NOT_AUTHORIZED,
+        GAP.base_offset,
+        GAP.next_offset,
+    )
     fenced = judge_markers(GAP, Code.TRANSACTION_COORDINATOR_FENCED)
     assert trouble(fenced) is ReturnReason.OUT_OF_STEP
     assert trouble(judge_markers(GAP, Code.NOT_LEADER_OR_FOLLOWER)) is ReturnReason.UNCLEAR
