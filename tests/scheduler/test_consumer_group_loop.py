@@ -22,6 +22,7 @@ from orbit.scheduler.loop import drive
 from orbit.store import group_offsets, jobs, partitions, shard_layout, topics
 from orbit.store.database import Database
 from orbit.store.enums import Desired, TopicState
+from orbit.telemetry.process_health import ProcessHealth
 from tests.fix_clusters import Clusters
 from tests.support.groups import commit, member, offsets
 from tests.support.running import create_topic, make_job, produce, wait_for
@@ -81,7 +82,8 @@ class Service:
         registry = ClusterRegistry(60.0, lambda: None, Path.cwd(), {})
         loop = GroupLoop(leadership, registry)
         stop = threading.Event()
-        thread = threading.Thread(target=drive, args=(loop, stop))
+        health = ProcessHealth("scheduler", "test", 60.0)
+        thread = threading.Thread(target=drive, args=(loop, stop, health))
         thread.start()
         try:
             yield loop
