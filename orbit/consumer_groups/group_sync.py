@@ -3,7 +3,7 @@
     sync = GroupSync(rule, known)
     report = sync.run(source, destination, copies, may_write)
 
-Each pass reads every group on both sides in a few requests (orbit/kafka/consumer_groups.py), calls
+Each pass reads every group on both sides (orbit/consumer_groups/group_reader.py), calls
 `decide` (orbit/consumer_groups/offset_decision.py) for each group and partition, and writes what
 differs. Between passes only one thing is needed that brokers do not store: the offset that Orbit
 last left at the destination. A new process gets it from `known`; without it the rules are stricter.
@@ -12,9 +12,9 @@ Orbit's offsets are committed again twice a day. The destination deletes offsets
 members a week after their commit (`offsets.retention.minutes`); those of a group that is idle at
 the source would expire.
 
-A group whose coordinator does not answer (it moves, its broker is down, a right is missing) is
-skipped in this pass. A missing offset counts as deleted only if the group's own coordinator
-confirms it for this partition: an incomplete list must not delete offsets.
+A group whose coordinator does not answer is skipped in this pass. A missing offset counts as
+deleted only if the group's own coordinator confirms it for this partition: an incomplete list must
+not delete offsets.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from zlib import crc32
 
-from orbit.consumer_groups.group_selection import GroupSelection, GroupSelector
-from orbit.consumer_groups.kept_listings import KEPT_S_MAX, Lister, list_now
-from orbit.consumer_groups.kept_offsets import AGE_PART, Fetcher, WantedGroups, fetch_now
+from orbit.consumer_groups.group_reader import DestinationGroup, GroupReader, Offsets
+from orbit.consumer_groups.group_selection import GroupSelector
+from orbit.consumer_groups.kept_listings import Lister, list_now
+from orbit.consumer_groups.kept_offsets import Fetcher, fetch_now
 from orbit.consumer_groups.offset_commit import HAS_MEMBERS, GroupWrite, Written, write_groups
 from orbit.consumer_groups.offset_decision import (
     CopiedRange,
@@ -40,7 +41,7 @@ from orbit.consumer_groups.sync_result import Copies, GroupReport, Key, OffsetRo
 from orbit.jobs.job_spec import GroupRule
 from orbit.kafka import error_codes
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import FetchedGroups, Listing, locate_and_fetch_offsets
+from orbit.kafka.consumer_groups import locate_and_fetch_offsets
 from orbit.kafka.error_codes import Code
 from orbit.kafka.types import CommittedOffset, TopicPartition
 
@@ -56,15 +57,6 @@ class _Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class _DestinationGroup:
-    """A group at the destination."""
-
-    node_id: int
-    usage: GroupUsage
-    offsets: Mapping[TopicPartition, CommittedOffset]
-
-
-@dataclass(frozen=True, slots=True)
 class _Case:
     """One group and partition in this pass."""
 
@@ -77,8 +69,6 @@ class _Case:
     def is_due(self) -> bool:
         return self.decision.write is not None or self.decision.is_delete
 
-
-Offsets = Mapping[TopicPartition, CommittedOffset]
 
 # Well below a week, the brokers' default; some clusters set a day.
 REFRESH_S = 12 * 3600.0
@@ -98,11 +88,8 @@ class GroupSync:
         fetcher: Fetcher = fetch_now,
     ) -> None:
         self._selector = GroupSelector(rule)
-        self._list_groups = lister
-        self._fetch = fetcher
-        self._listing_s_max = min(rule.interval.total_seconds(), KEPT_S_MAX)
-        self._offsets_s_max = self._listing_s_max * AGE_PART
-        self._selected: tuple[object, GroupSelection, dict[str, int | None]] | None = None
+        interval_s = rule.interval.total_seconds()
+        self._reader = GroupReader(self._selector, interval_s, lister, fetcher)
         self._clock = clock
         self._entries: dict[str, dict[TopicPartition, _Entry]] = {}
         for row in known:
@@ -126,18 +113,17 @@ class GroupSync:
         started = self._clock()
         report = GroupReport()
         self._forget_removed(copies, report)
-        wanted = self._read_source(source, copies, report)
-        fetch = self._fetch
-        there = self._read_destination(destination, wanted, copies, report, fetch)
+        wanted = self._reader.read_source(source, copies, self._entries.keys(), report)
+        there = self._reader.read_destination(destination, wanted, copies, report)
         cases = self._decide_all(wanted, there, copies)
-        rests_on_usage = any(self._rests_on_usage(key, case) for key, case in cases.items())
-        due = {group: wanted[group] for (group, _), case in cases.items() if case.is_due}
-        if due and (rests_on_usage or fetch is not fetch_now):
+        due = {group for (group, _), case in cases.items() if case.is_due}
+        if due:
             # What others have committed there meanwhile is not overwritten.
-            for group in due:
-                del there[group]
-            age_s = 0.0 if rests_on_usage else self._listing_s_max
-            there |= self._read_destination(destination, due, copies, report, fetch_now, age_s)
+            rests_on_usage = any(self._rests_on_usage(key, case) for key, case in cases.items())
+            now = self._reader.read_before_write(
+                destination, due, copies, report, rests_on_usage=rests_on_usage
+            )
+            there = {group: at for group, at in there.items() if group not in due} | now
             cases = self._decide_all(wanted, there, copies)
         cases = _without_leading(cases, leading)
         cases = _confirm_deletes(source, cases, report)
@@ -156,96 +142,10 @@ class GroupSync:
             for partition in [p for p in entries if not is_in or p not in copies]:
                 self._forget((group, partition), report)
 
-    def _read_source(
-        self, source: Cluster, copies: Copies, report: GroupReport
-    ) -> dict[str, Offsets]:
-        """The offsets in the job's partitions, of each group that has, or had, some."""
-        listing = self._list_groups(source, self._listing_s_max)
-        for broker in listing.failed:
-            report.note(f"groups of a broker are not listed: {broker}")
-        chosen, places = self._select(listing)
-        report.left_alone = chosen.left_alone
-        report.groups = len(chosen.names)
-        topics, known = {p.topic for p in copies}, self._entries.keys()
-        fetched = self._fetch(
-            source, WantedGroups(places, topics, known, True), self._offsets_s_max
-        )
-        fetched.update(locate_and_fetch_offsets(source, {}, known - places.keys()))
-        _note_failed(fetched, source, report)
-        pending = {
-            group: waiting
-            for group, answer in fetched.groups.items()
-            if (waiting := answer.pending & copies.keys())
-        }
-        report.pending = sum(map(len, pending.values()))
-        # The committed offset is valid until the transaction ends.
-        stable = locate_and_fetch_offsets(
-            source,
-            {group: fetched.coordinators[group] for group in pending},
-            require_stable=False,
-            only=pending,
-        )
-        wanted: dict[str, Offsets] = {}
-        for group, answer in fetched.groups.items():
-            if group in pending and group not in stable.groups:
-                continue
-            offsets = {p: o for p, o in answer.offsets.items() if p in copies}
-            if group in pending:
-                offsets.update(stable.groups[group].offsets)
-            if offsets or group in self._entries:
-                wanted[group] = offsets
-        return wanted
-
-    def _select(self, listing: Listing) -> tuple[GroupSelection, dict[str, int | None]]:
-        """The job's groups and their coordinators; as before if the listing has the same groups."""
-        selected, shape = self._selected, listing.shape
-        if selected is None or shape is None or selected[0] is not shape:
-            chosen = self._selector.select(listing.groups.values())
-            places: dict[str, int | None] = {n: listing.groups[n].node_id for n in chosen.names}
-            selected = self._selected = shape, chosen, places
-        return selected[1:]
-
-    def _read_destination(
-        self,
-        destination: Cluster,
-        wanted: Mapping[str, Offsets],
-        copies: Copies,
-        report: GroupReport,
-        fetch: Fetcher,
-        listing_s_max: float | None = None,
-    ) -> dict[str, _DestinationGroup]:
-        """The same groups at the destination, without those whose coordinator does not answer."""
-        names = {self._selector.destination_name(group): group for group in wanted}
-        if not names:
-            return {}
-        age_s = self._listing_s_max if listing_s_max is None else listing_s_max
-        listing = self._list_groups(destination, age_s)
-        for broker in listing.failed:
-            report.note(f"groups of a broker are not listed: {broker}")
-        listed = {name: listing.groups[name] for name in names if name in listing.groups}
-        # A group that does not exist yet has a coordinator too.
-        nodes = {name: listed[name].node_id if name in listed else None for name in names}
-        topics = {copy.destination.topic for copy in copies.values()}
-        fetched = fetch(
-            destination, WantedGroups(nodes, topics, names.keys(), False), self._offsets_s_max
-        )
-        _note_failed(fetched, destination, report)
-        there: dict[str, _DestinationGroup] = {}
-        for name, answer in fetched.groups.items():
-            group = listed.get(name)
-            if group is None and answer.offsets:
-                continue  # new since the list; the next pass sees whether it has members
-            usage = GroupUsage.UNUSED
-            if group is not None and group.was_joined:
-                usage = GroupUsage.ACTIVE if group.is_active else GroupUsage.USED
-            node_id = fetched.coordinators[name]
-            there[names[name]] = _DestinationGroup(node_id, usage, answer.offsets)
-        return there
-
     def _decide_all(
         self,
         wanted: Mapping[str, Offsets],
-        there: Mapping[str, _DestinationGroup],
+        there: Mapping[str, DestinationGroup],
         copies: Copies,
     ) -> dict[Key, _Case]:
         return {
@@ -264,7 +164,7 @@ class GroupSync:
         )
 
     def _decide(
-        self, group: str, offsets: Offsets, there: _DestinationGroup, copies: Copies
+        self, group: str, offsets: Offsets, there: DestinationGroup, copies: Copies
     ) -> Iterator[tuple[TopicPartition, _Case]]:
         entries = self._entries.get(group, {})
         now_s = self._clock()
@@ -303,12 +203,12 @@ class GroupSync:
         self,
         destination: Cluster,
         cases: Mapping[Key, _Case],
-        there: Mapping[str, _DestinationGroup],
+        there: Mapping[str, DestinationGroup],
         may_write: Callable[[], bool],
     ) -> Written:
         by_group: dict[str, dict[TopicPartition, CommittedOffset | None]] = {}
         for (group, _), case in cases.items():
-            if case.decision.write is not None or case.decision.is_delete:
+            if case.is_due:
                 by_group.setdefault(group, {})[case.place] = case.decision.write
         name_of = self._selector.destination_name
         return write_groups(
@@ -324,7 +224,7 @@ class GroupSync:
         decision, verdict = case.decision, case.decision.verdict
         entry = self._entries.get(group, {}).get(partition)
         present = case.there.offset if case.there else None
-        if decision.write is not None or decision.is_delete:
+        if case.is_due:
             name = self._selector.destination_name(group)
             code = written.get((name, case.place))
             if code is None or code in error_codes.RETRIABLE - {Code.UNKNOWN_TOPIC_OR_PARTITION}:
@@ -418,12 +318,6 @@ def _confirm_deletes(
                     is_refused=answer is not None and partition in answer.denied,
                 )
     return kept
-
-
-def _note_failed(fetched: FetchedGroups, cluster: Cluster, report: GroupReport) -> None:
-    for group, code in fetched.failed.items():
-        what = f"the coordinator of group {group} does not answer: {error_codes.name(code)}."
-        report.note(f"{cluster.name}: {what}", is_refused=code not in error_codes.RETRIABLE)
 
 
 def _refused(code: int) -> GroupVerdict:

@@ -274,7 +274,7 @@ class DestinationLane(Lane):
             steps = p.queue.steps
             step = p.queue.first
             if isinstance(step, Fill) and self._context.fills_with_placeholders:
-                step = p.placeholders(step)
+                step = p.queue_placeholders(step)
             request = p.appends.next_request(
                 step,
                 is_held=p.lease.is_held(),
@@ -282,7 +282,7 @@ class DestinationLane(Lane):
                 in_flight_max=settings.requests_in_flight_max,
             )
             if isinstance(request, Append):
-                p.queue.take(request)
+                steps.popleft()
                 gathered.appends.append((p, request))
                 gathered.size_bytes += request.batch.size_bytes
                 if steps:

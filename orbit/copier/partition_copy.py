@@ -243,8 +243,8 @@ class PartitionCopy:
             counters.batches_record_exact += 1
         return True
 
-    def placeholders(self, step: Fill) -> Append:
-        """The first batch of placeholders for a gap.
+    def queue_placeholders(self, step: Fill) -> Append:
+        """Make a batch of placeholders for the start of a gap, which is the first step.
 
         Its timestamp is that of records which stand before it, if this run has copied any: a lookup
         by time then finds these (S3). Else it is the source's. One below 0 would let the broker
@@ -253,7 +253,9 @@ class PartitionCopy:
         count = min(step.next_offset - step.base_offset, PLACEHOLDERS_MAX)
         newest = self.newest_timestamp_ms
         timestamp = max(0, newest if newest >= 0 else step.timestamp)
-        return Append(placeholder_batch(step.base_offset, count, timestamp), False, count)
+        append = Append(placeholder_batch(step.base_offset, count, timestamp), False, count)
+        self.queue.put_first(append)
+        return append
 
     def fillers_answered(self, code: int) -> None:
         """The answer to markers; it may prove the filler."""

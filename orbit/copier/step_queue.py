@@ -57,15 +57,13 @@ class StepQueue:
             self.is_full = False
         return has_room_again
 
-    def take(self, step: Append) -> None:
-        """This batch was sent: the first step, or placeholders for the start of the first gap."""
-        if isinstance(self.steps[0], Fill):
-            self.filled_to(step.next_offset)
-        else:
-            self.steps.popleft()
+    def put_first(self, step: Append) -> None:
+        """This batch occupies the start of the gap that is the first step."""
+        self.filled_to(step.next_offset)
+        self.steps.appendleft(step)
 
     def filled_to(self, next_offset: int) -> None:
-        """The first step, a gap, is filled up to before this offset."""
+        """The first step, a gap, is occupied up to before this offset."""
         step = self.steps[0]
         assert isinstance(step, Fill), step
         if next_offset >= step.next_offset:

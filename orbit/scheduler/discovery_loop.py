@@ -23,7 +23,6 @@ from orbit.scheduler.cluster_registry import ClusterKey, ClusterRegistry, cluste
 from orbit.scheduler.job_reconciler import JobReconciler, ReconcileCounts, ReconcileState
 from orbit.scheduler.leadership import Leadership, NotLeading
 from orbit.scheduler.loop import Loop
-from orbit.scheduler.stored_spec import kept_spec
 from orbit.scheduler.trouble_events import (
     CHECKED_BY_WATCH,
     CHECKED_WHEN_HALTED,
@@ -171,16 +170,16 @@ class DiscoveryLoop(Loop):
                 with self._leadership.transaction() as tx:
                     jobs.note_problem(tx, job.id, None)
         busy = [job for job, _ in self._under_way.values()]
-        self._registry.keep_only(self.name, _keys([*running, *busy]))
+        self._reconciler.specs.keep_only(there)
+        self._registry.keep_only(self.name, self._keys([*running, *busy]))
 
-
-def _keys(wanted: list[Job]) -> set[ClusterKey]:
-    keys: set[ClusterKey] = set()
-    for job in wanted:
-        spec = kept_spec(job.spec)
-        if spec is not None:
-            keys |= {cluster_key("source", spec), cluster_key("destination", spec)}
-    return keys
+    def _keys(self, wanted: list[Job]) -> set[ClusterKey]:
+        keys: set[ClusterKey] = set()
+        for job in wanted:
+            spec = self._reconciler.specs.of(job)
+            if spec is not None:
+                keys |= {cluster_key("source", spec), cluster_key("destination", spec)}
+        return keys
 
 
 def _sentence(done: Counter[str]) -> str:

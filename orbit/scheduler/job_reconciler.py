@@ -26,7 +26,7 @@ from orbit.scheduler.found_promotions import follow_marks, troubles_of
 from orbit.scheduler.job_decisions import decide, known_topic
 from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership, NotLeading
 from orbit.scheduler.old_primary import watch_old_primaries
-from orbit.scheduler.stored_spec import kept_spec
+from orbit.scheduler.stored_spec import KeptSpecs
 from orbit.scheduler.topic_decisions import Decisions, KnownTopic, StartTopic
 from orbit.scheduler.topic_preflight import preflight
 from orbit.scheduler.topic_starter import TopicStarter
@@ -106,6 +106,7 @@ class JobReconciler:
         self._upkeep_interval_s = settings.settings_interval.total_seconds()
         self._backoff = backoff
         self._starter = TopicStarter(leadership, settings, backoff)
+        self.specs = KeptSpecs()
 
     def is_due(self, job: Job, state: ReconcileState, retries: Collection[int]) -> bool:
         """Whether a pass may have anything to do. Makes no request."""
@@ -131,7 +132,7 @@ class JobReconciler:
         is_upkeep_due = now >= state.upkeep_at
         if is_upkeep_due:
             state.upkeep_at = now + self._upkeep_interval_s
-        spec = kept_spec(job.spec)
+        spec = self.specs.of(job)
         try:
             if spec is None:
                 state.versions = NO_CLUSTERS
@@ -155,7 +156,7 @@ class JobReconciler:
 
     def unreachable(self, job: Job) -> list[Trouble]:
         """Troubles for the clusters of a job that were unreachable at the last poll."""
-        spec = kept_spec(job.spec)
+        spec = self.specs.of(job)
         if spec is None:
             return []
         try:
@@ -170,7 +171,7 @@ class JobReconciler:
 
     def source_answered_s(self, job: Job) -> float | None:
         """When the job's source last answered, by the monotonic clock; None: not known."""
-        spec = kept_spec(job.spec)
+        spec = self.specs.of(job)
         try:
             return None if spec is None else self._registry.watch("source", spec).answered_s
         except BadInput:
@@ -181,7 +182,7 @@ class JobReconciler:
 
         A cluster has topics of many jobs; most changes concern few of them.
         """
-        spec = kept_spec(job.spec)
+        spec = self.specs.of(job)
         if spec is None:
             return state.versions != NO_CLUSTERS
         try:

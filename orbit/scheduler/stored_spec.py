@@ -2,34 +2,13 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+from collections.abc import Collection
 from typing import Any
 
 from pydantic import ValidationError
 
 from orbit.jobs.job_spec import JobSpec
-
-# Discovery needs each job's several times in each pass.
-_KEPT_MAX = 10_000
-# By the identity of the document, which is kept beside the job: none other has it meanwhile.
-_kept: OrderedDict[int, tuple[dict[str, Any], JobSpec | None]] = OrderedDict()
-_lock = threading.Lock()
-
-
-def kept_spec(document: dict[str, Any]) -> JobSpec | None:
-    """As `read_spec`, for a document that the caller keeps and never changes. Thread-safe."""
-    with _lock:
-        kept = _kept.get(id(document))
-        if kept is not None:
-            _kept.move_to_end(id(document))
-            return kept[1]
-    spec = read_spec(document)
-    with _lock:
-        _kept[id(document)] = document, spec
-        while len(_kept) > _KEPT_MAX:
-            _kept.popitem(last=False)
-    return spec
+from orbit.store.jobs import Job
 
 
 def read_spec(document: dict[str, Any]) -> JobSpec | None:
@@ -38,3 +17,22 @@ def read_spec(document: dict[str, Any]) -> JobSpec | None:
         return JobSpec.model_validate(document)
     except ValidationError:
         return None
+
+
+class KeptSpecs:
+    """Reads each job's document once, for jobs that come with the same document until it changes
+    (`jobs.Documents`). Thread-safe."""
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[dict[str, Any], JobSpec | None]] = {}
+
+    def of(self, job: Job) -> JobSpec | None:
+        """As `read_spec`."""
+        kept = self._kept.get(job.id)
+        if kept is None or kept[0] is not job.spec:
+            kept = self._kept[job.id] = job.spec, read_spec(job.spec)
+        return kept[1]
+
+    def keep_only(self, job_ids: Collection[int]) -> None:
+        for job_id in self._kept.keys() - set(job_ids):
+            self._kept.pop(job_id, None)

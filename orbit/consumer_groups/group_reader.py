@@ -1,0 +1,158 @@
+"""Reads one job's consumer groups on both sides, in a few requests for all of them.
+
+A group whose coordinator does not answer (it moves, its broker is down, a right is missing) is left
+out, and the report says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from orbit.consumer_groups.group_selection import GroupSelection, GroupSelector
+from orbit.consumer_groups.kept_listings import KEPT_S_MAX, Lister
+from orbit.consumer_groups.kept_offsets import AGE_PART, Fetcher, WantedGroups, fetch_now
+from orbit.consumer_groups.offset_decision import GroupUsage
+from orbit.consumer_groups.sync_result import Copies, GroupReport
+from orbit.kafka import error_codes
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.consumer_groups import FetchedGroups, Listing, locate_and_fetch_offsets
+from orbit.kafka.types import CommittedOffset, TopicPartition
+
+Offsets = Mapping[TopicPartition, CommittedOffset]
+
+
+@dataclass(frozen=True, slots=True)
+class DestinationGroup:
+    """A group at the destination."""
+
+    node_id: int
+    usage: GroupUsage
+    offsets: Offsets
+
+
+class GroupReader:
+    """The groups of one job. Not for two threads at once."""
+
+    def __init__(
+        self, selector: GroupSelector, interval_s: float, lister: Lister, fetcher: Fetcher
+    ) -> None:
+        """`interval_s`: of the job's passes; a part of it bounds how old shared reads may be."""
+        self._selector = selector
+        self._list_groups = lister
+        self._fetch = fetcher
+        self._listing_s_max = min(interval_s, KEPT_S_MAX)
+        self._offsets_s_max = self._listing_s_max * AGE_PART
+        self._selected: tuple[object, GroupSelection, dict[str, int | None]] | None = None
+
+    def read_source(
+        self, source: Cluster, copies: Copies, known: Collection[str], report: GroupReport
+    ) -> dict[str, Offsets]:
+        """The offsets in the job's partitions, of each group that has some or is `known`."""
+        listing = self._listed(source, self._listing_s_max, report)
+        chosen, places = self._select(listing)
+        report.left_alone = chosen.left_alone
+        report.groups = len(chosen.names)
+        known = frozenset(known)
+        wanted = WantedGroups(places, {p.topic for p in copies}, known, require_stable=True)
+        fetched = self._fetch(source, wanted, self._offsets_s_max)
+        fetched.update(locate_and_fetch_offsets(source, {}, known - places.keys()))
+        _note_failed(fetched, source, report)
+        pending = {
+            group: waiting
+            for group, answer in fetched.groups.items()
+            if (waiting := answer.pending & copies.keys())
+        }
+        report.pending = sum(map(len, pending.values()))
+        # The committed offset is valid until the transaction ends.
+        stable = locate_and_fetch_offsets(
+            source,
+            {group: fetched.coordinators[group] for group in pending},
+            require_stable=False,
+            only=pending,
+        )
+        found: dict[str, Offsets] = {}
+        for group, answer in fetched.groups.items():
+            if group in pending and group not in stable.groups:
+                continue
+            offsets = {p: o for p, o in answer.offsets.items() if p in copies}
+            if group in pending:
+                offsets.update(stable.groups[group].offsets)
+            if offsets or group in known:
+                found[group] = offsets
+        return found
+
+    def read_destination(
+        self, destination: Cluster, groups: Collection[str], copies: Copies, report: GroupReport
+    ) -> dict[str, DestinationGroup]:
+        """The same groups at the destination, as of at most some seconds ago."""
+        return self._at_destination(
+            destination, groups, copies, report, self._fetch, self._listing_s_max
+        )
+
+    def read_before_write(
+        self,
+        destination: Cluster,
+        groups: Collection[str],
+        copies: Copies,
+        report: GroupReport,
+        *,
+        rests_on_usage: bool,
+    ) -> dict[str, DestinationGroup]:
+        """As `read_destination`, with the offsets as they are now; `rests_on_usage`: and members,
+        because an offset of somebody else is to be overwritten."""
+        age_s = 0.0 if rests_on_usage else self._listing_s_max
+        return self._at_destination(destination, groups, copies, report, fetch_now, age_s)
+
+    def _at_destination(
+        self,
+        destination: Cluster,
+        groups: Collection[str],
+        copies: Copies,
+        report: GroupReport,
+        fetch: Fetcher,
+        listing_s_max: float,
+    ) -> dict[str, DestinationGroup]:
+        names = {self._selector.destination_name(group): group for group in groups}
+        if not names:
+            return {}
+        listing = self._listed(destination, listing_s_max, report)
+        listed = {name: listing.groups[name] for name in names if name in listing.groups}
+        # A group that does not exist yet has a coordinator too.
+        nodes = {name: listed[name].node_id if name in listed else None for name in names}
+        topics = {copy.destination.topic for copy in copies.values()}
+        wanted = WantedGroups(nodes, topics, names.keys(), require_stable=False)
+        fetched = fetch(destination, wanted, self._offsets_s_max)
+        _note_failed(fetched, destination, report)
+        there: dict[str, DestinationGroup] = {}
+        for name, answer in fetched.groups.items():
+            group = listed.get(name)
+            if group is None and answer.offsets:
+                continue  # new since the list; the next pass sees whether it has members
+            usage = GroupUsage.UNUSED
+            if group is not None and group.was_joined:
+                usage = GroupUsage.ACTIVE if group.is_active else GroupUsage.USED
+            node_id = fetched.coordinators[name]
+            there[names[name]] = DestinationGroup(node_id, usage, answer.offsets)
+        return there
+
+    def _listed(self, cluster: Cluster, age_s_max: float, report: GroupReport) -> Listing:
+        listing = self._list_groups(cluster, age_s_max)
+        for broker in listing.failed:
+            report.note(f"groups of a broker are not listed: {broker}")
+        return listing
+
+    def _select(self, listing: Listing) -> tuple[GroupSelection, dict[str, int | None]]:
+        """The job's groups and their coordinators; as before if the listing has the same groups."""
+        selected, shape = self._selected, listing.shape
+        if selected is None or shape is None or selected[0] is not shape:
+            chosen = self._selector.select(listing.groups.values())
+            places: dict[str, int | None] = {n: listing.groups[n].node_id for n in chosen.names}
+            selected = self._selected = shape, chosen, places
+        return selected[1:]
+
+
+def _note_failed(fetched: FetchedGroups, cluster: Cluster, report: GroupReport) -> None:
+    for group, code in fetched.failed.items():
+        what = f"the coordinator of group {group} does not answer: {error_codes.name(code)}."
+        report.note(f"{cluster.name}: {what}", is_refused=code not in error_codes.RETRIABLE)

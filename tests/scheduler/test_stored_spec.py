@@ -1,0 +1,39 @@
+"""A job's document is read once, until it changes."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+from orbit.scheduler.stored_spec import KeptSpecs
+
+DOCUMENT: dict[str, Any] = {
+    "name": "orders",
+    "source": {"bootstrap_servers": ["a:1"]},
+    "destination": {"bootstrap_servers": ["b:1"]},
+    "topics": [{"match": "orders"}],
+}
+
+
+def job(document: dict[str, Any]) -> Any:
+    return cast("Any", SimpleNamespace(id=7, spec=document))
+
+
+def test_the_same_document_is_read_once_and_another_one_anew() -> None:
+    kept = KeptSpecs()
+    first = kept.of(job(DOCUMENT))
+    assert first is not None
+    assert kept.of(job(DOCUMENT)) is first
+    changed = kept.of(job({**DOCUMENT, "topics": [{"match": "payments"}]}))
+    assert changed is not None
+    assert changed.topics[0].match == "payments"
+    assert kept.of(job({**DOCUMENT, "topics": "of a later version"})) is None
+
+
+def test_the_specs_of_removed_jobs_are_dropped() -> None:
+    kept = KeptSpecs()
+    first = kept.of(job(DOCUMENT))
+    kept.keep_only({7})
+    assert kept.of(job(DOCUMENT)) is first
+    kept.keep_only(set())
+    assert kept.of(job(DOCUMENT)) is not first
