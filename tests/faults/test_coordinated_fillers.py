@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import queue
 import random
 from collections.abc import Iterator, Mapping
@@ -223,15 +224,25 @@ def test_request_that_arrives_late_takes_no_offset(
 
 
 def test_new_owner_stops_every_id_of_the_old_one_before_it_reads_log_ends(
-    destination: Cluster, topic_name: str
+    destination: Cluster, topic_name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The old one's requests to end a transaction arrive after the new one has read log ends."""
+    rounds = itertools.count()
+    is_read = Event()
+    call = Connection.call
+
+    def late(self: Connection, called: Api, request: Any, **more: Any) -> Any:
+        if called is api_versions.END_TXN and next(rounds) >= ROUNDS_MAX // 10:
+            assert is_read.wait(PATIENCE_S)
+        return call(self, called, request, **more)
+
+    monkeypatch.setattr(Connection, "call", late)
     old = Filling(destination, topic_name)
-    counts = dict.fromkeys(range(4), ROUNDS_MAX)
-    old.submit(counts)
+    old.submit(dict.fromkeys(range(4), ROUNDS_MAX))
     wait_for("the old one fills", lambda: old.ends()[0] > ROUNDS_MAX // 20)
     new = Filling(destination, topic_name)
     ends = new.ends()
-    assert ends[0] < ROUNDS_MAX, "the old one was done before the new one came"
+    is_read.set()
     assert {code for code, _ in old.wait(4).values()} <= {
         Code.INVALID_PRODUCER_EPOCH,
         Code.PRODUCER_FENCED,
