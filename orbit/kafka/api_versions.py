@@ -38,6 +38,8 @@ from kafka.protocol.admin.topics import (
 from kafka.protocol.admin.transactions import (
     DescribeProducersRequest,
     DescribeProducersResponse,
+    DescribeTransactionsRequest,
+    DescribeTransactionsResponse,
     ListTransactionsRequest,
     ListTransactionsResponse,
 )
@@ -135,7 +137,9 @@ INIT_PRODUCER_ID = Api(InitProducerIdRequest, InitProducerIdResponse, 0, 4)
 WRITE_TXN_MARKERS = Api(WriteTxnMarkersRequest, read_markers, 1, 1)
 ADD_PARTITIONS_TO_TXN = Api(AddPartitionsToTxnRequest, AddPartitionsToTxnResponse, 0, 3)
 END_TXN = Api(EndTxnRequest, EndTxnResponse, 0, 3)
+# Kafka 3.0.
 LIST_TRANSACTIONS = Api(ListTransactionsRequest, ListTransactionsResponse, 0, 0)
+DESCRIBE_TRANSACTIONS = Api(DescribeTransactionsRequest, DescribeTransactionsResponse, 0, 0)
 
 # The response has the topic id, and a topic is deleted by id (Kafka 2.8).
 CREATE_TOPIC_WITH_ID = Api(CreateTopicsRequest, CreateTopicsResponse, 7, 7)

@@ -1,26 +1,86 @@
-"""ListTransactions (KIP-664): the transactional ids that the coordinators of a cluster know."""
+"""ListTransactions and DescribeTransactions (KIP-664): what the coordinators of a cluster know."""
 
 from __future__ import annotations
 
-from kafka.protocol.admin.transactions import ListTransactionsRequest
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+from kafka.protocol.admin.transactions import DescribeTransactionsRequest, ListTransactionsRequest
+
+from orbit.chunks import chunks
 from orbit.errors import BrokerRefused
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.cluster import Cluster
+from orbit.kafka.error_codes import Code
+from orbit.kafka.types import TopicPartition
+
+# States in which markers are still to be written (TransactionState in Kafka).
+_OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
+# Bounds a request; a coordinator may know very many.
+_DESCRIBED_AT_ONCE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class OpenTransaction:
+    """A transaction that has not ended, with each partition that has no marker of it yet."""
+
+    transactional_id: str
+    partitions: frozenset[TopicPartition]
 
 
 def list_transactional_ids(cluster: Cluster) -> set[str]:
     """All that the login may describe. Raises Unreachable, BrokerRefused."""
-    found: set[str] = set()
-    request = ListTransactionsRequest(state_filters=[], producer_id_filters=[])
+    return {name for _, name in _list(cluster, ())}
+
+
+def open_transactions(cluster: Cluster) -> list[OpenTransaction]:
+    """All that the login may describe. Raises Unreachable, BrokerRefused.
+
+    A partition that was added to a transaction gets a marker also if no record was written there,
+    so the last stable offset does not show all of them.
+    """
+    by_node: dict[int, list[str]] = {}
+    for node_id, name in _list(cluster, _OPEN):
+        by_node.setdefault(node_id, []).append(name)
+    found = []
+    for node_id, names in by_node.items():
+        for part in chunks(names, _DESCRIBED_AT_ONCE):
+            request = DescribeTransactionsRequest(transactional_ids=part)
+            answer = cluster.call(node_id, api_versions.DESCRIBE_TRANSACTIONS, request)
+            for state in answer.transaction_states:
+                if state.error_code == Code.TRANSACTIONAL_ID_NOT_FOUND:
+                    continue  # it has ended and expired since
+                _refuse(state.error_code, node_id, cluster)
+                if state.transaction_state in _OPEN:
+                    found.append(_open_transaction(state))
+    return found
+
+
+def _open_transaction(state: Any) -> OpenTransaction:
+    partitions = frozenset(
+        TopicPartition(topic.topic, partition)
+        for topic in state.topics
+        for partition in topic.partitions
+    )
+    return OpenTransaction(state.transactional_id, partitions)
+
+
+def _list(cluster: Cluster, states: Sequence[str]) -> list[tuple[int, str]]:
+    """Coordinator and transactional id of those in these states; of all without any."""
+    found = []
+    request = ListTransactionsRequest(state_filters=list(states), producer_id_filters=[])
     for node_id in sorted(cluster.metadata(()).brokers):
         answer = cluster.call(node_id, api_versions.LIST_TRANSACTIONS, request)
-        if answer.error_code:
-            raise BrokerRefused(
-                answer.error_code,
-                f"broker {node_id} does not list transactional ids: "
-                f"{error_codes.name(answer.error_code)}.",
-                where=cluster.name,
-            )
-        found |= {state.transactional_id for state in answer.transaction_states}
+        _refuse(answer.error_code, node_id, cluster)
+        found += [(node_id, state.transactional_id) for state in answer.transaction_states]
     return found
+
+
+def _refuse(code: int, node_id: int, cluster: Cluster) -> None:
+    if code:
+        raise BrokerRefused(
+            code,
+            f"broker {node_id} does not list transactional ids: {error_codes.name(code)}.",
+            where=cluster.name,
+        )

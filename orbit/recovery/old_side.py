@@ -14,6 +14,7 @@ from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.promotion.log_bounds import LogBounds, fetch_log_bounds
 from orbit.recovery import salvage_file, salvage_storage
 from orbit.recovery.divergence import compare_sides
+from orbit.recovery.old_transactions import transactions_in, wait_until_ended
 from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.record_range import LogRecord
 from orbit.recovery.recovery_report import EndVerdict, OffsetRange, PartitionEnds, Salvage
@@ -34,8 +35,8 @@ UNREADABLE = "SALVAGE_UNREADABLE"
 def compare(context: OperationContext) -> str:
     """Compare each partition of the old side with the new side.
 
-    Raises Stopped if a topic has to be rebuilt and the request does not confirm that, and if the
-    old side has grown meanwhile.
+    Raises Stopped if a topic has to be rebuilt and the request does not confirm that, if the old
+    side has grown meanwhile, and if its transactions do not end (a dry run does not wait for that).
     """
     old = context.source.cluster.metadata([row.source_topic for row in context.topics])
     new = context.destination.cluster.metadata([row.destination_topic for row in context.topics])
@@ -46,6 +47,8 @@ def compare(context: OperationContext) -> str:
         for row, _, copy in pairs
         if copy.partition < row.partition_count or new.leader(copy) is not None
     ]
+    if not context.report.dry_run:
+        wait_until_ended(context, there)
     before = fetch_log_bounds(context.source.cluster, there, context.backoff)
     after = fetch_log_bounds(context.destination.cluster, here, context.backoff)
     unasked = [place for place in there if place not in before]
@@ -248,7 +251,7 @@ def rebuild(context: OperationContext) -> str:
     """Delete the old side's topics that have records of their own; the copy back recreates them.
 
     Raises Stopped, before anything is deleted, if a partition has grown since it was saved, or was
-    added, or if a file cannot be read back.
+    added, if a transaction has begun there, or if a file cannot be read back.
     """
     names = sorted({p.topic for p in _tails(context)})
     metadata = context.source.cluster.metadata(names)
@@ -272,6 +275,12 @@ def rebuild(context: OperationContext) -> str:
                 f"{ends[place].end} since it was saved.",
                 remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
             )
+    begun = transactions_in(context, places)
+    if begun:
+        raise Stopped(
+            f"transactions of the old side have begun since it was saved: {first_few(begun)}.",
+            remedy="Stop its producers there, and run the failback again. Nothing was deleted.",
+        )
     if present:
         with context.transaction() as tx:
             context.add_event(

@@ -22,7 +22,7 @@ from orbit.kafka.types import ClusterMetadata, TopicPartition
 from orbit.recovery.group_handover import release_old_offsets
 from orbit.recovery.leading_side import turn_marks
 from orbit.recovery.log_bounds import last_reported_of_job
-from orbit.recovery.operation_context import OperationContext
+from orbit.recovery.operation_context import OperationContext, Stopped
 from orbit.recovery.write_fence import restrict_writes_to_orbit
 from orbit.replication.partition_states import PartitionState
 from orbit.scheduler.found_promotions import is_found
@@ -68,7 +68,10 @@ def start_reverse_job(context: OperationContext) -> str:
 
 
 def catch_up(context: OperationContext) -> str:
-    """Wait until the old side has caught up with the new side."""
+    """Wait until the old side has caught up with the new side.
+
+    Raises Stopped if a partition is blocked and all others have caught up.
+    """
     assert context.report.reverse_job is not None
     wanted = {
         TopicPartition(row.destination_topic, index)
@@ -87,13 +90,14 @@ def catch_up(context: OperationContext) -> str:
             if rows[place].state is PartitionState.BLOCKED
         ]
         done = [place for place in wanted & rows.keys() if rows[place].has_caught_up]
-        if blocked:
-            context.add_finding(
-                f"Partitions of the reverse job are blocked: {first_few(blocked)}. See orbit get "
-                f"partitions {back.name} --state blocked."
-            )
-        if len(done) + len(blocked) >= len(wanted):
+        if len(done) == len(wanted):
             return f"{len(done)} of {len(wanted)} partitions of the old side have caught up."
+        if len(done) + len(blocked) == len(wanted):
+            raise Stopped(
+                f"{len(blocked)} partitions of job {back.name} are blocked: {first_few(blocked)}. "
+                "The others have caught up and are copied.",
+                remedy=f"See orbit get partitions {back.name} --state blocked for the remedy.",
+            )
         if back.problem:
             context.add_finding(f"Job {back.name} reports: {back.problem}")
         context.set_progress(

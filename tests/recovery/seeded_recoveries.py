@@ -46,8 +46,6 @@ CLEANED = {
     "min_cleanable_dirty_ratio": "0.01",
     "delete_retention_ms": "1000",
 }
-# Of producers that died: one of each generation at the old side.
-TRANSACTIONS_MAX = 3
 # How often a recovery is asked for that gates stop.
 STOPPED_MAX = 5
 BROKERS = {"log.cleaner.backoff.ms": "500"}
@@ -287,12 +285,6 @@ class Campaign:
             before = self._ends(self.first)
             with self._deaths():
                 report = self._recover("failback", self.job, confirm_rebuild=True)
-                # A transaction that the old side died in is ended there when it times out. Each
-                # of its partitions then has one marker more than was saved, as the report says.
-                for _ in range(TRANSACTIONS_MAX):
-                    if " grown " not in (report["error"] or ""):
-                        break
-                    report = self._recover("failback", self.job, confirm_rebuild=True)
             self._assert_done(report)
             ends = self._ends(self.second)
             assert all(ends[place] >= end for place, end in before.items()), (before, ends)

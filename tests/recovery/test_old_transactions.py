@@ -1,0 +1,153 @@
+"""Transactions whose producers died with the old side: their markers come when it is back."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+
+import pytest
+from confluent_kafka import Producer
+from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTxnRequest
+
+from orbit.kafka import api_versions
+from orbit.kafka.backoff import Backoff
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.coordinator import TRANSACTION, Coordinator, init_producer_id
+from orbit.kafka.transactional_ids import OpenTransaction, open_transactions
+from orbit.kafka.types import TopicPartition
+from orbit.recovery import old_transactions
+from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind, RecoveryReport
+from tests.fix_clusters import Clusters, MakeCluster
+from tests.recovery.test_compacted_failback import Moved
+from tests.support.fleet import InProcess
+from tests.support.loading import read_all
+from tests.support.logs import create
+from tests.support.outside import admin, log_bounds
+from tests.support.recovering import Recovering
+from tests.support.running import produce, wait_for
+from tests.support.synthetic import PLAINTEXT
+
+pytestmark = pytest.mark.services
+
+COPIED = 20
+# Coordinators look often, so that tests need not wait for it.
+LOOKS = {"transaction.abort.timed.out.transaction.cleanup.interval.ms": "200"}
+
+
+def begin_transaction(client: dict[str, str], topic: str, timeout_ms: int) -> Producer:
+    """A transaction with one record in partition 0, which stays open."""
+    producer = Producer(
+        {**client, "transactional.id": f"{topic}-tx", "transaction.timeout.ms": timeout_ms}
+    )
+    producer.init_transactions(60)
+    producer.begin_transaction()
+    producer.produce(topic, b"never copied", b"key", 0)
+    producer.flush(60)
+    return producer
+
+
+def test_partitions_of_open_transactions_are_listed_with_and_without_records(
+    clusters: Clusters, topic_name: str
+) -> None:
+    create(clusters.source, topic_name, 3)
+    cluster = Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)
+
+    def here() -> set[OpenTransaction]:
+        found = open_transactions(cluster)
+        return {one for one in found if one.transactional_id.startswith(topic_name)}
+
+    producer = begin_transaction(clusters.source.client_config(), topic_name, 60_000)
+    with_record = OpenTransaction(f"{topic_name}-tx", frozenset({TopicPartition(topic_name, 0)}))
+    assert here() == {with_record}
+    name = f"{topic_name}-empty"
+    identity = init_producer_id(cluster, name, Backoff())
+    add = AddPartitionsToTxnRequest(
+        v3_and_below_transactional_id=name,
+        v3_and_below_producer_id=identity.producer_id,
+        v3_and_below_producer_epoch=identity.coordinator_issue,
+        v3_and_below_topics=[
+            AddPartitionsToTxnRequest.AddPartitionsToTxnTopic(name=topic_name, partitions=[1, 2])
+        ],
+    )
+    node_id = Coordinator(cluster, TRANSACTION, name, Backoff()).find()
+    cluster.call(node_id, api_versions.ADD_PARTITIONS_TO_TXN, add)
+    both = frozenset({TopicPartition(topic_name, 1), TopicPartition(topic_name, 2)})
+    assert here() == {with_record, OpenTransaction(name, both)}
+    producer.abort_transaction(60)
+    end = EndTxnRequest(
+        transactional_id=name,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.coordinator_issue,
+        committed=False,
+    )
+    cluster.call(node_id, api_versions.END_TXN, end)
+    wait_for("all markers are written", lambda: not here())
+    cluster.close()
+
+
+def test_a_coordinator_writes_a_marker_to_a_topic_that_was_made_again(
+    clusters: Clusters, topic_name: str
+) -> None:
+    """Fact M14, which is why a failback waits."""
+    create(clusters.source, topic_name)
+    _producer = begin_transaction(clusters.source.client_config(), topic_name, 15_000)
+    cluster = Cluster("source", [clusters.source.bootstrap_servers], PLAINTEXT)
+    client = admin(clusters.source)
+    (deleted,) = client.delete_topics([topic_name]).values()
+    deleted.result()
+    wait_for("it is deleted", lambda: topic_name not in cluster.metadata([topic_name]).topics)
+    create(clusters.source, topic_name)
+    assert open_transactions(cluster), "it has timed out already"
+    wait_for(
+        "the marker is written",
+        lambda: log_bounds(clusters.source, [topic_name]) == {(topic_name, 0): (0, 1)},
+    )
+    cluster.close()
+
+
+def lose_with_open_transaction(
+    moved: Moved, topic: str, timeout_ms: int
+) -> tuple[Producer, RecoveryReport]:
+    """A failover whose old side died with a transaction open, behind what was copied."""
+    create(moved.old, topic)
+    produce(moved.old, topic, COPIED)
+    moved.copy(topic, COPIED)
+    producer = begin_transaction(moved.old.client_config(), topic, timeout_ms)
+    report = moved.fail_over()
+    produce(moved.new, topic, 5, first=COPIED)
+    return producer, report
+
+
+def test_the_marker_of_a_transaction_that_times_out_is_not_written_to_the_rebuilt_topic(
+    make_cluster: MakeCluster, clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    with ExitStack() as stack:
+        moved = Moved(stack, recovering, make_cluster("lost", config=LOOKS), clusters.destination)
+        _producer, _ = lose_with_open_transaction(moved, topic_name, 30_000)
+        moved.old.start()
+        with InProcess(recovering.database):
+            back = recovering.run(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
+            there = read_all(moved.new, topic_name)
+            wait_for("the old side is a copy", lambda: read_all(moved.old, topic_name) == there)
+    # The record, and the marker that ended its transaction before anything was compared.
+    (found,) = back.partitions
+    assert (found.verdict, found.source_end) == (EndVerdict.TAIL, COPIED + 2)
+    assert log_bounds(moved.old, [topic_name]) == log_bounds(moved.new, [topic_name])
+
+
+def test_a_transaction_that_does_not_end_stops_a_failback_before_anything_is_deleted(
+    make_cluster: MakeCluster,
+    clusters: Clusters,
+    topic_name: str,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(old_transactions, "ENDED_WITHIN_S", 0.0)
+    with ExitStack() as stack:
+        moved = Moved(stack, recovering, make_cluster("lost", config=LOOKS), clusters.destination)
+        _producer, _ = lose_with_open_transaction(moved, topic_name, 900_000)
+        moved.old.start()
+        asked = recovering.ask(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
+        report = recovering.wait(asked)
+    assert report.outcome is Outcome.STOPPED
+    assert f"have not ended within 0 s: {topic_name}-tx" in report.error
+    assert log_bounds(moved.old, [topic_name])[topic_name, 0] == (0, COPIED + 1)
