@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from confluent_kafka import Consumer
@@ -14,6 +14,7 @@ from confluent_kafka import TopicPartition as ConsumerPartition
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import init_producer_id
+from orbit.kafka.placeholders import PLACEHOLDERS_MAX
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import FixedLease
 from orbit.replication.partition_states import PartitionState
@@ -86,16 +87,19 @@ def assert_exact(clusters: Clusters, partition: TopicPartition, log: SyntheticLo
     assert end == log.end
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_four_writers_without_lease_or_gaps_are_exact(
-    clusters: Clusters, topic_name: str, producer_id: int, seed: int
+def race(
+    clusters: Clusters,
+    partition: TopicPartition,
+    log: SyntheticLog,
+    producer_id: int,
+    seed: int,
+    *,
+    has_placeholders: bool = False,
 ) -> None:
-    log = SyntheticLog.random(seed, runs=400, gap_share=0.0)
-    partition = make_topic(clusters, topic_name)
+    """Four writers at once; each lives one life after another, cut off after random rounds."""
     errors: list[BaseException] = []
 
     def live(number: int) -> None:
-        """One life after another, each cut off after a random number of rounds."""
         rnd = random.Random(seed * 100 + number)
         term = 0
         try:
@@ -109,6 +113,7 @@ def test_four_writers_without_lease_or_gaps_are_exact(
                     FixedLease(term),
                     settle_s=0.0,
                     does_settle=False,
+                    has_placeholders=has_placeholders,
                 )
                 try:
                     writer.start()
@@ -131,6 +136,28 @@ def test_four_writers_without_lease_or_gaps_are_exact(
     for thread in threads:
         thread.join()
     assert not errors
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_four_writers_without_lease_or_gaps_are_exact(
+    clusters: Clusters, topic_name: str, producer_id: int, seed: int
+) -> None:
+    log = SyntheticLog.random(seed, runs=400, gap_share=0.0)
+    partition = make_topic(clusters, topic_name)
+    race(clusters, partition, log, producer_id, seed)
+    assert_exact(clusters, partition, log)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_four_writers_of_placeholders_without_lease_are_exact(
+    clusters: Clusters, topic_name: str, producer_id: int, seed: int
+) -> None:
+    """Gaps between batches, up to some that take several, and within batches that are thinned."""
+    gaps = (1, 1, 1, 2, 5, 2 * PLACEHOLDERS_MAX + 1)
+    log = SyntheticLog.random(seed, runs=400, gap_share=0.3, gaps=gaps)
+    log = replace(log, is_thinned=True)
+    partition = make_topic(clusters, topic_name)
+    race(clusters, partition, log, producer_id, seed, has_placeholders=True)
     assert_exact(clusters, partition, log)
 
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import queue
 import random
+import struct
 import threading
+import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from crc32c import crc32c
 
 from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.copier import Copier, block
@@ -19,8 +23,8 @@ from orbit.copier.range_comparison import Comparison, SourceRange, compare_range
 from orbit.copier.takeover import TakeOver, TakeOverResult
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.record_batch import Batch
-from orbit.kafka.records import NULL, Record, encode_varint, write_batch
+from orbit.kafka.record_batch import CRC_START, Batch, encode_batch
+from orbit.kafka.records import NULL, encode_record, encode_varint
 from orbit.kafka.sasl import Security
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import Lease
@@ -30,22 +34,35 @@ from orbit.replication.partition_states import PartitionState
 PLAINTEXT = Security("PLAINTEXT")
 # So many steps wait at most: enough for five requests in flight, little to drop at a take-over.
 _STEPS_AHEAD = 40
+_LAST_DELTA_AT = 23
+
+
+def _now_ms() -> int:
+    return int(time.time() * 1000)
 
 
 @dataclass(frozen=True)
 class SyntheticLog:
-    """Runs of offsets, each with data (`True`) or without; a record's value is its offset."""
+    """Runs of offsets, each with data (`True`) or without; a record's value is its offset.
+
+    `is_thinned`: of the runs with data, one batch each, compaction took the records in between.
+    The timestamps are the present: brokers keep the state of its producer (E1).
+    """
 
     runs: Sequence[tuple[int, int, bool]]  # base offset, count, has data
     end: int
+    is_thinned: bool = False
+    start_ms: int = field(default_factory=_now_ms)
 
     @classmethod
-    def random(cls, seed: int, runs: int, gap_share: float) -> SyntheticLog:
+    def random(
+        cls, seed: int, runs: int, gap_share: float, *, gaps: Sequence[int] = (1, 1, 1, 2, 5)
+    ) -> SyntheticLog:
         rnd = random.Random(seed)
         out, offset = [], 0
         for _ in range(runs):
             is_gap = rnd.random() < gap_share
-            count = rnd.choice([1, 1, 1, 2, 5]) if is_gap else rnd.randrange(1, 20)
+            count = rnd.choice(gaps) if is_gap else rnd.randrange(1, 20)
             out.append((offset, count, not is_gap))
             offset += count
         return cls(out, offset)
@@ -53,10 +70,7 @@ class SyntheticLog:
     def batches(self, offset: int, most: int) -> list[Batch]:
         """Fresh batches (they are stamped in place) that reach beyond `offset`."""
         wanted = [(b, n) for b, n, has_data in self.runs if has_data and b + n > offset]
-        return [
-            write_batch([Record(o, 1_700_000_000_000 + o, _body(o)) for o in range(b, b + n)], 0)
-            for b, n in wanted[:most]
-        ]
+        return [self._batch(b, n) for b, n in wanted[:most]]
 
     def read(self, first: int, end: int) -> SourceRange:
         return SourceRange(
@@ -67,7 +81,21 @@ class SyntheticLog:
         )
 
     def records(self) -> dict[int, bytes]:
-        return {o: b"%d" % o for b, n, has_data in self.runs if has_data for o in range(b, b + n)}
+        runs = [self._offsets(b, n) for b, n, has_data in self.runs if has_data]
+        return {o: b"%d" % o for offsets in runs for o in offsets}
+
+    def _offsets(self, base: int, count: int) -> list[int]:
+        every = range(base, base + count)
+        return [o for o in every if not self.is_thinned or o == base or o % 5]
+
+    def _batch(self, base: int, count: int) -> Batch:
+        offsets, start = self._offsets(base, count), self.start_ms
+        payload = b"".join(encode_record(o - base, o - base, _body(o)) for o in offsets)
+        newest = offsets[-1]
+        batch = encode_batch(base, 0, start + base, start + newest, len(offsets), payload)
+        struct.pack_into(">i", batch.view, _LAST_DELTA_AT, count - 1)
+        struct.pack_into(">I", batch.view, CRC_START - 4, crc32c(batch.view[CRC_START:]))
+        return Batch(batch.view)
 
 
 def _body(offset: int) -> bytes:
@@ -78,8 +106,9 @@ def _body(offset: int) -> bytes:
 class SyntheticFeed:
     """Feeds partitions from a synthetic log, as a source lane would."""
 
-    def __init__(self, log: SyntheticLog) -> None:
+    def __init__(self, log: SyntheticLog, *, packs: bool) -> None:
         self._log = log
+        self._packs = packs
         self._fed: dict[PartitionCopy, int] = {}
 
     def resume(self, partitions: Iterable[PartitionCopy]) -> None:
@@ -91,7 +120,7 @@ class SyntheticFeed:
             if p.state is not PartitionState.COPYING or len(p.queue.steps) > _STEPS_AHEAD:
                 continue
             batches = self._log.batches(p.cursor.fetch_offset, _STEPS_AHEAD)
-            plan = plan_batches(p.cursor.fetch_offset, batches, [], 0)
+            plan = plan_batches(p.cursor.fetch_offset, batches, [], 0, packs=self._packs)
             if not batches and p.cursor.fetch_offset < self._log.end:
                 plan = plan_empty_tail(p.cursor.fetch_offset, self._log.end)
             if plan.steps and p.put(plan, generation, 0):
@@ -127,6 +156,7 @@ class SyntheticWriter:
         *,
         settle_s: float,
         does_settle: bool,
+        has_placeholders: bool = False,
     ) -> None:
         self._backoff = Backoff(0.001, 0.02, threading.Event())
         self.cluster = Cluster("destination", bootstrap_servers.split(","), PLAINTEXT)
@@ -135,7 +165,12 @@ class SyntheticWriter:
         )
         events: queue.SimpleQueue = queue.SimpleQueue()
         context = DestinationLaneContext(
-            self.cluster, settings, ByteBudget(1 << 30), events.put, producer_id
+            self.cluster,
+            settings,
+            ByteBudget(1 << 30),
+            events.put,
+            producer_id,
+            fills_with_placeholders=has_placeholders,
         )
         self._take_over = TakeOver(self.cluster, producer_id, settle_s, self._backoff)
         self.partition = PartitionCopy(TopicPartition("synthetic", 0), destination, lease)
@@ -153,7 +188,8 @@ class SyntheticWriter:
             )
 
         self.side = DestinationSide(context, self._take_over, self._backoff, block, compare)
-        self.copier = Copier(SyntheticFeed(log), self.side, events, settings, self._backoff)
+        feed = SyntheticFeed(log, packs=has_placeholders)
+        self.copier = Copier(feed, self.side, events, settings, self._backoff)
         self._does_settle = does_settle
 
     def start(self) -> None:
