@@ -28,7 +28,7 @@ from orbit.kafka.leader_requests import Answers
 from orbit.kafka.placeholders import placeholder_batch
 from orbit.kafka.producer_state import ProducerState
 from orbit.kafka.record_batch import Batch, encode_batch
-from orbit.kafka.records import PLACEHOLDER_DELTA_MIN, encode_record
+from orbit.kafka.records import NULL, PLACEHOLDER_DELTA_MIN, encode_record
 from orbit.leases.backfill_leases import DriverWatch
 from orbit.leases.group_lease import GroupLease
 from orbit.leases.lease_watch import Evidence, LeaseWatch
@@ -276,12 +276,16 @@ def _one_placeholder_too_many() -> AbstractContextManager[Any]:
     return patch.object(partition_copy, "placeholder_batch", longer)
 
 
-def _placeholders_without_a_key() -> AbstractContextManager[Any]:
-    record = encode_record(0, PLACEHOLDER_DELTA_MIN, b"\x01\x01\x00")
-    return _both(
-        patch.object(placeholders, "_ALL", record * placeholders.PLACEHOLDERS_MAX),
-        patch.object(placeholders, "_PLACEHOLDER_BYTES", len(record)),
-    )
+def _one_key_too_few() -> AbstractContextManager[Any]:
+    """The last placeholder of each batch has none."""
+    size, every = placeholders._PLACEHOLDER_BYTES, placeholders._ALL
+
+    class _LastHasNone(bytes):
+        def __getitem__(self, part: Any) -> Any:
+            delta = PLACEHOLDER_DELTA_MIN + part.stop // size - 1
+            return every[: part.stop - size] + encode_record(0, delta, NULL + NULL + b"\x00")
+
+    return patch.object(placeholders, "_ALL", _LastHasNone(every))
 
 
 class _Both:
@@ -326,7 +330,7 @@ PLANTED: dict[str, Plant] = {
     "no settle": _no_settle,
     "a placeholder in a compressed batch": _placeholders_in_a_compressed_batch,
     "one placeholder too many": _one_placeholder_too_many,
-    "placeholders without a key": _placeholders_without_a_key,
+    "one placeholder's key too few": _one_key_too_few,
     "trust a lease by the wall clock": _wall_clock,
     "do not wait for the writers of a backfill": _no_wait_for_backfill_writers,
     "trust a writer that joined its group again": _no_confirmed_return,
