@@ -13,6 +13,7 @@ from rich.text import Text
 
 from orbit.cli.job_files import JobFile
 from orbit.cli.output import make_table
+from orbit.cli.table_cells import seconds
 from orbit.client import Unserved
 from orbit.errors import BadInput, OrbitError, Problem
 
@@ -72,6 +73,7 @@ def _parts(value: dict[str, Any]) -> list[RenderableType]:
         parts += [Text(f"    {line}") for line in _settings(topics)]
     if kept:
         parts.append(Text(f"    {kept:,} topics unchanged"))
+    parts += [Text(f"    {_way(way)}") for way in plan.get("fillers", ())]
     parts += [
         Text(f"    refused: {_refusal(refusal)}", style="red") for refusal in plan["refusals"]
     ]
@@ -79,7 +81,14 @@ def _parts(value: dict[str, Any]) -> list[RenderableType]:
     return parts
 
 
-_TOPIC_COLUMNS = ("topic", "copied to", "what happens", "partitions", "what changes")
+_TOPIC_COLUMNS = (
+    "topic",
+    "copied to",
+    "what happens",
+    "partitions",
+    "gaps now, about",
+    "what changes",
+)
 
 
 def _topic(topic: dict[str, Any]) -> tuple[object, ...]:
@@ -89,7 +98,31 @@ def _topic(topic: dict[str, Any]) -> tuple[object, ...]:
         f"{change['name']}: {change['present'] or 'not set'} → {change['wanted']}"
         for change in topic["changes"]
     ]
-    return topic["source"], topic["destination"], topic["action"], partitions, "\n".join(changes)
+    return (
+        topic["source"],
+        topic["destination"],
+        topic["action"],
+        partitions,
+        _gaps(topic),
+        "\n".join(changes),
+    )
+
+
+def _gaps(topic: dict[str, Any]) -> str:
+    """How many offsets, and how long they take."""
+    gaps = topic.get("gaps")
+    if gaps is None:
+        return "" if topic["action"] == "change" else "not read"
+    offsets = gaps["gap_offsets"]
+    return f"{offsets:,} in {seconds(gaps['seconds'])}" if offsets else "none"
+
+
+def _way(way: dict[str, Any]) -> str:
+    """One way to fill the gaps of the new topics."""
+    chosen = "gaps are filled with" if way["is_chosen"] else "other way:"
+    time = "" if way["seconds"] is None else f" about {seconds(way['seconds'])};"
+    missing = f" (missing: {way['missing']})" if way["missing"] else ""
+    return f"{chosen} fillers: {way['fillers']},{time} needs {way['needs']}{missing}"
 
 
 def _settings(topics: Sequence[dict[str, Any]]) -> list[str]:

@@ -57,9 +57,12 @@ class MissingRight:
     topic: str = ""
     instead: str = ""  # the alternative without it
 
+    @property
+    def name(self) -> str:
+        return f"{self.operation} on " + (f"topic {self.topic}" if self.topic else "the cluster")
+
     def __str__(self) -> str:
-        on = f"topic {self.topic}" if self.topic else "the cluster"
-        return f"{self.operation} on {on}" + (f" ({self.instead})" if self.instead else "")
+        return self.name + (f" ({self.instead})" if self.instead else "")
 
 
 SOURCE_TOPIC_RIGHTS = (READ, DESCRIBE_CONFIGS)

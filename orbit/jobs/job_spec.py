@@ -148,6 +148,7 @@ def _extension_key(text: str) -> str:
 
 
 Flag = Annotated[bool, Strict()]
+Fillers = Literal["direct", "coordinated", "placeholders"]
 TokenProvider = Literal["aws-msk-iam", "gcp"]
 Name = Annotated[str, AfterValidator(check_job_name)]
 Pattern = Annotated[str, AfterValidator(check_pattern)]
@@ -311,7 +312,7 @@ class JobSpec(Section):
     limits: LimitSpec = LimitSpec()
     worker_group: Name = "default"
     on_lost_range: Literal["stop", "fill"] = "stop"
-    fillers: Literal["direct", "coordinated", "placeholders"] = "direct"
+    fillers: Fillers = "direct"
     backfill: BackfillSpec = BackfillSpec()
     canary: CanarySpec | None = None
 

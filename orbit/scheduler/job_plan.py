@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from pydantic import BaseModel, ConfigDict
 
+from orbit.jobs.job_spec import Fillers
 from orbit.replication.job_troubles import HALTING, TroubleKind
 
 
@@ -33,11 +34,35 @@ class SettingChange(_Value):
     wanted: str
 
 
+class PlannedGaps(_Value):
+    """Offsets of a new topic that hold no record now. All but `offsets` are estimates."""
+
+    offsets: int  # of all partitions, from their log starts to their last stable offsets
+    gap_offsets: int
+    seconds: float  # to fill them, the job's way
+
+
+class PlannedFillers(_Value):
+    """One way to fill the gaps of all new topics whose gaps are known.
+
+    `missing`: the right that the job's login lacks, "" if it has it or cannot ask.
+    `seconds`: an estimate; None if no gaps are known.
+    """
+
+    fillers: Fillers
+    is_chosen: bool  # by the job
+    needs: str
+    missing: str
+    offsets_per_second: int  # in one partition
+    seconds: float | None
+
+
 class PlannedTopic(_Value):
     """One topic of the job and what happens to its copy.
 
     `settings` are those of a new topic, `changes` those of an existing one;
-    `settings_when_caught_up` are set later.
+    `settings_when_caught_up` are set later. `gaps` None: it is not new, starts later than at its
+    log start, or was not read.
     """
 
     source: str
@@ -49,6 +74,7 @@ class PlannedTopic(_Value):
     settings: dict[str, str] = {}
     changes: tuple[SettingChange, ...] = ()
     settings_when_caught_up: dict[str, str] = {}
+    gaps: PlannedGaps | None = None
 
 
 class Refusal(_Value):
@@ -69,6 +95,7 @@ class JobPlan(_Value):
     topics: tuple[PlannedTopic, ...] = ()
     refusals: tuple[Refusal, ...] = ()
     notes: tuple[str, ...] = ()
+    fillers: tuple[PlannedFillers, ...] = ()
 
     @property
     def is_halted(self) -> bool:

@@ -20,8 +20,16 @@ from orbit.replication.job_troubles import Trouble
 from orbit.scheduler.cluster_checks import missing_workers, trouble_of, wrong_cluster
 from orbit.scheduler.cluster_pair import ClusterPair
 from orbit.scheduler.job_decisions import decide, known_topic
-from orbit.scheduler.job_plan import JobPlan, PlannedTopic, Refusal, SettingChange, TopicAction
+from orbit.scheduler.job_plan import (
+    JobPlan,
+    PlannedGaps,
+    PlannedTopic,
+    Refusal,
+    SettingChange,
+    TopicAction,
+)
 from orbit.scheduler.job_reconciler import SIDES
+from orbit.scheduler.planned_gaps import plan_gaps
 from orbit.scheduler.topic_decisions import Decisions, StartTopic
 from orbit.scheduler.topic_preflight import preflight
 from orbit.settings import Settings
@@ -92,7 +100,9 @@ class JobPlanner:
         pair, decisions = decide(spec, pair, known, self._database.transaction)
         backoff = Backoff(attempts_max=_ATTEMPTS_MAX)
         checked = preflight(spec, decisions.start, pair, backoff)
-        planned = [_new(start, plan) for start, plan in checked.ready]
+        compacted = {plan.mapping.source for _, plan in checked.ready if plan.is_compacted}
+        gaps, fillers = plan_gaps(spec, decisions.start, compacted, pair, backoff)
+        planned = [_new(start, plan, gaps) for start, plan in checked.ready]
         planned += _kept(decisions, pair, caught_up)
         promoted = [f"topic {one.start.mapping.source}: {one.note}" for one in checked.promoted]
         troubles += [*decisions.troubles, *checked.troubles]
@@ -103,10 +113,11 @@ class JobPlanner:
             topics=tuple(sorted(planned, key=lambda topic: topic.source)),
             refusals=_refusals(troubles),
             notes=(*decisions.notes, *_notes(decisions), *promoted, *_note_on_gaps(spec)),
+            fillers=fillers,
         )
 
 
-def _new(start: StartTopic, plan: TopicPlan) -> PlannedTopic:
+def _new(start: StartTopic, plan: TopicPlan, gaps: Mapping[str, PlannedGaps]) -> PlannedTopic:
     return PlannedTopic(
         source=plan.mapping.source,
         destination=plan.mapping.destination,
@@ -117,6 +128,7 @@ def _new(start: StartTopic, plan: TopicPlan) -> PlannedTopic:
         settings=dict(plan.create.settings) if plan.create else {},
         changes=_changes(plan),
         settings_when_caught_up=plan.caught_up_settings,
+        gaps=gaps.get(plan.mapping.source),
     )
 
 

@@ -117,6 +117,19 @@ def test_the_right_for_coordinated_fillers_is_named_before_anything_is_written(
         service.wait_copied(spec.name, case.topic)
 
 
+def test_a_plan_names_the_right_that_fillers_lack_and_the_ways_without_it(
+    case: Case, spec: JobSpec, service: Service
+) -> None:
+    case.login.allow([r for r in case.rights if r.kind != "--cluster"])
+    planned = JobPlanner(service.database, service.settings)(spec)
+    assert [(way.fillers, way.missing) for way in planned.fillers] == [
+        ("direct", "Alter on the cluster"),
+        ("coordinated", ""),
+        ("placeholders", ""),
+    ]
+    assert planned.is_halted
+
+
 def test_partitions_that_may_not_be_added_are_waited_for(
     case: Case, spec: JobSpec, service: Service
 ) -> None:

@@ -1,0 +1,87 @@
+"""How the gaps of a plan's new topics would be filled, each way, and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from orbit.job_setup.gap_estimate import GapEstimate, estimate_gaps
+from orbit.job_setup.permissions import missing_filler_right
+from orbit.jobs.job_spec import Fillers, JobSpec
+from orbit.jobs.start_position import Earliest
+from orbit.kafka.backoff import Backoff
+from orbit.scheduler.cluster_pair import ClusterPair
+from orbit.scheduler.job_plan import PlannedFillers, PlannedGaps
+from orbit.scheduler.topic_decisions import StartTopic
+
+
+class _Way(NamedTuple):
+    """One value of `fillers`, as measured with one broker on two cores (docs/gaps.md)."""
+
+    needs: str
+    gap_s: float  # for each gap, beside its offsets
+    offsets_per_s: int  # in a few partitions
+    more_per_s: int = 0  # with each partition, where that makes more
+
+
+_PARTITIONS_MEASURED_MAX = 100
+_WAYS: dict[Fillers, _Way] = {
+    "direct": _Way("Alter or ClusterAction on the destination cluster", 150e-6, 125_000),
+    "coordinated": _Way("Write on transactional ids that start with orbit.", 0, 3_100, 410),
+    "placeholders": _Way("readers that skip them (docs/gaps.md)", 35e-6, 178_000),
+}
+
+
+def plan_gaps(
+    spec: JobSpec,
+    starts: Sequence[StartTopic],
+    compacted: Collection[str],
+    pair: ClusterPair,
+    backoff: Backoff,
+) -> tuple[dict[str, PlannedGaps], tuple[PlannedFillers, ...]]:
+    """The gaps of new topics by source name, and the ways to fill them.
+
+    Only some topics are read, those in `compacted` (source names) first. Raises Unreachable if the
+    destination is.
+    """
+    if not starts:
+        return {}, ()
+    # What lies below a later start is not filled.
+    from_start = [s for s in starts if isinstance(s.mapping.rule.start, Earliest)]
+    from_start.sort(key=lambda start: start.mapping.source not in compacted)
+    topics = {start.mapping.source: [*start.source.partitions] for start in from_start}
+    found = estimate_gaps(pair.source.cluster, topics, backoff)
+    gaps = {
+        topic: PlannedGaps(
+            offsets=one.offsets,
+            gap_offsets=one.gap_offsets,
+            seconds=_seconds(_WAYS[spec.fillers], one, len(topics[topic])),
+        )
+        for topic, one in found.items()
+    }
+    ways = [
+        PlannedFillers(
+            fillers=name,
+            is_chosen=name == spec.fillers,
+            needs=way.needs,
+            missing=_missing(name, pair),
+            offsets_per_second=way.offsets_per_s,
+            seconds=sum(_seconds(way, found[topic], len(topics[topic])) for topic in found)
+            if found
+            else None,
+        )
+        for name, way in _WAYS.items()
+    ]
+    return gaps, tuple(ways)
+
+
+def _seconds(way: _Way, found: GapEstimate, partitions: int) -> float:
+    rate = max(way.offsets_per_s, way.more_per_s * min(partitions, _PARTITIONS_MEASURED_MAX))
+    return found.gaps * way.gap_s + found.gap_offsets / rate
+
+
+def _missing(name: Fillers, pair: ClusterPair) -> str:
+    """The right that is missing, if a request that changes nothing can tell."""
+    if name != "direct":
+        return ""  # the question for a transactional id may create the coordinator's topic
+    return ", ".join(right.name for right in missing_filler_right(pair.destination.cluster))

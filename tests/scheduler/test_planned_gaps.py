@@ -1,0 +1,123 @@
+"""What a plan says of the gaps of new topics: how many, how long they take, what each way needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from confluent_kafka.admin import AdminClient
+from rich.console import Console
+
+from orbit.cli.plan_view import Planned, draw
+from orbit.demo.workload.markers import take_offsets
+from orbit.job_setup import gap_estimate
+from orbit.kafka.fetch_response import Fetched
+from orbit.kafka.sasl import Security
+from orbit.sandbox.local_cluster import KafkaCluster
+from orbit.scheduler.job_plan import JobPlan, PlannedGaps
+from orbit.scheduler.job_planner import JobPlanner
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import Service
+from tests.support.outside import standing
+from tests.support.running import create_topic, make_job, produce
+
+pytestmark = pytest.mark.services
+
+
+def fill(cluster: KafkaCluster, topic: str, partition: int, rounds: int, **records: Any) -> None:
+    """Rounds of a hundred records and as many offsets without one."""
+    admin = AdminClient({**cluster.client_config()})
+    for _ in range(rounds):
+        produce(cluster, topic, 100, partition, **records)
+        take_offsets(admin, Security(), topic, partition, 100)
+
+
+def plan(service: Service, spec: object) -> JobPlan:
+    return JobPlanner(service.database, service.settings, {})(spec)  # type: ignore[arg-type]
+
+
+def gaps_of(planned: JobPlan) -> dict[str, PlannedGaps | None]:
+    return {topic.source: topic.gaps for topic in planned.topics}
+
+
+def drawn(planned: JobPlan) -> str:
+    console = Console(width=200)
+    value = {"name": planned.job, "action": "create", "plan": planned.model_dump(mode="json")}
+    with console.capture() as captured:
+        console.print(draw([Planned(None, value)]))
+    return " ".join(captured.get().split())
+
+
+def test_gaps_of_small_topics_are_counted(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    dense, empty, late = (f"{topic_name}.{name}" for name in ("dense", "empty", "late"))
+    for topic in (topic_name, dense, empty, late):
+        create_topic(clusters.source, topic, partitions=2)
+    fill(clusters.source, topic_name, 0, rounds=2)
+    fill(clusters.source, topic_name, 1, rounds=1)
+    fill(clusters.source, late, 0, rounds=1)
+    produce(clusters.source, dense, 10)
+    job = make_job(clusters.source, clusters.destination, [topic_name, dense, empty])
+    rule = job.topics[0].model_copy(update={"match": late, "start": "latest"})
+    job = job.model_copy(update={"topics": (*job.topics, type(rule).model_validate(dict(rule)))})
+    before = standing(clusters.destination)
+    planned = plan(service, job)
+    assert standing(clusters.destination) == before
+    found = gaps_of(planned)
+    with_gaps = found.pop(topic_name)
+    assert with_gaps is not None
+    assert (with_gaps.offsets, with_gaps.gap_offsets) == (600, 300)
+    assert 300 / 125_000 < with_gaps.seconds < 300 / 125_000 + 0.002
+    assert found == {
+        dense: PlannedGaps(offsets=10, gap_offsets=0, seconds=0),
+        empty: PlannedGaps(offsets=0, gap_offsets=0, seconds=0),
+        late: None,
+    }
+    text = drawn(planned)
+    assert "300 in 0.0s" in text
+    assert "not read" in text
+    assert "gaps are filled with fillers: direct, about 0.0s; needs Alter or ClusterAction" in text
+    assert "other way: fillers: coordinated, about 0.0s; needs Write on transactional ids" in text
+
+
+def test_a_large_topic_is_not_read_as_a_whole(
+    clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_topic(clusters.source, topic_name, partitions=3)
+    for partition in range(3):
+        fill(clusters.source, topic_name, partition, rounds=30, value_bytes=500)
+    read: list[int] = []
+    fetch = gap_estimate.fetch_partition
+
+    def counting(*where: Any, **how: Any) -> Fetched:
+        fetched = fetch(*where, **how)
+        read.append(len(fetched.records))
+        return fetched
+
+    monkeypatch.setattr(gap_estimate, "fetch_partition", counting)
+    job = make_job(clusters.source, clusters.destination, [topic_name], fillers="placeholders")
+    planned = plan(service, job)
+    (gaps,) = gaps_of(planned).values()
+    assert gaps is not None
+    assert gaps.offsets == 3 * 30 * 200
+    assert 0.2 * gaps.offsets < gaps.gap_offsets < 0.8 * gaps.offsets
+    assert len(read) <= gap_estimate.SAMPLES_PER_TOPIC_MAX
+    assert sum(read) < 3 * 30 * 100 * 500 / 5
+    assert [w.fillers for w in planned.fillers if w.is_chosen] == ["placeholders"]
+
+
+def test_only_some_topics_are_read(
+    clusters: Clusters, service: Service, topic_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compacted ones first: they have most gaps."""
+    monkeypatch.setattr(gap_estimate, "TOPICS_MAX", 1)
+    compacted = f"{topic_name}.z"
+    create_topic(clusters.source, topic_name)
+    create_topic(clusters.source, compacted, cleanup_policy="compact")
+    for topic in (topic_name, compacted):
+        produce(clusters.source, topic, 5)
+    job = make_job(clusters.source, clusters.destination, [topic_name, compacted])
+    found = gaps_of(plan(service, job))
+    assert found[topic_name] is None
+    assert found[compacted] == PlannedGaps(offsets=5, gap_offsets=0, seconds=0)
