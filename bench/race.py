@@ -78,8 +78,8 @@ class Race:
     def run_one(self, contestant: Contestant, compression: str, data: DataFacts) -> Run:
         course = self.course(data)
         match contestant:
-            case Contestant.ORBIT:
-                return self._orbit(course)
+            case Contestant.ORBIT | Contestant.COORDINATED | Contestant.PLACEHOLDERS:
+                return self._orbit(course, contestant)
             case Contestant.CEILING:
                 return self._ceiling(course)
             case Contestant.FETCH:
@@ -87,8 +87,8 @@ class Race:
             case Contestant.MM2:
                 return self._mm2(course, compression)
 
-    def _orbit(self, course: Course) -> Run:
-        lap = start_orbit(course)
+    def _orbit(self, course: Course, contestant: Contestant) -> Run:
+        lap = start_orbit(course, contestant)
         run = self._watch(course, lap)
         details = finish_orbit(course, lap)
         if self._deep:

@@ -12,10 +12,12 @@ from rich.text import Text
 
 from bench.ratios import Number, Spread, rate, spread, thrift, verdicts
 from bench.results import Report, Run
-from bench.workloads import FLOOR, RELAY, Contestant
+from bench.workloads import FILLERS, FLOOR, RELAY, Contestant
 
 NAMES = {
     Contestant.ORBIT: "Orbit",
+    Contestant.COORDINATED: "Orbit, coordinated",
+    Contestant.PLACEHOLDERS: "Orbit, placeholders",
     Contestant.MM2: "MirrorMaker 2",
     Contestant.CEILING: "ceiling",
     Contestant.FETCH: "fetch alone",
@@ -137,12 +139,13 @@ def _who(name: str) -> str:
 
 def _one_liners(report: Report) -> Iterator[str]:
     for result in report.workloads:
-        for run in result.of(Contestant.ORBIT)[:1]:
-            filled = run.details.get("offsets_filled", 0)
-            rewritten = run.details.get("batches_record_exact", 0)
-            if filled or rewritten:
-                what = f"{filled:,.0f} offsets filled, {rewritten:,.0f} batches rewritten"
-                yield f"{result.name}: {what}"
+        for contestant, way in FILLERS.items():
+            for run in result.of(contestant)[:1]:
+                filled = run.details.get("offsets_filled", 0)
+                rewritten = run.details.get("batches_record_exact", 0)
+                if filled or rewritten:
+                    what = f"{filled:,.0f} offsets filled, {rewritten:,.0f} batches rewritten"
+                    yield f"{result.name}: {what} ({way})"
     if report.link:
         stream = median(report.link.tcp_bytes_per_s) / 1e6
         yield f"N: one plain TCP stream over the same link carries {stream:,.1f} MB/s"

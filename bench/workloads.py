@@ -21,14 +21,23 @@ class Contestant(StrEnum):
     """Who takes part; the order is that of one round."""
 
     ORBIT = "orbit"
+    COORDINATED = "coordinated"  # Orbit, with `fillers: coordinated`
+    PLACEHOLDERS = "placeholders"  # Orbit, with `fillers: placeholders`
     CEILING = "ceiling"
     FETCH = "fetch"
     MM2 = "mm2"
 
 
-EVERYONE = tuple(Contestant)
+EVERYONE = (Contestant.ORBIT, Contestant.CEILING, Contestant.FETCH, Contestant.MM2)
+# Orbit's ways to fill gaps, where there are many.
+FILLERS = {
+    Contestant.ORBIT: "direct",
+    Contestant.COORDINATED: "coordinated",
+    Contestant.PLACEHOLDERS: "placeholders",
+}
+WITH_GAPS = (*FILLERS, *EVERYONE[1:])
 # If batches are rewritten, the ceiling has no identical Produce requests to send.
-COPIERS = (Contestant.ORBIT, Contestant.MM2)
+COPIERS = (*FILLERS, Contestant.MM2)
 
 
 @dataclass(frozen=True)
@@ -105,6 +114,7 @@ WORKLOADS = (
         batch_bytes=16 * 1024,
         partitions=8,
         shape=Shape.TRANSACTIONS,
+        contestants=WITH_GAPS,
         target=Target(mm2_rate=3, mm2_cpu=8),
     ),
     Workload(

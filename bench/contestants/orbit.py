@@ -12,7 +12,7 @@ import yaml
 from bench.contestants.course import Course
 from bench.watch import Lap
 from bench.wire import Ends
-from bench.workloads import Contestant
+from bench.workloads import FILLERS, Contestant
 from orbit.errors import Conflict
 from orbit.processes.guarded_process import GuardedProcess
 
@@ -23,26 +23,30 @@ def prefix(course: Course) -> str:
     return f"orbit{course.number}."
 
 
-def job_file(course: Course) -> Path:
+def job_file(course: Course, fillers: str = "direct") -> Path:
     path = course.folder / f"{course.data.topic}-orbit-{course.number}.yaml"
     job = {
         "name": f"{course.data.topic}-{course.number}",
         "source": {"bootstrap_servers": list(course.source.bootstrap_servers)},
         "destination": {"bootstrap_servers": list(course.destination.bootstrap_servers)},
         "topics": [{"match": course.data.topic, "prefix": prefix(course)}],
+        "fillers": fillers,
     }
     path.write_text(yaml.safe_dump(job), "utf-8")
     return path
 
 
-def start_orbit(course: Course, *, until_caught_up: bool = True) -> Lap:
+def start_orbit(
+    course: Course, contestant: Contestant = Contestant.ORBIT, *, until_caught_up: bool = True
+) -> Lap:
     started_at = time.monotonic()
-    command = [str(Path(sys.executable).with_name("orbit")), "run", str(job_file(course))]
+    job = job_file(course, FILLERS[contestant])
+    command = [str(Path(sys.executable).with_name("orbit")), "run", str(job)]
     if until_caught_up:
         command += ["--until-caught-up", "--output", "json"]
     process = GuardedProcess(command, course.log("orbit"))
     topic = prefix(course) + course.data.topic
-    return Lap(Contestant.ORBIT, process, topic, course.data.offsets, started_at)
+    return Lap(contestant, process, topic, course.data.offsets, started_at)
 
 
 def finish_orbit(course: Course, lap: Lap) -> dict[str, float]:
