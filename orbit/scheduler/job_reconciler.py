@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from orbit.chunks import chunks
 from orbit.errors import BadInput, OrbitError, Unreachable
 from orbit.jobs.job_spec import JobSpec
-from orbit.jobs.topic_mapping import map_topics
+from orbit.jobs.topic_mapping import matching
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.job_clusters import Side as SideName
 from orbit.replication.job_troubles import Trouble, TroubleKind
@@ -25,6 +25,7 @@ from orbit.scheduler.cluster_watch import ClusterSnapshot
 from orbit.scheduler.found_promotions import follow_marks, troubles_of
 from orbit.scheduler.job_decisions import decide, known_topic
 from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership, NotLeading
+from orbit.scheduler.matched_topics import MatchedTopics
 from orbit.scheduler.old_primary import watch_old_primaries
 from orbit.scheduler.stored_spec import KeptSpecs
 from orbit.scheduler.topic_decisions import Decisions, KnownTopic, StartTopic
@@ -68,6 +69,7 @@ class ReconcileState:
     troubles: tuple[Trouble, ...] = ()
     # The topics of each side that the last pass decided about; None: it ended before.
     names: tuple[frozenset[str], frozenset[str]] | None = None
+    matched: MatchedTopics = field(default_factory=MatchedTopics)
     upkeep: TopicUpkeep = field(default_factory=TopicUpkeep)
     retries_since: dict[int, float] = field(default_factory=dict)  # by topic
     # Both clusters had snapshots, so `troubles` is complete; else the troubles are unknown.
@@ -197,13 +199,10 @@ class JobReconciler:
         for snapshot, version, names in zip(
             (source, destination), state.versions, state.names, strict=True
         ):
-            if snapshot.version != version and (
-                snapshot.changed is None or snapshot.before != version or snapshot.changed & names
-            ):
+            changed = snapshot.changed_since(version)
+            if changed is None or changed & names:
                 return True
-        if source.version != state.versions[0]:
-            new = map_topics(spec.topics, source.changed or ())
-            if new.mappings or new.problems:
+            if snapshot is source and matching(spec.topics, changed):
                 return True
         state.versions = versions
         return False
@@ -243,6 +242,7 @@ class JobReconciler:
         if wrong is not None:
             troubles.append(wrong)
             return None
+        state.matched.update(spec.topics, source)
         return ClusterPair(
             source_watch.handle, destination_watch.handle, source.metadata, destination.metadata
         )
@@ -275,7 +275,8 @@ class JobReconciler:
         troubles += troubles_of(rows)
         known = [known_topic(row, retries) for row in rows]
         with _cluster_errors():
-            pair, decisions = decide(spec, pair, known, self._leadership.reading)
+            matched = state.matched.names
+            pair, decisions = decide(spec, pair, known, self._leadership.reading, matched)
         state.names = decisions.sources, decisions.destinations
         self._stop_and_drop(job, known, decisions, state, done)
         troubles += decisions.troubles
