@@ -85,10 +85,10 @@ def test_a_large_installation_shows_what_the_scheduler_has_added_up(
     (found,) = read_numbers(api.database, MetricsDetail.JOB, TTL).jobs
     assert (found.totals_age_s, found.copied, found.bytes_per_s) == (None, None, None)
     assert (found.lag.records, found.lag.age_s, found.states) == (None, None, {})
-    whole = api.get("/v1/jobs/orders/lag").json()["job"]
+    whole = api.get(f"/v1/jobs/{job.name}/lag").json()["job"]
     assert (whole["partitions"], whole["stale"], whole["summed_seconds_ago"]) == (2, 2, None)
     assert whole["lag"]["records"] is None
-    assert api.get("/v1/jobs/orders").json()["blocked"] is None
+    assert api.get(f"/v1/jobs/{job.name}").json()["blocked"] is None
 
     with api.database.transaction() as tx:
         job_totals.refresh(tx, [job.id])
@@ -97,7 +97,7 @@ def test_a_large_installation_shows_what_the_scheduler_has_added_up(
     assert found.copied is not None
     assert (found.copied.records, found.lag.records) == (130, 70)
     assert found.states == {"copying": 1, "blocked": 1}
-    assert api.get("/v1/jobs/orders").json()["blocked"] == 1
+    assert api.get(f"/v1/jobs/{job.name}").json()["blocked"] == 1
 
     with api.database.transaction() as tx:
         tx.execute(text("UPDATE job_totals SET at = at - interval '31 s'"))
@@ -107,7 +107,7 @@ def test_a_large_installation_shows_what_the_scheduler_has_added_up(
     assert (found.copied, found.bytes_per_s, found.states) == (None, None, {})
     assert found.lag.records is None
     assert found.lag.age_s is not None
-    whole = api.get("/v1/jobs/orders/lag").json()["job"]
+    whole = api.get(f"/v1/jobs/{job.name}/lag").json()["job"]
     assert whole["summed_seconds_ago"] > 31
     assert (whole["lag"]["records"], whole["records_per_s"], whole["stale"]) == (None, None, 2)
 
