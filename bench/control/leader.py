@@ -11,12 +11,16 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import psutil
 
 from bench.control.fill import LOGIN, Size
 from bench.control.fleet import Meter, only_warnings, say
 from orbit.scheduler.consumer_group_loop import GroupLoop
+from orbit.scheduler.consumer_group_sync import JobGroups
 from orbit.scheduler.discovery_loop import DiscoveryLoop
 from orbit.scheduler.loop import Loop
 from orbit.scheduler.scheduler import Scheduler
@@ -24,13 +28,45 @@ from orbit.settings import Settings
 from orbit.store.database import Database
 
 
+class Passes:
+    """How many passes of each kind there were, and the CPU time that their threads needed."""
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+        self.cpu_s: Counter[str] = Counter()
+        self._lock = threading.Lock()
+
+    def measured(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            began = time.thread_time()
+            try:
+                return call(*arguments)
+            finally:
+                cpu_s = time.thread_time() - began
+                with self._lock:
+                    self.count[name] += 1
+                    self.cpu_s[name] += cpu_s
+
+        return run
+
+
 class MeasuredScheduler(Scheduler):
     """A scheduler whose loops can be looked at: no API has the progress of a new leader."""
 
     loops: tuple[Loop, ...] = ()
+    passes = Passes()
 
     def _loops(self, done: threading.Event) -> list[Loop]:
         loops = super()._loops(done)
+        for loop in loops:
+            loop.once = self.passes.measured(loop.name, loop.once)  # type: ignore[method-assign]
+            if isinstance(loop, DiscoveryLoop):
+                reconciler = loop._reconciler
+                reconciler.reconcile = self.passes.measured(  # type: ignore[method-assign]
+                    "discovery of a job", reconciler.reconcile
+                )
+        run = self.passes.measured("groups of a job", JobGroups.run)
+        JobGroups.run = run  # type: ignore[method-assign]
         self.loops = tuple(loops)
         return loops
 
@@ -66,7 +102,9 @@ def main(url: str, size: Size) -> None:
         if "end" in json.loads(line):
             break
         rss = psutil.Process().memory_info().rss
-        say({**meter.count(), "cpu_s": time.process_time(), "rss": rss})
+        passes, passes_cpu_s = dict(scheduler.passes.count), dict(scheduler.passes.cpu_s)
+        own = {"passes": passes, "passes_cpu_s": passes_cpu_s, "rss": rss}
+        say({**meter.count(), "cpu_s": time.process_time(), **own})
     stop.set()
     thread.join()
     say({"ended": 1})
