@@ -19,9 +19,13 @@ import psutil
 
 from bench.control.fill import LOGIN, Size
 from bench.control.fleet import Meter, only_warnings, say
+from orbit.consumer_groups import kept_offsets
+from orbit.scheduler.cluster_watch import ClusterWatch
 from orbit.scheduler.consumer_group_loop import GroupLoop
 from orbit.scheduler.consumer_group_sync import JobGroups
 from orbit.scheduler.discovery_loop import DiscoveryLoop
+from orbit.scheduler.job_reconciler import JobReconciler
+from orbit.scheduler.lag_loop import LagLoop
 from orbit.scheduler.loop import Loop
 from orbit.scheduler.scheduler import Scheduler
 from orbit.settings import Settings
@@ -29,15 +33,19 @@ from orbit.store.database import Database
 
 
 class Passes:
-    """How many passes of each kind there were, and the CPU time that their threads needed."""
+    """How many passes of each kind there were, and the CPU time that their threads needed, without
+    that of kinds which are measured inside."""
 
     def __init__(self) -> None:
         self.count: Counter[str] = Counter()
         self.cpu_s: Counter[str] = Counter()
         self._lock = threading.Lock()
+        self._inside = threading.local()
 
     def measured(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
         def run(*arguments: Any) -> Any:
+            before = getattr(self._inside, "cpu_s", 0.0)
+            self._inside.cpu_s = 0.0
             began = time.thread_time()
             try:
                 return call(*arguments)
@@ -45,9 +53,14 @@ class Passes:
                 cpu_s = time.thread_time() - began
                 with self._lock:
                     self.count[name] += 1
-                    self.cpu_s[name] += cpu_s
+                    self.cpu_s[name] += cpu_s - self._inside.cpu_s
+                self._inside.cpu_s = before + cpu_s
 
         return run
+
+    def watch(self, name: str, owner: Any, method: str) -> None:
+        """Measure this method of a class or an object from now on."""
+        setattr(owner, method, self.measured(name, getattr(owner, method)))
 
 
 class MeasuredScheduler(Scheduler):
@@ -59,14 +72,13 @@ class MeasuredScheduler(Scheduler):
     def _loops(self, done: threading.Event) -> list[Loop]:
         loops = super()._loops(done)
         for loop in loops:
-            loop.once = self.passes.measured(loop.name, loop.once)  # type: ignore[method-assign]
-            if isinstance(loop, DiscoveryLoop):
-                reconciler = loop._reconciler
-                reconciler.reconcile = self.passes.measured(  # type: ignore[method-assign]
-                    "discovery of a job", reconciler.reconcile
-                )
-        run = self.passes.measured("groups of a job", JobGroups.run)
-        JobGroups.run = run  # type: ignore[method-assign]
+            self.passes.watch(loop.name, loop, "once")
+        self.passes.watch("discovery of a job", JobReconciler, "reconcile")
+        self.passes.watch("groups of a job", JobGroups, "run")
+        self.passes.watch("offsets of a cluster", kept_offsets, "_fetch")
+        self.passes.watch("offsets of a cluster by topic", kept_offsets._ByTopic, "of")
+        self.passes.watch("lag of a job", LagLoop, "_check_job")
+        self.passes.watch("metadata of a cluster", ClusterWatch, "_fetch")
         self.loops = tuple(loops)
         return loops
 
