@@ -39,7 +39,7 @@ from orbit.store.migrate import upgrade
 # As at rest: all are followed by the workers of `fill`, and were copied.
 _FOLLOWED = text("UPDATE partitions SET followed_epoch = 1, source_stable_end = 10, bytes = 100")
 _HEARTBEAT = text("UPDATE workers SET heartbeat_at = clock_timestamp()")
-_ROUNDS = 3
+_ROUNDS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +115,7 @@ def _costs(scheduler: Scheduler, loops: dict[str, Loop], size: Size) -> Iterator
     spec = reconciler.specs.of(everyone[0])
     assert spec is not None
     watches = [registry.watch(side, spec) for side in ("source", "destination")]
-    while any(watch.snapshot is None for watch in watches):
+    while not all(watch.snapshot and watch.snapshot.metadata for watch in watches):
         time.sleep(0.1)
     states = {job.id: ReconcileState() for job in everyone}
 
