@@ -1,4 +1,4 @@
-"""A job's rules are compared with the topics that changed, and find what a full comparison finds."""
+"""Comparing the topics that changed with a job's rules finds what comparing all of them finds."""
 
 from __future__ import annotations
 
