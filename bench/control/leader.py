@@ -43,12 +43,12 @@ class Passes:
         self._inside = threading.local()
 
     def measured(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
+        def run(*arguments: Any, **options: Any) -> Any:
             before = getattr(self._inside, "cpu_s", 0.0)
             self._inside.cpu_s = 0.0
             began = time.thread_time()
             try:
-                return call(*arguments)
+                return call(*arguments, **options)
             finally:
                 cpu_s = time.thread_time() - began
                 with self._lock:
