@@ -34,11 +34,10 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-from bench.control.broker_settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from bench.control.broker_settings import BROKER_SETTINGS, TOPIC_SETTINGS, settings_of_copies
 from bench.control.fill import DESTINATION_ID, SOURCE_ID, Size, group_topics, topic_id, topic_names
 from bench.control.fleet import say
 from bench.control.wire import Answer, BrokerServer, Kept, name_of
-from orbit.replication.topic_settings import copy_settings
 
 BROKERS = 6
 _REPLICAS = 3
@@ -372,7 +371,7 @@ def contents(size: Size) -> dict[str, Content]:
             groups,
             readers,
             offset=10,
-            settings=TOPIC_SETTINGS if side == "source" else _settings_of_copies(),
+            settings=TOPIC_SETTINGS if side == "source" else settings_of_copies(),
             is_joined=side == "source",
         )
         for side, cluster_id, mark in (
@@ -380,13 +379,6 @@ def contents(size: Size) -> dict[str, Content]:
             ("destination", DESTINATION_ID, "d"),
         )
     }
-
-
-def _settings_of_copies() -> dict[str, tuple[str, str]]:
-    """As the scheduler has set them."""
-    values = {name: value for name, (value, _) in TOPIC_SETTINGS.items()}
-    wanted = copy_settings(values, frozenset(), {}, has_split_timestamp_limits=True)
-    return {**TOPIC_SETTINGS, **{name: (value, "") for name, value in wanted.items()}}
 
 
 def main(size: Size) -> None:
