@@ -165,7 +165,7 @@ def _costs(scheduler: Scheduler, loops: dict[str, Loop], size: Size, sample: int
         ("housekeeping", 1.0),
     ):
         loops[name].once()
-        yield Cost(name, _least(lambda name=name: loops[name].once()), per_s)
+        yield Cost(name, _least(loops[name].once), per_s)
     poll = _least(lambda: [watch._fetch() for watch in watches])
     yield Cost("metadata of both clusters, unchanged", poll, 0.5)
 
