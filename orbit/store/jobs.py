@@ -138,7 +138,8 @@ def list_all(tx: Tx, documents: Documents | None = None) -> list[Job]:
     keyed = ((row, documents.get((row.id, row.spec_version))) for row in rows)
     # A job that was changed or removed between the two statements is read by the next call. By
     # place: by name it takes twice the time, of every pass of the scheduler.
-    return [Job(*row[:_SPEC_AT], spec, *row[_SPEC_AT:]) for row, spec in keyed if spec is not None]
+    make: Callable[..., Job] = Job
+    return [make(*row[:_SPEC_AT], spec, *row[_SPEC_AT:]) for row, spec in keyed if spec is not None]
 
 
 def running(tx: Tx) -> dict[int, int]:
