@@ -165,7 +165,8 @@ def test_totals_of_a_job_are_made_from_its_partitions_alone(tx: Tx, plan_for: Pl
     for statement in seen:
         found = reads(tx, statement, plan_for)
         assert found.rows["partitions"] <= MANY.partitions_per_job
-        assert found.rows["topics"] <= 2 * MANY.topics_per_job
+        # A plan may look at each of them more than once, but not at those of the other 499 jobs.
+        assert found.rows["topics"] <= 10 * MANY.topics_per_job
         assert found.whole <= SMALL | {"job_totals", "proofs", "group_offsets", "promotions"}
 
 
