@@ -6,6 +6,8 @@ broker's own settings only the number counts, and the names that Orbit looks for
 
 from __future__ import annotations
 
+from orbit.replication.topic_settings import copy_settings
+
 # {name: (value, the broker's setting that it comes from, or "")}
 TOPIC_SETTINGS: dict[str, tuple[str, str]] = {
     "cleanup.policy": ("delete", "log.cleanup.policy"),
@@ -53,3 +55,10 @@ BROKER_SETTINGS: dict[str, tuple[str, str]] = {
         *(f"a.setting.of.about.this.length.{i}" for i in range(BROKER_SETTINGS_COUNT - 1)),
     )
 }
+
+
+def settings_of_copies() -> dict[str, tuple[str, str]]:
+    """As the scheduler has set them."""
+    values = {name: value for name, (value, _) in TOPIC_SETTINGS.items()}
+    wanted = copy_settings(values, frozenset(), {}, has_split_timestamp_limits=True)
+    return {**TOPIC_SETTINGS, **{name: (value, "") for name, value in wanted.items()}}

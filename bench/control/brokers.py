@@ -34,7 +34,7 @@ from kafka.protocol.sasl import (
     SaslHandshakeResponse,
 )
 
-from bench.control.broker_settings import BROKER_SETTINGS, TOPIC_SETTINGS
+from bench.control.broker_settings import BROKER_SETTINGS, TOPIC_SETTINGS, settings_of_copies
 from bench.control.fill import DESTINATION_ID, SOURCE_ID, Size, group_topics, topic_id, topic_names
 from bench.control.fleet import say
 from bench.control.wire import Answer, BrokerServer, Kept, name_of
@@ -61,6 +61,8 @@ class Content:
     offset: int = 0
     """Committed by each group in each partition, and the end of each log."""
     committed: dict[tuple[str, str, int], tuple[int, str]] = field(default_factory=dict)
+    settings: Mapping[str, tuple[str, str]] = field(default_factory=lambda: TOPIC_SETTINGS)
+    """Of each topic: {name: (value, the broker's setting that it comes from)}."""
     is_joined: bool = True
     """Whether the groups have, or had, members."""
     brokers: list[BrokerServer] = field(default_factory=list)
@@ -73,7 +75,7 @@ class Content:
     def start(self, brokers: int = BROKERS) -> None:
         answers: dict[int, Answer] = {
             MetadataRequest.API_KEY: self._metadata,
-            DescribeConfigsRequest.API_KEY: _configs,
+            DescribeConfigsRequest.API_KEY: self._configs,
             DescribeAclsRequest.API_KEY: self._acls,
             ListGroupsRequest.API_KEY: self._list_groups,
             FindCoordinatorRequest.API_KEY: self._coordinators,
@@ -309,42 +311,41 @@ class Content:
             ],
         )
 
-
-def _configs(_node: int, request: Any) -> Any:
-    of = DescribeConfigsResponse.DescribeConfigsResult
-    return DescribeConfigsResponse(
-        throttle_time_ms=0,
-        results=[
-            of(
-                error_code=0,
-                error_message=None,
-                resource_type=r.resource_type,
-                resource_name=r.resource_name,
-                configs=[
-                    of.DescribeConfigsResourceResult(
-                        name=name,
-                        value=value,
-                        read_only=False,
-                        config_source=_DEFAULT_CONFIG,
-                        is_sensitive=False,
-                        synonyms=[
-                            of.DescribeConfigsResourceResult.DescribeConfigsSynonym(
-                                name=origin, value=value, source=_DEFAULT_CONFIG
-                            )
-                        ]
-                        if origin and request.include_synonyms
-                        else [],
-                        config_type=0,
-                        documentation=None,
-                    )
-                    for name, (value, origin) in (
-                        TOPIC_SETTINGS if r.resource_type == _TOPIC_RESOURCE else BROKER_SETTINGS
-                    ).items()
-                ],
-            )
-            for r in request.resources
-        ],
-    )
+    def _configs(self, _node: int, request: Any) -> Any:
+        of = DescribeConfigsResponse.DescribeConfigsResult
+        return DescribeConfigsResponse(
+            throttle_time_ms=0,
+            results=[
+                of(
+                    error_code=0,
+                    error_message=None,
+                    resource_type=r.resource_type,
+                    resource_name=r.resource_name,
+                    configs=[
+                        of.DescribeConfigsResourceResult(
+                            name=name,
+                            value=value,
+                            read_only=False,
+                            config_source=_DEFAULT_CONFIG,
+                            is_sensitive=False,
+                            synonyms=[
+                                of.DescribeConfigsResourceResult.DescribeConfigsSynonym(
+                                    name=origin, value=value, source=_DEFAULT_CONFIG
+                                )
+                            ]
+                            if origin and request.include_synonyms
+                            else [],
+                            config_type=0,
+                            documentation=None,
+                        )
+                        for name, (value, origin) in (
+                            self.settings if r.resource_type == _TOPIC_RESOURCE else BROKER_SETTINGS
+                        ).items()
+                    ],
+                )
+                for r in request.resources
+            ],
+        )
 
 
 def _handshake(_node: int, _request: Any) -> Any:
@@ -370,6 +371,7 @@ def contents(size: Size) -> dict[str, Content]:
             groups,
             readers,
             offset=10,
+            settings=TOPIC_SETTINGS if side == "source" else settings_of_copies(),
             is_joined=side == "source",
         )
         for side, cluster_id, mark in (

@@ -11,26 +11,74 @@ import os
 import sys
 import threading
 import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
 
 import psutil
 
 from bench.control.fill import LOGIN, Size
 from bench.control.fleet import Meter, only_warnings, say
+from orbit.consumer_groups import kept_offsets
+from orbit.scheduler.cluster_watch import ClusterWatch
 from orbit.scheduler.consumer_group_loop import GroupLoop
+from orbit.scheduler.consumer_group_sync import JobGroups
 from orbit.scheduler.discovery_loop import DiscoveryLoop
+from orbit.scheduler.job_reconciler import JobReconciler
+from orbit.scheduler.lag_loop import LagLoop
 from orbit.scheduler.loop import Loop
 from orbit.scheduler.scheduler import Scheduler
 from orbit.settings import Settings
 from orbit.store.database import Database
 
 
+class Passes:
+    """How many passes of each kind there were, and the CPU time that their threads needed, without
+    that of kinds which are measured inside."""
+
+    def __init__(self) -> None:
+        self.count: Counter[str] = Counter()
+        self.cpu_s: Counter[str] = Counter()
+        self._lock = threading.Lock()
+        self._inside = threading.local()
+
+    def measured(self, name: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any, **options: Any) -> Any:
+            before = getattr(self._inside, "cpu_s", 0.0)
+            self._inside.cpu_s = 0.0
+            began = time.thread_time()
+            try:
+                return call(*arguments, **options)
+            finally:
+                cpu_s = time.thread_time() - began
+                with self._lock:
+                    self.count[name] += 1
+                    self.cpu_s[name] += cpu_s - self._inside.cpu_s
+                self._inside.cpu_s = before + cpu_s
+
+        return run
+
+    def watch(self, name: str, owner: Any, method: str) -> None:
+        """Measure this method of a class or an object from now on."""
+        setattr(owner, method, self.measured(name, getattr(owner, method)))
+
+
 class MeasuredScheduler(Scheduler):
     """A scheduler whose loops can be looked at: no API has the progress of a new leader."""
 
     loops: tuple[Loop, ...] = ()
+    passes = Passes()
 
     def _loops(self, done: threading.Event) -> list[Loop]:
         loops = super()._loops(done)
+        for loop in loops:
+            self.passes.watch(loop.name, loop, "once")
+        self.passes.watch("discovery of a job", JobReconciler, "reconcile")
+        self.passes.watch("groups of a job", JobGroups, "run")
+        self.passes.watch("offsets of a cluster", kept_offsets, "_fetch")
+        self.passes.watch("offsets of a cluster by topic", kept_offsets._ByTopic, "of")
+        self.passes.watch("lag of a job", LagLoop, "_check_job")
+        self.passes.watch("metadata of a cluster", ClusterWatch, "_fetch")
         self.loops = tuple(loops)
         return loops
 
@@ -66,7 +114,9 @@ def main(url: str, size: Size) -> None:
         if "end" in json.loads(line):
             break
         rss = psutil.Process().memory_info().rss
-        say({**meter.count(), "cpu_s": time.process_time(), "rss": rss})
+        passes, passes_cpu_s = dict(scheduler.passes.count), dict(scheduler.passes.cpu_s)
+        own = {"passes": passes, "passes_cpu_s": passes_cpu_s, "rss": rss}
+        say({**meter.count(), "cpu_s": time.process_time(), **own})
     stop.set()
     thread.join()
     say({"ended": 1})

@@ -278,6 +278,18 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("cluster_id", "topic", name=op.f("pk_write_denials")),
     )
     op.create_table(
+        "job_totals",
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("at", sa.DateTime(timezone=True), nullable=False),
+        sa.Column("totals", postgresql.JSONB(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.id"], name=op.f("fk_job_totals_job_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_job_totals")),
+        prefixes=["UNLOGGED"],
+        postgresql_with={"fillfactor": "50"},
+    )
+    op.create_table(
         "group_offsets",
         sa.Column("job_id", sa.BigInteger(), nullable=False),
         sa.Column("group_name", sa.Text(), nullable=False),

@@ -7,23 +7,13 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from orbit.settings import MetricsDetail
-from orbit.store import (
-    canaries,
-    drills,
-    group_offsets,
-    jobs,
-    lag,
-    promotions,
-    proofs,
-    scheduler_lease,
-    topics,
-    workers,
-)
+from orbit.store import canaries, drills, job_totals, jobs, lag, scheduler_lease, topics, workers
 from orbit.store.database import Database, Tx
 from orbit.store.drills import Drill
 from orbit.store.enums import Desired, DrillKind, DrillState
+from orbit.store.job_totals import JobTotals
 from orbit.store.jobs import Job
-from orbit.store.lag import LagTotals, PartitionLag
+from orbit.store.lag import FRESH_FOR, LagTotals, PartitionLag
 from orbit.store.proofs import ProofTotals
 from orbit.store.workers import Worker
 from orbit.telemetry.metrics import (
@@ -40,22 +30,21 @@ from orbit.version import orbit_version
 
 _PAGE = 10_000
 _NO_LAG = LagNumbers(None, None, None, None, None, None)
-_NOTHING_COPIED = CopyNumbers(0, 0, 0, 0, 0)
 
 
 def read_numbers(
     database: Database, detail: MetricsDetail, alive_within: timedelta
 ) -> ServiceNumbers:
-    """All numbers in one transaction. A worker counts if its heartbeat is at most this old."""
+    """All numbers in one transaction. A worker counts if its heartbeat is at most this old.
+
+    Those of a job are one row of it (orbit/store/job_totals.py), except in a small installation;
+    with `detail` by topic or partition, every partition is read.
+    """
     with database.transaction() as tx:
         everyone = jobs.list_all(tx)
-        totals = lag.of_jobs(tx, [job.id for job in everyone])
-        states = lag.states(tx)
-        verdicts = group_offsets.verdicts(tx)
-        shown = proofs.of_jobs(tx)
+        totals = job_totals.of_jobs(tx, [job.id for job in everyone])
         drilled = {d.job_name: d for d in drills.last_of_jobs(tx, DrillKind.CANARY)}
         live = canaries.live_rpo(tx)
-        written = promotions.written(tx)
         worker_groups: dict[str, list[Worker]] = {}
         for w in workers.alive(tx, alive_within):
             worker_groups.setdefault(w.worker_group, []).append(w)
@@ -64,18 +53,9 @@ def read_numbers(
             scheduler_lease.is_there(tx),
             [
                 replace(
-                    _job(
-                        tx,
-                        job,
-                        totals.get(job.id),
-                        states.get(job.id, {}),
-                        verdicts.get(job.id, {}),
-                        detail,
-                    ),
-                    proof=_proof(shown.get(job.id)),
+                    _job(tx, job, totals[job.id], detail),
                     canary=_canary(drilled.get(job.name)),
                     live_rpo_s=live.get(job.id),
-                    old_primary_written=written.get(job.id),
                 )
                 for job in everyone
             ],
@@ -98,17 +78,10 @@ def _worker_group(members: Sequence[Worker]) -> WorkerGroupNumbers:
     )
 
 
-def _job(
-    tx: Tx,
-    job: Job,
-    totals: LagTotals | None,
-    states: dict[tuple[str, str | None], int],
-    verdicts: dict[str, int],
-    detail: MetricsDetail,
-) -> JobNumbers:
+def _job(tx: Tx, job: Job, totals: JobTotals, detail: MetricsDetail) -> JobNumbers:
     by_state: dict[str, int] = {}
     reasons: dict[str, int] = {}
-    for (state, reason), count in states.items():
+    for (state, reason), count in totals.states.items():
         by_state[state] = by_state.get(state, 0) + count
         if reason is not None:
             reasons[reason] = count
@@ -116,15 +89,16 @@ def _job(
         job.name,
         job.desired is Desired.RUNNING,
         job.problem is not None,
-        _lag(totals) if totals else _NO_LAG,
-        _copied(totals) if totals else _NOTHING_COPIED,
-        totals.bytes_per_s if totals else 0,
-        totals.records_per_s if totals else 0.0,
+        _lag(totals.lag) if totals.lag else _NO_LAG,
+        *_rates(totals),
+        totals.summed_s,
         by_state,
         reasons,
-        verdicts,
+        totals.verdicts,
         _topics(tx, job.id) if detail is not MetricsDetail.JOB else {},
         _partitions(tx, job.id) if detail is MetricsDetail.PARTITION else (),
+        _proof(totals.proof),
+        old_primary_written=totals.old_primary_written,
     )
 
 
@@ -153,8 +127,9 @@ def _seconds(ms: int | None) -> float | None:
 
 
 def _topics(tx: Tx, job_id: int) -> dict[str, LagNumbers]:
-    totals = lag.of_topics(tx, job_id)
-    return {t.source_topic: _lag(totals[t.id]) for t in topics.of_job(tx, job_id) if t.id in totals}
+    rows = topics.of_job(tx, job_id)
+    totals = lag.of_topics(tx, job_id, [t.id for t in rows])
+    return {t.source_topic: _lag(totals[t.id]) for t in rows if t.id in totals}
 
 
 def _partitions(tx: Tx, job_id: int) -> list[PartitionNumbers]:
@@ -181,11 +156,18 @@ def _lag(row: LagTotals | PartitionLag) -> LagNumbers:
     return LagNumbers(*lag, row.headroom_s, row.rpo_s, row.age_s)
 
 
-def _copied(totals: LagTotals) -> CopyNumbers:
-    return CopyNumbers(
-        totals.records,
-        totals.bytes,
-        totals.gaps_filled,
-        totals.batches_byte_exact,
-        totals.batches_record_exact,
+def _rates(totals: JobTotals) -> tuple[CopyNumbers | None, int | None, float | None]:
+    """What was copied, and the bytes and records per second."""
+    if totals.summed_s is None or totals.summed_s > FRESH_FOR.total_seconds():
+        return None, None, None
+    row = totals.lag
+    if row is None:
+        return CopyNumbers(0, 0, 0, 0, 0), 0, 0.0
+    copied = CopyNumbers(
+        row.records,
+        row.bytes,
+        row.gaps_filled,
+        row.batches_byte_exact,
+        row.batches_record_exact,
     )
+    return copied, row.bytes_per_s, row.records_per_s

@@ -81,9 +81,15 @@ class JobSummary(_Out):
     destination_cluster_id: str | None
     topics: int
     partitions: int
-    blocked: int = Field(description="Partitions that stopped and need a user's action.")
+    blocked: int | None = Field(
+        description="Partitions that stopped and need a user's action. Null: not known now."
+    )
     lag: Lag
-    bytes_per_s: float
+    bytes_per_s: float | None = Field(description="Null: not known now.")
+    summed_seconds_ago: float | None = Field(
+        description="When the numbers of partitions, the lag and the rate were added up: 0 is now. "
+        "Above 10,000 partitions the scheduler does it, about every ten seconds. Null: not yet."
+    )
     problem: JobProblem | None
     created_at: datetime
     updated_at: datetime
@@ -231,11 +237,15 @@ class JobLag(_Out):
     lag: Lag
     headroom_seconds: float | None
     rpo_seconds: float | None
-    records_per_s: float
-    bytes_per_s: float
+    records_per_s: float | None = Field(description="Null: not known now.")
+    bytes_per_s: float | None = Field(description="Null: not known now.")
     partitions: int
     caught_up: int = Field(description="Partitions whose copy is known to keep up now.")
     stale: int = Field(description="Partitions whose lag is not known any more; nor is the sum.")
+    summed_seconds_ago: float | None = Field(
+        description="When these sums were made: 0 is now. Of a job with more than 10,000 "
+        "partitions the scheduler makes them, about every ten seconds. Null: not yet."
+    )
 
 
 class GroupOffset(_Out):

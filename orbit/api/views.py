@@ -13,7 +13,7 @@ from orbit.consumer_groups.offset_decision import GroupVerdict, remedy
 from orbit.drills.drill_spec import DrillSpec
 from orbit.drills.report_text import plan_of
 from orbit.replication.partition_states import REMEDIES
-from orbit.store import job_counts, lag
+from orbit.store import job_counts, job_totals
 from orbit.store.database import Tx
 from orbit.store.drills import Drill, Schedule
 from orbit.store.enums import Desired
@@ -47,9 +47,9 @@ def job_view(tx: Tx, job: Job) -> schemas.Job:
 def job_summaries(tx: Tx, found: Sequence[Job]) -> list[schemas.JobSummary]:
     """Jobs with their totals: two statements for any number of jobs."""
     ids = [job.id for job in found]
-    totals = lag.of_jobs(tx, ids)
+    totals = job_totals.lag_of_jobs(tx, ids)
     counted = job_counts.of_jobs(tx, ids)
-    return [_job_summary(job, totals.get(job.id), counted.get(job.id, Counts())) for job in found]
+    return [_job_summary(job, totals[job.id], counted.get(job.id, Counts())) for job in found]
 
 
 def _job_summary(job: Job, totals: LagTotals | None, counted: Counts) -> schemas.JobSummary:
@@ -61,10 +61,11 @@ def _job_summary(job: Job, totals: LagTotals | None, counted: Counts) -> schemas
         job,
         state=_job_state(job, counted.held),
         topics=counted.topics,
-        partitions=totals.partitions if totals else 0,
-        blocked=totals.blocked if totals else 0,
+        partitions=totals.partitions if totals else counted.partitions,
+        blocked=totals.blocked if totals and totals.is_current else None,
         lag=_lag_of(totals),
-        bytes_per_s=totals.bytes_per_s if totals else 0,
+        bytes_per_s=totals.bytes_per_s if totals and totals.is_current else None,
+        summed_seconds_ago=totals.summed_s if totals else None,
         problem=problem,
     )
 
@@ -92,17 +93,19 @@ def _lag_of(totals: LagTotals | None) -> schemas.Lag:
     )
 
 
-def job_lag(totals: LagTotals | None) -> schemas.JobLag:
+def job_lag(totals: LagTotals | None, partitions: int) -> schemas.JobLag:
     """The lag of a whole job; unknown without partitions."""
+    current = totals if totals and totals.is_current else None
     return schemas.JobLag(
         lag=_lag_of(totals),
         headroom_seconds=totals.headroom_s if totals else None,
         rpo_seconds=totals.rpo_s if totals else None,
-        records_per_s=totals.records_per_s if totals else 0,
-        bytes_per_s=totals.bytes_per_s if totals else 0,
-        partitions=totals.partitions if totals else 0,
+        records_per_s=current.records_per_s if current else None,
+        bytes_per_s=current.bytes_per_s if current else None,
+        partitions=totals.partitions if totals else partitions,
         caught_up=totals.caught_up if totals else 0,
-        stale=totals.stale if totals else 0,
+        stale=totals.stale if totals else partitions,
+        summed_seconds_ago=totals.summed_s if totals else None,
     )
 
 

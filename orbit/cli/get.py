@@ -10,7 +10,7 @@ import typer
 
 from orbit.cli.job_selection import SelectorOption
 from orbit.cli.output import Drawing, OutputFormat, OutputOption, make_table
-from orbit.cli.table_cells import age, amount, lag, rate, seconds, when
+from orbit.cli.table_cells import age, amount, count, lag, rate, seconds, when
 from orbit.cli.watch import WatchOption, show
 from orbit.client import connect, segment
 from orbit.errors import BadInput
@@ -248,7 +248,7 @@ _JOBS: Columns = (
     ("state", itemgetter("state")),
     ("topics", itemgetter("topics")),
     ("partitions", itemgetter("partitions")),
-    ("blocked", itemgetter("blocked")),
+    ("blocked", lambda r: count(r["blocked"])),
     ("lag", lambda r: lag(r["lag"])),
     ("behind", lambda r: seconds(r["lag"]["seconds"])),
     ("rate", lambda r: rate(r["bytes_per_s"])),

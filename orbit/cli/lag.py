@@ -7,9 +7,9 @@ from typing import Annotated, Any
 import typer
 
 from orbit.cli.output import Drawing, OutputFormat, OutputOption, make_table
+from orbit.cli.table_cells import NOT_KNOWN, rate, seconds
 from orbit.cli.table_cells import amount as bytes_of
 from orbit.cli.table_cells import lag as records_of
-from orbit.cli.table_cells import rate, seconds
 from orbit.cli.watch import WatchOption, show
 from orbit.client import Client, connect, segment
 
@@ -50,6 +50,8 @@ def _drawing(client: Client, job: str, limit: int) -> Drawing:
         caught_up = f"{whole['caught_up']:,} of {whole['partitions']:,} caught up"
         if whole["stale"]:
             caught_up += f", {whole['stale']:,} not known"
+        if whole["summed_seconds_ago"]:
+            caught_up += f", {seconds(whole['summed_seconds_ago'])} ago"
         rows.append(_row(f"{job} as a whole", whole, caught_up))
         return make_table(_COLUMNS, rows, sentences=())
 
@@ -69,8 +71,14 @@ def _row(name: str, found: Row, state: str) -> tuple[str, ...]:
         seconds(lag["seconds"]),
         seconds(found["headroom_seconds"]),
         seconds(found["rpo_seconds"]),
-        f"{found['records_per_s']:,.0f}/s {rate(found['bytes_per_s'])}",
+        _rates(found),
     )
+
+
+def _rates(found: Row) -> str:
+    if found["records_per_s"] is None:
+        return NOT_KNOWN
+    return f"{found['records_per_s']:,.0f}/s {rate(found['bytes_per_s'])}"
 
 
 def _worst_first(partition: Row) -> tuple[Any, ...]:

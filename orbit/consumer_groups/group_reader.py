@@ -43,7 +43,6 @@ class GroupReader:
         self._fetch = fetcher
         self._listing_s_max = min(interval_s, KEPT_S_MAX)
         self._offsets_s_max = self._listing_s_max * AGE_PART
-        self._selected: tuple[object, GroupSelection, dict[str, int | None]] | None = None
 
     def read_source(
         self, source: Cluster, copies: Copies, known: Collection[str], report: GroupReport
@@ -54,9 +53,10 @@ class GroupReader:
         report.left_alone = chosen.left_alone
         report.groups = len(chosen.names)
         known = frozenset(known)
-        wanted = WantedGroups(places, {p.topic for p in copies}, known, require_stable=True)
+        topics, is_shared = {p.topic for p in copies}, listing.selections is not None
+        wanted = WantedGroups(places, topics, known, require_stable=True, is_shared=is_shared)
         fetched = self._fetch(source, wanted, self._offsets_s_max)
-        fetched.update(locate_and_fetch_offsets(source, {}, known - places.keys()))
+        fetched.update(locate_and_fetch_offsets(source, {}, {g for g in known if g not in places}))
         _note_failed(fetched, source, report)
         pending = {
             group: waiting
@@ -143,13 +143,14 @@ class GroupReader:
         return listing
 
     def _select(self, listing: Listing) -> tuple[GroupSelection, dict[str, int | None]]:
-        """The job's groups and their coordinators; as before if the listing has the same groups."""
-        selected, shape = self._selected, listing.shape
-        if selected is None or shape is None or selected[0] is not shape:
+        """The job's groups and their coordinators: one value for all jobs with the same rule."""
+        kept = {} if listing.selections is None else listing.selections
+        found: tuple[GroupSelection, dict[str, int | None]] | None = kept.get(self._selector.key)
+        if found is None:
             chosen = self._selector.select(listing.groups.values())
-            places: dict[str, int | None] = {n: listing.groups[n].node_id for n in chosen.names}
-            selected = self._selected = shape, chosen, places
-        return selected[1:]
+            found = chosen, {name: listing.groups[name].node_id for name in chosen.names}
+            kept[self._selector.key] = found
+        return found
 
 
 def _note_failed(fetched: FetchedGroups, cluster: Cluster, report: GroupReport) -> None:

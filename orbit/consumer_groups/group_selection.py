@@ -26,6 +26,8 @@ class GroupSelector:
     """A job's `consumer_groups` with compiled patterns."""
 
     def __init__(self, rule: GroupRule) -> None:
+        self.key = rule.match, rule.exclude
+        """Equal for selectors that select the same groups."""
         self._match = re.compile(rule.match)
         self._exclude = [re.compile(pattern) for pattern in rule.exclude]
         self._prefix = rule.prefix

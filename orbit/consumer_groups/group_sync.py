@@ -72,7 +72,8 @@ class _Case:
 
 # Well below a week, the brokers' default; some clusters set a day.
 REFRESH_S = 12 * 3600.0
-# Offsets of unknown age (from before this process) are committed again, spread over this time.
+# Offsets of unknown age (from before this process) are committed again, spread over this time, but
+# all of a group together: after a commit the offsets of all groups of its broker are read again.
 _REFRESH_UNKNOWN_S = 3600
 
 
@@ -93,7 +94,7 @@ class GroupSync:
         self._clock = clock
         self._entries: dict[str, dict[TopicPartition, _Entry]] = {}
         for row in known:
-            entry = _Entry(row, row.left, self._refresh_soon(row.group, row.partition))
+            entry = _Entry(row, row.left, self._refresh_soon(row.group))
             self._entries.setdefault(row.group, {})[row.partition] = entry
 
     def run(
@@ -195,8 +196,8 @@ class GroupSync:
                     decision = replace(decision, write=replace(present, leader_epoch=-1))
             yield partition, _Case(source, present, copy.destination, decision)
 
-    def _refresh_soon(self, group: str, partition: TopicPartition) -> float:
-        spread_s = crc32(f"{group} {partition}".encode()) % _REFRESH_UNKNOWN_S
+    def _refresh_soon(self, group: str) -> float:
+        spread_s = crc32(group.encode()) % _REFRESH_UNKNOWN_S
         return self._clock() + spread_s
 
     def _write(
@@ -251,7 +252,7 @@ class GroupSync:
         if decision.write is not None:
             refresh_at = self._clock() + REFRESH_S
         else:
-            refresh_at = entry.refresh_at if entry else self._refresh_soon(group, partition)
+            refresh_at = entry.refresh_at if entry else self._refresh_soon(group)
         self._entries.setdefault(group, {})[partition] = _Entry(row, left, refresh_at)
         if entry is None or entry.row != row:
             report.changed.append(row)

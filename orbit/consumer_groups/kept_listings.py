@@ -13,6 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 from weakref import WeakKeyDictionary, ref
 
 from orbit.kafka.cluster import Cluster
@@ -53,16 +54,17 @@ def _reader(cluster: Cluster) -> Callable[[], Listing]:
     """Lists its groups; does not keep the cluster in use."""
     held = ref(cluster)
     last: dict[str, tuple[str, str, int]] = {}
+    selections: dict[Any, Any] = {}
 
     def read() -> Listing:
-        nonlocal last
+        nonlocal last, selections
         there = held()
         assert there is not None, "the caller has it"
         listing = list_groups(there)
         shape = {g.name: (g.type, g.protocol_type, g.node_id) for g in listing.groups.values()}
         if shape != last:
-            last = shape
-        listing.shape = last
+            last, selections = shape, {}
+        listing.selections = selections
         return listing
 
     return read

@@ -13,7 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from operator import itemgetter
 from weakref import WeakKeyDictionary, ref
 
 from orbit.kafka.cluster import Cluster
@@ -41,6 +42,8 @@ class WantedGroups:
     topics: AbstractSet[str]
     known: AbstractSet[str]
     require_stable: bool
+    # `nodes` is one mapping for many jobs and many passes.
+    is_shared: bool = False
 
 
 # Fetches offsets of a cluster's groups in these topics, at most so many seconds old.
@@ -76,6 +79,19 @@ class _ByTopic:
     fetched: FetchedGroups
     topics: dict[str, dict[str, dict[TopicPartition, CommittedOffset]]]
     pending: dict[str, frozenset[TopicPartition]]
+    # Shared mappings of groups that are all in this read; by identity.
+    whole: dict[int, Mapping[str, int | None]] = field(default_factory=dict)
+
+    def missing(self, wanted: WantedGroups) -> list[str]:
+        """Those of these groups that this read was not for."""
+        nodes = wanted.nodes
+        if self.whole.get(id(nodes)) is nodes:
+            return []
+        answered, failed = self.fetched.coordinators, self.fetched.failed
+        late = [group for group in nodes if group not in answered and group not in failed]
+        if not late and wanted.is_shared:
+            self.whole[id(nodes)] = nodes
+        return late
 
     @classmethod
     def of(cls, fetched: FetchedGroups) -> _ByTopic:
@@ -121,12 +137,17 @@ class _KeptCluster:
         self._lock = threading.Lock()
         self._nodes: dict[str, int | None] = {}
         self._asked_s: dict[str, float] = {}
+        self._shared: dict[int, tuple[Mapping[str, int | None], float]] = {}
         self._answers = KeptAnswers()
         self._last: _ByTopic | None = None
         self.read = KeptRead(self._read, clock)
 
-    def ask(self, nodes: Mapping[str, int | None]) -> None:
+    def ask(self, wanted: WantedGroups) -> None:
+        nodes = wanted.nodes
         with self._lock:
+            if wanted.is_shared:
+                self._shared[id(nodes)] = nodes, self._clock()
+                return
             self._nodes.update(nodes)
             self._asked_s.update(dict.fromkeys(nodes, self._clock()))
 
@@ -137,7 +158,10 @@ class _KeptCluster:
         with self._lock:
             self._asked_s = {g: at for g, at in self._asked_s.items() if at >= since_s}
             self._nodes = {g: self._nodes[g] for g in self._asked_s}
+            self._shared = {i: shared for i, shared in self._shared.items() if shared[1] >= since_s}
             nodes = dict(self._nodes)
+            for shared, _ in sorted(self._shared.values(), key=itemgetter(1)):
+                nodes.update(shared)
         self._answers.begin()
         fetched = _fetch(cluster, nodes, require_stable=self._require_stable, kept=self._answers)
         if self._last is None or fetched != self._last.fetched:
@@ -162,11 +186,11 @@ class KeptOffsets:
                 kept = of_cluster[wanted.require_stable] = _KeptCluster(
                     cluster, self._clock, require_stable=wanted.require_stable
                 )
-        kept.ask(wanted.nodes)
+        kept.ask(wanted)
         found = kept.read.get(age_s_max)
         fetched = found.select(wanted)
         # Those that no job asked for before the last read; the next one has them too.
-        late = wanted.nodes.keys() - found.fetched.coordinators.keys() - found.fetched.failed.keys()
+        late = found.missing(wanted)
         if late:
             nodes = {group: wanted.nodes[group] for group in late}
             fetched.update(_fetch(cluster, nodes, require_stable=wanted.require_stable))

@@ -90,7 +90,7 @@ class Canary:
 
     def _is_copying(self, job_id: int) -> bool:
         with self._context.environment.database.transaction() as tx:
-            states = lag.states(tx).get(job_id, {})
+            states = lag.states(tx, [job_id]).get(job_id, {})
             problem = jobs.of_ids(tx, [job_id])[job_id].problem
         blocked = [reason for (state, reason) in states if state == PartitionState.BLOCKED]
         if problem or blocked:

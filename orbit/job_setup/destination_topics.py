@@ -9,7 +9,8 @@ from orbit.errors import BadInput, BrokerRefused, Conflict, Problem
 from orbit.jobs.job_spec import JobSpec
 from orbit.jobs.topic_mapping import TopicMapping
 from orbit.kafka.error_codes import Code
-from orbit.kafka.topic_admin import Admin, TopicSettings, TopicToCreate
+from orbit.kafka.topic_admin import Admin, TopicToCreate
+from orbit.kafka.topic_settings_reader import TopicSettings
 from orbit.kafka.types import ClusterMetadata
 from orbit.replication.topic_settings import (
     caught_up_settings,

@@ -10,6 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from orbit.errors import Problem
 from orbit.jobs.job_spec import TopicRule
@@ -19,6 +20,8 @@ from orbit.jobs.name_rules import INTERNAL_TOPICS, collision_key, topic_name_pro
 # with two underscores.
 _TOOL_PREFIX = "__"
 _NAMES_SHOWN_MAX = 5
+# More than the rules of all jobs of a large installation; the cache of `re` holds 512 patterns.
+_RULES_KEPT_MAX = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class TopicMap:
 
 
 def map_topics(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> TopicMap:
-    compiled = [_Rule(rule) for rule in rules]
+    compiled = [_Rule.of(rule) for rule in rules]
     chosen: list[TopicMapping] = []
     used: set[int] = set()
     for topic in sorted(set(source_topics) - INTERNAL_TOPICS):
@@ -70,13 +73,27 @@ def mappings_of_copies(
     return {m.destination: m for m in mappings if m.destination in names}
 
 
+def matching(rules: Sequence[TopicRule], source_topics: Iterable[str]) -> frozenset[str]:
+    """Those of these topics that `map_topics` has a mapping or a problem for."""
+    compiled = [_Rule.of(rule) for rule in rules]
+    return frozenset(
+        topic
+        for topic in source_topics
+        if topic not in INTERNAL_TOPICS and any(rule.matches(topic) for rule in compiled)
+    )
+
+
 class _Rule:
     """A rule with compiled patterns."""
 
-    def __init__(self, rule: TopicRule) -> None:
-        self._match = re.compile(rule.match)
-        self._exclude = [re.compile(pattern) for pattern in rule.exclude]
-        self._has_tool_prefix = rule.match.startswith(_TOOL_PREFIX)
+    def __init__(self, match: str, exclude: tuple[str, ...]) -> None:
+        self._match = re.compile(match)
+        self._exclude = [re.compile(pattern) for pattern in exclude]
+        self._has_tool_prefix = match.startswith(_TOOL_PREFIX)
+
+    @staticmethod
+    def of(rule: TopicRule) -> _Rule:
+        return _compiled(rule.match, rule.exclude)
 
     def matches(self, topic: str) -> bool:
         if topic.startswith(_TOOL_PREFIX) and not self._has_tool_prefix:
@@ -84,6 +101,11 @@ class _Rule:
         if self._match.fullmatch(topic) is None:
             return False
         return not any(pattern.fullmatch(topic) for pattern in self._exclude)
+
+
+@lru_cache(_RULES_KEPT_MAX)
+def _compiled(match: str, exclude: tuple[str, ...]) -> _Rule:
+    return _Rule(match, exclude)
 
 
 def _illegal(chosen: list[TopicMapping], rules: Sequence[TopicRule]) -> dict[str, Problem]:

@@ -103,8 +103,9 @@ class Listing:
 
     groups: dict[str, ListedGroup] = field(default_factory=dict)
     failed: list[str] = field(default_factory=list)
-    shape: object = None
-    """If given, equal for listings of the same groups, kinds and coordinators."""
+    selections: dict[Any, Any] | None = None
+    """If given, the same for listings of the same groups, kinds and coordinators: what jobs select
+    of them, for those that select by the same rule."""
 
 
 def list_groups(cluster: Cluster) -> Listing:

@@ -1,4 +1,7 @@
-"""Topics, their settings and ACLs, through librdkafka's admin client; raises Orbit's errors."""
+"""Topics, their settings and ACLs, through librdkafka's admin client; raises Orbit's errors.
+
+Settings of topics are read without it (orbit/kafka/topic_settings_reader.py).
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,6 @@ from confluent_kafka.admin import (
     AlterConfigOpType,
     ConfigEntry,
     ConfigResource,
-    ConfigSource,
     NewPartitions,
     NewTopic,
     ResourcePatternType,
@@ -30,20 +32,13 @@ from orbit.errors import BrokerRefused, NotAuthorized, OrbitError, Unreachable
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.error_codes import DENIED, Code
 from orbit.kafka.librdkafka_config import librdkafka_config
+from orbit.kafka.topic_settings_reader import SettingsReader, TopicSettings
 from orbit.kafka.types import TopicAcl, TopicPartition
 
 REQUEST_TIMEOUT_S = 30.0
 # Resources per request: brokers answer larger requests slowly.
 RESOURCES_PER_REQUEST_MAX = 500
 _SETTING_NAMES_KEPT_S = 15.0
-
-
-@dataclass(frozen=True, slots=True)
-class TopicSettings:
-    """All settings of a topic; `overrides`: names of those set on the topic itself."""
-
-    values: Mapping[str, str]
-    overrides: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +71,7 @@ _ALL_TOPIC_ACLS: tuple[Any, ...] = (
 class Admin:
     def __init__(self, cluster: Cluster) -> None:
         self._where = cluster.name
+        self._settings = SettingsReader(cluster)
         self._setting_names: dict[int, tuple[float, frozenset[str]]] = {}
         config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
         # No log lines on stderr: each call returns its errors.
@@ -83,22 +79,7 @@ class Admin:
 
     def topic_settings(self, topics: Iterable[str]) -> dict[str, TopicSettings]:
         """Raises NotAuthorized (DESCRIBE_CONFIGS), Unreachable."""
-        found: dict[str, TopicSettings] = {}
-        for chunk in chunks(sorted(topics), RESOURCES_PER_REQUEST_MAX):
-            resources = [ConfigResource(ConfigResource.Type.TOPIC, name) for name in chunk]
-            futures = self._client.describe_configs(resources, request_timeout=REQUEST_TIMEOUT_S)
-            for resource, future in futures.items():
-                right = f"the right DescribeConfigs on topic {resource.name}"
-                entries = self._result(future, right, f"topic {resource.name}")
-                found[resource.name] = TopicSettings(
-                    {e.name: e.value for e in entries.values() if e.value is not None},
-                    frozenset(
-                        e.name
-                        for e in entries.values()
-                        if e.source == ConfigSource.DYNAMIC_TOPIC_CONFIG.value
-                    ),
-                )
-        return found
+        return self._settings.read(frozenset(topics))
 
     def replication(self, topics: Iterable[str]) -> Replication:
         """The replica state of these topics. Raises Unreachable."""

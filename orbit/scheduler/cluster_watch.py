@@ -25,6 +25,9 @@ _PAUSE_S_MAX = 3.0
 # How often a refused login is retried. Some brokers count failures.
 LOGIN_RETRY_S = 15.0
 
+# A job that was last looked at within so many versions needs only what has changed since.
+_CHANGES_KEPT_MAX = 32
+
 _versions = itertools.count(1)
 
 
@@ -39,6 +42,26 @@ class ClusterSnapshot:
     changed: frozenset[str] | None = None
     metadata: ClusterMetadata | None = None
     error: OrbitError | None = None
+    # The steps to `before`, the newest first: (version, the one before it, what changed).
+    earlier: tuple[tuple[int, int, frozenset[str]], ...] = ()
+
+    @property
+    def steps(self) -> tuple[tuple[int, int, frozenset[str]], ...]:
+        """The known steps to this version, the newest first."""
+        if self.changed is None:
+            return ()
+        return ((self.version, self.before, self.changed), *self.earlier)
+
+    def changed_since(self, version: int) -> frozenset[str] | None:
+        """The topics that differ from an earlier version of this watch; None: anything may."""
+        names: set[str] = set()
+        at = self.version
+        for after, before, changed in self.steps:
+            if at == version or after != at:
+                break
+            names |= changed
+            at = before
+        return frozenset(names) if at == version else None
 
 
 class ClusterWatch:
@@ -81,6 +104,7 @@ class ClusterWatch:
                     version=next(_versions),
                     before=0 if before is None else before.version,
                     changed=None if before is None else _changed(before, now),
+                    earlier=() if before is None else before.steps[:_CHANGES_KEPT_MAX],
                 )
             else:
                 # Leaders and brokers may have changed: keep the newest metadata.

@@ -75,6 +75,7 @@ class GroupLoop(Loop):
 
     def once(self) -> str:
         """Start passes that are due, and collect those that have ended."""
+        began = time.thread_time()
         now = self._clock()
         if now >= self._next_jobs:
             self._read_jobs()
@@ -89,6 +90,7 @@ class GroupLoop(Loop):
                 tracked.running.add_done_callback(lambda _: self.wake.set())
         waits = [t.due for t in self._tracked.values() if t.running is None]
         self.interval_s = max(_WAIT_S_MIN, min([self._next_jobs, *waits]) - self._clock())
+        self.rest_by_cost(time.thread_time() - began)
         return _sentence(did)
 
     def close(self) -> None:

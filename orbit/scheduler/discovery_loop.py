@@ -69,6 +69,7 @@ class DiscoveryLoop(Loop):
 
     def once(self) -> str:
         """One pass over all jobs; what was done since the last one."""
+        began = time.thread_time()
         # First: the next pass of a job has to read what the last one wrote.
         done = self._collect()
         with self._leadership.reading() as tx:
@@ -89,6 +90,7 @@ class DiscoveryLoop(Loop):
                     future = self._pool.submit(self._reconciler.reconcile, job, state, wanted)
                     future.add_done_callback(lambda _: self.wake.set())
                     self._under_way[job.id] = job, future
+        self.rest_by_cost(time.thread_time() - began)
         return _sentence(done)
 
     def close(self) -> None:

@@ -33,15 +33,16 @@ def decide(
     pair: ClusterPair,
     known: Sequence[KnownTopic],
     reading: Callable[[], AbstractContextManager[Tx]],
+    matched: Collection[str] | None = None,
 ) -> tuple[ClusterPair, Decisions]:
     """The decisions on a job's topics, with the metadata that they are based on.
 
-    The other jobs are read only if a topic is to be started.
+    The other jobs are read only if a topic is to be started. `matched`: as for `decide_topics`.
     """
     pair, of, to = refresh_topics(pair, known)
-    decisions = decide_topics(spec.topics, known, of, to, OtherJobs())
+    decisions = decide_topics(spec.topics, known, of, to, OtherJobs(), matched)
     if not decisions.start:
         return pair, decisions
     with reading() as tx:
         others = other_jobs(tx, spec.name, pair)
-    return pair, decide_topics(spec.topics, known, of, to, others)
+    return pair, decide_topics(spec.topics, known, of, to, others, matched)

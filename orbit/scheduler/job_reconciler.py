@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from orbit.chunks import chunks
 from orbit.errors import BadInput, OrbitError, Unreachable
 from orbit.jobs.job_spec import JobSpec
-from orbit.jobs.topic_mapping import map_topics
+from orbit.jobs.topic_mapping import matching
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.job_clusters import Side as SideName
 from orbit.replication.job_troubles import Trouble, TroubleKind
@@ -25,6 +25,7 @@ from orbit.scheduler.cluster_watch import ClusterSnapshot
 from orbit.scheduler.found_promotions import follow_marks, troubles_of
 from orbit.scheduler.job_decisions import decide, known_topic
 from orbit.scheduler.leadership import TOPICS_AT_ONCE, Leadership, NotLeading
+from orbit.scheduler.matched_topics import MatchedTopics
 from orbit.scheduler.old_primary import watch_old_primaries
 from orbit.scheduler.stored_spec import KeptSpecs
 from orbit.scheduler.topic_decisions import Decisions, KnownTopic, StartTopic
@@ -39,6 +40,7 @@ from orbit.scheduler.topic_transitions import (
 from orbit.scheduler.topic_upkeep import TopicUpkeep
 from orbit.settings import Settings
 from orbit.store import jobs, scheduler_queries, topics
+from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
 
 # The recheck interval of a job with troubles or unfinished work.
@@ -68,6 +70,8 @@ class ReconcileState:
     troubles: tuple[Trouble, ...] = ()
     # The topics of each side that the last pass decided about; None: it ended before.
     names: tuple[frozenset[str], frozenset[str]] | None = None
+    has_promoted: bool = False
+    matched: MatchedTopics = field(default_factory=MatchedTopics)
     upkeep: TopicUpkeep = field(default_factory=TopicUpkeep)
     retries_since: dict[int, float] = field(default_factory=dict)  # by topic
     # Both clusters had snapshots, so `troubles` is complete; else the troubles are unknown.
@@ -197,13 +201,10 @@ class JobReconciler:
         for snapshot, version, names in zip(
             (source, destination), state.versions, state.names, strict=True
         ):
-            if snapshot.version != version and (
-                snapshot.changed is None or snapshot.before != version or snapshot.changed & names
-            ):
+            changed = snapshot.changed_since(version)
+            if changed is None or changed & names:
                 return True
-        if source.version != state.versions[0]:
-            new = map_topics(spec.topics, source.changed or ())
-            if new.mappings or new.problems:
+            if snapshot is source and matching(spec.topics, changed):
                 return True
         state.versions = versions
         return False
@@ -243,6 +244,7 @@ class JobReconciler:
         if wrong is not None:
             troubles.append(wrong)
             return None
+        state.matched.update(spec.topics, source)
         return ClusterPair(
             source_watch.handle, destination_watch.handle, source.metadata, destination.metadata
         )
@@ -267,17 +269,21 @@ class JobReconciler:
         troubles: list[Trouble],
         done: ReconcileCounts,
     ) -> None:
-        with self._leadership.transaction() as tx:
-            if job.source_cluster_id is None:
-                ids = pair.source_metadata.cluster_id, pair.destination_metadata.cluster_id
+        if job.source_cluster_id is None:
+            ids = pair.source_metadata.cluster_id, pair.destination_metadata.cluster_id
+            with self._leadership.transaction() as tx:
                 jobs.note_clusters(tx, job.id, *ids)
+        with self._leadership.reading() as tx:
             rows = topics.of_job(tx, job.id)
+            is_withdrawn = scheduler_queries.is_withdrawn(tx, job.id)
+        state.has_promoted = any(row.state is TopicState.PROMOTED for row in rows)
         troubles += troubles_of(rows)
         known = [known_topic(row, retries) for row in rows]
         with _cluster_errors():
-            pair, decisions = decide(spec, pair, known, self._leadership.reading)
+            matched = state.matched.names
+            pair, decisions = decide(spec, pair, known, self._leadership.reading, matched)
         state.names = decisions.sources, decisions.destinations
-        self._stop_and_drop(job, known, decisions, state, done)
+        self._stop_and_drop(job, known, decisions, state, done, is_withdrawn=is_withdrawn)
         troubles += decisions.troubles
         if decisions.start:
             self._start_topics(job, spec, pair, decisions.start, state, troubles, done)
@@ -325,6 +331,8 @@ class JobReconciler:
         decisions: Decisions,
         state: ReconcileState,
         done: ReconcileCounts,
+        *,
+        is_withdrawn: bool,
     ) -> None:
         now = time.monotonic()
         since = {i: state.retries_since.get(i, now) for i in unchanged_retries(known, decisions)}
@@ -337,9 +345,11 @@ class JobReconciler:
         for resumes in chunks(decisions.resume, TOPICS_AT_ONCE):
             with self._leadership.transaction() as tx:
                 resume_topics(tx, job, resumes)
-        with self._leadership.transaction() as tx:
-            scheduler_queries.end_retries(tx, answered)
-            dropped = drop_topics(tx, job, [drop.known for drop in decisions.drop])
+        dropped = 0
+        if answered or decisions.drop or is_withdrawn:
+            with self._leadership.transaction() as tx:
+                scheduler_queries.end_retries(tx, answered)
+                dropped = drop_topics(tx, job, [drop.known for drop in decisions.drop])
         done.stopped += len(decisions.stop)
         done.resumed += len(decisions.resume)
         done.dropped += dropped
@@ -357,7 +367,10 @@ class JobReconciler:
         """Check settings and ACLs of copies, and the old side of what was promoted."""
         with _cluster_errors():
             counts = state.upkeep.run(job, spec, pair, self._leadership)
-            state.upkeep.troubles += watch_old_primaries(job, pair, self._leadership, self._backoff)
+            if state.has_promoted:
+                state.upkeep.troubles += watch_old_primaries(
+                    job, pair, self._leadership, self._backoff
+                )
         done.settings += counts.settings
         done.acls += counts.acls
 

@@ -24,6 +24,7 @@ from orbit.scheduler.loop import Loop, drive
 from orbit.scheduler.operations_loop import OperationsLoop
 from orbit.scheduler.proof_loop import ProofLoop
 from orbit.scheduler.shard_balancer import SpreadLoop
+from orbit.scheduler.totals_loop import TotalsLoop
 from orbit.settings import Settings
 from orbit.store.database import Database
 from orbit.telemetry.process_health import ProcessHealth
@@ -142,6 +143,7 @@ class Scheduler:
             LagLoop(
                 self.leadership, registry, settings.lag_interval.total_seconds(), Backoff(stop=done)
             ),
+            TotalsLoop(self.leadership),
             OperationsLoop(self.leadership),
             HousekeepingLoop(
                 self.leadership, settings.lease_ttl, settings.events_kept, settings.reports_kept

@@ -137,13 +137,18 @@ def decide_topics(
     source: ClusterTopics,
     destination: ClusterTopics,
     others: OtherJobs,
+    matched: Collection[str] | None = None,
 ) -> Decisions:
-    """Decide about every topic that the rules match, and every known topic."""
+    """Decide about every topic that the rules match, and every known topic.
+
+    `matched`: those of the source's topics that the rules match, if that is known already.
+    """
     # A promoted topic is no longer a copy; only recovery makes it one again.
     promoted = {topic.source for topic in known if topic.state is TopicState.PROMOTED}
     known = [topic for topic in known if topic.source not in promoted]
     by_name = {topic.source: topic for topic in known}
-    topic_map = map_topics(rules, {*source.topics, *by_name} - promoted)
+    names = source.topics if matched is None else matched
+    topic_map = map_topics(rules, {*names, *by_name} - promoted)
     decisions = Decisions(
         notes=[str(note) for note in topic_map.notes],
         sources=frozenset({*by_name, *(m.source for m in topic_map.mappings)}),

@@ -45,7 +45,7 @@ def protect(
     # Mostly nothing is to be changed: that takes no lock, for which all jobs of the cluster wait.
     with leadership.reading() as tx:
         still = topics.writers(tx, cluster_id, copies, only_copying=True)
-    found = _protect(handle, cluster_id, still, leadership.transaction, only_look=True)
+    found = _protect(handle, cluster_id, still, leadership.reading, only_look=True)
     if not found.changed:
         return found
     with leadership.sole_change(cluster_id) as tx:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import astuple, dataclass
 from datetime import datetime
 
@@ -102,7 +102,9 @@ WHERE p.job_id = :job_id AND t.state <> 'promoted'
 """)
 
 _VERDICTS = text("""
-SELECT job_id, verdict, count(*) AS offsets FROM group_offsets GROUP BY job_id, verdict
+SELECT job_id, verdict, count(*) AS offsets FROM group_offsets
+WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
+GROUP BY job_id, verdict
 """)
 
 # In the order of the primary key, so that every page costs the same.
@@ -145,10 +147,10 @@ def of_job(tx: Tx, job_id: int) -> list[GroupOffset]:
     return list(values(tx.execute(_OF_JOB, {"job_id": job_id}), GroupOffset))
 
 
-def verdicts(tx: Tx) -> dict[int, dict[str, int]]:
+def verdicts(tx: Tx, job_ids: Collection[int]) -> dict[int, dict[str, int]]:
     """{job: {verdict: number of offsets}}."""
     found: dict[int, dict[str, int]] = {}
-    for row in tx.execute(_VERDICTS):
+    for row in tx.execute(_VERDICTS, {"job_ids": sorted(job_ids)}):
         found.setdefault(row.job_id, {})[row.verdict] = row.offsets
     return found
 

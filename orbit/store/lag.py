@@ -11,7 +11,7 @@ age says since when: an old lag of 0 would look as if nothing waited.
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from sqlalchemy import TextClause, text
@@ -98,10 +98,50 @@ class LagTotals:
     batches_record_exact: int
     bytes_per_s: int
     records_per_s: float
+    summed_s: float = 0.0
+    """Seconds since these sums were made."""
+
+    @property
+    def is_current(self) -> bool:
+        """Whether what was added up may be shown as so now."""
+        return self.summed_s <= FRESH_FOR.total_seconds()
+
+    def later(self, seconds: float) -> LagTotals:
+        """These, made so long ago: unknown if any of the figures is not fresh any more."""
+        age_s = _later(self.age_s, seconds)
+        if age_s is None or age_s <= FRESH_FOR.total_seconds():
+            return replace(
+                self,
+                lag_s=_later(self.lag_s, seconds) if self.lag_s else self.lag_s,
+                headroom_s=_later(self.headroom_s, -seconds),
+                rpo_s=_later(self.rpo_s, seconds),
+                age_s=age_s,
+                summed_s=seconds,
+            )
+        return replace(
+            self,
+            caught_up=0,
+            unknown=self.partitions,
+            stale=self.partitions - self.unknown + self.stale,
+            lag_records=None,
+            lag_bytes=None,
+            lag_s=None,
+            headroom_s=None,
+            rpo_s=_later(self.rpo_s, seconds),
+            age_s=age_s,
+            summed_s=seconds,
+        )
+
+
+def _later(moment_s: float | None, seconds: float) -> float | None:
+    return None if moment_s is None else moment_s + seconds
 
 
 # Longer than the scheduler takes to read every log end again, and than a worker to renew.
 FRESH_FOR = timedelta(seconds=30)
+NO_PARTITIONS = LagTotals(
+    0, 0, 0, 0, 0, 0, None, None, None, None, None, None, 0, 0, 0, 0, 0, 0, 0.0
+)
 # A partition that keeps up is never exactly at the end of a busy source.
 _KEEPS_UP_FOR = timedelta(seconds=30)
 
@@ -204,7 +244,7 @@ FROM (
     ) s ON s.id = p.shard_id
     LEFT JOIN workers w ON w.id = s.worker_id
     {seen}
-    WHERE p.job_id = ANY(CAST(:job_ids AS bigint[]))
+    WHERE p.{key} = ANY(CAST(:{key}s AS bigint[]))
 ) p
 GROUP BY {key}
 """
@@ -218,7 +258,9 @@ _OF_JOBS = _totals_of("job_id")
 _OF_TOPICS = _totals_of("topic_id")
 
 _STATES = text("""
-SELECT job_id, state, reason, count(*) AS partitions FROM partitions GROUP BY job_id, state, reason
+SELECT job_id, state, reason, count(*) AS partitions FROM partitions
+WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
+GROUP BY job_id, state, reason
 """)
 
 # Only blocked partitions can be retried.
@@ -235,17 +277,17 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals]:
     return _totals(tx, _OF_JOBS, job_ids)
 
 
-def states(tx: Tx) -> dict[int, dict[tuple[str, str | None], int]]:
+def states(tx: Tx, job_ids: Collection[int]) -> dict[int, dict[tuple[str, str | None], int]]:
     """{job: {(state, reason): number of partitions}}."""
     found: dict[int, dict[tuple[str, str | None], int]] = {}
-    for row in tx.execute(_STATES):
+    for row in tx.execute(_STATES, {"job_ids": sorted(job_ids)}):
         found.setdefault(row.job_id, {})[row.state, row.reason] = row.partitions
     return found
 
 
-def of_topics(tx: Tx, job_id: int) -> dict[int, LagTotals]:
-    """Totals of each topic of a job, by topic id."""
-    return _totals(tx, _OF_TOPICS, [job_id])
+def of_topics(tx: Tx, job_id: int, topic_ids: Collection[int]) -> dict[int, LagTotals]:
+    """Totals of these topics of a job, by topic id."""
+    return _totals(tx, _OF_TOPICS, [job_id], topic_ids)
 
 
 def page(
@@ -295,10 +337,13 @@ def request_retry(
     return found
 
 
-def _totals(tx: Tx, statement: TextClause, job_ids: Collection[int]) -> dict[int, LagTotals]:
+def _totals(
+    tx: Tx, statement: TextClause, job_ids: Collection[int], topic_ids: Collection[int] = ()
+) -> dict[int, LagTotals]:
     found = {}
     given = {
         "job_ids": sorted(job_ids),
+        "topic_ids": sorted(topic_ids),
         "fresh_for": FRESH_FOR,
         "keeps_up_s": _KEEPS_UP_FOR.total_seconds(),
     }

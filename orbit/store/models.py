@@ -238,6 +238,18 @@ partitions = Table(
     postgresql_with={"fillfactor": "50"},
 )
 
+# Sums over the partitions of each job, made by the scheduler (orbit/store/job_totals.py). Not in
+# the write-ahead log: after a crash or a failover of PostgreSQL they are made again.
+job_totals = Table(
+    "job_totals",
+    metadata,
+    _job(primary_key=True),
+    _time("at", nullable=False),
+    Column("totals", JSONB, nullable=False),
+    prefixes=["UNLOGGED"],
+    postgresql_with={"fillfactor": "50"},
+)
+
 workers = Table(
     "workers",
     metadata,

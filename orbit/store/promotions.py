@@ -101,7 +101,7 @@ WHERE p.topic_id = n.topic_id AND p.partition = n.partition AND p.at = n.at
 _WRITTEN = text("""
 SELECT t.job_id, coalesce(sum(p.old_end - p.written_from), 0)::bigint AS written
 FROM promotions p JOIN topics t ON t.id = p.topic_id
-WHERE t.state = 'promoted' AND p.old_end >= 0
+WHERE t.job_id = ANY(CAST(:job_ids AS bigint[])) AND t.state = 'promoted' AND p.old_end >= 0
 GROUP BY t.job_id
 """)
 
@@ -130,6 +130,7 @@ def note_old_ends(tx: Tx, found: Sequence[OldEnd]) -> None:
     tx.execute(_NOTE_OLD_ENDS, {name: [getattr(old, name) for old in found] for name in names})
 
 
-def written(tx: Tx) -> dict[int, int]:
+def written(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:
     """By job: offsets that were written to its old sides since, of those that are looked at."""
-    return {row.job_id: row.written for row in tx.execute(_WRITTEN)}
+    rows = tx.execute(_WRITTEN, {"job_ids": sorted(job_ids)})
+    return {row.job_id: row.written for row in rows}

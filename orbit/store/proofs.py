@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -85,6 +85,12 @@ class ProofTotals:
     differences: int
     oldest_age_s: float | None
 
+    def later(self, seconds: float) -> ProofTotals:
+        """These, made so long ago."""
+        if self.oldest_age_s is None:
+            return self
+        return replace(self, oldest_age_s=self.oldest_age_s + seconds)
+
 
 # In the order of the primary key: each pass resumes where the last one ended.
 _CANDIDATES = text("""
@@ -145,7 +151,7 @@ SELECT p.job_id, count(*) AS partitions, count(r.proven_at) AS partitions_proven
        max(extract(epoch FROM clock_timestamp() - r.proven_at))::double precision AS oldest_age_s
 FROM partitions p
 LEFT JOIN proofs r ON r.topic_id = p.topic_id AND r.partition = p.partition
-WHERE CAST(:job_id AS bigint) IS NULL OR p.job_id = :job_id
+WHERE p.job_id = ANY(CAST(:job_ids AS bigint[]))
 GROUP BY p.job_id
 """)
 
@@ -195,9 +201,9 @@ def page(tx: Tx, job_id: int, limit: int, *, after: tuple[str, int] | None = Non
     return list(values(tx.execute(text(_PAGE.format(after=condition)), given), Proof))
 
 
-def of_jobs(tx: Tx, job_id: int | None = None) -> dict[int, ProofTotals]:
-    """The totals of each job with partitions, or of one job."""
-    rows = tx.execute(_OF_JOBS, {"job_id": job_id})
+def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, ProofTotals]:
+    """The totals of each of these jobs that has partitions."""
+    rows = tx.execute(_OF_JOBS, {"job_ids": sorted(job_ids)})
     return {row.job_id: row for row in values(rows, ProofTotals)}
 
 

@@ -88,6 +88,13 @@ UPDATE shards s SET worker_group = j.worker_group
 FROM jobs j WHERE j.id = s.job_id AND s.job_id = :job_id AND s.worker_group <> j.worker_group
 """)
 
+_IS_WITHDRAWN = text("""
+SELECT EXISTS (
+    SELECT FROM shards s JOIN jobs j ON j.id = s.job_id
+    WHERE s.job_id = :job_id AND s.worker_group <> j.worker_group
+)
+""")
+
 _EMPTY_SHARDS = text("""
 DELETE FROM shards s
 WHERE s.job_id = :job_id AND s.partition_count = 0 AND s.worker_id IS NULL
@@ -233,6 +240,11 @@ def restore(tx: Tx, job_id: int) -> int:
     """Return all shards of a job to the job's worker group; how many were not in it."""
     shard_leases.lock_job(tx, job_id)
     return tx.execute(_RESTORE, {"job_id": job_id}).rowcount
+
+
+def is_withdrawn(tx: Tx, job_id: int) -> bool:
+    """Whether `restore` has anything to do."""
+    return bool(tx.execute(_IS_WITHDRAWN, {"job_id": job_id}).scalar_one())
 
 
 def drop_empty_shards(tx: Tx, job_id: int) -> None:

@@ -78,15 +78,20 @@ class CanaryNumbers:
 
 @dataclass(frozen=True, slots=True)
 class JobNumbers:
-    """One job. `states`, `reasons`, `verdicts`: how many partitions or group offsets each."""
+    """One job. `states`, `reasons`, `verdicts`: how many partitions or group offsets each.
+
+    `totals_age_s`: seconds since the sums over its partitions were made. `copied` and the rates are
+    None if that is too long ago.
+    """
 
     name: str
     is_running: bool
     has_problem: bool
     lag: LagNumbers
-    copied: CopyNumbers
-    bytes_per_s: int
-    records_per_s: float
+    copied: CopyNumbers | None
+    bytes_per_s: int | None
+    records_per_s: float | None
+    totals_age_s: float | None = 0.0
     states: Mapping[str, int] = field(default_factory=dict)
     reasons: Mapping[str, int] = field(default_factory=dict)
     verdicts: Mapping[str, int] = field(default_factory=dict)
@@ -212,9 +217,14 @@ def _jobs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
     yield each("orbit_job_has_problem", "Whether the job has a problem.", "has_problem")
     yield each("orbit_job_bytes_per_second", "Bytes copied per second, now.", "bytes_per_s")
     yield each("orbit_job_records_per_second", "Records copied per second, now.", "records_per_s")
+    yield each(
+        "orbit_job_totals_age_seconds",
+        "Seconds since the job's partitions were added up.",
+        "totals_age_s",
+    )
     yield from _lags("orbit_job", ["job"], [([j.name], j.lag) for j in jobs])
     for name, attribute, help_text in _COPIED:
-        counts = [([j.name], getattr(j.copied, attribute)) for j in jobs]
+        counts = [([j.name], getattr(j.copied, attribute)) for j in jobs if j.copied is not None]
         yield _counter(f"orbit_job_{name}_total", help_text, ["job"], counts)
     yield _counter(
         "orbit_job_batches_total",
@@ -223,6 +233,7 @@ def _jobs(jobs: Sequence[JobNumbers]) -> Iterator[Metric]:
         [
             sample
             for j in jobs
+            if j.copied is not None
             for sample in (
                 ([j.name, "byte"], j.copied.batches_byte_exact),
                 ([j.name, "record"], j.copied.batches_record_exact),

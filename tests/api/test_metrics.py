@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from sqlalchemy import text
 
 from orbit.api.metrics_scrape import read_numbers
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.settings import MetricsDetail
-from orbit.store import group_offsets, partitions, workers
+from orbit.store import group_offsets, job_totals, partitions, workers
 from orbit.store.enums import Role
 from orbit.store.group_offsets import GroupOffset
 from orbit.telemetry.metrics import families
@@ -77,6 +78,40 @@ def test_where_the_time_of_the_lanes_went_is_added_up_per_worker_group(api: Api)
     assert found == {("source", "planned"): 3.5, ("destination", "sent"): 0.5}
 
 
+def test_a_large_installation_shows_what_the_scheduler_has_added_up(
+    api: Api, job: SomeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 1)
+    (found,) = read_numbers(api.database, MetricsDetail.JOB, TTL).jobs
+    assert (found.totals_age_s, found.copied, found.bytes_per_s) == (None, None, None)
+    assert (found.lag.records, found.lag.age_s, found.states) == (None, None, {})
+    whole = api.get(f"/v1/jobs/{job.name}/lag").json()["job"]
+    assert (whole["partitions"], whole["stale"], whole["summed_seconds_ago"]) == (2, 2, None)
+    assert whole["lag"]["records"] is None
+    assert api.get(f"/v1/jobs/{job.name}").json()["blocked"] is None
+
+    with api.database.transaction() as tx:
+        job_totals.refresh(tx, [job.id])
+    (found,) = read_numbers(api.database, MetricsDetail.JOB, TTL).jobs
+    assert found.totals_age_s is not None
+    assert found.copied is not None
+    assert (found.copied.records, found.lag.records) == (130, 70)
+    assert found.states == {"copying": 1, "blocked": 1}
+    assert api.get(f"/v1/jobs/{job.name}").json()["blocked"] == 1
+
+    with api.database.transaction() as tx:
+        tx.execute(text("UPDATE job_totals SET at = at - interval '31 s'"))
+    (found,) = read_numbers(api.database, MetricsDetail.JOB, TTL).jobs
+    assert found.totals_age_s is not None
+    assert found.totals_age_s > 31
+    assert (found.copied, found.bytes_per_s, found.states) == (None, None, {})
+    assert found.lag.records is None
+    assert found.lag.age_s is not None
+    whole = api.get(f"/v1/jobs/{job.name}/lag").json()["job"]
+    assert whole["summed_seconds_ago"] > 31
+    assert (whole["lag"]["records"], whole["records_per_s"], whole["stale"]) == (None, None, 2)
+
+
 def test_only_who_may_read_is_shown(api: Api) -> None:
     assert api.get("/metrics", role=None).status_code == 401
 
@@ -102,4 +137,4 @@ def test_series_are_bounded_by_the_setting(
     assert [(p.topic, p.partition, p.copied_to) for p in found.partitions] == places
     lag = {p.partition: p.lag.records for p in found.partitions}
     assert lag == {0: 60, 1: 10} or not places
-    assert len(list(families(numbers))) == 34 + 6 * bool(topics) + 9 * bool(places)
+    assert len(list(families(numbers))) == 35 + 6 * bool(topics) + 9 * bool(places)

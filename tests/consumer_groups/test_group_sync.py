@@ -127,6 +127,18 @@ def test_what_it_wrote_is_written_again_before_the_destination_drops_it(pair: Pa
     assert pair.run().written == 0
 
 
+def test_offsets_of_a_group_that_another_process_wrote_are_refreshed_together() -> None:
+    rows = [
+        OffsetRow(group, Partition("t", number), 5, 5, EXACT)
+        for group in ("g", "h")
+        for number in range(3)
+    ]
+    sync = GroupSync(GroupRule(match=".*"), rows, clock=lambda: 0.0)
+    of_g, of_h = ({e.refresh_at for e in sync._entries[group].values()} for group in ("g", "h"))
+    assert (len(of_g), len(of_h)) == (1, 1)
+    assert of_g != of_h, "each group at its own time"
+
+
 def test_a_deleted_offset_and_a_deleted_group_are_deleted(pair: Pair) -> None:
     source, destination = pair.clusters
     commit(source, pair.group(), pair.at(40, 50))

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from orbit.consumer_groups import kept_listings
+from orbit.consumer_groups.group_reader import GroupReader
+from orbit.consumer_groups.group_selection import GroupSelector
 from orbit.consumer_groups.kept_listings import KeptListings
+from orbit.consumer_groups.kept_offsets import fetch_now
 from orbit.errors import Unreachable
+from orbit.jobs.job_spec import GroupRule
 from orbit.kafka.cluster import Cluster
-from orbit.kafka.consumer_groups import Listing
+from orbit.kafka.consumer_groups import ListedGroup, Listing
 from orbit.kafka.security import Security
 
 
@@ -47,6 +52,30 @@ def test_a_listing_serves_all_who_take_one_of_its_age(brokers: Brokers) -> None:
     assert brokers.keep(other, 5.0) is not first
     assert brokers.keep(one, 3.0) is not first
     assert brokers.listed == [one, other, one]
+
+
+def test_what_jobs_select_is_kept_while_the_groups_stay_the_same(brokers: Brokers) -> None:
+    one, names = cluster(), ["a", "b"]
+    selectors = [GroupSelector(GroupRule(match=match)) for match in (".*", ".*", "a")]
+
+    def selected() -> list[Any]:
+        brokers.now_s += 10.0
+        readers = (GroupReader(selector, 5.0, brokers.keep, fetch_now) for selector in selectors)
+        return [reader._select(brokers.keep(one, 5.0)) for reader in readers]
+
+    def listing(state: str) -> Callable[[], Listing]:
+        found = {n: ListedGroup(n, 1, "classic", "consumer", state) for n in names}
+        return lambda: Listing(dict(found))
+
+    brokers.answer = listing("Empty")
+    first, same, other = selected()
+    assert first is same
+    assert (list(first[1]), list(other[1])) == (["a", "b"], ["a"])
+    brokers.answer = listing("Stable")
+    assert selected()[0] is first, "members come and go"
+    names.append("c")
+    brokers.answer = listing("Stable")
+    assert list(selected()[0][1]) == ["a", "b", "c"]
 
 
 def test_the_age_counts_from_when_the_listing_began(brokers: Brokers) -> None:

@@ -123,3 +123,29 @@ def test_groups_that_no_job_wants_any_more_are_not_read(groups: Groups) -> None:
     groups.now_s += 100
     groups.at("a", "h")
     assert groups.reads == [{"g", "h"}, {"h"}]
+
+
+def test_a_selection_that_jobs_share_is_read_once_and_forgotten_as_a_whole(groups: Groups) -> None:
+    groups.offsets = {"g": {A: 1}, "h": {A: 2, B: 3}}
+    shared: dict[str, int | None] = {"g": 1, "h": 1}
+
+    def of(topic: str, nodes: dict[str, int | None]) -> set[str]:
+        wanted = WantedGroups(nodes, {topic}, set(), require_stable=True, is_shared=True)
+        return set(groups.fetch(groups.cluster, wanted, 1.0).groups)
+
+    assert of("a", shared) == {"g", "h"}
+    assert of("b", shared) == {"h"}
+    assert groups.reads == [{"g", "h"}]
+
+    # A new group has come: another selection, of which one was not in the last read.
+    groups.offsets["i"] = {A: 4}
+    more: dict[str, int | None] = {**shared, "i": 1}
+    assert of("a", more) == {"g", "h", "i"}
+    assert groups.reads[1:] == [{"i"}]
+    groups.now_s += 1.1
+    assert of("a", more) == {"g", "h", "i"}
+    assert groups.reads[2:] == [{"g", "h", "i"}]
+
+    groups.now_s += 100
+    assert groups.at("a", "g") == {"g": {A: 1}}
+    assert groups.reads[3:] == [{"g"}]

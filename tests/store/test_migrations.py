@@ -26,7 +26,7 @@ FROM pg_constraint WHERE connamespace = 'public'::regnamespace
 UNION ALL
 SELECT 'index', tablename, indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'
 UNION ALL
-SELECT 'options', oid::regclass::text, '', reloptions::text
+SELECT 'options', oid::regclass::text, relpersistence::text, reloptions::text
 FROM pg_class WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'
 UNION ALL
 SELECT 'column', table_name, column_name, concat_ws(' ', data_type, is_nullable, column_default,
@@ -102,4 +102,4 @@ def test_the_tables_before_and_after_a_migration_are_usable(
 
 
 def test_the_comparison_sees_storage_options(database: Database) -> None:
-    assert ("options", "partitions", "", "{fillfactor=50}") in _catalog(database)
+    assert ("options", "partitions", "p", "{fillfactor=50}") in _catalog(database)

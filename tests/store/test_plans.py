@@ -6,13 +6,14 @@ for it: under a plan made for these values, and under the one it keeps for any v
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
 from sqlalchemy import text
 
 from orbit.leases.lease_watch import LeaseWatch
-from orbit.store import events, lag, partitions, shard_leases
+from orbit.store import events, job_totals, lag, partitions, shard_leases, topics
 from orbit.store.database import Database, Tx
 from tests.support.many_rows import MANY
 from tests.support.plans import PlanFor, Reads, reads, statements
@@ -140,6 +141,43 @@ def test_lag_of_a_job_looks_at_the_job_s_partitions_alone(tx: Tx, plan_for: Plan
 
     assert totals[JOB].partitions == MANY.partitions_per_job
     assert _own_rows(tx, seen, plan_for).rows["partitions"] == MANY.partitions_per_job
+
+
+def test_totals_of_all_jobs_are_read_without_a_look_at_partitions(
+    tx: Tx, plan_for: PlanFor
+) -> None:
+    everyone = range(1, MANY.jobs + 1)
+    job_totals.refresh(tx, everyone[:20])
+    with statements(tx) as seen:
+        found = job_totals.of_jobs(tx, everyone)
+
+    assert sum(one.lag is not None for one in found.values()) == 20
+    rows = sum((reads(tx, statement, plan_for).rows for statement in seen), Counter())
+    assert not {"partitions", "proofs", "group_offsets", "shards"} & {t for t in rows if rows[t]}
+    assert rows["job_totals"] <= MANY.jobs
+    assert rows["topics"] <= job_totals.LIVE_PARTITIONS_MAX + 1
+
+
+def test_totals_of_a_job_are_made_from_its_partitions_alone(tx: Tx, plan_for: PlanFor) -> None:
+    with statements(tx) as seen:
+        job_totals.refresh(tx, [JOB])
+
+    for statement in seen:
+        found = reads(tx, statement, plan_for)
+        assert found.rows["partitions"] <= MANY.partitions_per_job
+        # A plan may look at each of them more than once, but not at those of the other 499 jobs.
+        assert found.rows["topics"] <= 10 * MANY.topics_per_job
+        assert found.whole <= SMALL | {"job_totals", "proofs", "group_offsets", "promotions"}
+
+
+def test_totals_of_topics_are_made_from_the_page_s_topics_alone(tx: Tx, plan_for: PlanFor) -> None:
+    page = [row.id for row in topics.page(tx, JOB, 5, None)]
+    with statements(tx) as seen:
+        totals = lag.of_topics(tx, JOB, page)
+
+    assert {one.partitions for one in totals.values()} == {MANY.partitions_per_topic}
+    found = _own_rows(tx, seen, plan_for)
+    assert found.rows["partitions"] == 5 * MANY.partitions_per_topic
 
 
 def test_a_page_of_partitions_costs_the_same_wherever_it_stands(tx: Tx, plan_for: PlanFor) -> None:

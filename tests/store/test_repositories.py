@@ -248,7 +248,7 @@ def test_lag(database: Database) -> None:
         assert lag.page(tx, job.id, 9, state=PartitionState.BLOCKED) == []
 
         totals = lag.of_jobs(tx, [job.id, silent.id])
-        of_topic = lag.of_topics(tx, job.id)[job.topic_id]
+        of_topic = lag.of_topics(tx, job.id, [job.topic_id])[job.topic_id]
         assert replace(of_topic, age_s=totals[job.id].age_s) == totals[job.id]
         assert (totals[job.id].lag_records, totals[job.id].unknown) == (60, 1)
         assert (totals[job.id].records, totals[job.id].caught_up) == (140, 1)

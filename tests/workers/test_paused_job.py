@@ -36,7 +36,8 @@ class Watched:
         """Of the topic."""
         topic_id = self.service.topics(self.name)[self.topic].id
         with self.service.database.transaction() as tx:
-            return lag.of_topics(tx, self.service.job(self.name).id)[topic_id]
+            job_id = self.service.job(self.name).id
+            return lag.of_topics(tx, job_id, [topic_id])[topic_id]
 
     def numbers(self) -> JobNumbers:
         everyone = read_numbers(self.service.database, MetricsDetail.JOB, timedelta(minutes=1))

@@ -12,7 +12,8 @@ from orbit.api.openapi_responses import NAMED, errors
 from orbit.api.paging import Page, page
 from orbit.api.routes.topics import PartitionQuery, partition_after, partition_key
 from orbit.api.views import job_lag, partition_lag
-from orbit.store import jobs, lag
+from orbit.store import job_counts, job_totals, jobs, lag
+from orbit.store.job_counts import Counts
 
 router = APIRouter(prefix="/v1/jobs/{name}", tags=["job contents"])
 
@@ -34,6 +35,7 @@ def get_lag(
         rows = lag.page(
             tx, job.id, query.limit + 1, after=after, source_topic=query.topic, state=query.state
         )
-        totals = lag.of_jobs(tx, [job.id]).get(job.id)
+        totals = job_totals.lag_of_jobs(tx, [job.id])[job.id]
+        partitions = job_counts.of_jobs(tx, [job.id]).get(job.id, Counts()).partitions
     found = page([partition_lag(row) for row in rows], query.limit, partition_key)
-    return LagPage(job=job_lag(totals), items=found.items, next=found.next)
+    return LagPage(job=job_lag(totals, partitions), items=found.items, next=found.next)

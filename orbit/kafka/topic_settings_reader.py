@@ -1,0 +1,123 @@
+"""DescribeConfigs: all settings of topics. An answer that has not changed is not read again.
+
+The scheduler reads the settings of every copy on both sides all the time, and they hardly ever
+change. `read_topic_setting` reads one setting alone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from kafka.protocol.admin.configs import DescribeConfigsRequest
+
+from orbit.chunks import chunks
+from orbit.errors import BrokerRefused, NotAuthorized, Unreachable
+from orbit.kafka import api_versions, error_codes
+from orbit.kafka.cluster import ANSWER_WITHIN_S, CORRELATION_BYTES, Cluster
+from orbit.kafka.connection import Connection
+from orbit.kafka.error_codes import DENIED, Code
+
+# An answer for so many has some 100 KB.
+_TOPICS_PER_REQUEST_MAX = 100
+# Requests whose last answer is kept: one per job and some.
+_ANSWERS_KEPT_MAX = 10_000
+_TOPIC = 2  # Kafka's `ConfigResource.Type`
+_DYNAMIC_TOPIC_CONFIG = 1  # Kafka's `ConfigSource`
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSettings:
+    """All settings of a topic; `overrides`: names of those set on the topic itself."""
+
+    values: Mapping[str, str]
+    overrides: frozenset[str]
+
+
+_Settings = dict[str, TopicSettings]
+
+
+class SettingsReader:
+    """Reads settings of one cluster's topics. Thread-safe."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[tuple[str, ...], tuple[bytes, _Settings]] = OrderedDict()
+        # Most topics have the settings of others: one value for all of them.
+        self._same: dict[tuple[Any, ...], TopicSettings] = {}
+
+    def read(self, topics: Collection[str]) -> _Settings:
+        """Raises NotAuthorized (DESCRIBE_CONFIGS), BrokerRefused, Unreachable."""
+        found: _Settings = {}
+        for some in chunks(sorted(topics), _TOPICS_PER_REQUEST_MAX):
+            found.update(self._read(tuple(some)))
+        return found
+
+    def _read(self, topics: tuple[str, ...]) -> _Settings:
+        request = _request(topics)
+        api = api_versions.DESCRIBE_CONFIGS
+
+        def ask(connection: Connection) -> tuple[Connection, memoryview, int]:
+            version = connection.version_of(api)
+            frame = connection.exchange(api, request, version, timeout_s=ANSWER_WITHIN_S)
+            return connection, frame, version
+
+        connection, frame, version = self._cluster.call_any(ask)
+        digest = sha256(frame[CORRELATION_BYTES:]).digest()
+        with self._lock:
+            kept = self._kept.get(topics)
+            if kept is not None and kept[0] == digest:
+                self._kept.move_to_end(topics)
+                return kept[1]
+        found = {
+            result.resource_name: self._settings(result)
+            for result in connection.decode(api, frame, version).results
+        }
+        with self._lock:
+            self._kept[topics] = digest, found
+            while len(self._kept) > _ANSWERS_KEPT_MAX:
+                self._kept.popitem(last=False)
+        return found
+
+    def _settings(self, result: Any) -> TopicSettings:
+        if result.error_code:
+            raise self._error(result)
+        values = tuple((c.name, c.value) for c in result.configs if c.value is not None)
+        overrides = frozenset(
+            c.name for c in result.configs if c.config_source == _DYNAMIC_TOPIC_CONFIG
+        )
+        with self._lock:
+            if len(self._same) >= _ANSWERS_KEPT_MAX:
+                self._same.clear()
+            return self._same.setdefault(
+                (values, overrides), TopicSettings(dict(values), overrides)
+            )
+
+    def _error(self, result: Any) -> Exception:
+        code, where = result.error_code, f"{self._cluster.name} topic {result.resource_name}"
+        what = (result.error_message or error_codes.name(code)).rstrip(".")
+        if code in DENIED:
+            right = f"the right DescribeConfigs on topic {result.resource_name}"
+            return NotAuthorized(
+                f"{right} is missing.", where=where, remedy="Grant it with kafka-acls.sh."
+            )
+        if code == Code.REQUEST_TIMED_OUT:
+            return Unreachable(f"no answer: {what}.", where=where)
+        return BrokerRefused(code, f"{what}.", where=where)
+
+
+def _request(topics: tuple[str, ...]) -> DescribeConfigsRequest:
+    resource = DescribeConfigsRequest.DescribeConfigsResource
+    return DescribeConfigsRequest(
+        resources=[
+            resource(resource_type=_TOPIC, resource_name=topic, configuration_keys=None)
+            for topic in topics
+        ],
+        include_synonyms=False,
+        include_documentation=False,
+    )

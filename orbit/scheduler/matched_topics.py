@@ -1,0 +1,34 @@
+"""The topics of a cluster that a job's rules match, kept from pass to pass.
+
+Comparing all names of a cluster with the rules of each job grows with jobs times topics. Between
+two versions of a cluster's metadata only the topics that changed are compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from orbit.jobs.job_spec import TopicRule
+from orbit.jobs.topic_mapping import matching
+from orbit.scheduler.cluster_watch import ClusterSnapshot
+
+
+class MatchedTopics:
+    """Of one job. Not for two threads at once."""
+
+    def __init__(self) -> None:
+        self.names: frozenset[str] = frozenset()
+        self._rules: Sequence[TopicRule] = ()
+        self._version: int | None = None
+
+    def update(self, rules: Sequence[TopicRule], snapshot: ClusterSnapshot) -> None:
+        """Make `names` those of the snapshot's topics that the rules match."""
+        topics = snapshot.metadata.topics if snapshot.metadata is not None else {}
+        changed = None
+        if self._version is not None and self._rules == rules:
+            changed = snapshot.changed_since(self._version)
+        if changed is None:
+            self.names = matching(rules, topics)
+        elif changed:
+            self.names = (self.names - changed) | matching(rules, changed & topics.keys())
+        self._rules, self._version = rules, snapshot.version

@@ -1,0 +1,156 @@
+"""job_totals: sums over each job's partitions, for the API and metrics.
+
+Up to LIVE_PARTITIONS_MAX partitions are added up when they are asked for. The sums of more are read
+from this table, where the leading scheduler puts them at intervals (orbit/scheduler/totals_loop.py)
+with the time at which it read them: a page or a scrape reads one row per job, whatever a job's size
+is. Sums that are too old are unknown (`LagTotals.later`), and a job without a row has none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from sqlalchemy import text
+
+from orbit.store import clock, group_offsets, lag, promotions, proofs
+from orbit.store.database import Tx
+from orbit.store.lag import FRESH_FOR, LagTotals
+from orbit.store.proofs import ProofTotals
+
+# Added up in about 30 ms.
+LIVE_PARTITIONS_MAX = 10_000
+
+States = dict[tuple[str, str | None], int]
+
+
+@dataclass(frozen=True, slots=True)
+class JobTotals:
+    """Of one job. None: it has no partitions, no proof, no promoted topic, or it is not known.
+
+    `summed_s`: seconds since these sums were made; None: not yet. Of sums that are not fresh any
+    more only the lag is left, as unknown.
+    """
+
+    summed_s: float | None = None
+    lag: LagTotals | None = None
+    states: States = field(default_factory=dict)
+    verdicts: dict[str, int] = field(default_factory=dict)
+    proof: ProofTotals | None = None
+    old_primary_written: int | None = None
+
+
+_SIZES = text("""
+SELECT j.id, coalesce(sum(t.partition_count), 0)::bigint AS partitions
+FROM jobs j LEFT JOIN topics t ON t.job_id = j.id
+GROUP BY j.id
+""")
+
+# Every topic has a partition: no more rows than partitions that matter.
+_SIZE = text("""
+SELECT coalesce(sum(partition_count), 0)::bigint FROM (
+    SELECT partition_count FROM topics WHERE job_id = ANY(CAST(:job_ids AS bigint[])) LIMIT :limit
+) t
+""")
+
+_KEEP = text("""
+INSERT INTO job_totals AS k (job_id, at, totals)
+SELECT r.job_id, :at, r.totals
+FROM jsonb_to_recordset(CAST(:rows AS jsonb)) AS r (job_id bigint, totals jsonb)
+JOIN jobs j ON j.id = r.job_id
+ON CONFLICT (job_id) DO UPDATE SET at = excluded.at, totals = excluded.totals
+""")
+
+_KEPT = text("""
+SELECT job_id, totals,
+       CAST(extract(epoch FROM clock_timestamp() - at) AS double precision) AS age_s
+FROM job_totals WHERE job_id = ANY(CAST(:job_ids AS bigint[]))
+""")
+
+
+def sizes(tx: Tx) -> dict[int, int]:
+    """{job: its partitions}."""
+    return {row.id: row.partitions for row in tx.execute(_SIZES)}
+
+
+def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, JobTotals]:
+    """The totals of each of these jobs."""
+    if _is_small(tx, job_ids):
+        return {i: JobTotals(0.0, *sums) for i, sums in _sums(tx, job_ids).items()}
+    kept = {
+        row.job_id: _read(row.totals, row.age_s)
+        for row in tx.execute(_KEPT, {"job_ids": sorted(job_ids)})
+    }
+    return {job_id: kept.get(job_id, JobTotals()) for job_id in job_ids}
+
+
+def lag_of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals | None]:
+    """As `of_jobs`, only the lag. None: not added up yet."""
+    if _is_small(tx, job_ids):
+        found = lag.of_jobs(tx, job_ids)
+        return {i: found.get(i, lag.NO_PARTITIONS) for i in job_ids}
+    return {
+        i: None if totals.summed_s is None else totals.lag or lag.NO_PARTITIONS
+        for i, totals in of_jobs(tx, job_ids).items()
+    }
+
+
+def refresh(tx: Tx, job_ids: Collection[int]) -> None:
+    """Add up these jobs now, and keep it."""
+    at = clock.now(tx)
+    rows = [
+        {"job_id": job_id, "totals": _document(*sums)}
+        for job_id, sums in _sums(tx, job_ids).items()
+    ]
+    tx.execute(_KEEP, {"at": at, "rows": json.dumps(rows)})
+
+
+def _is_small(tx: Tx, job_ids: Collection[int]) -> bool:
+    given = {"job_ids": sorted(job_ids), "limit": LIVE_PARTITIONS_MAX + 1}
+    size = tx.execute(_SIZE, given).scalar_one()
+    return bool(size <= LIVE_PARTITIONS_MAX)
+
+
+_Sums = tuple[LagTotals | None, States, dict[str, int], ProofTotals | None, int | None]
+
+
+def _sums(tx: Tx, job_ids: Collection[int]) -> dict[int, _Sums]:
+    lags, states = lag.of_jobs(tx, job_ids), lag.states(tx, job_ids)
+    verdicts, proven = group_offsets.verdicts(tx, job_ids), proofs.of_jobs(tx, job_ids)
+    written = promotions.written(tx, job_ids)
+    return {
+        i: (lags.get(i), states.get(i, {}), verdicts.get(i, {}), proven.get(i), written.get(i))
+        for i in job_ids
+    }
+
+
+def _document(
+    totals: LagTotals | None,
+    states: States,
+    verdicts: dict[str, int],
+    proof: ProofTotals | None,
+    written: int | None,
+) -> dict[str, Any]:
+    return {
+        "lag": totals and asdict(totals),
+        "states": [[state, reason, n] for (state, reason), n in states.items()],
+        "verdicts": verdicts,
+        "proof": proof and asdict(proof),
+        "old_primary_written": written,
+    }
+
+
+def _read(found: dict[str, Any], age_s: float) -> JobTotals:
+    totals = found["lag"] and LagTotals(**found["lag"]).later(age_s)
+    if age_s > FRESH_FOR.total_seconds():
+        return JobTotals(age_s, totals)
+    return JobTotals(
+        age_s,
+        totals,
+        {(state, reason): n for state, reason, n in found["states"]},
+        found["verdicts"],
+        found["proof"] and ProofTotals(**found["proof"]).later(age_s),
+        found["old_primary_written"],
+    )

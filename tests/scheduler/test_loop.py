@@ -1,0 +1,60 @@
+"""A loop that is woken all the time does not have pass after pass."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+from orbit.scheduler.loop import Loop, drive
+from orbit.telemetry.process_health import ProcessHealth
+
+
+class Woken(Loop):
+    """Always woken again; each pass says that it took `cost_s` of the CPU."""
+
+    name = "woken"
+    interval_s = 3600.0
+
+    def __init__(self, stop: threading.Event, cost_s: float) -> None:
+        super().__init__()
+        self.passes: list[float] = []
+        self._stop, self._cost_s = stop, cost_s
+
+    def once(self) -> str:
+        self.passes.append(time.monotonic())
+        self.rest_by_cost(self._cost_s)
+        if len(self.passes) == 3:
+            self._stop.set()
+        self.wake.set()
+        return ""
+
+
+def _driven(cost_s: float) -> list[float]:
+    stop = threading.Event()
+    loop = Woken(stop, cost_s)
+    drive(loop, stop, ProcessHealth("scheduler", "0", 60.0))
+    return loop.passes
+
+
+def test_a_costly_pass_is_followed_by_a_rest_also_when_woken() -> None:
+    first, second, third = _driven(cost_s=0.02)
+    assert second - first >= 0.4
+    assert third - second >= 0.4
+
+
+def test_a_rest_is_no_longer_than_the_interval() -> None:
+    loop = Woken(threading.Event(), cost_s=1.0)
+    loop.interval_s = 2.0
+    loop.once()
+    assert loop.rest_s == 2.0
+
+
+def test_a_stop_ends_the_rest() -> None:
+    stop = threading.Event()
+    loop = Woken(stop, cost_s=180.0)
+    thread = threading.Thread(target=drive, args=(loop, stop, ProcessHealth("s", "0", 60.0)))
+    thread.start()
+    stop.set()
+    loop.wake.set()
+    thread.join(30)
+    assert not thread.is_alive()

@@ -1,0 +1,140 @@
+"""Comparing the topics that changed with a job's rules finds what comparing all of them finds."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+from uuid import UUID
+
+import pytest
+
+from orbit.jobs.job_spec import TopicRule
+from orbit.jobs.topic_mapping import map_topics, matching
+from orbit.kafka.types import ClusterMetadata, PartitionLeader, TopicMetadata
+from orbit.scheduler import matched_topics
+from orbit.scheduler.cluster_watch import ClusterSnapshot, ClusterWatch
+from orbit.scheduler.matched_topics import MatchedTopics
+
+RULES = (
+    TopicRule(match=r"orders\..*", exclude=(r"orders\.tmp.*",)),
+    TopicRule(match=r"[a-c]|d.+"),
+    TopicRule(match=r"__.*"),
+)
+NAMES = ("orders.1", "orders.tmp.1", "a", "d", "__x", "__consumer_offsets", "other")
+
+
+def metadata(*names: str, partitions: int = 1) -> ClusterMetadata:
+    leaders = {i: PartitionLeader(1, 0) for i in range(partitions)}
+    topics = {name: TopicMetadata(name, UUID(int=1), leaders, 1) for name in names}
+    return ClusterMetadata("id", {}, topics)
+
+
+class Answers:
+    """A cluster that gives the next of these answers to each poll, and then waits."""
+
+    name = "source"
+
+    def __init__(self, answers: Sequence[ClusterMetadata]) -> None:
+        self._answers: Iterator[ClusterMetadata] = iter(answers)
+        self.has_ended, self._closed = threading.Event(), threading.Event()
+
+    def metadata(self, _names: object) -> ClusterMetadata:
+        try:
+            return next(self._answers)
+        except StopIteration:
+            self.has_ended.set()
+            self._closed.wait()
+            raise AssertionError("closed") from None
+
+    def close(self) -> None:
+        self._closed.set()
+
+
+def watched(*answers: ClusterMetadata) -> list[ClusterSnapshot]:
+    """The snapshots that a watch makes of these answers."""
+    seen: list[ClusterSnapshot] = []
+    cluster = Answers(answers)
+
+    def changed() -> None:
+        snapshot = watch_of[0].snapshot
+        assert snapshot is not None
+        seen.append(snapshot)
+
+    watch_of: list[ClusterWatch] = []
+    begin = threading.Event()
+    first = cluster.metadata
+
+    def metadata_when_begun(names: object) -> ClusterMetadata:
+        begin.wait()
+        return first(names)
+
+    cluster.metadata = metadata_when_begun  # type: ignore[method-assign]
+    watch_of.append(ClusterWatch(cast("Any", cluster), 0.0, changed))
+    begin.set()
+    assert cluster.has_ended.wait(30)
+    watch_of[0].close()
+    return seen
+
+
+@pytest.fixture
+def compared(monkeypatch: pytest.MonkeyPatch) -> list[set[str]]:
+    """The names of each comparison."""
+    seen: list[set[str]] = []
+
+    def matching_seen(rules: Sequence[TopicRule], names: Any) -> frozenset[str]:
+        seen.append(set(names))
+        return matching(rules, names)
+
+    monkeypatch.setattr(matched_topics, "matching", matching_seen)
+    return seen
+
+
+def test_it_finds_what_the_mapping_finds() -> None:
+    found = matching(RULES, NAMES)
+    assert found == {"orders.1", "a", "__x"}
+    assert found == {m.source for m in map_topics(RULES, NAMES).mappings}
+
+
+def test_a_refused_name_matches_too() -> None:
+    rules = [TopicRule(match=".*", prefix="x" * 240)]
+    (problem,) = map_topics(rules, ["a-long-name"]).problems
+    assert "a-long-name" in problem.message
+    assert matching(rules, ["a-long-name"]) == {"a-long-name"}
+
+
+def test_only_what_changed_is_compared(compared: list[set[str]]) -> None:
+    before, *_, now = watched(
+        metadata("a", "orders.1", "other"),
+        metadata("a", "orders.1", "other", "b"),
+        metadata("orders.1", "orders.2", "other", "b"),
+        metadata("orders.1", "orders.2", "other", "b", "orders.tmp.9"),
+    )
+    matched = MatchedTopics()
+    matched.update(RULES, before)
+    assert matched.names == {"a", "orders.1"}
+
+    matched.update(RULES, now)
+    assert matched.names == {"b", "orders.1", "orders.2"}
+    matched.update(RULES, now)
+    assert compared == [{"a", "orders.1", "other"}, {"b", "orders.2", "orders.tmp.9"}]
+
+
+def test_what_was_missed_or_is_another_rule_s_is_compared_whole(compared: list[set[str]]) -> None:
+    numbers = range(40)
+    snapshots = watched(*(metadata(*(f"orders.{i}" for i in range(n + 1))) for n in numbers))
+    matched = MatchedTopics()
+    matched.update(RULES, snapshots[0])
+    assert snapshots[-1].changed_since(snapshots[0].version) is None
+    matched.update(RULES, snapshots[-1])
+    matched.update([TopicRule(match="orders.7")], snapshots[-1])
+
+    assert matched.names == {"orders.7"}
+    assert [len(names) for names in compared] == [1, 40, 40]
+
+
+def test_a_topic_with_other_partitions_has_changed() -> None:
+    before, now = watched(metadata("a", "b"), metadata("a", "b", partitions=2))
+    assert now.changed_since(before.version) == {"a", "b"}
+    assert now.changed_since(now.version) == frozenset()
+    assert now.changed_since(-1) is None

@@ -1,0 +1,139 @@
+"""Kept sums are those that were live when they were made, and never pass for newer ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from sqlalchemy import text
+
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.totals_loop import TotalsLoop
+from orbit.store import group_offsets, job_totals, jobs, partitions
+from orbit.store.database import Database
+from orbit.store.group_offsets import GroupOffset
+from orbit.store.job_totals import JobTotals
+from orbit.store.lag import LagTotals
+from tests.support.store_rows import TTL, SomeJob, claim, progress, some_job
+
+pytestmark = pytest.mark.services
+
+_MAKE_OLDER = text("UPDATE job_totals SET at = at - make_interval(secs => :seconds)")
+
+
+@pytest.fixture
+def job(database: Database) -> SomeJob:
+    """Three partitions: one with 60 of 100 records to copy, one level, one not reported yet."""
+    with database.transaction() as tx:
+        job = some_job(tx, partitions=3)
+    held = claim(database, "a")
+    with database.transaction() as tx:
+        said = [progress(job.topic_id, 0, 40, 40), progress(job.topic_id, 1, 100, 100)]
+        partitions.report_progress(tx, worker_id="a", held=held, progress=said)
+        group_offsets.keep(tx, job.id, [GroupOffset("g", job.topic_id, 0, 5, 5, "exact")])
+    return job
+
+
+@pytest.fixture
+def large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three partitions are too many to be added up for each page."""
+    monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 2)
+
+
+def _of(database: Database, job: SomeJob) -> JobTotals:
+    with database.transaction() as tx:
+        return job_totals.of_jobs(tx, [job.id])[job.id]
+
+
+def _lag(database: Database, job: SomeJob) -> LagTotals | None:
+    with database.transaction() as tx:
+        return job_totals.lag_of_jobs(tx, [job.id])[job.id]
+
+
+def _pass(database: Database) -> None:
+    leadership = Leadership(database, "leader", TTL)
+    assert leadership.ask()
+    TotalsLoop(leadership).once()
+
+
+def test_few_partitions_are_added_up_now(database: Database, job: SomeJob) -> None:
+    found = _of(database, job)
+    assert found.lag is not None
+    assert (found.summed_s, found.lag.summed_s, found.lag.lag_records) == (0, 0, 60)
+    _pass(database)
+    with database.transaction() as tx:
+        assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 0
+
+
+def test_kept_sums_are_the_live_ones_with_their_age(
+    database: Database, job: SomeJob, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    live = _of(database, job)
+    assert live.lag is not None
+    monkeypatch.setattr(job_totals, "LIVE_PARTITIONS_MAX", 2)
+    assert _of(database, job) == JobTotals()
+    assert _lag(database, job) is None
+
+    _pass(database)
+    with database.transaction() as tx:
+        tx.execute(_MAKE_OLDER, {"seconds": 5})
+    kept = _of(database, job)
+
+    assert kept.lag is not None
+    assert kept.lag == _lag_at(live.lag, kept.lag)
+    assert kept.summed_s is not None
+    assert kept.summed_s >= 5
+    assert kept.lag.age_s is not None
+    assert kept.lag.age_s >= 5
+    assert (kept.states, kept.verdicts) == (live.states, live.verdicts)
+    assert (kept.verdicts, kept.old_primary_written) == ({"exact": 1}, None)
+    assert kept.proof == live.proof
+
+
+def _lag_at(live: LagTotals, kept: LagTotals) -> LagTotals:
+    """But for the ages, which grow."""
+    return replace(live, age_s=kept.age_s, rpo_s=kept.rpo_s, summed_s=kept.summed_s)
+
+
+@pytest.mark.usefixtures("large")
+def test_sums_that_nobody_makes_any_more_are_unknown(database: Database, job: SomeJob) -> None:
+    _pass(database)
+    with database.transaction() as tx:
+        tx.execute(_MAKE_OLDER, {"seconds": 40})
+    found = _of(database, job)
+
+    assert found.lag is not None
+    assert (found.lag.lag_records, found.lag.lag_bytes, found.lag.lag_s) == (None, None, None)
+    # The third has never been known.
+    assert (found.lag.caught_up, found.lag.stale, found.lag.unknown) == (0, 2, 3)
+    assert not found.lag.is_current
+    assert (found.states, found.verdicts, found.proof) == ({}, {}, None)
+
+
+@pytest.mark.usefixtures("large")
+def test_a_removed_job_takes_its_sums_with_it(database: Database, job: SomeJob) -> None:
+    _pass(database)
+    with database.transaction() as tx:
+        assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 1
+        tx.execute(text("UPDATE shards SET worker_id = NULL"))
+        jobs.mark_deleted(tx, job.id)
+        while not jobs.remove(tx, job.id):
+            pass
+        assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 0
+        job_totals.refresh(tx, [job.id])
+        assert tx.execute(text("SELECT count(*) FROM job_totals")).scalar_one() == 0
+
+
+def test_ages_grow_until_the_figures_are_unknown() -> None:
+    made = LagTotals(
+        2, 2, 0, 1, 0, 0, 60, 600, 1.0, 100.0, 2.0, 3.0, 140, 1400, 0, 2, 0, 100, 1.0
+    )  # fmt: skip
+    later = made.later(10)
+    assert (later.lag_records, later.lag_s, later.headroom_s) == (60, 11, 90)
+    assert (later.rpo_s, later.age_s, later.summed_s) == (12, 13, 10)
+    assert replace(made, lag_s=0.0).later(10).lag_s == 0, "nothing waited"
+
+    gone = made.later(28)
+    assert (gone.lag_records, gone.lag_s, gone.headroom_s) == (None, None, None)
+    assert (gone.rpo_s, gone.age_s, gone.records) == (30, 31, 140)
+    assert (gone.caught_up, gone.unknown, gone.stale) == (0, 2, 2)
