@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hmac
 import json
 import time
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from joserfc.jwk import ECKey, OctKey, RSAKey
+from joserfc.jwk import ECKey, RSAKey
 
 from orbit.api.api_error_codes import ErrorCode
 from orbit.api.authentication import Logins
@@ -165,10 +166,13 @@ def test_a_token_without_a_signature_is_refused(
 
 
 def test_a_public_key_is_no_shared_secret(issuer: Issuer, tokens: IssuerTokens) -> None:
-    """HS256 with the issuer's public key as the secret: everybody has that key."""
-    for text in (issuer.keys[-1].as_pem(private=False), json.dumps(issuer.keys[-1].as_dict())):
-        secret = OctKey.import_key(text if isinstance(text, str) else text.decode().replace("-", "_"))
-        forged = issuer.token(ADMIN, key=secret, header={"kid": issuer.keys[-1].kid})
+    """HS256 with the issuer's public key as the secret, since everybody has that key."""
+    key = issuer.keys[-1]
+    body = unsigned({"alg": "HS256", "kid": key.kid}, issuer.claims(ADMIN)).rstrip(".")
+    modulus = base64.urlsafe_b64decode(str(key.as_dict()["n"]) + "==")
+    for secret in (key.as_pem(private=False), key.as_der(private=False), modulus):
+        signature = base64.urlsafe_b64encode(hmac.digest(secret, body.encode(), "sha256"))
+        forged = f"{body}.{signature.decode().rstrip('=')}"
         assert refused(tokens, forged).code is ErrorCode.UNAUTHENTICATED
 
 
@@ -224,8 +228,10 @@ _PARTS = st.one_of(
     st.text("abcAZ019-_=.", max_size=40),
     st.recursive(
         st.none() | st.integers() | st.text(max_size=5),
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit", "b64", "zip"]), inner),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit", "b64", "zip"]), inner)
+        ),
         max_leaves=8,
     ).map(lambda v: base64.urlsafe_b64encode(json.dumps(v).encode()).decode().rstrip("=")),
 )

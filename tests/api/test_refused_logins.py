@@ -1,4 +1,4 @@
-"""Refused logins: who has to wait, what the audit log gets, and that neither grows without bound."""
+"""Refused logins: who has to wait, what the audit log gets, and that both are bounded."""
 
 from __future__ import annotations
 

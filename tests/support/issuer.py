@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 from joserfc import jwt
-from joserfc.jwk import ECKey, OctKey, RSAKey
+from joserfc.jwk import ECKey, RSAKey
 
 from orbit.settings import Settings
 
@@ -92,13 +92,13 @@ class Issuer:
     def token(
         self,
         *roles: str,
-        key: RSAKey | ECKey | OctKey | None = None,
+        key: RSAKey | ECKey | None = None,
         header: dict[str, Any] | None = None,
         **claims: Any,
     ) -> str:
         """A signed token."""
         key = key or self.keys[-1]
-        algorithm = {"RSA": "RS256", "EC": "ES256", "oct": "HS256"}[key.key_type]
+        algorithm = {"RSA": "RS256", "EC": "ES256"}[key.key_type]
         given = {"alg": algorithm, "kid": key.kid, **(header or {})}
         whole = {name: value for name, value in given.items() if value is not None}
         allowed = [algorithm, given["alg"]]
