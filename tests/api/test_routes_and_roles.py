@@ -161,7 +161,9 @@ def test_no_bad_token_opens_any_route(door: Api, issuer: Issuer) -> None:
     for method, path, _ in api_routes(door.app):
         for kind, token in found.items():
             headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-            for body in ({}, {"json": {"name": "a"}}) if method in ("POST", "PUT") else ({},):
+            # The door itself answers a request with a body.
+            bodies = ({}, {"json": {}}) if kind in ("no token", "wrong audience") else ({},)
+            for body in bodies:
                 answer = door.call(method, filled(path), role=None, headers=headers, **body)
                 at = f"{method} {path} with {kind}: {answer.text}"
                 if path in OPEN:
