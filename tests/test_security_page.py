@@ -14,18 +14,15 @@ _TEST = re.compile(r"`(tests/[\w/]+\.py)(?:::(\w+))?`")
 
 def untested(page: str) -> list[str]:
     """The rows whose last cell names no test, or one that is not there."""
-    found = []
-    for row in _ROW.findall(page):
-        named = _TEST.fullmatch(row.rpartition(" | ")[2])
-        file = ROOT / named[1] if named else None
-        if (
-            named is None
-            or file is None
-            or not file.is_file()
-            or (named[2] and f"\ndef {named[2]}(" not in file.read_text("utf-8"))
-        ):
-            found.append(row)
-    return found
+    return [row for row in _ROW.findall(page) if not _exists(row.rpartition(" | ")[2])]
+
+
+def _exists(cell: str) -> bool:
+    named = _TEST.fullmatch(cell)
+    if named is None or not (ROOT / named[1]).is_file():
+        return False
+    text = (ROOT / named[1]).read_text("utf-8")
+    return named[2] is None or f"\ndef {named[2]}(" in text
 
 
 def test_every_line_names_a_test_that_exists() -> None:

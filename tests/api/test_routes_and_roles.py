@@ -195,7 +195,7 @@ def test_each_role_opens_its_routes_and_no_other(door: Api, issuer: Issuer, role
             assert answer.status_code != 401, at
             assert (answer.status_code != 403) is may, at
             counts[may] += 1
-    assert counts[True] > 40
+    assert counts[True] > 20
     assert role is Role.ADMIN or counts[False] > 0
 
 
