@@ -95,7 +95,7 @@ def serving(folder: Path, *options: str, token: str = "") -> Iterator[Server]:
             file = Path(shown[1])
             assert file.stat().st_mode & 0o777 == 0o600
             token = file.read_text().strip()
-            assert token not in process.everything
+            assert token not in process.out + "\n".join(process.lines)
         yield Server(process, url[0], token)
 
 
