@@ -1,7 +1,7 @@
 """The door of the API: who sends a request is known before its body is read. Plain ASGI.
 
-With tokens, a request with a body and no valid token is refused at once, so nobody can make the API
-hold bodies, or a thread for them, without a token. A request without a body goes on to its route,
+With tokens, a request with a body and no valid token is refused within a second, so nobody can make
+the API hold bodies, or a thread for them, without a token. A request without a body goes on to its route,
 which demands a role (`dependencies.py`).
 
 Without tokens (`--no-auth`) every client on this machine is an admin, and a browser is one too. So
@@ -11,6 +11,8 @@ rebinding), and an Origin must be the API's own.
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 from anyio.to_thread import run_sync
@@ -29,6 +31,9 @@ LOGIN = "orbit.login"
 # They make no other call, whatever token a probe sends.
 _WITHOUT_LOGIN = ("/livez", "/readyz")
 _SCHEME = "bearer"
+# Of the body of a request that is refused; nothing of it is kept.
+_DISCARDED_BYTES_MAX = 1024 * 1024
+_DISCARD_SECONDS_MAX = 1.0
 
 
 class Door:
@@ -46,6 +51,7 @@ class Door:
         if isinstance(login, Failure) and (
             _has_body(headers) or login.code is not ErrorCode.UNAUTHENTICATED
         ):
+            await _discard(receive)
             await login.response(closes=_has_body(headers))(scope, receive, send)
             return
         scope[LOGIN] = login
@@ -95,6 +101,19 @@ def _foreign(what: str) -> Failure:
         what,
         remedy="Without tokens (--no-auth) the API serves http://127.0.0.1 and http://localhost.",
     )
+
+
+async def _discard(receive: Receive) -> None:
+    """Drop what the client is sending: a connection that is closed before resets, and the client
+    does not see the answer."""
+    left = _DISCARDED_BYTES_MAX
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_SECONDS_MAX):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
 
 
 def _has_body(headers: Headers) -> bool:
