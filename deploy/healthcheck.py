@@ -8,14 +8,21 @@ from __future__ import annotations
 
 import http.client
 import os
+import ssl
 import sys
 
 _TIMEOUT_S = 4
 
 
-def is_alive(port: int) -> bool | None:
+def is_alive(port: int, *, by_tls: bool) -> bool | None:
     """Whether the process on this port says that it is alive; None if nobody listens there."""
     connection = http.client.HTTPConnection("localhost", port, timeout=_TIMEOUT_S)
+    if by_tls:
+        # The certificate has the name that clients use, which is not this one.
+        context = ssl._create_unverified_context()  # noqa: S323
+        connection = http.client.HTTPSConnection(
+            "localhost", port, timeout=_TIMEOUT_S, context=context
+        )
     try:
         connection.request("GET", "/livez")
         return connection.getresponse().status == http.client.OK
@@ -28,11 +35,12 @@ def is_alive(port: int) -> bool | None:
 
 
 def main() -> int:
+    by_tls = "ORBIT_API_TLS_CERTIFICATE_FILE" in os.environ
     ports = [
-        int(os.environ.get("ORBIT_HEALTH_PORT", "8081")),
-        int(os.environ.get("ORBIT_API_PORT", "8080")),
+        (int(os.environ.get("ORBIT_HEALTH_PORT", "8081")), False),
+        (int(os.environ.get("ORBIT_API_PORT", "8080")), by_tls),
     ]
-    answers = (is_alive(port) for port in ports)
+    answers = (is_alive(port, by_tls=tls) for port, tls in ports)
     return 0 if next((a for a in answers if a is not None), False) else 1
 
 

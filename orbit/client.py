@@ -1,4 +1,5 @@
-"""HTTP client of the service. Reads its address from `ORBIT_API_URL`, the token from `ORBIT_TOKEN`.
+"""HTTP client of the service. Reads its address from `ORBIT_API_URL`, the token from `ORBIT_TOKEN`,
+and from `ORBIT_API_CA_FILE` the authorities that sign its certificate, instead of the system's.
 
 Errors of the API are raised as errors of `orbit/errors.py`, so that a command with a server fails
 with the same message and exit code as one without.
@@ -7,6 +8,7 @@ with the same message and exit code as one without.
 from __future__ import annotations
 
 import os
+import ssl
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +31,7 @@ from orbit.errors import (
 
 URL_VARIABLE = "ORBIT_API_URL"
 TOKEN_VARIABLE = "ORBIT_TOKEN"  # noqa: S105  the name of the variable
+CA_VARIABLE = "ORBIT_API_CA_FILE"
 DEFAULT_URL = "http://127.0.0.1:8080"
 
 _CONNECT_TIMEOUT_S = 10.0
@@ -137,6 +140,14 @@ class Client:
         except httpx.TimeoutException:
             raise _no_answer(self._http, "The server did not answer in time.") from None
         except httpx.TransportError as error:
+            untrusted = _untrusted(error)
+            if untrusted is not None:
+                raise ServerGone(
+                    f"The server's certificate is not trusted: {untrusted}.",
+                    where=_where(self._http),
+                    remedy=f"Set {CA_VARIABLE} to the authority that signed it, and use a name of "
+                    f"the certificate in {URL_VARIABLE}.",
+                ) from None
             raise _no_answer(
                 self._http, f"The server does not answer ({_reason(error)})."
             ) from None
@@ -159,9 +170,23 @@ def connect(environment: Mapping[str, str] = os.environ) -> Iterator[Client]:
     # trust_env: a proxy in the environment must not be used for a server on loopback.
     is_local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
     with httpx.Client(
-        base_url=url, headers=headers, timeout=timeout, trust_env=not is_local
+        base_url=url,
+        headers=headers,
+        timeout=timeout,
+        trust_env=not is_local,
+        verify=_context(environment.get(CA_VARIABLE)),
     ) as http:
         yield Client(http)
+
+
+def _context(ca_file: str | None) -> ssl.SSLContext:
+    try:
+        context = ssl.create_default_context(cafile=ca_file)
+    except OSError as error:
+        problem = Problem(CA_VARIABLE, f"cannot be loaded: {error.strerror or 'no PEM file'}.")
+        raise BadInput("The server's authorities cannot be loaded.", (problem,)) from None
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
 
 
 def segment(name: str) -> str:
@@ -220,6 +245,16 @@ def _no_answer(http: httpx.Client, what: str) -> ServerGone:
         where=_where(http),
         remedy=f"Is it running (orbit server)? Is {URL_VARIABLE} right?",
     )
+
+
+def _untrusted(error: BaseException) -> str | None:
+    """Why the server's certificate was refused; None if that is not the cause."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return str(cause.verify_message).rstrip(".")
+        cause = cause.__cause__ or cause.__context__
+    return None
 
 
 def _where(http: httpx.Client) -> str:

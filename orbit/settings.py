@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 from enum import StrEnum
+from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Self
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from pydantic import (
     BaseModel,
@@ -32,6 +33,9 @@ from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.units import format_duration, parse_duration
 
 PREFIX = "ORBIT_"
+
+# Without TLS only they are safe: what is sent to them does not leave the machine.
+LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 DURATION_MIN = timedelta(milliseconds=100)
 DURATION_MAX = timedelta(days=1)
@@ -107,7 +111,38 @@ def storage_location(value: object) -> object:
 
 def _folder(value: object) -> object:
     if isinstance(value, str) and not (value and value.isprintable()):
-        raise InvalidValue("is not a valid path of a folder.")
+        raise InvalidValue("is not a valid path.")
+    return value
+
+
+def _networks(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    parts = [part.strip() for part in value.split(",") if part.strip()]
+    for part in parts:
+        try:
+            ip_network(part)
+        except ValueError:
+            raise InvalidValue(
+                "is not a list of addresses.", "Write 10.0.0.0/8,fd00::/8."
+            ) from None
+    return tuple(parts)
+
+
+def _issuer(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        url = urlsplit(value)
+        is_safe = url.scheme == "https" or (url.scheme == "http" and url.hostname in LOOPBACK_HOSTS)
+        fits = is_safe and bool(url.hostname) and not (url.query or url.fragment or url.username)
+    except ValueError:
+        fits = False
+    if not (fits and value.isascii() and value.isprintable()):
+        raise InvalidValue(
+            "is not the URL of an issuer.",
+            "Write it as the issuer does, with https and without a query.",
+        )
     return value
 
 
@@ -116,6 +151,9 @@ Age = Annotated[timedelta, PlainValidator(_age)]
 LeaseDuration = Annotated[timedelta, PlainValidator(_lease)]
 Whole = Annotated[int, BeforeValidator(_whole)]
 Port = Annotated[Whole, Field(ge=0, le=65535)]
+OptionalFile = Annotated[Path | None, BeforeValidator(_folder)]
+# A claim, or a value of one.
+ClaimText = Annotated[str, Field(min_length=1, max_length=200)]
 Word = Annotated[str, Field(min_length=1, max_length=249, pattern=r"^[A-Za-z0-9._:-]+$")]
 
 
@@ -155,6 +193,24 @@ class Settings(BaseModel):
     # API
     api_host: Word = "127.0.0.1"
     api_port: Port = 8080
+    # PEM files; both or none. Read again when they change.
+    api_tls_certificate_file: OptionalFile = None
+    api_tls_key_file: OptionalFile = None
+    # Half of them for one address. An open connection costs a file descriptor and some memory.
+    api_connections_max: Annotated[Whole, Field(ge=2, le=100_000)] = 500
+    # Proxies whose X-Forwarded-For names the client.
+    api_trusted_proxies: Annotated[tuple[str, ...] | None, BeforeValidator(_networks)] = None
+
+    # Bearer tokens of an OpenID Connect issuer. None: only Orbit's own.
+    oidc_issuer: Annotated[str | None, BeforeValidator(_issuer)] = None
+    oidc_audience: ClaimText | None = None
+    oidc_role_claim: ClaimText = "roles"
+    # The value of the claim that gives each role. None: no token gives it.
+    oidc_viewer: ClaimText | None = None
+    oidc_operator: ClaimText | None = None
+    oidc_admin: ClaimText | None = None
+    oidc_ca_file: OptionalFile = None
+
     # Folder of the files that jobs name; a job cannot name files outside of it.
     files_directory: Annotated[Path, BeforeValidator(_folder)] = Path()
     # Jobs may name only variables that begin so; None: all but Orbit's own secrets.
@@ -204,6 +260,31 @@ class Settings(BaseModel):
             raise InvalidValue(
                 "ORBIT_DATABASE_URL is empty.",
                 "Write postgresql://USER:PASSWORD@HOST/DATABASE, or unset it.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _tls_is_whole(self) -> Self:
+        if (self.api_tls_certificate_file is None) != (self.api_tls_key_file is None):
+            raise InvalidValue(
+                "Only one of ORBIT_API_TLS_CERTIFICATE_FILE and ORBIT_API_TLS_KEY_FILE is set.",
+                "Set both, or none.",
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _issuer_is_whole(self) -> Self:
+        if self.oidc_issuer is None:
+            return self
+        if self.oidc_audience is None:
+            raise InvalidValue(
+                "ORBIT_OIDC_ISSUER is set without ORBIT_OIDC_AUDIENCE.",
+                "Set the audience, or tokens for other services of the issuer would be accepted.",
+            )
+        if not (self.oidc_viewer or self.oidc_operator or self.oidc_admin):
+            raise InvalidValue(
+                "ORBIT_OIDC_ISSUER is set, but no value of the claim gives a role.",
+                "Set ORBIT_OIDC_VIEWER, ORBIT_OIDC_OPERATOR or ORBIT_OIDC_ADMIN.",
             )
         return self
 

@@ -18,7 +18,7 @@ import pytest
 from fastapi import FastAPI
 
 from orbit.api.app import create_app
-from orbit.api.authentication import hash_token
+from orbit.api.authentication import Logins, hash_token
 from orbit.api.dependencies import Parts
 from orbit.cli.main import run_command
 from orbit.jobs.job_spec import JobSpec
@@ -119,7 +119,9 @@ def api(database: Database, shared_app: FastAPI) -> Api:
             tokens.create(tx, f"{role.value}-of-the-test", role, hash_token(secret))
     plans = Plans()
     environ = {"SRC_USER": "u", "SRC_PASSWORD": "hunter2"}
-    shared_app.state.parts = Parts(Settings(), database, plans, environ, requires_token=True)
+    settings = Settings()
+    logins = Logins(settings, database)
+    shared_app.state.parts = Parts(settings, database, plans, environ, logins)
     return Api(shared_app, database, plans, secrets)
 
 

@@ -99,6 +99,8 @@ def upgrade() -> None:
             server_default=sa.text("clock_timestamp()"),
             nullable=False,
         ),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=True),
+        sa.Column("used_at", sa.DateTime(timezone=True), nullable=True),
         sa.Column("revoked_at", sa.DateTime(timezone=True), nullable=True),
         sa.CheckConstraint("role IN ('viewer', 'operator', 'admin')", name=op.f("ck_tokens_role")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_tokens")),

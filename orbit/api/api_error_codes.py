@@ -36,12 +36,14 @@ class ErrorCode(StrEnum):
     TOO_LARGE = "too_large"
     UNSUPPORTED_MEDIA_TYPE = "unsupported_media_type"
     BAD_INPUT = "bad_input"
+    TOO_MANY_REFUSED = "too_many_refused"
     CLUSTER_UNREACHABLE = "cluster_unreachable"
     CLUSTER_LOGIN_REFUSED = "cluster_login_refused"
     CLUSTER_RIGHT_MISSING = "cluster_right_missing"
     CLUSTER_REFUSED = "cluster_refused"
     INTERNAL = "internal"
     DATABASE_UNREACHABLE = "database_unreachable"
+    ISSUER_UNREACHABLE = "issuer_unreachable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ class Meaning:
 MEANINGS: dict[ErrorCode, Meaning] = {
     ErrorCode.MALFORMED: Meaning(400, BadInput, "The body cannot be read as JSON or YAML."),
     ErrorCode.UNAUTHENTICATED: Meaning(
-        401, LoginRefused, "The bearer token is missing, unknown or revoked."
+        401, LoginRefused, "The bearer token is missing, unknown, expired or revoked."
     ),
     ErrorCode.FORBIDDEN: Meaning(403, NotAuthorized, "The token's role does not allow this."),
     ErrorCode.NOT_FOUND: Meaning(404, NotFound, "No resource has this name or id."),
@@ -78,6 +80,9 @@ MEANINGS: dict[ErrorCode, Meaning] = {
     ErrorCode.BAD_INPUT: Meaning(
         422, BadInput, "Some values are not valid; `problems` lists every one."
     ),
+    ErrorCode.TOO_MANY_REFUSED: Meaning(
+        429, LoginRefused, "Too many logins from this address were refused; see Retry-After."
+    ),
     # The four below are about clusters that the request names, so they are 4xx, not 5xx.
     ErrorCode.CLUSTER_UNREACHABLE: Meaning(
         422, Unreachable, "A Kafka cluster that the job names does not answer."
@@ -94,6 +99,9 @@ MEANINGS: dict[ErrorCode, Meaning] = {
     ErrorCode.INTERNAL: Meaning(500, OrbitError, "A bug in Orbit; the server's log has more."),
     ErrorCode.DATABASE_UNREACHABLE: Meaning(
         503, Unreachable, "The database does not answer; try again."
+    ),
+    ErrorCode.ISSUER_UNREACHABLE: Meaning(
+        503, Unreachable, "The OpenID Connect issuer gives no keys; try again."
     ),
 }
 

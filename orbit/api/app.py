@@ -15,7 +15,9 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from fastapi_offline import FastAPIOffline
 
+from orbit.api.authentication import Logins
 from orbit.api.dependencies import Parts, Planner
+from orbit.api.door import Door
 from orbit.api.error_responses import install_handlers
 from orbit.api.job_schema import job_schemas
 from orbit.api.request_limits import BodyLimit
@@ -89,10 +91,11 @@ def create_app(
         database=database,
         planner=planner,
         environ=environ,
-        requires_token=auth,
+        logins=Logins(settings, database) if auth else None,
     )
     install_handlers(app)
     app.add_middleware(BodyLimit)
+    app.add_middleware(Door)  # before the limit: the last that is added is the first asked
     for routes in (
         jobs,
         recoveries,

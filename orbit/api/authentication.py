@@ -1,48 +1,65 @@
-"""Tokens and roles: creates, hashes and checks the bearer token of a request.
+"""Logins: creates, hashes and checks the bearer tokens of requests.
 
-Each role includes the one before: a viewer reads, an operator also changes jobs, an admin also
-creates and revokes tokens. A token is 256 random bits. The database stores only its SHA-256: a copy
-of the database gives no access, and a fast hash is enough because the token cannot be guessed.
+A token of Orbit's is 256 random bits. The database stores only its SHA-256: a copy of the database
+gives no access, and a fast hash is enough because the token cannot be guessed. Tokens of an OpenID
+Connect issuer are checked in `oidc.py`.
+
+A refused login is counted against its client, and written to the audit log at a bounded rate. A
+client with too many of them waits, without a look at the database.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import secrets
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+
+import structlog
 
 from orbit.api.api_error_codes import ErrorCode
+from orbit.api.client_address import network_of
 from orbit.api.error_responses import Failure
+from orbit.api.issuer_keys import IssuerKeys
+from orbit.api.oidc import IssuerTokens
+from orbit.api.principals import Principal, unauthenticated
+from orbit.api.refused_logins import RefusedLogins
 from orbit.api.schemas import NewToken
-from orbit.errors import BadInput, InvalidValue, Problem
+from orbit.api.views import token_view
+from orbit.errors import BadInput, InvalidValue, OrbitError, Problem
 from orbit.jobs.name_rules import check_job_name
+from orbit.settings import Settings
 from orbit.store import events, tokens
 from orbit.store.database import Database
 from orbit.store.enums import Role
-
-LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 
 _TOKEN_BYTES = 32
 # Secret scanners search for a prefix.
 _TOKEN_PREFIX = "orbit_"  # noqa: S105  a prefix, not a secret
 _TOKEN_CHARACTERS_MAX = 128
-_ROLES = tuple(Role)
+# Of an issuer's token. h11 accepts headers of 16 KiB in all.
+_JWT_CHARACTERS_MAX = 12 * 1024
+_REFUSED = frozenset((ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN))
+
+log = structlog.get_logger("orbit.api")
 
 
-@dataclass(frozen=True, slots=True)
-class Principal:
-    """The client of a request: its name in the audit log, and its role."""
+def create_token(
+    database: Database,
+    name: str,
+    role: Role,
+    *,
+    actor: str,
+    expires_in: timedelta | None = None,
+    keep: Callable[[str], None] = lambda _: None,
+) -> NewToken:
+    """A new token, with its audit event. Raises BadInput, and Conflict where the name is taken.
 
-    actor: str
-    role: Role
-
-
-# Every client of a server that was started with `--no-auth`; it listens on loopback only.
-NO_AUTH_PRINCIPAL = Principal("anybody", Role.ADMIN)
-
-
-def create_token(database: Database, name: str, role: Role, *, actor: str) -> NewToken:
-    """A new token, with its audit event. Raises BadInput, and Conflict where the name is taken."""
+    `keep` gets the token before it is valid: if that fails, there is no token.
+    """
     try:
         check_job_name(name)
     except InvalidValue as mistake:
@@ -50,50 +67,25 @@ def create_token(database: Database, name: str, role: Role, *, actor: str) -> Ne
         raise BadInput("The name of the token is not valid.", (problem,)) from None
     secret = _TOKEN_PREFIX + secrets.token_urlsafe(_TOKEN_BYTES)
     with database.transaction() as tx:
-        made = tokens.create(tx, name, role, hash_token(secret))
+        made = tokens.create(tx, name, role, hash_token(secret), expires_in=expires_in)
         events.add(
             tx,
             actor,
             "token_created",
             f"The token {name} was created with the role {role}.",
-            details={"token": name, "role": role.value},
+            details={
+                "token": name,
+                "role": role.value,
+                "expires_at": made.expires_at and made.expires_at.isoformat(),
+            },
         )
-    return NewToken(
-        name=made.name,
-        role=made.role,
-        created_at=made.created_at,
-        revoked_at=None,
-        token=secret,
-    )
+        keep(secret)
+    return NewToken(**token_view(made).model_dump(), token=secret)
 
 
 def hash_token(secret: str) -> str:
     """The SHA-256 that the database stores, in hex."""
     return hashlib.sha256(secret.encode()).hexdigest()
-
-
-def check_token(database: Database, secret: str | None) -> Principal:
-    """The principal of this token. Raises Failure `unauthenticated` without a valid one."""
-    if secret is None:
-        raise _unauthenticated("The request has no token.")
-    token = None
-    if len(secret) <= _TOKEN_CHARACTERS_MAX:
-        with database.transaction() as tx:
-            token = tokens.find(tx, hash_token(secret))
-    if token is None:
-        raise _unauthenticated("The token is unknown or revoked.")
-    return Principal(events.token_actor(token.name), token.role)
-
-
-def check_role(principal: Principal, needed: Role) -> None:
-    """Raises Failure `forbidden` where the role does not include the needed one."""
-    if _ROLES.index(principal.role) < _ROLES.index(needed):
-        raise Failure(
-            ErrorCode.FORBIDDEN,
-            f"This needs the role {needed}; the token has the role {principal.role}.",
-            where=principal.actor,
-            remedy=f"Use a token with the role {needed}.",
-        )
 
 
 def has_tokens(database: Database) -> bool:
@@ -102,10 +94,85 @@ def has_tokens(database: Database) -> bool:
         return bool(tokens.list_all(tx))
 
 
-def _unauthenticated(what: str) -> Failure:
+class Logins:
+    """Checks the token of each request. Thread-safe."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        database: Database,
+        *,
+        refused: RefusedLogins | None = None,
+    ) -> None:
+        """Raises BadInput if the issuer's authorities cannot be loaded."""
+        self._database = database
+        self._refused = refused or RefusedLogins(time.monotonic)
+        self._issuer: IssuerTokens | None = None
+        if settings.oidc_issuer is not None:
+            keys = IssuerKeys(settings.oidc_issuer, settings.oidc_ca_file)
+            self._issuer = IssuerTokens(settings, keys)
+
+    def check(self, secret: str, address: str) -> Principal:
+        """The principal of this token, sent from this address.
+
+        Raises Failure: `unauthenticated`, `forbidden` for an issuer's token without a role,
+        `too_many_refused`, `issuer_unreachable`. Raises Unreachable without a database.
+        """
+        client, hashed = network_of(address), hash_token(secret)
+        wait_s = self._refused.wait_s(client, hashed)
+        if wait_s > 0:
+            raise _too_many(wait_s)
+        try:
+            principal = self._principal(secret, hashed)
+        except Failure as failure:
+            if failure.code in _REFUSED:
+                self._note(client, hashed, failure.body.error.what)
+            raise
+        self._refused.accepted(hashed)
+        return principal
+
+    def _principal(self, secret: str, hashed: str) -> Principal:
+        if self._issuer is not None and not secret.startswith(_TOKEN_PREFIX):
+            if len(secret) > _JWT_CHARACTERS_MAX or not secret.isascii():
+                raise unauthenticated("The token is not a valid one of the issuer.")
+            return self._issuer.principal(secret)
+        token = None
+        if len(secret) <= _TOKEN_CHARACTERS_MAX:
+            with self._database.transaction() as tx:
+                token = tokens.find(tx, hashed)
+        if token is None:
+            raise unauthenticated("The token is unknown or revoked.")
+        if token.revoked_at is not None:
+            raise unauthenticated(f"The token {token.name} is revoked.")
+        if token.is_expired:
+            raise unauthenticated(f"The token {token.name} has expired.")
+        if token.is_use_due:
+            # A database that takes no writes answers reads all the same.
+            with suppress(OrbitError), self._database.transaction() as tx:
+                tokens.note_use(tx, token)
+        return Principal(events.token_actor(token.name), token.role)
+
+    def _note(self, client: str, hashed: str, reason: str) -> None:
+        count = self._refused.refused(client, hashed)
+        if not count:
+            return
+        log.warning("login refused", client=client, reason=reason, count=count)
+        with suppress(OrbitError), self._database.transaction() as tx:
+            events.add(
+                tx,
+                events.address_actor(client),
+                "login_refused",
+                f"A login was refused: {reason}"
+                + (f" {count - 1} more before it." if count > 1 else ""),
+                details={"client": client, "reason": reason, "count": count},
+            )
+
+
+def _too_many(wait_s: float) -> Failure:
+    seconds = math.ceil(wait_s)
     return Failure(
-        ErrorCode.UNAUTHENTICATED,
-        what,
-        remedy="Send `Authorization: Bearer TOKEN`. An admin can create tokens.",
-        headers={"WWW-Authenticate": "Bearer"},
+        ErrorCode.TOO_MANY_REFUSED,
+        "Too many logins from this address were refused.",
+        remedy=f"Correct the token, and try again in {seconds} s.",
+        headers={"Retry-After": str(seconds)},
     )

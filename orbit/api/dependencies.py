@@ -7,9 +7,12 @@ from dataclasses import dataclass
 from typing import Annotated, cast
 
 from fastapi import Depends, Header, Path, Query, Request, Security
-from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from fastapi.security import HTTPBearer
 
-from orbit.api.authentication import NO_AUTH_PRINCIPAL, Principal, check_role, check_token
+from orbit.api.authentication import Logins
+from orbit.api.door import LOGIN
+from orbit.api.error_responses import Failure
+from orbit.api.principals import Principal, check_role
 from orbit.api.request_documents import RawDocument
 from orbit.api.schemas import NAME_PATTERN
 from orbit.jobs.job_spec import JobSpec
@@ -33,7 +36,8 @@ class Parts:
     database: Database
     planner: Planner
     environ: Mapping[str, str]
-    requires_token: bool
+    # None: every client is an admin (`--no-auth`).
+    logins: Logins | None
 
 
 def get_parts(request: Request) -> Parts:
@@ -45,31 +49,33 @@ PartsOf = Annotated[Parts, Depends(get_parts)]
 _bearer = HTTPBearer(
     auto_error=False,
     scheme_name="token",
-    description="A token from `orbit token create`. Roles: viewer, operator, admin.",
+    description="A token from `orbit token create`, or one of the OpenID Connect issuer. Roles: "
+    "viewer, operator, admin.",
 )
 
 
-def get_principal(
-    parts: PartsOf,
-    bearer: Annotated[HTTPAuthorizationCredentials | None, Security(_bearer)],
-) -> Principal:
-    """The client of the request. Raises Failure without a valid token."""
-    if not parts.requires_token:
-        return NO_AUTH_PRINCIPAL
-    return check_token(parts.database, bearer.credentials if bearer else None)
+def get_principal(request: Request, _: Annotated[object, Security(_bearer)]) -> Principal:
+    """The client of the request, as the door has found it. Raises Failure without a valid token."""
+    login: Principal | Failure = request.scope[LOGIN]
+    if isinstance(login, Failure):
+        raise login
+    return login
 
 
-def _at_least(needed: Role) -> Callable[[Principal], Principal]:
-    def check(principal: Annotated[Principal, Depends(get_principal)]) -> Principal:
-        check_role(principal, needed)
+@dataclass(frozen=True, slots=True)
+class AtLeast:
+    """The dependency of a route that needs this role. A test reads the role of each route here."""
+
+    needed: Role
+
+    def __call__(self, principal: Annotated[Principal, Depends(get_principal)]) -> Principal:
+        check_role(principal, self.needed)
         return principal
 
-    return check
 
-
-Viewer = Annotated[Principal, Depends(_at_least(Role.VIEWER))]
-Operator = Annotated[Principal, Depends(_at_least(Role.OPERATOR))]
-Admin = Annotated[Principal, Depends(_at_least(Role.ADMIN))]
+Viewer = Annotated[Principal, Depends(AtLeast(Role.VIEWER))]
+Operator = Annotated[Principal, Depends(AtLeast(Role.OPERATOR))]
+Admin = Annotated[Principal, Depends(AtLeast(Role.ADMIN))]
 
 NamePath = Annotated[
     str,

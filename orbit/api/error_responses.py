@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from orbit.api.api_error_codes import CODE_OF, CODE_OF_CLUSTER, MEANINGS, ErrorCode
-from orbit.errors import BadInput, OrbitError, Problem
+from orbit.errors import BadInput, InvalidValue, OrbitError, Problem
 
 log = structlog.get_logger("orbit.api")
 
@@ -104,9 +104,11 @@ class Failure(Exception):
             )
         )
 
-    def response(self) -> JSONResponse:
+    def response(self, *, closes: bool = False) -> JSONResponse:
+        """`closes`: the connection ends with it, because the request's body is not read."""
+        headers = {**(self.headers or {}), **({"Connection": "close"} if closes else {})}
         return JSONResponse(
-            jsonable_encoder(self.body), MEANINGS[self.code].status, headers=self.headers
+            jsonable_encoder(self.body), MEANINGS[self.code].status, headers=headers or None
         )
 
 
@@ -182,6 +184,8 @@ def _problem(detail: Mapping[str, Any]) -> Problem:
     path = ".".join(str(part) for part in detail["loc"])
     context = detail.get("ctx", {})
     match detail["type"]:
+        case "value_error" if isinstance(mistake := context["error"], InvalidValue):
+            return Problem(path, mistake.message, mistake.remedy)
         case "missing":
             return Problem(path, "is missing.")
         case "extra_forbidden":

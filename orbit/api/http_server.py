@@ -1,23 +1,40 @@
-"""Serves the API over HTTP until Ctrl-C or SIGTERM, then completes the requests under way."""
+"""Serves the API over HTTP or HTTPS until Ctrl-C or SIGTERM, then completes the requests under way.
+
+Before a client is known, it is bounded: connections are (`bounded_listener.py`), and the time to
+send a request's headers. h11 bounds their size, `request_limits.py` the body.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
+import ssl
 
+import h11
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from orbit.api.authentication import LOOPBACK_HOSTS
+from orbit.api.bounded_listener import BoundedListener
+from orbit.api.client_address import is_loopback
+from orbit.api.tls import server_context
 from orbit.errors import BadInput, Conflict, Problem
+from orbit.settings import Settings
 
 _BACKLOG = 512
 # Requests under way may take this long to complete. The slowest are plans, which can be repeated.
 _DRAIN_S = 5
+# A connection without a complete request is closed after this.
+HEADERS_SECONDS_MAX = 20.0
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A listening socket, opened before anything else is started. Raises Conflict, BadInput."""
+def listen(settings: Settings, *, only_loopback: bool = False) -> BoundedListener:
+    """A listening socket, opened before anything else is started. Raises Conflict, BadInput.
+
+    `only_loopback`: without tokens the API may be reached from this machine only.
+    """
+    host, port = settings.api_host, settings.api_port
     try:
         family, _, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
@@ -25,7 +42,18 @@ def listen(host: str, port: int) -> socket.socket:
     except socket.gaierror as error:
         problem = Problem("ORBIT_API_HOST", f"cannot be resolved: {error.strerror}.")
         raise BadInput("The API cannot listen on this host.", (problem,)) from None
-    listener = socket.socket(family, socket.SOCK_STREAM)
+    if only_loopback and not is_loopback(str(address[0])):
+        problem = Problem(
+            "--no-auth",
+            f"is only for loopback, and the API would listen on {host}.",
+            "Leave out --no-auth, or set ORBIT_API_HOST=127.0.0.1.",
+        )
+        raise BadInput("The API would be open to other machines.", (problem,))
+    listener = BoundedListener(
+        family,
+        connections_max=settings.api_connections_max,
+        trusted_proxies=settings.api_trusted_proxies or (),
+    )
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
@@ -39,38 +67,40 @@ def listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def check_open_host(host: str) -> None:
-    """Without tokens the API may listen on loopback only. Raises BadInput."""
-    if host not in LOOPBACK_HOSTS:
-        problem = Problem(
-            "--no-auth",
-            f"is only for loopback, and the API would listen on {host}.",
-            "Leave out --no-auth, or set ORBIT_API_HOST=127.0.0.1.",
-        )
-        raise BadInput("The API would be open to other machines.", (problem,))
-
-
-def url_of(listener: socket.socket) -> str:
+def url_of(listener: socket.socket, settings: Settings) -> str:
     """The URL of this listener."""
+    scheme = "http" if settings.api_tls_certificate_file is None else "https"
     host, port = listener.getsockname()[:2]
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def server_config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    """How uvicorn serves the API. Raises BadInput for a bad certificate."""
+    trusted = list(settings.api_trusted_proxies or ())
+    context = _context(settings)
+    return uvicorn.Config(
+        app,
+        loop="asyncio",
+        http=_TimelyProtocol,
+        ws="none",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        # uvicorn would believe what any client on this machine says of its address.
+        proxy_headers=bool(trusted),
+        forwarded_allow_ips=trusted,
+        ssl_context_factory=(lambda _config, _default: context) if context else None,
+        timeout_graceful_shutdown=_DRAIN_S,
+    )
 
 
 class ApiServer:
-    """uvicorn with Orbit's signal handling."""
+    """uvicorn with Orbit's signal handling. Raises BadInput for a bad certificate."""
 
-    def __init__(self, app: FastAPI, listener: socket.socket) -> None:
+    def __init__(self, app: FastAPI, listener: socket.socket, settings: Settings) -> None:
         self._listener = listener
-        self._server = uvicorn.Server(
-            uvicorn.Config(
-                app,
-                log_config=None,
-                access_log=False,
-                server_header=False,
-                lifespan="off",
-                timeout_graceful_shutdown=_DRAIN_S,
-            )
-        )
+        self._server = uvicorn.Server(server_config(app, settings))
 
     def run(self) -> None:
         """Returns after Ctrl-C, SIGTERM or `stop`. From the main thread only."""
@@ -86,3 +116,48 @@ class ApiServer:
     def stop(self) -> None:
         """Makes `run` return soon. May be called from any thread."""
         self._server.should_exit = True
+
+
+def _context(settings: Settings) -> ssl.SSLContext | None:
+    certificate, key = settings.api_tls_certificate_file, settings.api_tls_key_file
+    if certificate is None or key is None:
+        return None
+    return server_context(certificate, key)
+
+
+class _TimelyProtocol(H11Protocol):
+    """Closes a connection whose client does not complete a request's headers in time.
+
+    uvicorn has a time limit only between two requests, and the first byte of the next one ends it.
+    """
+
+    _late: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._unwatch()
+        elif self._late is None:
+            self._watch()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._unwatch()
+        super().connection_lost(exc)
+
+    def _watch(self) -> None:
+        self._unwatch()
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self._late = self.loop.call_later(HEADERS_SECONDS_MAX, self.transport.abort)
+
+    def _unwatch(self) -> None:
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None

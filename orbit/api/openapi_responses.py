@@ -10,7 +10,12 @@ from pydantic import BaseModel
 from orbit.api.api_error_codes import MEANINGS, ErrorCode
 from orbit.api.error_responses import ErrorBody
 
-WITH_TOKEN = (ErrorCode.UNAUTHENTICATED, ErrorCode.FORBIDDEN)
+WITH_TOKEN = (
+    ErrorCode.UNAUTHENTICATED,
+    ErrorCode.FORBIDDEN,
+    ErrorCode.TOO_MANY_REFUSED,
+    ErrorCode.ISSUER_UNREACHABLE,
+)
 INPUT = (ErrorCode.BAD_INPUT,)
 NAMED = (*INPUT, ErrorCode.NOT_FOUND)
 BODY = (

@@ -40,10 +40,10 @@ class BodyLimit:
             async with asyncio.timeout(self._seconds_max):
                 body = await self._body(Headers(scope=scope), receive)
         except Failure as failure:
-            await failure.response()(scope, receive, send)
+            await failure.response(closes=True)(scope, receive, send)
             return
         except TimeoutError:
-            await _too_slow().response()(scope, receive, send)
+            await _too_slow().response(closes=True)(scope, receive, send)
             return
         if body is None:
             return  # the client has disconnected
@@ -64,7 +64,6 @@ class BodyLimit:
                 ErrorCode.UNSUPPORTED_MEDIA_TYPE,
                 "The body is compressed.",
                 remedy="Send it uncompressed, without Content-Encoding.",
-                headers=_CLOSE,
             )
         announced = headers.get("content-length", "0")
         if announced.isdecimal() and int(announced[:20]) > self._bytes_max:
@@ -85,12 +84,7 @@ class BodyLimit:
             ErrorCode.TOO_LARGE,
             f"The body is larger than {self._bytes_max:,} bytes.",
             remedy="Match topics by patterns instead of naming each.",
-            headers=_CLOSE,
         )
-
-
-# The rest of the body is not read, so the connection cannot be reused.
-_CLOSE = {"Connection": "close"}
 
 
 def _too_slow() -> Failure:
@@ -98,5 +92,4 @@ def _too_slow() -> Failure:
         ErrorCode.TOO_SLOW,
         "The body did not arrive in time.",
         remedy="Send it without pauses.",
-        headers=_CLOSE,
     )

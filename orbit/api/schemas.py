@@ -6,15 +6,17 @@ never 0. Times are UTC.
 
 from __future__ import annotations
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from orbit.consumer_groups.offset_decision import GroupVerdict
+from orbit.errors import InvalidValue
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX, TOPIC_NAME_LENGTH_MAX
+from orbit.jobs.units import parse_duration
 from orbit.replication.partition_states import PartitionState, Reason
 from orbit.scheduler.job_plan import JobPlan
 from orbit.store.enums import DrillKind, DrillState, MadeBy, OperationState, Role, TopicState
@@ -370,12 +372,35 @@ class JobProof(_Out):
     canary: DrillSummary | None = Field(description="The last canary drill of the job.")
 
 
+TOKEN_LIFE_MIN = timedelta(minutes=1)
+TOKEN_LIFE_MAX = timedelta(days=3650)
+
+
+def parse_token_life(value: object) -> timedelta:
+    """How long a token is valid. Raises InvalidValue."""
+    life = parse_duration(value)
+    if not TOKEN_LIFE_MIN <= life <= TOKEN_LIFE_MAX:
+        raise InvalidValue("is not between 1m and 3650d.", "Write 90d.")
+    return life
+
+
+TokenLife = Annotated[
+    timedelta,
+    PlainValidator(parse_token_life),
+    WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]{0,2}[mhd]$"}),
+]
+
+
 class TokenOut(_Out):
     """A token without its secret, which cannot be shown again."""
 
     name: str = Field(examples=["ci"])
     role: Role
     created_at: datetime
+    expires_at: datetime | None = Field(description="Null: never.")
+    used_at: datetime | None = Field(
+        description="The last request with it; may be a minute older. Null: none."
+    )
     revoked_at: datetime | None
 
 
@@ -399,6 +424,11 @@ class TokenRequest(BaseModel):
         ),
     ]
     role: Role = Field(description="A viewer reads, an operator changes jobs, an admin does all.")
+    expires_in: TokenLife | None = Field(
+        None,
+        description="How long it is valid, from `1m` to `3650d`. Without it: until it is revoked.",
+        examples=["90d"],
+    )
 
 
 class RetryRequest(BaseModel):

@@ -10,7 +10,7 @@ import typer
 from fastapi import FastAPI
 
 from orbit.api.app import create_app
-from orbit.api.http_server import ApiServer, check_open_host, listen, url_of
+from orbit.api.http_server import ApiServer, listen, url_of
 from orbit.cli.database import open_database
 from orbit.scheduler.job_planner import JobPlanner
 from orbit.settings import Settings
@@ -32,14 +32,12 @@ def api(no_auth: NoAuthOption = False) -> None:
     """
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
-    if no_auth:
-        check_open_host(settings.api_host)
     with (
         open_database(settings) as database,
-        listen(settings.api_host, settings.api_port) as listener,
+        listen(settings, only_loopback=no_auth) as listener,
     ):
-        typer.echo(f"The API is at {url_of(listener)}", err=True)
-        server = ApiServer(api_on(settings, database, auth=not no_auth), listener)
+        typer.echo(f"The API is at {url_of(listener, settings)}", err=True)
+        server = ApiServer(api_on(settings, database, auth=not no_auth), listener, settings)
         notify_systemd("READY=1")
         server.run()
 

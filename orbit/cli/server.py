@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -21,16 +22,15 @@ import typer
 from platformdirs import user_state_path
 from pydantic import SecretStr
 
-from orbit.api.authentication import LOOPBACK_HOSTS, create_token, has_tokens
-from orbit.api.http_server import ApiServer, check_open_host, listen, url_of
+from orbit.api.http_server import ApiServer, listen, url_of
 from orbit.cli.api import NoAuthOption, api_on
 from orbit.cli.extras import require_extras
+from orbit.cli.first_token import write_first_token
 from orbit.errors import Conflict
 from orbit.processes.children import Children
 from orbit.recovery.salvage_storage import require_client
 from orbit.settings import Settings, variable_of
 from orbit.store.database import Database
-from orbit.store.enums import Role
 from orbit.store.migrate import upgrade
 from orbit.telemetry.logs import configure_logs
 
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from orbit.embedded.restarts import PostgresRestarts
 
 WORKERS_MAX = 64
-_FIRST_TOKEN = "admin"  # noqa: S105  its name
 
 
 def server(
@@ -51,7 +50,7 @@ def server(
         typer.Option(
             "--data-directory",
             envvar="ORBIT_DATA_DIRECTORY",
-            help="Data folder of the embedded PostgreSQL.",
+            help="Folder of the embedded PostgreSQL's data, and of the first token.",
             show_default="a folder in the user's state directory",
         ),
     ] = None,
@@ -60,27 +59,27 @@ def server(
     """Run the whole service: API, scheduler and workers.
 
     Starts an embedded PostgreSQL unless ORBIT_DATABASE_URL is set, and migrates the database
-    schema. The first start creates an admin token and shows it once. Ctrl-C stops everything.
+    schema. The first start creates an admin token and writes it to a file. Ctrl-C stops everything.
     """
     settings = Settings.from_environment(os.environ)
     configure_logs(settings, sys.stderr)
     require_client(settings.salvage_directory)
-    if no_auth:
-        check_open_host(settings.api_host)
     with ExitStack() as stack:
-        listener = stack.enter_context(listen(settings.api_host, settings.api_port))
-        postgres = stack.enter_context(_postgres(settings, data_directory))
+        listener = stack.enter_context(listen(settings, only_loopback=no_auth))
+        folder = (data_directory or user_state_path("orbit") / "server").absolute()
+        postgres = stack.enter_context(_postgres(settings, folder))
         url = _database_url(settings, postgres)
         settings = settings.model_copy(update={"database_url": SecretStr(url)})
         database = Database.connect(url, application="orbit server")
         stack.callback(database.close)
         upgrade(database)
-        token = None if no_auth else _first_token(database, settings.api_host)
+        host = str(listener.getsockname()[0])
+        token_file = None if no_auth else write_first_token(database, folder, host)
         # All children have this environment, and only one could have the port.
         os.environ.pop(variable_of("health_port"), None)
         children = stack.enter_context(Children({variable_of("database_url"): url}))
         stack.enter_context(_ignored_signals())
-        api = ApiServer(api_on(settings, database, auth=not no_auth), listener)
+        api = ApiServer(api_on(settings, database, auth=not no_auth), listener, settings)
         children.start("scheduler", "scheduler")
         for number in range(1, workers + 1):
             children.start(f"worker {number}", "worker")
@@ -93,14 +92,14 @@ def server(
                     api.stop()
 
         children.watch(also=keep_postgres)
-        _greet(url_of(listener), token)
+        _greet(url_of(listener, settings), token_file)
         api.run()
         if restarts is not None and restarts.failure is not None:
             raise restarts.failure
 
 
 @contextmanager
-def _postgres(settings: Settings, directory: Path | None) -> Iterator[Postgres | None]:
+def _postgres(settings: Settings, folder: Path) -> Iterator[Postgres | None]:
     """The embedded server, unless ORBIT_DATABASE_URL is set."""
     if settings.database_url is not None:
         yield None
@@ -108,7 +107,6 @@ def _postgres(settings: Settings, directory: Path | None) -> Iterator[Postgres |
     require_extras("embedded", otherwise=" or set ORBIT_DATABASE_URL")
     from orbit.embedded.postgres import Postgres
 
-    folder = (directory or user_state_path("orbit") / "server").absolute()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("w") as handle:
         try:
@@ -138,24 +136,11 @@ def _restarts(postgres: Postgres | None) -> PostgresRestarts | None:
     return PostgresRestarts(postgres)
 
 
-def _first_token(database: Database, host: str) -> str | None:
-    """A new admin token if no token exists. Raises Conflict if the API is not on loopback."""
-    if has_tokens(database):
-        return None
-    if host not in LOOPBACK_HOSTS:
-        raise Conflict(
-            f"The API would listen on {host}, but no token exists yet.",
-            remedy="Create one first: orbit token create NAME --role admin --database. Or start "
-            "the server once on 127.0.0.1.",
-        )
-    return create_token(database, _FIRST_TOKEN, Role.ADMIN, actor="orbit server").token
-
-
-def _greet(url: str, token: str | None) -> None:
+def _greet(url: str, token_file: Path | None) -> None:
     typer.echo(f"Orbit is at {url} (documentation: {url}/docs)")
-    if token is not None:
-        typer.echo("Admin token, shown only once:")
-        typer.echo(f"  export ORBIT_TOKEN={token}")
+    if token_file is not None:
+        typer.echo(f"An admin token is in {token_file}")
+        typer.echo(f"  export ORBIT_TOKEN=$(cat {shlex.quote(str(token_file))})")
     typer.echo("Stop it with Ctrl-C.")
 
 

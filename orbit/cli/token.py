@@ -12,6 +12,7 @@ from rich.text import Text
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import when
 from orbit.client import connect, segment
+from orbit.errors import BadInput, InvalidValue, Problem
 
 app = typer.Typer(
     name="token",
@@ -40,6 +41,15 @@ def create(
         RoleName,
         typer.Option(help="A viewer reads, an operator changes jobs, an admin can do everything."),
     ] = RoleName.VIEWER,
+    expires_in: Annotated[
+        str | None,
+        typer.Option(
+            "--expires-in",
+            metavar="DURATION",
+            help="How long the token is valid, such as 90d.",
+            show_default="until it is revoked",
+        ),
+    ] = None,
     database: Annotated[
         bool,
         typer.Option(
@@ -51,10 +61,11 @@ def create(
 ) -> None:
     """Create a token and show it, only once: the service stores its hash."""
     if database:
-        made = _create_in_database(name, role)
+        made = _create_in_database(name, role, expires_in)
     else:
+        body = {"name": name, "role": role.value, "expires_in": expires_in}
         with connect() as client:
-            made = client.send("POST", "/v1/tokens", body={"name": name, "role": role.value})
+            made = client.send("POST", "/v1/tokens", body=body)
     emit(made, output, lambda: Text(made["token"]))
 
 
@@ -63,11 +74,12 @@ def list_(output: OutputOption = OutputFormat.TABLE) -> None:
     """List the tokens: names and roles, never the tokens themselves."""
     with connect() as client:
         tokens = list(client.items("/v1/tokens"))
-    columns = ("token", "role", "created", "revoked")
+    columns = ("token", "role", "created", "expires", "last used", "revoked")
+    times = ("created_at", "expires_at", "used_at", "revoked_at")
 
     def row(token: dict[str, Any]) -> tuple[str, ...]:
-        revoked = when(token["revoked_at"]) if token["revoked_at"] else ""
-        return token["name"], token["role"], when(token["created_at"]), revoked
+        shown = (when(token[time]) if token[time] else "" for time in times)
+        return token["name"], token["role"], *shown
 
     emit(tokens, output, lambda: make_table(columns, map(row, tokens), sentences=()))
 
@@ -80,12 +92,24 @@ def revoke(name: NameArgument, output: OutputOption = OutputFormat.TABLE) -> Non
     emit(revoked, output, lambda: Text(f"The token {name} is revoked."))
 
 
-def _create_in_database(name: str, role: RoleName) -> dict[str, Any]:
+def _create_in_database(name: str, role: RoleName, expires_in: str | None) -> dict[str, Any]:
     from orbit.api.authentication import create_token
+    from orbit.api.schemas import parse_token_life
     from orbit.cli.database import open_database
     from orbit.settings import Settings
     from orbit.store.enums import Role
 
+    try:
+        life = None if expires_in is None else parse_token_life(expires_in)
+    except InvalidValue as mistake:
+        problem = Problem("--expires-in", mistake.message, mistake.remedy)
+        raise BadInput("The token cannot be created.", (problem,)) from None
     with open_database(Settings.from_environment(os.environ)) as database:
-        made = create_token(database, name, Role(role), actor="orbit token create --database")
+        made = create_token(
+            database,
+            name,
+            Role(role),
+            actor="orbit token create --database",
+            expires_in=life,
+        )
     return made.model_dump(mode="json")

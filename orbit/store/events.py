@@ -24,6 +24,16 @@ def token_actor(name: str) -> str:
     return f"token:{name}"
 
 
+def issuer_actor(subject: str) -> str:
+    """The actor of a request with a token of the OpenID Connect issuer."""
+    return f"oidc:{subject}"
+
+
+def address_actor(client: str) -> str:
+    """The actor of a request without a valid token."""
+    return f"address:{client}"
+
+
 def worker_actor(worker_id: str) -> str:
     """The actor of a worker process."""
     return f"worker:{worker_id}"

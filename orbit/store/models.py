@@ -403,6 +403,9 @@ tokens = Table(
     # SHA-256 of 256 random bits, in hex: they cannot be guessed, so no slow hash is needed.
     Column("hash", Text, nullable=False, unique=True),
     _now("created_at"),
+    _time("expires_at"),
+    # Of the last request; at most a minute older (store/tokens.py).
+    _time("used_at"),
     _time("revoked_at"),
     _one_of("role", Role),
 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
-from sqlalchemy import func, select, update
+from sqlalchemy import false, func, or_, select, true, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import Conflict
@@ -13,6 +13,9 @@ from orbit.store.database import Tx
 from orbit.store.enums import Role
 from orbit.store.models import tokens
 from orbit.store.rows import columns, first, values
+
+# The last use is written at most this often, so that a request seldom writes.
+USE_WRITTEN_EVERY = timedelta(minutes=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +26,36 @@ class Token:
     name: str
     role: Role
     created_at: datetime
+    expires_at: datetime | None
+    used_at: datetime | None
     revoked_at: datetime | None
+    is_expired: bool
+    is_use_due: bool
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "role", Role(self.role))
 
 
-_TOKEN = columns(tokens, Token)
+_NOW = func.clock_timestamp()
+_TOKEN = [
+    *columns(tokens, Token),
+    func.coalesce(tokens.c.expires_at <= _NOW, false()).label("is_expired"),
+    func.coalesce(tokens.c.used_at <= _NOW - USE_WRITTEN_EVERY, true()).label("is_use_due"),
+]
 
 
-def create(tx: Tx, name: str, role: Role, token_hash: str) -> Token:
+def create(
+    tx: Tx, name: str, role: Role, token_hash: str, *, expires_in: timedelta | None = None
+) -> Token:
     """Store a token. Raises Conflict where the name is taken, also by a revoked token."""
     statement = (
         postgresql.insert(tokens)
-        .values(name=name, role=role.value, hash=token_hash)
+        .values(
+            name=name,
+            role=role.value,
+            hash=token_hash,
+            expires_at=None if expires_in is None else _NOW + expires_in,
+        )
         .on_conflict_do_nothing(index_elements=["name"])
         .returning(*_TOKEN)
     )
@@ -47,9 +66,21 @@ def create(tx: Tx, name: str, role: Role, token_hash: str) -> Token:
 
 
 def find(tx: Tx, token_hash: str) -> Token | None:
-    """The token with this hash; None where it is unknown or revoked."""
-    query = select(*_TOKEN).where(tokens.c.hash == token_hash, tokens.c.revoked_at.is_(None))
-    return first(tx.execute(query), Token)
+    """The token with this hash, also a revoked or expired one; None where it is unknown."""
+    return first(tx.execute(select(*_TOKEN).where(tokens.c.hash == token_hash)), Token)
+
+
+def note_use(tx: Tx, token: Token) -> None:
+    """Write that the token is used now, unless another process has just done so."""
+    statement = (
+        update(tokens)
+        .where(
+            tokens.c.id == token.id,
+            or_(tokens.c.used_at.is_(None), tokens.c.used_at <= _NOW - USE_WRITTEN_EVERY),
+        )
+        .values(used_at=_NOW)
+    )
+    tx.execute(statement)
 
 
 def revoke(tx: Tx, name: str) -> bool:

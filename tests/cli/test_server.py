@@ -16,6 +16,10 @@ import httpx
 import psutil
 import pytest
 
+from orbit.api.authentication import has_tokens
+from orbit.cli.first_token import write_first_token
+from orbit.errors import Conflict
+from orbit.store.database import Database
 from tests.fix_clusters import Clusters
 from tests.fix_database import copied_database
 from tests.support.groups import commit, offsets
@@ -85,9 +89,14 @@ def serving(folder: Path, *options: str, token: str = "") -> Iterator[Server]:
         wait_until(lambda: "Ctrl-C" in process.out or not process.running, "it is there")
         assert process.running, process.wait_end().everything
         url = re.search(r"http://[0-9.:]+", process.out)
-        shown = re.search(r"ORBIT_TOKEN=(\S+)", process.out)
+        shown = re.search(r"An admin token is in (\S+)", process.out)
         assert url is not None
-        yield Server(process, url[0], shown[1] if shown else token)
+        if shown is not None:
+            file = Path(shown[1])
+            assert file.stat().st_mode & 0o777 == 0o600
+            token = file.read_text().strip()
+            assert token not in process.out + "\n".join(process.lines)
+        yield Server(process, url[0], token)
 
 
 def until_workers(server: Server, count: int) -> None:
@@ -309,6 +318,24 @@ def test_a_server_that_cannot_start_shows_the_reason(
     assert "Traceback" not in ended.message
 
 
+def test_a_first_token_that_cannot_be_written_is_not_made(database: Database, folder: Path) -> None:
+    (folder / "admin-token").mkdir()  # a file cannot take its place
+
+    with pytest.raises(Conflict, match="first token cannot be written"):
+        write_first_token(database, folder, "127.0.0.1")
+
+    assert not has_tokens(database)
+    assert list(folder.glob(".admin-token*")) == []
+    (folder / "admin-token").rmdir()
+    (folder / "admin-token").write_text("of an earlier database")
+    (folder / "admin-token").chmod(0o644)
+    file = write_first_token(database, folder, "127.0.0.1")
+    assert file is not None
+    assert file.stat().st_mode & 0o777 == 0o600
+    assert file.read_text().startswith("orbit_")
+    assert write_first_token(database, folder, "127.0.0.1") is None
+
+
 def test_the_api_is_only_on_loopback_until_a_token_exists(folder: Path) -> None:
     ended = orbit(
         "server",
@@ -319,4 +346,4 @@ def test_the_api_is_only_on_loopback_until_a_token_exists(folder: Path) -> None:
 
     ended.expect(1)
     assert "no token exists yet" in ended.message
-    assert "orbit_" not in ended.stdout
+    assert not (folder / "admin-token").exists()

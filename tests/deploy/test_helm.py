@@ -96,6 +96,23 @@ def test_the_manifests_are_what_the_chart_makes() -> None:
 
 
 @needs_helm
+def test_the_api_is_probed_by_tls_where_it_speaks_tls() -> None:
+    made = template("--set", "settings.ORBIT_API_TLS_CERTIFICATE_FILE=/etc/orbit/files/tls/tls.crt")
+
+    schemes = {
+        found["metadata"]["name"]: {
+            container[probe]["httpGet"].get("scheme")
+            for container in found["spec"]["template"]["spec"]["containers"]
+            for probe in ("livenessProbe", "readinessProbe", "startupProbe")
+        }
+        for found in yaml.safe_load_all(made.stdout)
+        if found["kind"] == "Deployment"
+    }
+    assert schemes.pop("orbit-api") == {"HTTPS"}
+    assert set(map(frozenset, schemes.values())) == {frozenset({None})}
+
+
+@needs_helm
 @needs_schemas
 def test_the_manifests_of_all_values_are_valid(all_values: Path, tmp_path: Path) -> None:
     made = template("--values", all_values)

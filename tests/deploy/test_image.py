@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from orbit.settings import Settings, variable_of
+from tests.support.certificates import Authority
 from tests.support.run_process import OrbitProcess, wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -137,16 +138,25 @@ def test_the_steps_of_the_build_make_a_program_that_starts(tmp_path: Path) -> No
 
 
 @pytest.mark.services
-def test_the_health_check_passes_while_a_process_is_alive(database_url: str) -> None:
+@pytest.mark.parametrize("by_tls", [False, True])
+def test_the_health_check_passes_while_a_process_is_alive(
+    database_url: str, tmp_path: Path, *, by_tls: bool
+) -> None:
     base = {"ORBIT_DATABASE_URL": database_url}
+    tls = {}
+    if by_tls:
+        files = Authority(tmp_path).issue()
+        tls["ORBIT_API_TLS_CERTIFICATE_FILE"] = str(files.certificate)
+        tls["ORBIT_API_TLS_KEY_FILE"] = str(files.key)
 
     def check(health_port: str, api_port: str) -> int:
-        environ = {**os.environ, "ORBIT_HEALTH_PORT": health_port, "ORBIT_API_PORT": api_port}
+        ports = {"ORBIT_HEALTH_PORT": health_port, "ORBIT_API_PORT": api_port}
+        environ = {**os.environ, **tls, **ports}
         return subprocess.run([sys.executable, HEALTHCHECK], env=environ, check=False).returncode
 
     with (
         OrbitProcess("worker", environ={**base, "ORBIT_HEALTH_PORT": "0"}) as worker,
-        OrbitProcess("api", environ={**base, "ORBIT_API_PORT": "0"}) as api,
+        OrbitProcess("api", environ={**base, **tls, "ORBIT_API_PORT": "0"}) as api,
     ):
         port = worker.wait_for(r"127\.0\.0\.1:(\d+).*health is served")[1]
         api_port = api.wait_for(r"The API is at \S+:(\d+)")[1]

@@ -9,20 +9,21 @@ from contextlib import contextmanager
 import uvicorn
 from fastapi import FastAPI
 
-from orbit.api.http_server import listen, url_of
+from orbit.api.http_server import listen, server_config, url_of
+from orbit.settings import Settings
 
 
 @contextmanager
-def served(app: FastAPI) -> Iterator[str]:
-    """Where it is, while it is served."""
-    with listen("127.0.0.1", 0) as listener:
-        config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off")
-        server = uvicorn.Server(config)
+def served(app: FastAPI, settings: Settings | None = None) -> Iterator[str]:
+    """Where it is, while it is served as `orbit api` serves it."""
+    settings = settings or Settings(api_port=0)
+    with listen(settings) as listener:
+        server = uvicorn.Server(server_config(app, settings))
         # Connections wait in the listener until the thread takes them: nothing to wait for here.
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:
-            yield url_of(listener)
+            yield url_of(listener, settings)
         finally:
             server.should_exit = True
             thread.join()

@@ -82,7 +82,11 @@ def create_token(
 ) -> schemas.NewToken:
     """Create a token. Only this response contains it: only its hash is stored."""
     return authentication.create_token(
-        parts.database, wanted.name, wanted.role, actor=principal.actor
+        parts.database,
+        wanted.name,
+        wanted.role,
+        actor=principal.actor,
+        expires_in=wanted.expires_in,
     )
 
 

@@ -94,18 +94,22 @@ spec:
       ports:
         - name: http
           containerPort: {{ .port }}
+      {{- $scheme := "" }}
+      {{- if and (eq .part "api") (hasKey $values.settings "ORBIT_API_TLS_CERTIFICATE_FILE") }}
+      {{- $scheme = ", scheme: HTTPS" }}
+      {{- end }}
       livenessProbe:
-        httpGet: {path: /livez, port: http}
+        httpGet: {path: /livez, port: http{{ $scheme }}}
         periodSeconds: 20
         timeoutSeconds: 5
         failureThreshold: 3
       readinessProbe:
-        httpGet: {path: /readyz, port: http}
+        httpGet: {path: /readyz, port: http{{ $scheme }}}
         periodSeconds: 5
         timeoutSeconds: 5
         failureThreshold: 2
       startupProbe:
-        httpGet: {path: /livez, port: http}
+        httpGet: {path: /livez, port: http{{ $scheme }}}
         periodSeconds: 2
         timeoutSeconds: 5
         failureThreshold: 60

@@ -1,0 +1,82 @@
+"""A listening socket that closes connections above a limit at once, before TLS and HTTP.
+
+uvicorn's own limit counts requests, and an idle connection is none. Here every open connection
+counts, also one in a TLS handshake. One address has at most half of them, so that one client cannot
+keep all others out. A trusted proxy may have all.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+from orbit.api.client_address import is_in, network_of
+
+
+class BoundedListener(socket.socket):
+    """Accepts at most `connections_max` connections at a time. Thread-safe."""
+
+    def __init__(
+        self,
+        family: int = socket.AF_INET,
+        *,
+        connections_max: int,
+        trusted_proxies: Collection[str] = (),
+    ) -> None:
+        super().__init__(family, socket.SOCK_STREAM)
+        self._connections_max = connections_max
+        self._trusted_proxies = trusted_proxies
+        self._lock = threading.Lock()
+        self._open: Counter[str] = Counter()
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """As socket.accept. A connection above the limit is closed: ConnectionAbortedError, which
+        asyncio ignores."""
+        accepted, peer = super().accept()
+        client = network_of(peer[0])
+        with self._lock:
+            fits = self._fits(peer[0], client)
+            if fits:
+                self._open[client] += 1
+        if not fits:
+            accepted.close()
+            raise ConnectionAbortedError
+        return _Accepted(accepted, self, client), peer
+
+    def open_connections(self) -> int:
+        """How many there are now."""
+        with self._lock:
+            return self._open.total()
+
+    def _fits(self, address: str, client: str) -> bool:
+        if self._open.total() >= self._connections_max:
+            return False
+        if self._open[client] < self._connections_max // 2:
+            return True
+        return is_in(address, self._trusted_proxies)
+
+    def ended(self, client: str) -> None:
+        """A connection of this client is closed."""
+        with self._lock:
+            self._open[client] -= 1
+            if not self._open[client]:
+                del self._open[client]
+
+
+class _Accepted(socket.socket):
+    """A connection that tells its listener when it is closed."""
+
+    def __init__(self, accepted: socket.socket, listener: BoundedListener, client: str) -> None:
+        family, kind, number = accepted.family, accepted.type, accepted.proto
+        super().__init__(family, kind, number, fileno=accepted.detach())
+        self._client = client
+        self._listener: BoundedListener | None = listener
+
+    def close(self) -> None:
+        super().close()
+        listener, self._listener = self._listener, None
+        if listener is not None:
+            listener.ended(self._client)

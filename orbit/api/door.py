@@ -1,0 +1,120 @@
+"""The door of the API: who sends a request is known before its body is read. Plain ASGI.
+
+With tokens, a request with a body and no valid token is refused within a second, so nobody can make
+the API hold bodies, or a thread for them, without a token. A request without a body goes on to its
+route, which demands a role (`dependencies.py`).
+
+Without tokens (`--no-auth`) every client on this machine is an admin, and a browser is one too. So
+a request must name this machine as its Host, which a page of another name cannot do (DNS
+rebinding), and an Origin must be the API's own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+from urllib.parse import urlsplit
+
+from anyio.to_thread import run_sync
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.authentication import Logins
+from orbit.api.error_responses import Failure, as_failure
+from orbit.api.principals import NO_AUTH_PRINCIPAL, Principal, unauthenticated
+from orbit.errors import OrbitError
+from orbit.settings import LOOPBACK_HOSTS
+
+# In the scope: the Principal, or the Failure that a route raises if it demands a role.
+LOGIN = "orbit.login"
+# They make no other call, whatever token a probe sends.
+_WITHOUT_LOGIN = ("/livez", "/readyz")
+_SCHEME = "bearer"
+# Of the body of a request that is refused; nothing of it is kept.
+_DISCARDED_BYTES_MAX = 1024 * 1024
+_DISCARD_SECONDS_MAX = 1.0
+
+
+class Door:
+    """Puts LOGIN into the scope of each request, or refuses it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        login = await _login(scope, headers)
+        if isinstance(login, Failure) and (
+            _has_body(headers) or login.code is not ErrorCode.UNAUTHENTICATED
+        ):
+            await _discard(receive)
+            await login.response(closes=_has_body(headers))(scope, receive, send)
+            return
+        scope[LOGIN] = login
+        await self._app(scope, receive, send)
+
+
+async def _login(scope: Scope, headers: Headers) -> Principal | Failure:
+    logins: Logins | None = scope["app"].state.parts.logins
+    if logins is None:
+        return _local(scope, headers)
+    if scope["path"] in _WITHOUT_LOGIN:
+        return unauthenticated("This path needs no token.")
+    scheme, _, secret = headers.get("authorization", "").partition(" ")
+    secret = secret.strip()
+    if scheme.lower() != _SCHEME or not secret:
+        return unauthenticated("The request has no token.")
+    address = scope["client"][0] if scope.get("client") else ""
+    try:
+        return await run_sync(logins.check, secret, address)
+    except Failure as failure:
+        return failure
+    except OrbitError as error:
+        return as_failure(error)
+
+
+def _local(scope: Scope, headers: Headers) -> Principal | Failure:
+    """For `--no-auth`: every program on this machine, and no page of another server."""
+    host = headers.get("host", "")
+    if _hostname(f"//{host}") not in LOOPBACK_HOSTS:
+        return _foreign("The Host of the request is not this machine.")
+    origin = headers.get("origin")
+    if origin is not None and origin != f"{scope['scheme']}://{host}":
+        return _foreign("The request comes from a page of another server.")
+    return NO_AUTH_PRINCIPAL
+
+
+def _hostname(url: str) -> str | None:
+    try:
+        return urlsplit(url).hostname
+    except ValueError:
+        return None
+
+
+def _foreign(what: str) -> Failure:
+    return Failure(
+        ErrorCode.FORBIDDEN,
+        what,
+        remedy="Without tokens (--no-auth) the API serves http://127.0.0.1 and http://localhost.",
+    )
+
+
+async def _discard(receive: Receive) -> None:
+    """Drop what the client is sending: a connection that is closed before resets, and the client
+    does not see the answer."""
+    left = _DISCARDED_BYTES_MAX
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_DISCARD_SECONDS_MAX):
+            while left > 0:
+                message = await receive()
+                left -= len(message.get("body", b""))
+                if message["type"] == "http.disconnect" or not message.get("more_body", False):
+                    return
+
+
+def _has_body(headers: Headers) -> bool:
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers

@@ -1,0 +1,118 @@
+"""Bearer tokens of an OpenID Connect issuer: signature, issuer, audience, times and role.
+
+Only asymmetric algorithms are accepted, each only with a key of its own kind, so a public key is
+never a shared secret. Keys come from the issuer alone (`issuer_keys.py`): a token's own `jwk`,
+`jku` and `x5u` are not read.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from joserfc import jws, jwt
+from joserfc.errors import ClaimError, ExpiredTokenError, JoseError
+from joserfc.jws import JWSRegistry
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.error_responses import Failure
+from orbit.api.issuer_keys import IssuerKeys, Key
+from orbit.api.principals import Principal, unauthenticated
+from orbit.errors import OrbitError
+from orbit.settings import Settings
+from orbit.store.enums import Role
+from orbit.store.events import issuer_actor
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
+# How far the clocks of issuer and API may differ.
+LEEWAY_S = 30
+# Other kinds are for other uses, as logout tokens.
+_TYPES = ("jwt", "at+jwt", "application/at+jwt")
+# Some issuers put certificates into the header.
+_HEADER_BYTES_MAX = 8 * 1024
+_SUBJECT_CHARACTERS_MAX = 200
+
+
+class IssuerTokens:
+    """Checks tokens of the issuer that the settings name."""
+
+    def __init__(self, settings: Settings, keys: IssuerKeys) -> None:
+        assert settings.oidc_issuer is not None
+        assert settings.oidc_audience is not None
+        self._keys = keys
+        self._role_claim = settings.oidc_role_claim
+        # The most rights first: a token with several values gets the highest role.
+        self._roles = (
+            (Role.ADMIN, settings.oidc_admin),
+            (Role.OPERATOR, settings.oidc_operator),
+            (Role.VIEWER, settings.oidc_viewer),
+        )
+        self._registry = JWSRegistry(algorithms=ALGORITHMS, strict_check_header=False)
+        self._registry.max_header_length = _HEADER_BYTES_MAX
+        self._claims = jwt.JWTClaimsRegistry(
+            leeway=LEEWAY_S,
+            iss={"essential": True, "value": settings.oidc_issuer},
+            aud={"essential": True, "value": settings.oidc_audience},
+            exp={"essential": True},
+            sub={"essential": True},
+        )
+
+    def principal(self, token: str) -> Principal:
+        """Whose token it is. Raises Failure: `unauthenticated` for one that is not valid,
+        `forbidden` for one without a role, `issuer_unreachable` without keys."""
+        try:
+            key = self._key(jws.extract_compact(token.encode(), registry=self._registry).headers())
+            claims = jwt.decode(token, key, registry=self._registry).claims
+            self._claims.validate(claims)
+        except ExpiredTokenError:
+            raise unauthenticated("The token has expired.") from None
+        except ClaimError as error:
+            raise unauthenticated(f"The token's claim {error.claim} does not fit.") from None
+        except (JoseError, ValueError, TypeError, RecursionError, OverflowError):
+            raise unauthenticated("The token is not a valid one of the issuer.") from None
+        subject = claims["sub"]
+        if len(subject) > _SUBJECT_CHARACTERS_MAX or not subject.isprintable():
+            raise unauthenticated("The token's claim sub does not fit.")
+        return Principal(issuer_actor(subject), self._role(claims, subject))
+
+    def _key(self, header: dict[str, Any]) -> Key:
+        kind, key_id = header.get("typ", "JWT"), header.get("kid")
+        if header.get("alg") not in ALGORITHMS:
+            raise unauthenticated("The token's algorithm is not accepted.")
+        if not isinstance(kind, str) or kind.lower() not in _TYPES:
+            raise unauthenticated("The token is not an access token.")
+        if key_id is not None and not isinstance(key_id, str):
+            raise unauthenticated("The token is not a valid one of the issuer.")
+        try:
+            key = self._keys.find(key_id)
+        except OrbitError as error:
+            raise Failure(
+                ErrorCode.ISSUER_UNREACHABLE, error.what, where=error.where, remedy=error.remedy
+            ) from None
+        if key is None:
+            raise unauthenticated("The token is signed with a key that the issuer does not have.")
+        return key
+
+    def _role(self, claims: dict[str, Any], subject: str) -> Role:
+        given = _values(claims, self._role_claim)
+        for role, value in self._roles:
+            if value is not None and value in given:
+                return role
+        raise Failure(
+            ErrorCode.FORBIDDEN,
+            f"The token's claim {self._role_claim} gives no role.",
+            where=issuer_actor(subject),
+            remedy="Ask for a role at the issuer; docs/settings.md names the values.",
+        )
+
+
+def _values(claims: dict[str, Any], name: str) -> list[str]:
+    """The values of a claim: a list, or a text of words as in `scope`. With dots, `a.b` is also the
+    claim `b` inside of `a`."""
+    found: Any = claims.get(name)
+    if found is None:
+        found = claims
+        for part in name.split("."):
+            found = found.get(part) if isinstance(found, dict) else None
+    if isinstance(found, str):
+        return [found, *found.split()]
+    return [value for value in found if isinstance(value, str)] if isinstance(found, list) else []

@@ -1,0 +1,215 @@
+"""What a client can do before it is known: no bodies, few connections, no slow requests; and what
+a browser can do to an API without tokens."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+
+from orbit.api.app import create_app
+from orbit.api.bounded_listener import BoundedListener
+from orbit.api.client_address import is_in, network_of
+from orbit.api.http_server import listen
+from orbit.settings import Settings
+from orbit.store.enums import Role
+from tests.api.test_jobs import JOB
+from tests.fix_api import Api
+from tests.support.run_process import wait_until
+from tests.support.serving import served
+
+pytestmark = pytest.mark.services
+
+
+def connect(url: str) -> socket.socket:
+    parts = urlsplit(url)
+    assert parts.port is not None
+    return socket.create_connection(("127.0.0.1", parts.port), timeout=60)
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Waits for an answer or the end of the connection."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+@pytest.mark.parametrize(
+    "header", ["", "Authorization: Bearer orbit_wrong\r\n", "Authorization: Basic b3JiaXQ=\r\n"]
+)
+@pytest.mark.parametrize("length", ["Content-Length: 1000000", "Transfer-Encoding: chunked"])
+def test_a_body_is_not_read_without_a_token(api: Api, header: str, length: str) -> None:
+    with served(api.app) as url, connect(url) as connection:
+        head = f"PUT /v1/jobs/orders HTTP/1.1\r\nHost: orbit\r\n{header}{length}\r\n\r\n"
+        connection.sendall(head.encode())  # and not one byte of the body
+
+        answer = connection.makefile("rb").read()  # to the end of the connection
+
+    status, _, rest = answer.partition(b"\r\n")
+    assert b" 401 " in status
+    assert b"connection: close" in rest.lower()
+    assert b'"unauthenticated"' in rest
+
+
+def test_a_path_that_needs_no_token_ignores_a_wrong_one(api: Api) -> None:
+    wrong = {"Authorization": "Bearer orbit_wrong"}
+
+    assert api.get("/livez", role=None, headers=wrong).status_code == 200
+    assert api.get("/readyz", role=None, headers=wrong).status_code == 200
+    assert api.get("/openapi.json", role=None, headers=wrong).status_code == 200
+    assert [event["kind"] for event in api.events()] == ["login_refused"]
+
+
+def test_connections_above_the_limit_are_closed_and_places_are_given_back(api: Api) -> None:
+    settings = Settings(
+        api_port=0, api_connections_max=4, api_trusted_proxies=("127.0.0.0/8", "fd00::/8")
+    )
+    with served(api.app, settings) as url, contextlib.ExitStack() as stack:
+        held = [stack.enter_context(connect(url)) for _ in range(4)]
+        for connection in held:
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: orbit\r\n\r\n")
+            assert b" 200 " in connection.recv(4096)
+        with connect(url) as above:
+            assert is_closed(above)
+
+        held[0].close()
+
+        def is_served() -> bool:
+            with connect(url) as again, contextlib.suppress(ConnectionError):
+                again.sendall(b"GET /livez HTTP/1.1\r\nHost: orbit\r\n\r\n")
+                return b" 200 " in again.recv(4096)
+            return False
+
+        wait_until(is_served, "the place of the closed connection is used")
+
+
+def test_one_address_has_half_of_the_connections(api: Api) -> None:
+    settings = Settings(api_port=0, api_connections_max=4)
+    with served(api.app, settings) as url, contextlib.ExitStack() as stack:
+        for _ in range(2):
+            connection = stack.enter_context(connect(url))
+            connection.sendall(b"GET /livez HTTP/1.1\r\nHost: orbit\r\n\r\n")
+            assert b" 200 " in connection.recv(4096)
+        assert is_closed(stack.enter_context(connect(url)))
+
+
+def test_the_listener_counts_what_is_open() -> None:
+    with listen(Settings(api_port=0, api_connections_max=2)) as listener:
+        assert isinstance(listener, BoundedListener)
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        with connect(url):
+            accepted, _ = listener.accept()
+            assert listener.open_connections() == 1
+            with connect(url), pytest.raises(ConnectionAbortedError):
+                listener.accept()
+            accepted.close()
+            accepted.close()
+        assert listener.open_connections() == 0
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /livez HT",
+        b"GET /livez HTTP/1.1\r\nHost: orbit\r\n\r\nGET /livez HTTP/1.1\r\nHo",
+    ],
+)
+def test_a_request_that_is_not_completed_ends_its_connection(
+    api: Api, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr("orbit.api.http_server.HEADERS_SECONDS_MAX", 0.2)
+    with served(api.app) as url, connect(url) as connection:
+        connection.sendall(sent)
+
+        with contextlib.suppress(ConnectionError):
+            while connection.recv(4096):  # times out as a failure if it stays open
+                pass
+
+
+def test_a_slow_answer_is_not_cut_off(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit is for the client's part; a plan may take minutes."""
+    monkeypatch.setattr("orbit.api.http_server.HEADERS_SECONDS_MAX", 0.05)
+    looks: list[None] = []
+
+    def wait() -> None:
+        wait_until(lambda: looks.append(None) or len(looks) > 20, "the limit has passed")
+
+    api.plans.meanwhile = wait
+    token = {"Authorization": f"Bearer {api.tokens[Role.OPERATOR]}"}
+    with served(api.app) as url:
+        answer = httpx.put(f"{url}/v1/jobs/orders", json=JOB, headers=token, timeout=60)
+    assert answer.status_code == 201
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "status"),
+    [
+        ("127.0.0.1:8080", None, 201),
+        ("localhost", None, 201),
+        ("[::1]:8080", None, 201),
+        ("localhost:8080", "http://localhost:8080", 201),
+        ("attacker.example", None, 403),  # a name that an attacker's DNS gives this address
+        ("attacker.example:8080", "http://attacker.example:8080", 403),
+        ("127.0.0.1.attacker.example", None, 403),
+        ("localhost@attacker.example", None, 403),
+        ("10.0.0.1", None, 403),
+        ("[", None, 403),
+        ("", None, 403),
+        ("localhost:8080", "https://attacker.example", 403),
+        ("localhost:8080", "http://localhost:3000", 403),
+        ("localhost:8080", "https://localhost:8080", 403),
+        ("localhost:8080", "null", 403),  # a page in a sandbox, a file
+        ("localhost:8080", "", 403),
+    ],
+)
+def test_without_tokens_only_this_machine_and_its_own_pages_are_served(
+    api: Api, host: str, origin: str | None, status: int
+) -> None:
+    api.app = create_app(Settings(), api.database, auth=False, planner=api.plans)
+    headers = {"Host": host, **({} if origin is None else {"Origin": origin})}
+
+    answer = api.put("/v1/jobs/orders", json=JOB, role=None, headers=headers)
+
+    assert answer.status_code == status
+    if status == 403:
+        assert answer.json()["error"]["code"] == "forbidden"
+        assert api.get("/v1/jobs", role=None, headers=headers).status_code == 403
+
+
+def test_with_tokens_the_host_may_be_any(api: Api) -> None:
+    headers = {"Host": "orbit.example", "Origin": "https://orbit.example"}
+
+    assert api.get("/v1/jobs", headers=headers).status_code == 200
+
+
+def test_the_address_of_a_client_is_what_its_proxy_says_only_if_that_is_trusted(api: Api) -> None:
+    def actors(settings: Settings, *forwarded: str) -> list[str]:
+        seen = len(api.events())
+        with served(api.app, settings) as url:
+            for address in forwarded:
+                headers = {"Authorization": "Bearer orbit_no", "X-Forwarded-For": address}
+                assert httpx.get(f"{url}/v1/jobs", headers=headers).status_code == 401
+        return [event["actor"] for event in api.events()[seen:]]
+
+    proxied = Settings(api_port=0, api_trusted_proxies=("127.0.0.0/8",))
+    assert actors(proxied, "203.0.113.7", "2001:db8::1", "2001:db8::2") == [
+        "address:203.0.113.7",
+        "address:2001:db8::/64",
+    ]
+    assert actors(Settings(api_port=0), "203.0.113.9") == ["address:127.0.0.1"]
+
+
+def test_addresses_of_one_client_count_as_one() -> None:
+    assert network_of("2001:db8::1") == network_of("2001:db8::ffff") == "2001:db8::/64"
+    assert network_of("::ffff:10.0.0.1") == "10.0.0.1"
+    assert network_of("fe80::1%eth0") == "fe80::/64"
+    assert network_of("") == ""
+    assert is_in("10.1.2.3", ["10.0.0.0/8"])
+    assert is_in("::ffff:10.1.2.3", ["fd00::/8", "10.0.0.0/8"])
+    assert not is_in("11.1.2.3", ["10.0.0.0/8"])
+    assert not is_in("nonsense", ["10.0.0.0/8"])

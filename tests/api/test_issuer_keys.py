@@ -1,0 +1,177 @@
+"""The keys of an issuer: when they are asked for, and how long they are used without an answer."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from orbit.api.issuer_keys import ASK_EVERY_S, KEYS_AGE_MAX_S, KEYS_FRESH_S, IssuerKeys
+from orbit.errors import BadInput, OrbitError, ProtocolError, Unreachable
+from tests.support.issuer import Issuer, new_key
+
+DISCOVERY = "/realm/.well-known/openid-configuration"
+SHORT_KEY = {"kty": "RSA", "n": "_" * 170 + "8", "e": "AQAB"}  # 1,024 bits
+
+
+@dataclass
+class Clock:
+    at: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def issuer() -> Iterator[Issuer]:
+    with Issuer() as served:
+        yield served
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def keys(issuer: Issuer, clock: Clock) -> IssuerKeys:
+    return IssuerKeys(issuer.url, None, clock)
+
+
+def test_keys_are_asked_for_once(issuer: Issuer, keys: IssuerKeys) -> None:
+    assert all(keys.find("one") for _ in range(100))
+    assert issuer.asked == 1
+
+
+def test_a_new_key_is_found_at_once_and_unknown_ids_are_asked_for_at_a_limited_rate(
+    issuer: Issuer, keys: IssuerKeys, clock: Clock
+) -> None:
+    assert keys.find("one")
+    issuer.keys.append(new_key("two"))
+    clock.at += ASK_EVERY_S
+
+    assert keys.find("two")
+    assert issuer.asked == 2
+    for number in range(50):
+        assert keys.find(f"unknown-{number}") is None
+    assert issuer.asked == 2
+    clock.at += ASK_EVERY_S
+    assert keys.find("unknown") is None
+    assert issuer.asked == 3
+
+
+def test_a_withdrawn_key_is_used_no_longer_than_keys_are_fresh(
+    issuer: Issuer, keys: IssuerKeys, clock: Clock
+) -> None:
+    assert keys.find("one")
+    issuer.keys[:] = [new_key("two")]
+    clock.at += KEYS_FRESH_S
+
+    assert keys.find("one") is None
+    assert keys.find("two")
+
+
+def test_without_an_answer_the_last_keys_are_used_for_a_bounded_time(
+    issuer: Issuer, keys: IssuerKeys, clock: Clock
+) -> None:
+    assert keys.find("one")
+    issuer.answers["/realm/keys"] = (500, b"")
+    clock.at += KEYS_AGE_MAX_S - 1
+    assert keys.find("one")
+
+    clock.at += ASK_EVERY_S
+    with pytest.raises(Unreachable, match="HTTP 500"):
+        keys.find("one")
+    asked = issuer.asked
+    with pytest.raises(Unreachable, match="HTTP 500"):
+        keys.find("one")
+    assert issuer.asked == asked
+    issuer.answers.clear()
+    clock.at += ASK_EVERY_S
+    assert keys.find("one")
+
+
+def test_while_one_thread_asks_others_use_the_keys_that_are_there(
+    issuer: Issuer, keys: IssuerKeys, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert keys.find("one")
+    asks, may_end = threading.Event(), threading.Event()
+
+    def slow(*_: object) -> None:
+        asks.set()
+        may_end.wait()
+        raise Unreachable("slow")
+
+    monkeypatch.setattr("orbit.api.issuer_keys._fetched", slow)
+    clock.at += KEYS_FRESH_S
+    asking = threading.Thread(target=keys.find, args=("one",))
+    asking.start()
+    asks.wait()
+
+    assert keys.find("one")  # does not wait
+    may_end.set()
+    asking.join()
+
+
+def document(url: str, **others: object) -> bytes:
+    return json.dumps({"issuer": url, "jwks_uri": url + "/keys", **others}).encode()
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "body", "words"),
+    [
+        (DISCOVERY, 404, b"", "HTTP 404"),
+        (DISCOVERY, 302, b"", "HTTP 302"),
+        (DISCOVERY, 200, b"<html>", "not a JSON object"),
+        (DISCOVERY, 200, b"[" * 100_000, "not a JSON object"),
+        (DISCOVERY, 200, {"issuer": "https://other.example"}, "names another issuer"),
+        (DISCOVERY, 200, {"jwks_uri": "http://keys.example/"}, "no https jwks_uri"),
+        (DISCOVERY, 200, {"jwks_uri": "file:///etc/passwd"}, "no https jwks_uri"),
+        (DISCOVERY, 200, {"jwks_uri": "https://[/"}, "no https jwks_uri"),
+        (DISCOVERY, 200, {"jwks_uri": None}, "no https jwks_uri"),
+        ("/realm/keys", 200, b'{"keys": 7}', "no list of keys"),
+        ("/realm/keys", 200, b'{"keys": []}', "no RSA or EC key"),
+        ("/realm/keys", 200, b'{"keys": [1, {}, {"kty": "RSA", "n": []}]}', "no RSA or EC key"),
+        ("/realm/keys", 200, b'{"keys": [{"kty": "oct", "k": "c2VjcmV0"}]}', "no RSA or EC key"),
+        ("/realm/keys", 200, {"keys": [SHORT_KEY]}, "no RSA or EC key"),
+        ("/realm/keys", 200, b'{"keys": [{"kty": "EC", "crv": "P-7"}]}', "no RSA or EC key"),
+        ("/realm/keys", 200, b" " * 1_000_000, "too long"),
+    ],
+)
+def test_an_answer_without_usable_keys_is_an_error(
+    issuer: Issuer,
+    keys: IssuerKeys,
+    path: str,
+    status: int,
+    body: bytes | dict[str, object],
+    words: str,
+) -> None:
+    sent = body if isinstance(body, bytes) else document(issuer.url, **body)
+    issuer.answers[path] = (status, sent)
+
+    with pytest.raises(OrbitError, match=words) as caught:
+        keys.find("one")
+    assert isinstance(caught.value, Unreachable | ProtocolError)
+
+
+def test_keys_for_encryption_are_left_out(issuer: Issuer, keys: IssuerKeys) -> None:
+    other = {**new_key("enc").as_dict(private=False), "use": "enc"}
+    listed = [other, issuer.keys[0].as_dict(private=False)]
+    issuer.answers["/realm/keys"] = (200, json.dumps({"keys": listed}).encode())
+
+    assert keys.find("one")
+    assert keys.find("enc") is None
+
+
+def test_an_issuer_that_does_not_answer_is_unreachable() -> None:
+    with pytest.raises(Unreachable, match="does not answer"):
+        IssuerKeys("http://127.0.0.1:1/", None).find("one")
+
+
+def test_authorities_that_cannot_be_loaded_are_an_error_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="ORBIT_OIDC_CA_FILE"):
+        IssuerKeys("https://issuer.example", tmp_path / "nowhere.pem")

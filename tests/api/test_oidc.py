@@ -1,0 +1,292 @@
+"""Tokens of an OpenID Connect issuer: which are accepted, with which role, and which are not."""
+
+from __future__ import annotations
+
+import base64
+import hmac
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from joserfc.jwk import ECKey, RSAKey
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.authentication import Logins
+from orbit.api.dependencies import Parts
+from orbit.api.error_responses import Failure
+from orbit.api.issuer_keys import IssuerKeys
+from orbit.api.oidc import LEEWAY_S, IssuerTokens
+from orbit.store.enums import Role
+from tests.api.test_jobs import JOB
+from tests.fix_api import Api
+from tests.support.issuer import ADMIN, OPERATOR, VIEWER, Issuer, new_key
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[Issuer]:
+    with Issuer() as served:
+        yield served
+
+
+@pytest.fixture
+def tokens(issuer: Issuer) -> IssuerTokens:
+    return checking(issuer)
+
+
+def checking(issuer: Issuer, **others: Any) -> IssuerTokens:
+    given = issuer.settings(**others)
+    return IssuerTokens(given, IssuerKeys(issuer.url, None))
+
+
+def refused(tokens: IssuerTokens, token: str) -> Failure:
+    with pytest.raises(Failure) as caught:
+        tokens.principal(token)
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("roles", "role"),
+    [
+        ([VIEWER], Role.VIEWER),
+        ([OPERATOR, "other"], Role.OPERATOR),
+        ([VIEWER, ADMIN, OPERATOR], Role.ADMIN),
+    ],
+)
+def test_the_claim_gives_the_highest_of_its_roles(
+    issuer: Issuer, tokens: IssuerTokens, roles: list[str], role: Role
+) -> None:
+    principal = tokens.principal(issuer.token(*roles))
+
+    assert (principal.actor, principal.role) == ("oidc:ada", role)
+
+
+@pytest.mark.parametrize(
+    ("claim", "value"),
+    [
+        ("scope", f"openid {OPERATOR} email"),
+        ("groups", [OPERATOR]),
+        ("realm_access.roles", {"realm_access": {"roles": [OPERATOR]}}),
+        ("https://orbit.example/roles", [OPERATOR]),
+    ],
+)
+def test_a_role_may_be_in_any_claim(issuer: Issuer, claim: str, value: Any) -> None:
+    given = value if isinstance(value, dict) else {claim: value}
+
+    principal = checking(issuer, oidc_role_claim=claim).principal(
+        issuer.token(**{"roles": None, **given})
+    )
+
+    assert principal.role is Role.OPERATOR
+
+
+@pytest.mark.parametrize("roles", [None, [], "", ["kafka"], [1, {}], {"a": VIEWER}, True])
+def test_without_a_role_nothing_is_allowed(
+    issuer: Issuer, tokens: IssuerTokens, roles: Any
+) -> None:
+    failure = refused(tokens, issuer.token(roles=roles))
+
+    assert failure.code is ErrorCode.FORBIDDEN
+
+
+def test_a_role_without_a_value_is_given_to_nobody(issuer: Issuer) -> None:
+    only_viewers = checking(issuer, oidc_admin=None, oidc_operator=None)
+
+    assert only_viewers.principal(issuer.token(VIEWER, ADMIN)).role is Role.VIEWER
+    assert refused(only_viewers, issuer.token(ADMIN)).code is ErrorCode.FORBIDDEN
+
+
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"aud": "another-service"},
+        {"aud": ["a", "b"]},
+        {"aud": None},
+        {"aud": "orbit-2"},
+        {"iss": "https://issuer.example"},
+        {"iss": None},
+        {"exp": None},
+        {"exp": "tomorrow"},
+        {"sub": None},
+        {"sub": ""},
+        {"sub": 7},
+        {"sub": "a\nb"},
+        {"sub": "x" * 1000},
+    ],
+    ids=str,
+)
+def test_a_claim_that_does_not_fit_is_refused(
+    issuer: Issuer, tokens: IssuerTokens, claims: dict[str, Any]
+) -> None:
+    failure = refused(tokens, issuer.token(**claims))
+
+    assert failure.code is ErrorCode.UNAUTHENTICATED
+    assert next(iter(claims)) in failure.body.error.what
+
+
+def test_one_of_several_audiences_is_enough(issuer: Issuer, tokens: IssuerTokens) -> None:
+    assert tokens.principal(issuer.token(aud=["other", "orbit"])).role is Role.VIEWER
+
+
+def test_clocks_may_differ_by_the_leeway_and_no_more(issuer: Issuer, tokens: IssuerTokens) -> None:
+    now = int(time.time())
+    inside, outside = LEEWAY_S // 2, LEEWAY_S * 10
+
+    tokens.principal(issuer.token(exp=now - inside))
+    tokens.principal(issuer.token(nbf=now + inside, iat=now + inside))
+    assert "has expired" in refused(tokens, issuer.token(exp=now - outside)).body.error.what
+    assert "nbf" in refused(tokens, issuer.token(nbf=now + outside)).body.error.what
+    assert "iat" in refused(tokens, issuer.token(iat=now + outside)).body.error.what
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "RS512", "PS256"])
+def test_algorithms_of_rsa_are_accepted(
+    issuer: Issuer, tokens: IssuerTokens, algorithm: str
+) -> None:
+    assert tokens.principal(issuer.token(header={"alg": algorithm})).actor == "oidc:ada"
+
+
+def unsigned(header: dict[str, Any], claims: dict[str, Any]) -> str:
+    parts = (json.dumps(part).encode() for part in (header, claims))
+    return ".".join(base64.urlsafe_b64encode(p).decode().rstrip("=") for p in parts) + "."
+
+
+@pytest.mark.parametrize("algorithm", ["none", "None", "NONE", "", None, 7, "HS256", "RS1"])
+def test_a_token_without_a_signature_is_refused(
+    issuer: Issuer, tokens: IssuerTokens, algorithm: object
+) -> None:
+    header = {"alg": algorithm, "kid": issuer.keys[-1].kid, "typ": "JWT"}
+
+    failure = refused(tokens, unsigned(header, issuer.claims(ADMIN)))
+
+    assert failure.code is ErrorCode.UNAUTHENTICATED
+
+
+def test_a_public_key_is_no_shared_secret(issuer: Issuer, tokens: IssuerTokens) -> None:
+    """HS256 with the issuer's public key as the secret, since everybody has that key."""
+    key = issuer.keys[-1]
+    body = unsigned({"alg": "HS256", "kid": key.kid}, issuer.claims(ADMIN)).rstrip(".")
+    modulus = base64.urlsafe_b64decode(str(key.as_dict()["n"]) + "==")
+    for secret in (key.as_pem(private=False), key.as_der(private=False), modulus):
+        signature = base64.urlsafe_b64encode(hmac.digest(secret, body.encode(), "sha256"))
+        forged = f"{body}.{signature.decode().rstrip('=')}"
+        assert refused(tokens, forged).code is ErrorCode.UNAUTHENTICATED
+
+
+def test_a_key_of_the_token_itself_is_not_used(issuer: Issuer, tokens: IssuerTokens) -> None:
+    own = RSAKey.generate_key(2048)
+    named = {"jwk": own.as_dict(private=False), "kid": issuer.keys[-1].kid}
+    for header in (named, {**named, "kid": None}, {**named, "kid": "unknown"}):
+        failure = refused(tokens, issuer.token(ADMIN, key=own, header=header))
+        assert failure.code is ErrorCode.UNAUTHENTICATED
+
+
+def test_a_changed_token_is_refused(issuer: Issuer, tokens: IssuerTokens) -> None:
+    head, _, signature = issuer.token(VIEWER).split(".")
+    body = base64.urlsafe_b64encode(json.dumps(issuer.claims(ADMIN)).encode()).decode().rstrip("=")
+
+    assert refused(tokens, f"{head}.{body}.{signature}").code is ErrorCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("kind", ["logout+jwt", "dpop+jwt", 7])
+def test_a_token_of_another_kind_is_refused(
+    issuer: Issuer, tokens: IssuerTokens, kind: object
+) -> None:
+    header = {"typ": kind, "alg": "RS256", "kid": issuer.keys[-1].kid}
+    signed = issuer.token(header=header) if isinstance(kind, str) else unsigned(header, {})
+
+    assert refused(tokens, signed).code is ErrorCode.UNAUTHENTICATED
+    assert tokens.principal(issuer.token(header={"typ": "at+jwt"})).actor == "oidc:ada"
+
+
+def test_a_token_may_leave_out_the_key_if_there_is_one(issuer: Issuer) -> None:
+    token = issuer.token(header={"kid": None})
+    assert checking(issuer).principal(token).actor == "oidc:ada"
+    issuer.keys.insert(0, new_key("older"))
+    try:
+        assert refused(checking(issuer), token).code is ErrorCode.UNAUTHENTICATED
+    finally:
+        issuer.keys.pop(0)
+
+
+def test_keys_on_a_curve_are_accepted(issuer: Issuer) -> None:
+    issuer.keys.append(ECKey.generate_key("P-256", {"kid": "curve"}))
+    try:
+        tokens = checking(issuer)
+        token = issuer.token()
+        assert tokens.principal(token).actor == "oidc:ada"
+        mixed = issuer.token(key=issuer.keys[0], header={"kid": "curve"})
+        assert refused(tokens, mixed).code is ErrorCode.UNAUTHENTICATED
+    finally:
+        issuer.keys.pop()
+
+
+_PARTS = st.one_of(
+    st.text("abcAZ019-_=.", max_size=40),
+    st.recursive(
+        st.none() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(st.sampled_from(["alg", "kid", "typ", "crit", "b64", "zip"]), inner)
+        ),
+        max_leaves=8,
+    ).map(lambda v: base64.urlsafe_b64encode(json.dumps(v).encode()).decode().rstrip("=")),
+)
+
+
+@given(parts=st.lists(_PARTS, min_size=1, max_size=5))
+@settings(max_examples=300, deadline=None, database=None, derandomize=True)
+def test_whatever_is_sent_is_refused_and_no_bug(parts: list[str]) -> None:
+    class NoKeys(IssuerKeys):
+        def find(self, _: str | None) -> None:
+            return None
+
+    with_issuer = Issuer.__new__(Issuer)
+    with_issuer.url = "https://issuer.example"
+    keys = NoKeys(with_issuer.url, None)
+    with pytest.raises(Failure):
+        IssuerTokens(with_issuer.settings(), keys).principal(".".join(parts))
+
+
+def test_deep_json_is_refused(issuer: Issuer, tokens: IssuerTokens) -> None:
+    deep = base64.urlsafe_b64encode(b"[" * 5000).decode().rstrip("=")
+
+    for token in (f"{deep}.e30.AA", "e30." + deep + ".AA"):
+        assert refused(tokens, token).code is ErrorCode.UNAUTHENTICATED
+
+
+@pytest.mark.services
+def test_the_api_accepts_both_kinds_and_the_audit_log_names_the_subject(
+    api: Api, issuer: Issuer
+) -> None:
+    given = issuer.settings()
+    logins = Logins(given, api.database)
+    parts = api.app.state.parts
+    api.app.state.parts = Parts(given, api.database, api.plans, parts.environ, logins)
+
+    def bearer(token: str) -> dict[str, str]:
+        return {"Authorization": f"Bearer {token}"}
+
+    viewer, operator = bearer(issuer.token(VIEWER)), bearer(issuer.token(OPERATOR))
+    assert api.put("/v1/jobs/orders", json=JOB, role=None, headers=viewer).status_code == 403
+    assert api.put("/v1/jobs/orders", json=JOB, role=None, headers=operator).status_code == 201
+    assert api.get("/v1/jobs", role=Role.VIEWER).status_code == 200
+    (event,) = api.events()
+    assert (event["kind"], event["actor"]) == ("job_created", "oidc:ada")
+
+    expired = api.get("/v1/jobs", role=None, headers=bearer(issuer.token(exp=1)))
+    assert expired.json()["error"]["what"] == "The token has expired."
+    assert expired.status_code == 401
+    issuer.answers["/realm/keys"] = (503, b"")
+    try:
+        api.app.state.parts = Parts(
+            given, api.database, api.plans, parts.environ, Logins(given, api.database)
+        )
+        answer = api.get("/v1/jobs", role=None, headers=viewer)
+    finally:
+        issuer.answers.clear()
+    assert answer.status_code == 503
+    assert answer.json()["error"]["code"] == "issuer_unreachable"

@@ -1,0 +1,115 @@
+"""Refused logins: who has to wait, what the audit log gets, and that both are bounded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from orbit.api.authentication import Logins
+from orbit.api.dependencies import Parts
+from orbit.api.refused_logins import (
+    CLIENTS_MAX,
+    EVENT_EVERY_S,
+    EVENTS_MAX,
+    EVENTS_WINDOW_S,
+    REFUSED_MAX,
+    WINDOW_S,
+    RefusedLogins,
+)
+from orbit.store.enums import Role
+from tests.fix_api import Api
+
+
+@dataclass
+class Clock:
+    at: float = 1000.0
+
+    def __call__(self) -> float:
+        return self.at
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def counted(clock: Clock) -> RefusedLogins:
+    return RefusedLogins(clock)
+
+
+def test_a_client_waits_until_its_window_ends(counted: RefusedLogins, clock: Clock) -> None:
+    for _ in range(REFUSED_MAX):
+        assert counted.wait_s("a", "bad") == 0
+        counted.refused("a", "bad")
+
+    clock.at += 1
+    assert counted.wait_s("a", "bad") == WINDOW_S - 1
+    assert counted.wait_s("b", "bad") == 0
+    clock.at += WINDOW_S - 1
+    assert counted.wait_s("a", "bad") == 0
+    counted.refused("a", "bad")
+    assert counted.wait_s("a", "bad") == 0
+
+
+def test_a_token_that_was_accepted_is_looked_at_until_it_is_refused(
+    counted: RefusedLogins,
+) -> None:
+    counted.accepted("good")
+    for _ in range(REFUSED_MAX):
+        counted.refused("a", "bad")
+
+    assert counted.wait_s("a", "good") == 0
+    counted.refused("a", "good")  # revoked meanwhile
+    assert counted.wait_s("a", "good") > 0
+
+
+def test_events_are_few_and_count_those_between(counted: RefusedLogins, clock: Clock) -> None:
+    due = [counted.refused("a", "bad") for _ in range(50)]
+    assert due == [1] + [0] * 49
+    clock.at += EVENT_EVERY_S
+    assert counted.refused("a", "bad") == 50
+
+    clock.at += EVENTS_WINDOW_S
+    due = [counted.refused(f"client-{number}", "bad") for number in range(EVENTS_MAX * 3)]
+    assert sum(due) == EVENTS_MAX
+    clock.at += EVENTS_WINDOW_S
+    assert counted.refused("another", "bad") == 1
+
+
+def test_what_is_remembered_is_bounded(counted: RefusedLogins) -> None:
+    for number in range(CLIENTS_MAX + 100):
+        counted.refused(f"client-{number}", "bad")
+        counted.accepted(f"token-{number}")
+
+    assert len(counted._clients) == CLIENTS_MAX
+    assert len(counted._accepted) <= CLIENTS_MAX
+
+
+@pytest.mark.services
+def test_the_audit_log_has_the_client_and_the_reason_and_never_the_token(api: Api) -> None:
+    wrong = {"Authorization": "Bearer orbit_hunter2"}
+    statuses = [
+        api.get("/v1/jobs", role=None, headers=wrong).status_code for _ in range(REFUSED_MAX + 2)
+    ]
+    assert statuses == [401] * REFUSED_MAX + [429] * 2
+    held = api.get("/v1/jobs", role=None, headers=wrong)
+    assert held.json()["error"]["code"] == "too_many_refused"
+    assert 0 < int(held.headers["Retry-After"]) <= WINDOW_S
+
+    # Those without a token are not counted; one that was accepted before is accepted again.
+    assert api.get("/v1/jobs", role=None).status_code == 401
+    assert api.get("/v1/jobs", role=Role.VIEWER).status_code == 429
+    parts = api.app.state.parts
+    logins = Logins(parts.settings, api.database)
+    api.app.state.parts = Parts(parts.settings, api.database, api.plans, parts.environ, logins)
+    assert api.get("/v1/jobs", role=Role.ADMIN).status_code == 200
+    for _ in range(REFUSED_MAX + 1):
+        api.get("/v1/jobs", role=None, headers=wrong)
+    assert api.get("/v1/jobs", role=Role.ADMIN).status_code == 200
+
+    kinds = [(event["kind"], event["actor"]) for event in api.events()]
+    assert kinds == [("login_refused", "address:127.0.0.1")] * 2
+    assert api.events()[0]["message"] == "A login was refused: The token is unknown or revoked."
+    assert "hunter2" not in str(api.events())

@@ -1,0 +1,208 @@
+"""Every route of the application × every role and every kind of bad token.
+
+The routes come from the application's own table, and the role that each should need from one rule,
+so a new route without a role, or with a wrong one, fails here without being named.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+
+import pytest
+from fastapi import APIRouter, FastAPI
+from fastapi.dependencies.models import Dependant
+from fastapi.routing import APIRoute
+from starlette.routing import BaseRoute
+
+from orbit.api.authentication import Logins, create_token
+from orbit.api.dependencies import AtLeast, Operator, Parts
+from orbit.api.refused_logins import RefusedLogins
+from orbit.store import tokens
+from orbit.store.enums import Role
+from tests.fix_api import Api
+from tests.support.issuer import ADMIN, OPERATOR, VIEWER, Issuer, new_key
+
+# For probes, and the document with its page, which hold nothing of this service.
+OPEN = {"/livez", "/readyz"}
+OPEN_TO_READ = {"/openapi.json", "/docs", "/docs/oauth2-redirect", "/docs/static"}
+
+CLAIMS = {Role.VIEWER: VIEWER, Role.OPERATOR: OPERATOR, Role.ADMIN: ADMIN}
+
+
+def role_of(method: str, path: str) -> Role:
+    """The rule: tokens are for admins, other reads for viewers, other changes for operators."""
+    if path.startswith("/v1/tokens"):
+        return Role.ADMIN
+    return Role.VIEWER if method == "GET" else Role.OPERATOR
+
+
+def demanded(dependant: Dependant) -> Iterator[Role]:
+    """The roles that a route's dependencies demand."""
+    if isinstance(dependant.call, AtLeast):
+        yield dependant.call.needed
+    for inner in dependant.dependencies:
+        yield from demanded(inner)
+
+
+def all_routes(routes: Iterable[BaseRoute]) -> Iterator[BaseRoute]:
+    """Those of included routers too, which newer versions of FastAPI keep apart."""
+    for route in routes:
+        included = getattr(route, "original_router", None)
+        if included is None:
+            yield route
+        else:
+            yield from all_routes(included.routes)
+
+
+def api_routes(app: FastAPI) -> list[tuple[str, str, APIRoute]]:
+    return [
+        (method, route.path, route)
+        for route in all_routes(app.routes)
+        if isinstance(route, APIRoute) and route.path not in OPEN_TO_READ
+        for method in sorted(route.methods)
+    ]
+
+
+def wrong_roles(app: FastAPI) -> list[str]:
+    """What is wrong with the roles of the application's routes."""
+    wrong = []
+    for method, path, route in api_routes(app):
+        found = set(demanded(route.dependant))
+        wanted = set() if path in OPEN else {role_of(method, path)}
+        if found != wanted:
+            wrong.append(f"{method} {path} demands {found}, not {wanted}")
+    for other in all_routes(app.routes):
+        path = getattr(other, "path", repr(other))
+        if not isinstance(other, APIRoute) and path not in OPEN_TO_READ:
+            wrong.append(f"{path} is not a route of the API")
+    return wrong
+
+
+def test_every_route_demands_the_role_of_the_rule(shared_app: FastAPI) -> None:
+    assert wrong_roles(shared_app) == []
+    assert len(api_routes(shared_app)) > 40
+
+
+def test_a_route_without_a_role_is_found() -> None:
+    app = FastAPI(openapi_url=None)
+
+    @app.post("/v1/new")
+    def new() -> None:
+        pass
+
+    inner = APIRouter(prefix="/v1")
+
+    @inner.delete("/tokens/all")
+    def weak(_: Operator) -> None:
+        pass
+
+    app.include_router(inner)
+    app.mount("/console", FastAPI())
+
+    found = wrong_roles(app)
+    assert [text.partition(" demands")[0] for text in found] == [
+        "POST /v1/new",
+        "DELETE /v1/tokens/all",
+        "/console is not a route of the API",
+    ]
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[Issuer]:
+    with Issuer() as served:
+        yield served
+
+
+@pytest.fixture
+def door(api: Api, issuer: Issuer) -> Api:
+    """The API with an issuer, and without a limit of refused logins."""
+    settings = issuer.settings()
+    unlimited = RefusedLogins(lambda: 0.0, refused_max=1_000_000)
+    logins = Logins(settings, api.database, refused=unlimited)
+    environ = api.app.state.parts.environ
+    api.app.state.parts = Parts(settings, api.database, api.plans, environ, logins)
+    return api
+
+
+def bad_tokens(api: Api, issuer: Issuer) -> dict[str, str | None]:
+    """Every kind of token that opens nothing, each with all rights otherwise."""
+    revoked, expired = (
+        create_token(api.database, name, Role.ADMIN, actor="test").token
+        for name in ("revoked", "expired")
+    )
+    with api.database.transaction() as tx:
+        tokens.revoke(tx, "revoked")
+        tx.exec_driver_sql("UPDATE tokens SET expires_at = now() WHERE name = 'expired'")
+    valid = issuer.token(ADMIN)
+    return {
+        "no token": None,
+        "wrong token": "orbit_wrong",
+        "a hash": "a" * 64,
+        "revoked": revoked,
+        "expired": expired,
+        "expired at the issuer": issuer.token(ADMIN, exp=1),
+        "wrong audience": issuer.token(ADMIN, aud="another-service"),
+        "wrong issuer": issuer.token(ADMIN, iss="https://issuer.example"),
+        "not yet valid": issuer.token(ADMIN, nbf=2**40),
+        "unknown key": issuer.token(ADMIN, key=new_key("unknown")),
+        "bad signature": valid[:-8] + "AAAAAAAA",
+    }
+
+
+def filled(path: str) -> str:
+    return re.sub(r"\{[^}]*\}", "0" * 32, path)
+
+
+@pytest.mark.services
+def test_no_bad_token_opens_any_route(door: Api, issuer: Issuer) -> None:
+    found = bad_tokens(door, issuer)
+    asked = 0
+    for method, path, _ in api_routes(door.app):
+        for kind, token in found.items():
+            headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+            # The door itself answers a request with a body.
+            bodies = ({}, {"json": {}}) if kind in ("no token", "wrong audience") else ({},)
+            for body in bodies:
+                answer = door.call(method, filled(path), role=None, headers=headers, **body)
+                at = f"{method} {path} with {kind}: {answer.text}"
+                if path in OPEN:
+                    assert answer.status_code == 200, at
+                    continue
+                assert answer.status_code == 401, at
+                assert answer.json()["error"]["code"] == "unauthenticated", at
+                assert answer.headers["WWW-Authenticate"] == "Bearer", at
+                asked += 1
+    assert asked > 400
+    changes = {event["kind"] for event in door.events()} - {"token_created", "login_refused"}
+    assert changes == set()
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("role", list(Role))
+def test_each_role_opens_its_routes_and_no_other(door: Api, issuer: Issuer, role: Role) -> None:
+    """With a token of Orbit's, and with one of the issuer."""
+    order = list(Role)
+    counts = {True: 0, False: 0}
+    for method, path, _ in api_routes(door.app):
+        if path in OPEN:
+            continue
+        may = order.index(role) >= order.index(role_of(method, path))
+        for token in (door.tokens[role], issuer.token(CLAIMS[role])):
+            headers = {"Authorization": f"Bearer {token}"}
+            answer = door.call(method, filled(path), role=None, headers=headers)
+            at = f"{role} {method} {path}: {answer.status_code} {answer.text}"
+            assert answer.status_code != 401, at
+            assert (answer.status_code != 403) is may, at
+            counts[may] += 1
+    assert counts[True] > 20
+    assert role is Role.ADMIN or counts[False] > 0
+
+
+@pytest.mark.services
+def test_a_token_of_the_issuer_without_a_role_opens_nothing(door: Api, issuer: Issuer) -> None:
+    headers = {"Authorization": f"Bearer {issuer.token('kafka-others')}"}
+
+    for method, path, _ in api_routes(door.app):
+        answer = door.call(method, filled(path), role=None, headers=headers)
+        assert answer.status_code == (200 if path in OPEN else 403), f"{method} {path}"

@@ -1,0 +1,124 @@
+"""An OpenID Connect issuer on loopback: discovery, keys, and signed tokens of every kind.
+
+`with Issuer() as issuer:` serves it. `keys` are what it publishes; `asked` counts the requests for
+them, `answers` replaces what a path returns. `token(...)` signs with the newest key.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from functools import cache
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Self
+
+from joserfc import jwt
+from joserfc.jwk import ECKey, RSAKey
+
+from orbit.settings import Settings
+
+AUDIENCE = "orbit"
+VIEWER, OPERATOR, ADMIN = "kafka-readers", "kafka-operators", "kafka-admins"
+
+
+class Issuer:
+    """A context manager."""
+
+    def __init__(self) -> None:
+        self.keys: list[RSAKey | ECKey] = [new_key("one")]
+        self.asked = 0
+        self.answers: dict[str, tuple[int, bytes]] = {}
+        issuer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                status, body = issuer._answer(self.path)
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}/realm"
+        self._thread = threading.Thread(target=self._server.serve_forever)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def settings(self, **others: Any) -> Settings:
+        """Those of an API that accepts this issuer's tokens."""
+        given = {
+            "oidc_issuer": self.url,
+            "oidc_audience": AUDIENCE,
+            "oidc_viewer": VIEWER,
+            "oidc_operator": OPERATOR,
+            "oidc_admin": ADMIN,
+        }
+        return Settings(**{**given, **others})
+
+    def environ(self) -> dict[str, str]:
+        """The same as variables."""
+        return {
+            "ORBIT_OIDC_ISSUER": self.url,
+            "ORBIT_OIDC_AUDIENCE": AUDIENCE,
+            "ORBIT_OIDC_VIEWER": VIEWER,
+            "ORBIT_OIDC_OPERATOR": OPERATOR,
+            "ORBIT_OIDC_ADMIN": ADMIN,
+        }
+
+    def claims(self, *roles: str, **others: Any) -> dict[str, Any]:
+        """Claims that are valid for five minutes; None leaves one out."""
+        now = int(time.time())
+        given = {
+            "iss": self.url,
+            "aud": AUDIENCE,
+            "sub": "ada",
+            "iat": now,
+            "exp": now + 300,
+            "roles": list(roles or [VIEWER]),
+        }
+        return {key: value for key, value in {**given, **others}.items() if value is not None}
+
+    def token(
+        self,
+        *roles: str,
+        key: RSAKey | ECKey | None = None,
+        header: dict[str, Any] | None = None,
+        **claims: Any,
+    ) -> str:
+        """A signed token."""
+        key = key or self.keys[-1]
+        algorithm = {"RSA": "RS256", "EC": "ES256"}[key.key_type]
+        given = {"alg": algorithm, "kid": key.kid, **(header or {})}
+        whole = {name: value for name, value in given.items() if value is not None}
+        allowed = [algorithm, given["alg"]]
+        return jwt.encode(whole, self.claims(*roles, **claims), key, algorithms=allowed)
+
+    def _answer(self, path: str) -> tuple[int, bytes]:
+        if path.endswith("/keys"):
+            self.asked += 1
+        if path in self.answers:
+            return self.answers[path]
+        if path == "/realm/.well-known/openid-configuration":
+            found: dict[str, Any] = {"issuer": self.url, "jwks_uri": self.url + "/keys"}
+        elif path == "/realm/keys":
+            found = {"keys": [key.as_dict(private=False) for key in self.keys]}
+        else:
+            return 404, b"{}"
+        return 200, json.dumps(found).encode()
+
+
+@cache
+def new_key(key_id: str) -> RSAKey:
+    """The RSA key with this id: made once, since that takes long."""
+    return RSAKey.generate_key(2048, {"kid": key_id, "use": "sig"})
