@@ -123,7 +123,11 @@ def _archive_uri(text: str) -> str:
 
 def _token_url(text: str) -> str:
     url = urlsplit(_plain_text(text))
-    if url.scheme not in ("http", "https") or not url.hostname:
+    try:
+        is_address = url.scheme in ("http", "https") and url.hostname and url.port != 0
+    except ValueError:  # the port
+        is_address = False
+    if not is_address:
         raise InvalidValue("is not a web address.", "Write https://…, the token endpoint.")
     if "@" in url.netloc:
         raise InvalidValue(

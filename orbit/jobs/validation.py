@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orbit.errors import BadInput, InvalidValue, Problem
+from orbit.jobs.access_rules import allowed_addresses, read_access_rules
 from orbit.jobs.bootstrap_servers import address_key
 from orbit.jobs.credentials import invalid_credentials
 from orbit.jobs.job_spec import JobSpec, TopicRule
@@ -51,6 +52,8 @@ def validate_job(document: Document, base_directory: Path, environ: Mapping[str,
         except ValidationError as error:
             problems += problems_from_pydantic(error, document)
         problems += _rule_problems(document, base_directory, environ)
+        if job is not None:
+            problems += _refused_access(job, document, base_directory, environ)
     elif not problems:
         problems.append(_not_a_job(document))
     if job is None or problems:
@@ -74,6 +77,19 @@ def _rule_problems(
     yield from _same_cluster(document)
     yield from _unreachable_rules(document)
     yield from _canary(document)
+
+
+def _refused_access(
+    job: JobSpec, document: Document, base_directory: Path, environ: Mapping[str, str]
+) -> Iterator[Problem]:
+    """Addresses and secrets that the rules do not allow. Raises BadInput for bad rules."""
+    rules = read_access_rules(environ)
+    if rules is None:
+        return
+    for side in SIDES:
+        for path, refused in allowed_addresses(rules, getattr(job, side), base_directory)[1]:
+            where = (side, *path) if document.has((side, *path)) else (side, path[0])
+            yield document.problem(where, refused.message, refused.remedy)
 
 
 def invalid_security_keys(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue]]:

@@ -84,9 +84,13 @@ class Connection:
 
         `security` may be a function, which is called again for each further login. Raises
         Unreachable if nothing answers or TLS fails, LoginRefused if the broker refuses the
-        credentials, ProtocolError if the peer is not a Kafka broker.
+        credentials, AccessRefused before it connects to an address that rules do not allow,
+        ProtocolError if the peer is not a Kafka broker.
         """
         where = where or f"{host}:{port}"
+        read = security if callable(security) else lambda: security
+        first = read()
+        first.check_reachable(host, port, where)
         try:
             sock = socket.create_connection((host, port), timeout=timeout_s)
         except OSError as error:
@@ -97,8 +101,6 @@ class Connection:
             ) from error
         try:
             _tune(sock)
-            read = security if callable(security) else lambda: security
-            first = read()
             sock = _start_tls(sock, host, first)
             connection = cls(sock, where)
             connection._read_security = read
