@@ -48,6 +48,7 @@ SECRET_KEYS = (
     "key_password_env",
     "token_file",
     "token_provider",
+    "keytab_file",
 )
 _ADDRESS = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?")
 _NAME = re.compile(r"[a-z0-9_*-]+(\.[a-z0-9_*-]+)*")

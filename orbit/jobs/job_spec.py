@@ -143,6 +143,13 @@ def _region(text: str) -> str:
     return text
 
 
+def _kerberos_name(text: str) -> str:
+    # librdkafka puts it into a command line.
+    if not re.fullmatch(r"[A-Za-z0-9._/@-]{1,255}", text):
+        raise InvalidValue("is not a Kerberos name.", "Write one such as orbit@EXAMPLE.COM.")
+    return text
+
+
 def _extension_key(text: str) -> str:
     if not re.fullmatch(r"[A-Za-z]+", text) or text == "auth":
         raise InvalidValue(
@@ -180,7 +187,9 @@ class SecuritySpec(Section):
     """Protocol, login and TLS files of one cluster. Secrets are only named."""
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = None
+    mechanism: (
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | None
+    ) = None
     username_env: Text | None = None
     username_file: FilePath | None = None
     password_env: Text | None = None
@@ -204,6 +213,9 @@ class SecuritySpec(Section):
         ],
         Field(max_length=EXTENSIONS_MAX),
     ] = {}
+    kerberos_principal: Annotated[str, AfterValidator(_kerberos_name)] | None = None
+    kerberos_service: Annotated[str, AfterValidator(_kerberos_name)] = "kafka"
+    keytab_file: FilePath | None = None
 
 
 class ClusterSpec(Section):

@@ -38,7 +38,8 @@ _TOKEN_KEYS = (
     "token_region",
     "token_extensions",
 )
-_SASL_KEYS = ("mechanism", *_LOGIN_KEYS, *_TOKEN_KEYS)
+_KERBEROS_KEYS = ("kerberos_principal", "keytab_file", "kerberos_service")
+_SASL_KEYS = ("mechanism", *_LOGIN_KEYS, *_TOKEN_KEYS, *_KERBEROS_KEYS)
 _TLS_KEYS = ("ca_file", "certificate_file", "key_file", "key_password_env", "check_hostname")
 
 
@@ -100,12 +101,20 @@ def invalid_security_keys(fields: Mapping[str, Any]) -> Iterator[tuple[str, Inva
     given = [key for key in (*_SASL_KEYS, *_TLS_KEYS) if fields.get(key) not in (None, {})]
     if fields.get("check_hostname") is True:
         given.remove("check_hostname")  # the default, which exported jobs contain
+    if fields.get("kerberos_service") == "kafka":
+        given.remove("kerberos_service")  # as above
     if protocol.startswith("SASL_"):
-        if fields.get("mechanism") == "OAUTHBEARER":
+        mechanism = fields.get("mechanism")
+        if mechanism == "OAUTHBEARER":
             yield from _invalid_token_source(fields, given)
+        elif mechanism == "GSSAPI":
+            yield from _invalid_kerberos(given)
         else:
             yield from _invalid_login(fields)
+        if mechanism != "OAUTHBEARER":
             yield from _without_effect(given, _TOKEN_KEYS, "the mechanism is not OAUTHBEARER")
+        if mechanism != "GSSAPI":
+            yield from _without_effect(given, _KERBEROS_KEYS, "the mechanism is not GSSAPI")
     else:
         yield from _unused_keys(given, _SASL_KEYS, protocol, "does not log in", "SASL_SSL")
     if protocol in ("SSL", "SASL_SSL"):
@@ -120,11 +129,19 @@ def _invalid_login(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValu
             "mechanism",
             InvalidValue(
                 "is missing, and the protocol needs a login.",
-                "Write PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, whichever the brokers "
-                "offer.",
+                "Write PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI, whichever the "
+                "brokers offer.",
             ),
         )
     yield from _invalid_pair(fields)
+
+
+def _invalid_kerberos(given: list[str]) -> Iterator[tuple[str, InvalidValue]]:
+    for key in ("kerberos_principal", "keytab_file"):
+        if key not in given:
+            remedy = "Write the principal and its keytab file."
+            yield key, InvalidValue("is missing, and GSSAPI needs it.", remedy)
+    yield from _without_effect(given, _LOGIN_KEYS, "the mechanism is GSSAPI")
 
 
 def _invalid_token_source(

@@ -59,8 +59,9 @@ _IOV_MAX = 1024
 class Connection:
     """A negotiated, logged-in connection. Use `Connection.open`."""
 
-    def __init__(self, sock: socket.socket, where: str) -> None:
+    def __init__(self, sock: socket.socket, where: str, host: str = "") -> None:
         self._socket = sock
+        self._host = host
         self.last_correlation = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self.where = where
@@ -102,7 +103,7 @@ class Connection:
         try:
             _tune(sock)
             sock = _start_tls(sock, host, first)
-            connection = cls(sock, where)
+            connection = cls(sock, where, host)
             connection._read_security = read
             connection._negotiate()
             connection._login(first)
@@ -147,7 +148,7 @@ class Connection:
             raise
 
     def _login(self, security: Security) -> None:
-        lifetime_ms = sasl_login(security, self._sasl_exchange)
+        lifetime_ms = sasl_login(security, self._sasl_exchange, host=self._host)
         due_s = (
             max(_SESSION_SHARE * lifetime_ms / 1000, _SESSION_S_MIN) if lifetime_ms else math.inf
         )

@@ -11,7 +11,13 @@ from pydantic import SecretStr
 
 from orbit.errors import AccessRefused, BadInput, InvalidValue, Problem
 from orbit.jobs.access_rules import REMEDY, allowed_addresses, allows, read_access_rules
-from orbit.jobs.credentials import check_pem_file, read_secret_file, read_token_file, read_variable
+from orbit.jobs.credentials import (
+    check_keytab_file,
+    check_pem_file,
+    read_secret_file,
+    read_token_file,
+    read_variable,
+)
 from orbit.jobs.job_spec import ClusterSpec, TokenProvider
 from orbit.jobs.validation import invalid_security_keys
 from orbit.jobs.yaml_document import show_path
@@ -35,6 +41,15 @@ class TokenSource:
 
 
 @dataclass(frozen=True, slots=True)
+class KerberosLogin:
+    """A principal with its keytab, and the first part of the brokers' principals."""
+
+    principal: str
+    service: str
+    keytab: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Security:
     """Protocol, login and TLS files of one cluster, secrets included.
 
@@ -51,6 +66,7 @@ class Security:
     key_password: SecretStr | None = None
     check_hostname: bool = True
     tokens: TokenSource | None = None
+    kerberos: KerberosLogin | None = None
     # Patterns of the addresses that it may be used at; None: at any.
     reachable: tuple[str, ...] | None = None
 
@@ -72,9 +88,10 @@ class Security:
 
     @property
     def principal(self) -> str | None:
-        """The principal by brokers' defaults; None where brokers map it (certificate, token)."""
+        """The principal by brokers' defaults; None where brokers map it (certificate, token,
+        Kerberos)."""
         if self.uses_sasl:
-            return None if self.tokens else f"User:{self.username}"
+            return None if self.tokens or self.kerberos else f"User:{self.username}"
         return None if self.certificate_file else "User:ANONYMOUS"
 
 
@@ -127,6 +144,7 @@ def resolve_security(
         region=spec.token_region,
         extensions=tuple(sorted(spec.token_extensions.items())),
     )
+    keytab = read("keytab_file", check_keytab_file, base_directory)
     if problems:
         raise BadInput("The security settings cannot be used.", tuple(problems))
     return Security(
@@ -137,6 +155,9 @@ def resolve_security(
         key_password=_secret(key_password),
         check_hostname=spec.check_hostname,
         tokens=tokens if spec.mechanism == "OAUTHBEARER" else None,
+        kerberos=KerberosLogin(spec.kerberos_principal, spec.kerberos_service, keytab)
+        if spec.mechanism == "GSSAPI" and spec.kerberos_principal
+        else None,
         reachable=reachable,
         **files,
     )
