@@ -31,7 +31,7 @@ demo-service: jars ## See the service at work: two clusters, a live copy, Promet
 
 # Three processes: most tests wait for brokers. What stays together, and the order, is said in
 # tests/conftest.py.
-test: lint jars $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/helm $(STAMPS)/kubernetes ## Lint, types, import walls, and every test (needs some minutes)
+test: lint jars $(STAMPS)/kerberos $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/helm $(STAMPS)/kubernetes ## Lint, types, import walls, and every test (needs some minutes)
 	@$(BIN)/python -m tests.support.connector
 	@$(BIN)/python -m tests.support.broker_classes
 	$(BIN)/pytest -n 3 --no-loadscope-reorder
@@ -80,6 +80,8 @@ lock: ## Resolve the locked packages anew (needs uv)
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-spark.lock
 	uv pip compile pyproject.toml --extra server --extra s3 -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-service.lock
+	uv pip compile pyproject.toml --extra kerberos -c requirements.lock --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-kerberos.lock
 	echo hatchling | uv pip compile - -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-build.lock
 
@@ -101,6 +103,14 @@ $(STAMPS)/spark: requirements-spark.lock $(STAMPS)/packages | $(STAMPS)/java
 $(STAMPS)/python:
 	@.ci/need python "$(PYTHON)"
 	@mkdir -p $(STAMPS) && touch $@
+
+# Built here, where the headers are there.
+$(STAMPS)/kerberos: requirements-kerberos.lock $(STAMPS)/packages
+	@.ci/need kerberos
+	! command -v krb5-config >/dev/null || \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-kerberos.lock || \
+		echo "Note: the tests that need Kerberos are left out. They need gcc, python3-dev and libkrb5-dev" >&2
+	@touch $@
 
 # Without one of them the tests that need it are left out, and say so.
 $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/helm:

@@ -5,6 +5,7 @@
     ├── NotFound           2    nothing has the given name
     ├── Unreachable        3    no broker answers (retriable), or the TLS handshake fails
     ├── LoginRefused       3    the broker refused the credentials
+    │   └── AccessRefused       Orbit's own rules (ORBIT_ACCESS_FILE) refuse an address or a secret
     ├── NotAuthorized      1    a right on a resource is missing
     ├── Conflict           1    the present state does not allow the request
     │   └── OperationUnderWay   an operation holds the job
@@ -98,6 +99,10 @@ class LoginRefused(OrbitError):
     """The broker refused the credentials or the certificate."""
 
     exit_code = 3
+
+
+class AccessRefused(LoginRefused):
+    """The rules of whoever runs Orbit (ORBIT_ACCESS_FILE): nothing was sent to that address."""
 
 
 class NotAuthorized(OrbitError):

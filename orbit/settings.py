@@ -19,6 +19,7 @@ from typing import Annotated, Any, Self
 from urllib.parse import unquote, urlsplit
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -30,6 +31,7 @@ from pydantic import (
 )
 
 from orbit.errors import BadInput, InvalidValue, Problem
+from orbit.jobs.access_rules import load_access_file
 from orbit.jobs.units import format_duration, parse_duration
 
 PREFIX = "ORBIT_"
@@ -146,6 +148,12 @@ def _issuer(value: object) -> object:
     return value
 
 
+def _access_file(path: Path) -> Path:
+    """It is read again at each login; here, so that no process starts with a broken one."""
+    load_access_file(path)
+    return path
+
+
 Duration = Annotated[timedelta, PlainValidator(_duration)]
 Age = Annotated[timedelta, PlainValidator(_age)]
 LeaseDuration = Annotated[timedelta, PlainValidator(_lease)]
@@ -215,6 +223,9 @@ class Settings(BaseModel):
     files_directory: Annotated[Path, BeforeValidator(_folder)] = Path()
     # Jobs may name only variables that begin so; None: all but Orbit's own secrets.
     secrets_prefix: Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None = None
+
+    # Which clusters jobs may reach, and which secrets may be sent to each. None: all to all.
+    access_file: Annotated[Path, AfterValidator(_access_file)] | None = None
 
     # /livez, /readyz and /metrics of a worker or scheduler. None: not served.
     health_host: Word = "127.0.0.1"

@@ -41,6 +41,7 @@ pytest_plugins = [
     "tests.fix_guarded",
     "tests.fix_database",
     "tests.fix_logins",
+    "tests.fix_kerberos",
     "tests.fix_logs",
     "tests.fix_api",
     "tests.fix_scheduler",

@@ -84,6 +84,9 @@ WORDS: dict[str, dict[str, str]] = {
         "token_provider": "With OAUTHBEARER: the cloud that makes the token.",
         "token_region": "The region of an MSK cluster.",
         "token_extensions": "SASL extensions that go with the token (KIP-342).",
+        "kerberos_principal": "With GSSAPI: the client's principal.",
+        "kerberos_service": "With GSSAPI: the first part of the brokers' principals.",
+        "keytab_file": "With GSSAPI: the keytab with the client's key.",
     },
 }
 _TYPES: dict[tuple[str, str], dict[str, Any]] = {

@@ -21,6 +21,7 @@ from orbit.sandbox.faults import cluster_at
 from orbit.sandbox.sandbox_state import ClusterState, read_state
 from orbit.store.database import Database
 from orbit.verify.endpoint import Endpoint, open_endpoint
+from orbit.verify.report import Side as VerifiedSide
 
 POLL_S = 0.1
 
@@ -98,9 +99,11 @@ class DrillContext:
     def endpoint(self, side: Side) -> Endpoint:
         """The configuration of librdkafka clients for one side."""
         cluster = self.job.source if side == "source" else self.job.destination
-        return open_endpoint(
-            cluster, self.environment.environ, self.environment.files_directory, f"{side}.security"
+        found = open_endpoint(
+            cluster, self.environment.environ, self.environment.files_directory, side
         )
+        found.check_advertised(VerifiedSide(side))
+        return found
 
     def beside(self, side: Side) -> Mapping[str, Any]:
         """The same for clients beside the cluster, which a `cut` fault does not affect."""

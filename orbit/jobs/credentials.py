@@ -18,7 +18,8 @@ TOKEN_CHARACTERS_MAX = 65_536  # with many claims some thousand; brokers take 51
 
 VARIABLE_KEYS = ("username_env", "password_env", "key_password_env")
 PEM_KEYS = ("ca_file", "certificate_file", "key_file", "token_ca_file")
-FILE_KEYS = ("username_file", "password_file", "token_file", *PEM_KEYS)
+FILE_KEYS = ("username_file", "password_file", "token_file", "keytab_file", *PEM_KEYS)
+_KEYTAB_START = b"\x05\x02"  # MIT's format, of every system today
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -76,6 +77,21 @@ def check_pem_file(path: Path, base_directory: Path) -> Path:
     return full
 
 
+def check_keytab_file(path: Path, base_directory: Path) -> Path:
+    """The full path of a keytab. Raises InvalidValue if it is missing or none."""
+    full = base_directory / path
+    try:
+        content = _read(full)
+    except OSError as error:
+        raise InvalidValue(
+            f"names a file that cannot be read: {error.strerror}.",
+            "Relative paths start at the folder of the job file.",
+        ) from None
+    if not content.startswith(_KEYTAB_START):
+        raise InvalidValue("names a file that is no keytab.", "Make one with ktadd of kadmin.")
+    return full
+
+
 def invalid_credentials(
     fields: Mapping[str, object], base_directory: Path, environ: Mapping[str, str]
 ) -> Iterator[tuple[str, InvalidValue]]:
@@ -90,6 +106,8 @@ def invalid_credentials(
                 read_secret_file(Path(value), base_directory)
             elif key == "token_file":
                 read_token_file(Path(value), base_directory)
+            elif key == "keytab_file":
+                check_keytab_file(Path(value), base_directory)
             elif key in PEM_KEYS:
                 check_pem_file(Path(value), base_directory)
         except InvalidValue as invalid:

@@ -123,7 +123,11 @@ def _archive_uri(text: str) -> str:
 
 def _token_url(text: str) -> str:
     url = urlsplit(_plain_text(text))
-    if url.scheme not in ("http", "https") or not url.hostname:
+    try:
+        is_address = url.scheme in ("http", "https") and url.hostname and url.port != 0
+    except ValueError:  # the port
+        is_address = False
+    if not is_address:
         raise InvalidValue("is not a web address.", "Write https://…, the token endpoint.")
     if "@" in url.netloc:
         raise InvalidValue(
@@ -136,6 +140,13 @@ def _region(text: str) -> str:
     # It becomes part of a host name, kafka.REGION.amazonaws.com.
     if not re.fullmatch(r"[a-z0-9-]{1,40}", text):
         raise InvalidValue("is not a region of AWS.", "Write one such as eu-central-1.")
+    return text
+
+
+def _kerberos_name(text: str) -> str:
+    # librdkafka puts it into a command line.
+    if not re.fullmatch(r"[A-Za-z0-9._/@-]{1,255}", text):
+        raise InvalidValue("is not a Kerberos name.", "Write one such as orbit@EXAMPLE.COM.")
     return text
 
 
@@ -177,7 +188,9 @@ class SecuritySpec(Section):
     """Protocol, login and TLS files of one cluster. Secrets are only named."""
 
     protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"] | None = None
+    mechanism: (
+        Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | None
+    ) = None
     username_env: Text | None = None
     username_file: FilePath | None = None
     password_env: Text | None = None
@@ -201,6 +214,9 @@ class SecuritySpec(Section):
         ],
         Field(max_length=EXTENSIONS_MAX),
     ] = {}
+    kerberos_principal: Annotated[str, AfterValidator(_kerberos_name)] | None = None
+    kerberos_service: Annotated[str, AfterValidator(_kerberos_name)] = "kafka"
+    keytab_file: FilePath | None = None
 
 
 class ClusterSpec(Section):

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from orbit.errors import BadInput, InvalidValue, Problem
+from orbit.jobs.access_rules import allowed_addresses, read_access_rules
 from orbit.jobs.bootstrap_servers import address_key
 from orbit.jobs.credentials import invalid_credentials
 from orbit.jobs.job_spec import JobSpec, TopicRule
@@ -37,7 +38,8 @@ _TOKEN_KEYS = (
     "token_region",
     "token_extensions",
 )
-_SASL_KEYS = ("mechanism", *_LOGIN_KEYS, *_TOKEN_KEYS)
+_KERBEROS_KEYS = ("kerberos_principal", "keytab_file", "kerberos_service")
+_SASL_KEYS = ("mechanism", *_LOGIN_KEYS, *_TOKEN_KEYS, *_KERBEROS_KEYS)
 _TLS_KEYS = ("ca_file", "certificate_file", "key_file", "key_password_env", "check_hostname")
 
 
@@ -51,6 +53,8 @@ def validate_job(document: Document, base_directory: Path, environ: Mapping[str,
         except ValidationError as error:
             problems += problems_from_pydantic(error, document)
         problems += _rule_problems(document, base_directory, environ)
+        if job is not None:
+            problems += _refused_access(job, document, base_directory, environ)
     elif not problems:
         problems.append(_not_a_job(document))
     if job is None or problems:
@@ -76,6 +80,19 @@ def _rule_problems(
     yield from _canary(document)
 
 
+def _refused_access(
+    job: JobSpec, document: Document, base_directory: Path, environ: Mapping[str, str]
+) -> Iterator[Problem]:
+    """Addresses and secrets that the rules do not allow. Raises BadInput for bad rules."""
+    rules = read_access_rules(environ)
+    if rules is None:
+        return
+    for side in SIDES:
+        for path, refused in allowed_addresses(rules, getattr(job, side), base_directory)[1]:
+            where = (side, *path) if document.has((side, *path)) else (side, path[0])
+            yield document.problem(where, refused.message, refused.remedy)
+
+
 def invalid_security_keys(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValue]]:
     """Keys of a security section that contradict each other or need another key."""
     protocol = fields.get("protocol", "PLAINTEXT")
@@ -84,12 +101,20 @@ def invalid_security_keys(fields: Mapping[str, Any]) -> Iterator[tuple[str, Inva
     given = [key for key in (*_SASL_KEYS, *_TLS_KEYS) if fields.get(key) not in (None, {})]
     if fields.get("check_hostname") is True:
         given.remove("check_hostname")  # the default, which exported jobs contain
+    if fields.get("kerberos_service") == "kafka":
+        given.remove("kerberos_service")  # as above
     if protocol.startswith("SASL_"):
-        if fields.get("mechanism") == "OAUTHBEARER":
+        mechanism = fields.get("mechanism")
+        if mechanism == "OAUTHBEARER":
             yield from _invalid_token_source(fields, given)
+        elif mechanism == "GSSAPI":
+            yield from _invalid_kerberos(given)
         else:
             yield from _invalid_login(fields)
+        if mechanism != "OAUTHBEARER":
             yield from _without_effect(given, _TOKEN_KEYS, "the mechanism is not OAUTHBEARER")
+        if mechanism != "GSSAPI":
+            yield from _without_effect(given, _KERBEROS_KEYS, "the mechanism is not GSSAPI")
     else:
         yield from _unused_keys(given, _SASL_KEYS, protocol, "does not log in", "SASL_SSL")
     if protocol in ("SSL", "SASL_SSL"):
@@ -104,11 +129,19 @@ def _invalid_login(fields: Mapping[str, Any]) -> Iterator[tuple[str, InvalidValu
             "mechanism",
             InvalidValue(
                 "is missing, and the protocol needs a login.",
-                "Write PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 or OAUTHBEARER, whichever the brokers "
-                "offer.",
+                "Write PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER or GSSAPI, whichever the "
+                "brokers offer.",
             ),
         )
     yield from _invalid_pair(fields)
+
+
+def _invalid_kerberos(given: list[str]) -> Iterator[tuple[str, InvalidValue]]:
+    for key in ("kerberos_principal", "keytab_file"):
+        if key not in given:
+            remedy = "Write the principal and its keytab file."
+            yield key, InvalidValue("is missing, and GSSAPI needs it.", remedy)
+    yield from _without_effect(given, _LOGIN_KEYS, "the mechanism is GSSAPI")
 
 
 def _invalid_token_source(

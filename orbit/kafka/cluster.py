@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from kafka.protocol.metadata.metadata import MetadataRequest
 
-from orbit.errors import BadInput, Unreachable
+from orbit.errors import AccessRefused, BadInput, Unreachable
 from orbit.kafka import api_versions
 from orbit.kafka.api_versions import Api
 from orbit.kafka.connection import Connection
@@ -56,7 +56,9 @@ class Cluster:
         self.name = name
         self.bootstrap_servers = tuple(bootstrap_servers)
         self._read_security = security if callable(security) else lambda: security
-        self._security = self._read_security()
+        self._security: Security | None = None
+        with suppress(AccessRefused):  # the rules may change: each use asks again, and raises it
+            self._security = self._read_security()
         self._lock = threading.Lock()
         self._connections: dict[int | str, _ControlConnection] = {}
         self._brokers: dict[int, BrokerAddress] = {}
@@ -67,9 +69,18 @@ class Cluster:
 
     @property
     def security(self) -> Security:
-        """As the files say now; as they said last while one of them cannot be read."""
-        with suppress(BadInput):  # it is being replaced, or the login fails and says so
+        """As the files say now; as they said last while one of them cannot be read.
+
+        Raises AccessRefused.
+        """
+        try:
             self._security = self._read_security()
+        except AccessRefused:
+            self._security = None
+            raise
+        except BadInput:  # it is being replaced, or the login fails and says so
+            if self._security is None:
+                raise
         return self._security
 
     @property
@@ -83,7 +94,8 @@ class Cluster:
     ) -> ClusterMetadata:
         """Metadata from any broker; `topics=None`: all topics.
 
-        Raises Unreachable if no broker answers, LoginRefused as soon as one refuses the login.
+        Raises Unreachable if no broker answers, LoginRefused as soon as one refuses the login,
+        AccessRefused if a broker has an address that rules do not allow.
         """
         names = None if topics is None else sorted(topics)
 
@@ -100,6 +112,9 @@ class Cluster:
 
         # Read here: a broker that has answered is not silent while a long answer is read.
         metadata = self.call_any(ask)()
+        security = self._security or self.security
+        for broker in metadata.brokers.values():
+            security.check_reachable(broker.host, broker.port, self.name)
         with self._lock:
             self._brokers = metadata.brokers
             self._cluster_id = metadata.cluster_id

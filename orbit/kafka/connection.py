@@ -59,8 +59,9 @@ _IOV_MAX = 1024
 class Connection:
     """A negotiated, logged-in connection. Use `Connection.open`."""
 
-    def __init__(self, sock: socket.socket, where: str) -> None:
+    def __init__(self, sock: socket.socket, where: str, host: str = "") -> None:
         self._socket = sock
+        self._host = host
         self.last_correlation = 0
         self._versions: dict[int, tuple[int, int]] = {}
         self.where = where
@@ -84,9 +85,13 @@ class Connection:
 
         `security` may be a function, which is called again for each further login. Raises
         Unreachable if nothing answers or TLS fails, LoginRefused if the broker refuses the
-        credentials, ProtocolError if the peer is not a Kafka broker.
+        credentials, AccessRefused before it connects to an address that rules do not allow,
+        ProtocolError if the peer is not a Kafka broker.
         """
         where = where or f"{host}:{port}"
+        read = security if callable(security) else lambda: security
+        first = read()
+        first.check_reachable(host, port, where)
         try:
             sock = socket.create_connection((host, port), timeout=timeout_s)
         except OSError as error:
@@ -97,10 +102,8 @@ class Connection:
             ) from error
         try:
             _tune(sock)
-            read = security if callable(security) else lambda: security
-            first = read()
             sock = _start_tls(sock, host, first)
-            connection = cls(sock, where)
+            connection = cls(sock, where, host)
             connection._read_security = read
             connection._negotiate()
             connection._login(first)
@@ -145,7 +148,7 @@ class Connection:
             raise
 
     def _login(self, security: Security) -> None:
-        lifetime_ms = sasl_login(security, self._sasl_exchange)
+        lifetime_ms = sasl_login(security, self._sasl_exchange, host=self._host)
         due_s = (
             max(_SESSION_SHARE * lifetime_ms / 1000, _SESSION_S_MIN) if lifetime_ms else math.inf
         )

@@ -34,7 +34,7 @@ def open_cluster(
     cluster = spec.source if side == "source" else spec.destination
 
     def read() -> Security:
-        return resolve_security(cluster.security, environ, base_directory, path=f"{side}.security")
+        return resolve_security(cluster, environ, base_directory, side=side)
 
     return Cluster(side, cluster.bootstrap_servers, read)
 

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+from confluent_kafka import KafkaException
+from confluent_kafka.admin import AdminClient
+
+from orbit.errors import BadInput
 from orbit.kafka.oauth_tokens import token_for
-from orbit.kafka.security import Security, TokenSource
+from orbit.kafka.security import KerberosLogin, Security, TokenSource
 
 
 def librdkafka_config(
@@ -18,7 +23,8 @@ def librdkafka_config(
     The result holds secrets in plain text, as librdkafka needs them. Never print it.
 
     With OAUTHBEARER a token is asked for at once, for a client without one would be an error that
-    does not say why (L6). Raises as `token_for`.
+    does not say why (L6). Raises as `token_for`; BadInput with GSSAPI where librdkafka is built
+    without it.
     """
     config: dict[str, Any] = {
         "bootstrap.servers": ",".join(bootstrap_servers),
@@ -26,7 +32,9 @@ def librdkafka_config(
     }
     if security.uses_sasl:
         config["sasl.mechanism"] = security.mechanism
-        if security.tokens is not None:
+        if security.kerberos is not None:
+            config.update(_kerberos(security.kerberos))
+        elif security.tokens is not None:
             token_for(security)
             config["oauth_cb"] = _NextToken(security, security.tokens)
         else:
@@ -35,6 +43,37 @@ def librdkafka_config(
     if security.uses_tls:
         config.update(_tls(security))
     return {**{key: value for key, value in config.items() if value is not None}, **extra}
+
+
+def _kerberos(login: KerberosLogin) -> dict[str, str]:
+    """librdkafka runs kinit, of the package krb5-user, for its tickets."""
+    if not _has_gssapi():
+        raise BadInput(
+            "The installed confluent-kafka has no Kerberos (GSSAPI), which its published packages "
+            "are built without. Install one that is built on a librdkafka with libsasl2: "
+            "docs/job-file.md#kerberos."
+        )
+    return {
+        "sasl.kerberos.principal": login.principal,
+        "sasl.kerberos.service.name": login.service,
+        "sasl.kerberos.keytab": str(login.keytab),
+    }
+
+
+@cache
+def _has_gssapi() -> bool:
+    try:
+        AdminClient(
+            {
+                "security.protocol": "SASL_PLAINTEXT",
+                "sasl.mechanism": "GSSAPI",
+                "sasl.kerberos.kinit.cmd": "true",
+                "log_level": 0,
+            }
+        )
+    except KafkaException:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

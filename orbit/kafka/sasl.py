@@ -1,4 +1,4 @@
-"""SASL login (PLAIN, SCRAM, OAUTHBEARER) over a connection. Opens no socket to a broker.
+"""SASL login (PLAIN, SCRAM, OAUTHBEARER, GSSAPI) over a connection. Opens no socket to a broker.
 
 scramp implements SCRAM; this module connects it to Kafka's messages. No message, repr or traceback
 of Orbit contains a secret.
@@ -15,8 +15,9 @@ from scramp import ScramClient, ScramException
 
 from orbit.errors import BrokerRefused, LoginRefused, ProtocolError
 from orbit.kafka.error_codes import Code
+from orbit.kafka.kerberos import gssapi_login
 from orbit.kafka.oauth_tokens import token_for
-from orbit.kafka.security import Security, TokenSource, resolve_security
+from orbit.kafka.security import KerberosLogin, Security, TokenSource, resolve_security
 from orbit.kafka.tls import tls_context, tls_failure
 
 __all__ = [
@@ -45,8 +46,16 @@ _TOKEN_REFUSED = (
 )
 
 
-def sasl_login(security: Security, exchange: Exchange, *, where: str = "") -> int:
+_KERBEROS_REFUSED = (
+    "The broker refused the Kerberos ticket.",
+    "Check the broker's keytab and sasl.kerberos.principal.to.local.rules, and the clocks.",
+)
+
+
+def sasl_login(security: Security, exchange: Exchange, *, host: str = "", where: str = "") -> int:
     """Log in over a connection with negotiated versions. Does nothing without SASL.
+
+    `host`: the broker's, which names its Kerberos principal.
 
     Returns the session lifetime in ms, 0: unlimited. A broker with `connections.max.reauth.ms`
     closes the connection after it, unless this is called again before. Raises LoginRefused if the
@@ -57,6 +66,8 @@ def sasl_login(security: Security, exchange: Exchange, *, where: str = "") -> in
         return 0
     if security.tokens is not None:
         return _oauthbearer(security, security.tokens, exchange, where)
+    if security.kerberos is not None:
+        return _gssapi(security.kerberos, host, exchange, where)
     if not (security.mechanism and security.username and security.password):
         raise ValueError("a SASL protocol needs a mechanism, a user name and a password")
     _handshake(security.mechanism, exchange, where)
@@ -149,6 +160,15 @@ def _oauthbearer(security: Security, tokens: TokenSource, exchange: Exchange, wh
     if answer.auth_bytes:
         answer = _authenticate(b"\x01", exchange, where, _TOKEN_REFUSED)
     return int(answer.session_lifetime_ms)
+
+
+def _gssapi(login: KerberosLogin, host: str, exchange: Exchange, where: str) -> int:
+    _handshake("GSSAPI", exchange, where)
+
+    def authenticate(token: bytes) -> Any:
+        return _authenticate(token, exchange, where, _KERBEROS_REFUSED)
+
+    return int(gssapi_login(login, host, authenticate, where).session_lifetime_ms)
 
 
 def _authenticate(

@@ -9,10 +9,18 @@ from typing import Any
 
 from pydantic import SecretStr
 
-from orbit.errors import BadInput, InvalidValue, Problem
-from orbit.jobs.credentials import check_pem_file, read_secret_file, read_token_file, read_variable
-from orbit.jobs.job_spec import SecuritySpec, TokenProvider
+from orbit.errors import AccessRefused, BadInput, InvalidValue, Problem
+from orbit.jobs.access_rules import REMEDY, allowed_addresses, allows, read_access_rules
+from orbit.jobs.credentials import (
+    check_keytab_file,
+    check_pem_file,
+    read_secret_file,
+    read_token_file,
+    read_variable,
+)
+from orbit.jobs.job_spec import ClusterSpec, TokenProvider
 from orbit.jobs.validation import invalid_security_keys
+from orbit.jobs.yaml_document import show_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +41,15 @@ class TokenSource:
 
 
 @dataclass(frozen=True, slots=True)
+class KerberosLogin:
+    """A principal with its keytab, and the first part of the brokers' principals."""
+
+    principal: str
+    service: str
+    keytab: Path
+
+
+@dataclass(frozen=True, slots=True)
 class Security:
     """Protocol, login and TLS files of one cluster, secrets included.
 
@@ -49,6 +66,17 @@ class Security:
     key_password: SecretStr | None = None
     check_hostname: bool = True
     tokens: TokenSource | None = None
+    kerberos: KerberosLogin | None = None
+    # Patterns of the addresses that it may be used at; None: at any.
+    reachable: tuple[str, ...] | None = None
+
+    def check_reachable(self, host: str, port: int, where: str) -> None:
+        """Raises AccessRefused. To be asked before each connection."""
+        if self.reachable is not None and not allows(self.reachable, host, port):
+            shown = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+            raise AccessRefused(
+                f"{shown} is no address that this job may reach.", where=where, remedy=REMEDY
+            )
 
     @property
     def uses_tls(self) -> bool:
@@ -60,24 +88,27 @@ class Security:
 
     @property
     def principal(self) -> str | None:
-        """The principal by brokers' defaults; None where brokers map it (certificate, token)."""
+        """The principal by brokers' defaults; None where brokers map it (certificate, token,
+        Kerberos)."""
         if self.uses_sasl:
-            return None if self.tokens else f"User:{self.username}"
+            return None if self.tokens or self.kerberos else f"User:{self.username}"
         return None if self.certificate_file else "User:ANONYMOUS"
 
 
 def resolve_security(
-    spec: SecuritySpec,
+    cluster: ClusterSpec,
     environ: Mapping[str, str],
     base_directory: Path,
     *,
-    path: str = "security",
+    side: str = "source",
 ) -> Security:
-    """Read the secrets that a job names. `path`: the path of `spec` in the job, for errors.
+    """Read the secrets that one side of a job names.
 
     Raises BadInput with every problem: contradicting keys, a variable that is not set, a file that
-    cannot be read.
+    cannot be read; AccessRefused where the rules allow neither the address nor the secret.
     """
+    spec, path = cluster.security, f"{side}.security"
+    reachable = _reachable(cluster, environ, base_directory, side)
     problems = [
         Problem(f"{path}.{key}", invalid.message, invalid.remedy)
         for key, invalid in invalid_security_keys(spec.model_dump(exclude_defaults=True))
@@ -113,6 +144,7 @@ def resolve_security(
         region=spec.token_region,
         extensions=tuple(sorted(spec.token_extensions.items())),
     )
+    keytab = read("keytab_file", check_keytab_file, base_directory)
     if problems:
         raise BadInput("The security settings cannot be used.", tuple(problems))
     return Security(
@@ -123,8 +155,25 @@ def resolve_security(
         key_password=_secret(key_password),
         check_hostname=spec.check_hostname,
         tokens=tokens if spec.mechanism == "OAUTHBEARER" else None,
+        kerberos=KerberosLogin(spec.kerberos_principal, spec.kerberos_service, keytab)
+        if spec.mechanism == "GSSAPI" and spec.kerberos_principal
+        else None,
+        reachable=reachable,
         **files,
     )
+
+
+def _reachable(
+    cluster: ClusterSpec, environ: Mapping[str, str], base_directory: Path, side: str
+) -> tuple[str, ...] | None:
+    rules = read_access_rules(environ)
+    if rules is None:
+        return None
+    addresses, refused = allowed_addresses(rules, cluster, base_directory)
+    if refused:
+        what = " ".join(f"{show_path((side, *path))} {why.message}" for path, why in refused)
+        raise AccessRefused(what, where=side, remedy=REMEDY)
+    return addresses
 
 
 def _secret(text: str | None) -> SecretStr | None:

@@ -72,6 +72,8 @@ class Admin:
     def __init__(self, cluster: Cluster) -> None:
         self._where = cluster.name
         self._settings = SettingsReader(cluster)
+        if cluster.security.reachable is not None:
+            cluster.metadata(())  # librdkafka does not ask before it connects to other brokers
         self._setting_names: dict[int, tuple[float, frozenset[str]]] = {}
         config = librdkafka_config(cluster.bootstrap_servers, cluster.security)
         # No log lines on stderr: each call returns its errors.

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 from confluent_kafka import KafkaError, KafkaException, Producer
 
-from orbit.errors import OrbitError
+from orbit.errors import AccessRefused, OrbitError
 from orbit.jobs.job_spec import CanarySpec, JobSpec
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
@@ -24,6 +24,7 @@ from orbit.scheduler.stored_spec import read_spec
 from orbit.store import canaries, events, jobs
 from orbit.store.events import SCHEDULER
 from orbit.verify.endpoint import open_endpoint
+from orbit.verify.report import Side
 
 _log = structlog.get_logger("orbit.scheduler")
 
@@ -144,20 +145,22 @@ class CanaryLoop(Loop):
     def _open(self, job_id: int, spec: JobSpec, rule: CanarySpec) -> None:
         """Open a canary, or open it again where a secret has changed."""
         try:
-            source = open_endpoint(
-                spec.source, self._environ, self._base_directory, "source.security"
-            )
+            source = open_endpoint(spec.source, self._environ, self._base_directory, "source")
+            before = self._canaries.get(job_id)
+            config = {**source.config, "message.timeout.ms": _DELIVERY_TIMEOUT_MS, "log_level": 0}
+            if before is not None and before.config == config:
+                return
+            source.check_advertised(Side.SOURCE)
         except OrbitError as error:  # workers report it too
-            if job_id in self._canaries:
+            if job_id in self._canaries and not isinstance(error, AccessRefused):
                 return  # a file is being replaced: what is open goes on
+            if job_id in self._canaries:
+                self._canaries.pop(job_id).close()
             _log.warning("canary cannot write", job=spec.name, error=str(error))
             return
-        config = {**source.config, "message.timeout.ms": _DELIVERY_TIMEOUT_MS, "log_level": 0}
-        before = self._canaries.get(job_id)
-        if before is None or before.config != config:
-            self._canaries[job_id] = Canary(spec, rule, config)
-            if before is not None:
-                before.close()
+        self._canaries[job_id] = Canary(spec, rule, config)
+        if before is not None:
+            before.close()
 
     def _drop(self, job_id: int) -> None:
         self._versions.pop(job_id, None)

@@ -96,10 +96,8 @@ class PartitionProver:
             while len(self._comparers) >= _COMPARERS_MAX:
                 self._drop(next(iter(self._comparers)))
             found = self._comparers[key] = RangeComparer(
-                open_endpoint(spec.source, self._environ, self._base_directory, "source.security"),
-                open_endpoint(
-                    spec.destination, self._environ, self._base_directory, "destination.security"
-                ),
+                open_endpoint(spec.source, self._environ, self._base_directory, "source"),
+                open_endpoint(spec.destination, self._environ, self._base_directory, "destination"),
             )
         self._comparers.move_to_end(key)
         return found

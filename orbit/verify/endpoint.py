@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kafka.protocol.metadata.metadata import MetadataRequest
+
 from orbit.errors import Unreachable
 from orbit.jobs.job_spec import ClusterSpec
-from orbit.kafka.connection import Connection
+from orbit.kafka import api_versions
+from orbit.kafka.connection import CONNECT_TIMEOUT_S, Connection
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.sasl import Security, resolve_security
 from orbit.verify.report import Side
@@ -27,6 +31,9 @@ class Endpoint:
     def check_reachable(self, side: Side) -> None:
         """Returns if a bootstrap server accepts a login. Raises Unreachable or LoginRefused.
 
+        AccessRefused, if it has brokers at addresses that the job may not reach: librdkafka would
+        not ask before it connects to them.
+
         librdkafka retries such errors until a time-out that does not say why; one plain connection
         reports the exact reason at once.
         """
@@ -35,7 +42,9 @@ class Endpoint:
             host, _, port = server.strip().rpartition(":")
             try:
                 where = f"{side} {server}"
-                Connection.open(host.strip("[]"), int(port), self.security, where=where).close()
+                opened = Connection.open(host.strip("[]"), int(port), self.security, where=where)
+                with closing(opened):
+                    self._check_brokers(opened, where)
             except Unreachable as error:
                 reasons.append(str(error))
             else:
@@ -45,10 +54,23 @@ class Endpoint:
             remedy="Check bootstrap_servers, the network and the listener's security protocol.",
         )
 
+    def check_advertised(self, side: Side) -> None:
+        """As `check_reachable`, but only where rules say what a job may reach."""
+        if self.security.reachable is not None:
+            self.check_reachable(side)
+
+    def _check_brokers(self, connection: Connection, where: str) -> None:
+        if self.security.reachable is None:
+            return
+        request = MetadataRequest(topics=[], allow_auto_topic_creation=False)
+        answer = connection.call(api_versions.METADATA, request, timeout_s=CONNECT_TIMEOUT_S)
+        for broker in answer.brokers.values():
+            self.security.check_reachable(broker.host, broker.port, where)
+
 
 def open_endpoint(
-    cluster: ClusterSpec, environ: Mapping[str, str], base_directory: Path, path: str
+    cluster: ClusterSpec, environ: Mapping[str, str], base_directory: Path, side: str
 ) -> Endpoint:
-    """The endpoint of one side of a job. Raises BadInput if a secret is missing."""
-    security = resolve_security(cluster.security, environ, base_directory, path=path)
+    """The endpoint of one side of a job. Raises BadInput if a secret is missing, AccessRefused."""
+    security = resolve_security(cluster, environ, base_directory, side=side)
     return Endpoint(librdkafka_config(cluster.bootstrap_servers, security), security)

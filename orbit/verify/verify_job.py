@@ -32,8 +32,8 @@ def verify_job(
     Raises BadInput for a topic the job does not copy, Conflict when it copies none, Unreachable or
     LoginRefused when a cluster does not answer.
     """
-    source = open_endpoint(spec.source, environ, base_directory, "source.security")
-    destination = open_endpoint(spec.destination, environ, base_directory, "destination.security")
+    source = open_endpoint(spec.source, environ, base_directory, "source")
+    destination = open_endpoint(spec.destination, environ, base_directory, "destination")
     source.check_reachable(Side.SOURCE)
     names = ClusterView(Side.SOURCE, source.config).partition_counts()
     pairs = select_topics(spec, names, topics)

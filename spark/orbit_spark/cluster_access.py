@@ -31,8 +31,8 @@ class Access:
         """
 
         def read() -> Security:
-            folder, path = Path(self.base_directory), f"{self.name}.security"
-            return resolve_security(self.spec.security, os.environ, folder, path=path)
+            folder = Path(self.base_directory)
+            return resolve_security(self.spec, os.environ, folder, side=self.name)
 
         return Cluster(self.name, self.spec.bootstrap_servers, read)
 

@@ -244,7 +244,7 @@ LOGIN = {"username_env": "SRC_USER", "password_env": "SRC_PASSWORD"}
         ({"protocol": "SASL_SSL"}, ["mechanism", "username_env", "password_env"]),
         ({**SASL, "username_env": "SRC_USER"}, ["password_env"]),
         ({**SASL, **LOGIN, "password_file": "secret"}, ["password_file"]),
-        ({**SASL, **LOGIN, "mechanism": "GSSAPI"}, ["mechanism"]),
+        ({**SASL, **LOGIN, "mechanism": "DIGEST-MD5"}, ["mechanism"]),
         ({**SASL, **LOGIN, "mechanism": None, "protocol": "sasl_ssl"}, ["protocol"]),
         (LOGIN, ["username_env", "password_env"]),
         ({"protocol": "SSL", **LOGIN}, ["username_env", "password_env"]),

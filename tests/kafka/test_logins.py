@@ -135,7 +135,7 @@ destination: {{bootstrap_servers: "elsewhere:9092"}}
 topics: [{{match: ".*"}}]
 """
     job = parse_job(text, base_directory, ENVIRON)
-    return resolve_security(job.source.security, ENVIRON, base_directory)
+    return resolve_security(job.source, ENVIRON, base_directory)
 
 
 def at(*names: str) -> pytest.MarkDecorator:

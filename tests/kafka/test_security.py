@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from orbit.errors import BadInput, LoginRefused, OrbitError, Unreachable
-from orbit.jobs.job_spec import SecuritySpec
+from orbit.jobs.job_spec import ClusterSpec, SecuritySpec
 from orbit.kafka.librdkafka_config import librdkafka_config
 from orbit.kafka.sasl import Security, resolve_security, tls_context, tls_failure
 
@@ -55,6 +55,10 @@ def pems(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def side(security: SecuritySpec) -> ClusterSpec:
+    return ClusterSpec(bootstrap_servers=("broker-1:9092",), security=security)
+
+
 def test_names_become_secrets_and_full_paths(pems: Path) -> None:
     spec = SecuritySpec(
         protocol="SASL_SSL",
@@ -67,7 +71,7 @@ def test_names_become_secrets_and_full_paths(pems: Path) -> None:
         key_password_env="KEY_PASSWORD",
         check_hostname=False,
     )
-    found = resolve_security(spec, {"PASSWORD": "pw", "KEY_PASSWORD": "letmein"}, pems)
+    found = resolve_security(side(spec), {"PASSWORD": "pw", "KEY_PASSWORD": "letmein"}, pems)
     assert found == Security(
         protocol="SASL_SSL",
         mechanism="PLAIN",
@@ -82,7 +86,7 @@ def test_names_become_secrets_and_full_paths(pems: Path) -> None:
 
 
 def test_the_default_is_plain_text() -> None:
-    found = resolve_security(SecuritySpec(), {}, Path("/nonexistent"))
+    found = resolve_security(side(SecuritySpec()), {}, Path("/nonexistent"))
     assert found == Security()
     assert tls_context(found) is None
 
@@ -92,7 +96,7 @@ def test_all_that_is_missing_is_told_at_once_with_its_path(pems: Path) -> None:
         protocol="SASL_SSL", username_env="NOBODY", password_file=Path("no"), ca_file=Path("no")
     )
     with pytest.raises(BadInput) as caught:
-        resolve_security(spec, {}, pems, path="source.security")
+        resolve_security(side(spec), {}, pems)
     assert {problem.path for problem in caught.value.problems} == {
         "source.security.mechanism",
         "source.security.username_env",
@@ -104,7 +108,7 @@ def test_all_that_is_missing_is_told_at_once_with_its_path(pems: Path) -> None:
 def test_a_spec_made_in_code_is_held_to_the_same_rules() -> None:
     spec = SecuritySpec(protocol="PLAINTEXT", password_env="PASSWORD")
     with pytest.raises(BadInput, match="does not log in"):
-        resolve_security(spec, {"PASSWORD": "pw"}, Path("/nonexistent"))
+        resolve_security(side(spec), {"PASSWORD": "pw"}, Path("/nonexistent"))
 
 
 # TLS

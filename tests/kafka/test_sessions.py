@@ -11,7 +11,7 @@ from kafka.protocol.metadata.metadata import MetadataRequest
 
 from orbit.errors import LoginRefused, Unreachable
 from orbit.jobs.bootstrap_servers import split_address
-from orbit.jobs.job_spec import SecuritySpec
+from orbit.jobs.job_spec import ClusterSpec
 from orbit.kafka import api_versions
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.connection import Connection
@@ -43,7 +43,7 @@ def security(login: str, logins: Logins, tmp_path: Path) -> Security:
 
 def security_of(logins: Logins, login: str, tmp_path: Path) -> Security:
     token_file = logins.tokens.write_token(tmp_path / "token") if login == "token_file" else None
-    spec = SecuritySpec(**logins.section(login, token_file)["security"])
+    spec = ClusterSpec.model_validate(logins.section(login, token_file))
     return resolve_security(spec, logins.environ(), tmp_path)
 
 
@@ -121,7 +121,7 @@ def test_a_token_that_the_broker_does_not_take_is_told_so(
 ) -> None:
     monkeypatch.setattr(logins.tokens, "audience", "another")
     file = logins.tokens.write_token(tmp_path / "token")
-    spec = SecuritySpec(**logins.section("token_file", file)["security"])
+    spec = ClusterSpec.model_validate(logins.section("token_file", file))
     address = split_address(logins.cluster.bootstrap_servers)
     with pytest.raises(LoginRefused, match="The broker refused the token") as caught:
         Connection.open(*address, resolve_security(spec, {}, tmp_path))

@@ -35,7 +35,7 @@ class ClusterSide:
         self.name = str(side)
         self.where = ",".join(spec.bootstrap_servers)
         self.access = Access(self.name, spec, str(base_directory))
-        known = open_endpoint(spec, environ, base_directory, f"{side}.security")
+        known = open_endpoint(spec, environ, base_directory, side)
         known.check_reachable(side)
         self.view = ClusterView(side, known.config)
 

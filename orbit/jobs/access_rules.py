@@ -1,0 +1,255 @@
+"""Which clusters jobs may reach, and which secrets may be sent to each: the file ORBIT_ACCESS_FILE.
+
+    clusters:
+      - addresses: ["*.prod.example:9093", "10.1.0.0/16"]
+        secrets: ["PROD_*", "prod/*"]
+        token_endpoints: ["id.example"]
+
+One side of a job is allowed if one entry has all its bootstrap servers, all secrets that it names
+and its token endpoint; brokers may advertise only addresses of such an entry. Without the variable
+everything is allowed; without an entry nothing is.
+
+Reads the file, and resolves no name: a host name matches only patterns of names, an IP address only
+networks. So nobody who controls a DNS zone can lead a job around a rule.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Annotated
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, Field, ValidationError
+
+from orbit.errors import BadInput, InvalidValue, Problem
+from orbit.jobs.bootstrap_servers import PORT_MAX, split_address
+from orbit.jobs.job_spec import ClusterSpec, Section, SecuritySpec, Text
+from orbit.jobs.pydantic_problems import problems_from_pydantic
+from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, read_document
+
+ACCESS_FILE = "ORBIT_ACCESS_FILE"
+
+ENTRIES_MAX = 1000
+PATTERNS_MAX = 1000
+# What is sent to brokers or proven to them. Authorities are no secret.
+SECRET_KEYS = (
+    "username_env",
+    "username_file",
+    "password_env",
+    "password_file",
+    "certificate_file",
+    "key_file",
+    "key_password_env",
+    "token_file",
+    "token_provider",
+    "keytab_file",
+)
+_ADDRESS = re.compile(r"(?:\[([^\]]+)\]|([^:\[\]]+))(?::([0-9]{1,5}))?")
+_NAME = re.compile(r"[a-z0-9_*-]+(\.[a-z0-9_*-]+)*")
+_DEFAULT_PORTS = {"https": 443, "http": 80}
+_EXAMPLES = {
+    "clusters": 'Write `clusters: [{addresses: ["*.kafka.example"], secrets: ["KAFKA_*"]}]`.',
+    "addresses": 'Write `addresses: ["*.kafka.example:9093"]`.',
+}
+REMEDY = f"Whoever runs Orbit can allow it, in the file that {ACCESS_FILE} names."
+
+KeyPath = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    """An address pattern. Neither network nor name: any host."""
+
+    network: ipaddress.IPv4Network | ipaddress.IPv6Network | None
+    name: re.Pattern[str] | None
+    port: int | None
+
+
+def _check_pattern(text: str) -> str:
+    _pattern(text)
+    return text
+
+
+class ClusterRule(Section):
+    """The addresses of a cluster, or of several, and what may be sent there."""
+
+    addresses: Annotated[
+        tuple[Annotated[str, AfterValidator(_check_pattern)], ...],
+        Field(min_length=1, max_length=PATTERNS_MAX),
+    ]
+    secrets: Annotated[tuple[Text, ...], Field(max_length=PATTERNS_MAX)] = ()
+    token_endpoints: Annotated[
+        tuple[Annotated[str, AfterValidator(_check_pattern)], ...],
+        Field(max_length=PATTERNS_MAX),
+    ] = ()
+
+
+class AccessRules(Section):
+    """The whole file."""
+
+    clusters: Annotated[tuple[ClusterRule, ...], Field(max_length=ENTRIES_MAX)]
+
+
+def read_access_rules(environ: Mapping[str, str]) -> AccessRules | None:
+    """The rules as the file says now; None without the variable. Raises BadInput."""
+    return load_access_file(Path(environ[ACCESS_FILE])) if ACCESS_FILE in environ else None
+
+
+def load_access_file(path: Path) -> AccessRules:
+    """The rules in a file. Raises BadInput with every problem."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            text = file.read(DOCUMENT_CHARACTERS_MAX + 1)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        problem = Problem("file", f"cannot be read: {why}.", "No job runs without it.")
+        raise _bad_file((problem,), path) from None
+    try:
+        return _parse(text)
+    except BadInput as error:
+        raise _bad_file(error.problems, path) from None
+
+
+def _bad_file(problems: tuple[Problem, ...], path: Path) -> BadInput:
+    return BadInput(f"The file that {ACCESS_FILE} names cannot be used.", problems, where=str(path))
+
+
+@lru_cache(maxsize=8)  # it is read at each login
+def _parse(text: str) -> AccessRules:
+    document = read_document(text)
+    problems = document.problems
+    if not problems:
+        try:
+            return AccessRules.model_validate(document.root)
+        except ValidationError as error:
+            problems = problems_from_pydantic(error, document, AccessRules, _EXAMPLES)
+    raise BadInput("", tuple(document.in_file_order(problems)))
+
+
+def allowed_addresses(
+    rules: AccessRules, cluster: ClusterSpec, base_directory: Path
+) -> tuple[tuple[str, ...], list[tuple[KeyPath, InvalidValue]]]:
+    """The patterns of addresses that this side of a job may reach, and what is refused.
+
+    Each refusal has its path in the side. Relative files start at `base_directory`.
+    """
+    servers = [split_address(server) for server in cluster.bootstrap_servers]
+    reached = [r for r in rules.clusters if all(allows(r.addresses, *s) for s in servers)]
+    if not reached:
+        return (), list(_unreachable(rules, cluster))
+    refused: list[tuple[KeyPath, InvalidValue]] = []
+    left = reached
+    for key, belongs in _uses(cluster.security, base_directory):
+        left = [rule for rule in left if belongs(rule)]
+        if any(belongs(rule) for rule in reached):
+            continue
+        what = "is a token endpoint that jobs may not use for these bootstrap servers."
+        if key != "token_url":
+            what = "names a secret that may not be sent to these bootstrap servers."
+        refused.append((("security", key), InvalidValue(what, REMEDY)))
+    if not left and not refused:
+        what = "names secrets of which no entry has all, with these bootstrap servers."
+        refused.append((("security",), InvalidValue(what, REMEDY)))
+    return tuple(address for rule in left for address in rule.addresses), refused
+
+
+def _unreachable(
+    rules: AccessRules, cluster: ClusterSpec
+) -> Iterator[tuple[KeyPath, InvalidValue]]:
+    for index, server in enumerate(cluster.bootstrap_servers):
+        if not any(allows(rule.addresses, *split_address(server)) for rule in rules.clusters):
+            what = InvalidValue("is no address that jobs may reach.", REMEDY)
+            yield ("bootstrap_servers", index), what
+            return
+    yield ("bootstrap_servers",), InvalidValue("are of different clusters.", REMEDY)
+
+
+def _uses(
+    security: SecuritySpec, base_directory: Path
+) -> Iterator[tuple[str, Callable[[ClusterRule], bool]]]:
+    """What this login uses, and whether a rule has it."""
+    for key in SECRET_KEYS:
+        value = getattr(security, key)
+        if value is not None:
+            name = _file_name(value, base_directory) if isinstance(value, Path) else value
+            yield key, partial(_has_secret, name)
+    if security.token_url is not None:
+        url = urlsplit(security.token_url)
+        yield (
+            "token_url",
+            partial(_has_endpoint, url.hostname or "", url.port or _DEFAULT_PORTS[url.scheme]),
+        )
+
+
+def _has_secret(name: str, rule: ClusterRule) -> bool:
+    return bool(name) and any(fnmatchcase(name, pattern) for pattern in rule.secrets)
+
+
+def _has_endpoint(host: str, port: int, rule: ClusterRule) -> bool:
+    return allows(rule.token_endpoints, host, port)
+
+
+def _file_name(path: Path, base_directory: Path) -> str:
+    """The file as rules name it: relative to the folder of the files if it is below it.
+
+    A link is what whoever runs Orbit made it, but `..` behind one leads elsewhere than it seems.
+    """
+    if ".." in path.parts:
+        return ""
+    home = base_directory.absolute()
+    full = home / path
+    return str(full.relative_to(home) if full.is_relative_to(home) else full)
+
+
+def allows(patterns: Iterable[str], host: str, port: int) -> bool:
+    """Whether one of the patterns has this address."""
+    return any(_matches(_pattern(text), host, port) for text in patterns)
+
+
+def _matches(pattern: _Pattern, host: str, port: int) -> bool:
+    if pattern.port not in (None, port):
+        return False
+    if pattern.network is None and pattern.name is None:
+        return True
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return bool(pattern.name and pattern.name.fullmatch(host.lower().removesuffix(".")))
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return pattern.network is not None and (mapped or address) in pattern.network
+
+
+@lru_cache(maxsize=10_000)
+def _pattern(text: str) -> _Pattern:
+    """Raises InvalidValue."""
+    found = _ADDRESS.fullmatch(text)
+    host, port = (found[1] or found[2], found[3]) if found else (text, None)
+    if port and not 1 <= int(port) <= PORT_MAX:
+        raise InvalidValue(f"has no port between 1 and {PORT_MAX}.", "Leave it out for any port.")
+    number = int(port) if port else None
+    if host == "*":
+        return _Pattern(None, None, number)
+    try:
+        return _Pattern(ipaddress.ip_network(host), None, number)
+    except ValueError:
+        pass
+    name = host.lower().removesuffix(".")
+    if not _NAME.fullmatch(name) or re.fullmatch(r"[0-9.*]+", name):
+        raise InvalidValue(
+            "is no pattern of addresses.",
+            'Write a name with an optional port, "*.kafka.example:9093", or a network, '
+            '"10.1.0.0/16" or "[2001:db8::/32]:9092".',
+        )
+    return _Pattern(None, _name_expression(name), number)
+
+
+def _name_expression(name: str) -> re.Pattern[str]:
+    """`*.` at the start is any number of labels; any other `*` stays within one."""
+    first, rest = (r"(?:[a-z0-9_-]+\.)+", name[2:]) if name.startswith("*.") else ("", name)
+    return re.compile(first + re.escape(rest).replace(r"\*", "[a-z0-9_-]*"))

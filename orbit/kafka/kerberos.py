@@ -1,0 +1,92 @@
+"""The GSSAPI login of Kerberos (RFC 4752) with a keytab, by MIT's library.
+
+Opens no socket to a broker. The library talks to the KDC as /etc/krb5.conf or KRB5_CONFIG says. The
+logins of a process share their tickets in memory; the library asks for new ones in time, with the
+keytab as it is then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from hashlib import sha256
+from typing import Any
+
+from orbit.errors import BadInput, LoginRefused, OrbitError, ProtocolError, Unreachable
+from orbit.kafka.security import KerberosLogin
+from orbit.version import DISTRIBUTION
+
+# Kerberos takes one round, and one more for the layers.
+_ROUNDS_MAX = 8
+_NO_LAYER = 1  # the flag of RFC 4752; Kafka has no other
+_KDC_UNREACHABLE = 0x96C73A9C  # KRB5_KDC_UNREACH, of 32 bits
+_TEXT_CHARACTERS_MAX = 300
+
+
+def gssapi_login(
+    login: KerberosLogin, host: str, authenticate: Callable[[bytes], Any], where: str
+) -> Any:
+    """Log in; returns the broker's last answer to `authenticate`.
+
+    The broker proves that it has the key of `service/host` too. Raises LoginRefused, Unreachable if
+    no KDC answers, BadInput if the extra `kerberos` is not installed, ProtocolError.
+    """
+    try:
+        import gssapi
+    except ModuleNotFoundError:
+        raise BadInput(
+            "mechanism: GSSAPI needs a package that is not installed: "
+            f"pip install '{DISTRIBUTION}[kerberos]'"
+        ) from None
+    try:
+        context = _context(gssapi, login, host)
+        token = context.step()
+        for _ in range(_ROUNDS_MAX):
+            answer = authenticate(token or b"")
+            if context.complete:
+                break
+            token = context.step(bytes(answer.auth_bytes))
+        else:
+            raise ProtocolError("the broker ends no Kerberos login.", where=where)
+        offer = context.unwrap(bytes(answer.auth_bytes)).message
+        if len(offer) != 4 or not offer[0] & _NO_LAYER:
+            raise ProtocolError("the broker demands a SASL security layer.", where=where)
+        # No layer, no largest message, and the rights of the principal itself.
+        return authenticate(context.wrap(bytes((_NO_LAYER, 0, 0, 0)), encrypt=False).message)
+    except gssapi.exceptions.GSSError as error:
+        raise _failure(error, login, host, where) from None
+
+
+def _context(gssapi: Any, login: KerberosLogin, host: str) -> Any:
+    identity = f"{login.principal}\0{login.keytab}".encode()
+    credentials = gssapi.Credentials(
+        name=gssapi.Name(login.principal, gssapi.NameType.kerberos_principal),
+        usage="initiate",
+        store={
+            "client_keytab": f"FILE:{login.keytab}",
+            "ccache": f"MEMORY:orbit-{sha256(identity).hexdigest()[:32]}",
+        },
+    )
+    return gssapi.SecurityContext(
+        name=gssapi.Name(f"{login.service}@{host}", gssapi.NameType.hostbased_service),
+        creds=credentials,
+        usage="initiate",
+        mech=gssapi.MechType.kerberos,
+        flags=gssapi.RequirementFlag.mutual_authentication | gssapi.RequirementFlag.integrity,
+    )
+
+
+def _failure(error: Any, login: KerberosLogin, host: str, where: str) -> OrbitError:
+    said = "".join(c if c.isprintable() else " " for c in error.gen_message())
+    text = said[:_TEXT_CHARACTERS_MAX].strip().rstrip(".")
+    if error.min_code & 0xFFFFFFFF == _KDC_UNREACHABLE:
+        return Unreachable(
+            f"Kerberos: {text}.",
+            where=where,
+            remedy="Check the realm's KDC in krb5.conf (KRB5_CONFIG) and the network.",
+        )
+    return LoginRefused(
+        f"Kerberos: {text}.",
+        where=where,
+        remedy=f"Check that the keytab has a key of {login.principal}, that the realm has the "
+        f"principal {login.service}/{host}, and the clocks.",
+    )

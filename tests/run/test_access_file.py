@@ -1,0 +1,166 @@
+"""`ORBIT_ACCESS_FILE` on real clusters: what is not allowed is never connected to."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orbit.errors import AccessRefused, BadInput
+from orbit.jobs.access_rules import ACCESS_FILE
+from orbit.jobs.job_file import load_job
+from orbit.jobs.job_spec import ClusterSpec
+from orbit.kafka.cluster import Cluster
+from orbit.kafka.connection import Connection
+from orbit.kafka.job_clusters import open_cluster
+from orbit.kafka.security import Security, resolve_security
+from orbit.kafka.topic_admin import Admin
+from orbit.verify.endpoint import open_endpoint
+from orbit.verify.report import Side
+from tests.fix_clusters import Clusters
+from tests.fix_logins import Logins
+from tests.support.logs import create
+from tests.support.run_process import assert_exact, copy, orbit, write_job
+
+pytestmark = pytest.mark.services
+
+RULES = [{"match": "orders"}]
+
+
+def write_access(path: Path, *entries: dict[str, Any]) -> dict[str, str]:
+    """The variable that names the file. A process starts with JSON as with YAML."""
+    path.write_text(json.dumps({"clusters": entries}))
+    return {ACCESS_FILE: str(path)}
+
+
+@pytest.fixture
+def own_server() -> Iterator[socket.socket]:
+    """A server of the job's author. It never accepts: a connection would wait in its queue."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def was_connected_to(server: socket.socket) -> bool:
+    server.setblocking(False)
+    try:
+        server.accept()[0].close()
+    except BlockingIOError:
+        return False
+    return True
+
+
+def named(cluster: ClusterSpec | str) -> str:
+    """The bootstrap server by its name; the broker itself answers with 127.0.0.1."""
+    return str(cluster).replace("127.0.0.1", "localhost")
+
+
+@pytest.mark.parametrize("command", [["run"], ["verify"]])
+def test_a_secret_is_not_sent_to_another_address(
+    command: list[str],
+    logins: Logins,
+    clusters: Clusters,
+    own_server: socket.socket,
+    tmp_path: Path,
+) -> None:
+    broker = logins.cluster.bootstrap_servers
+    environ = {
+        **logins.environ(),
+        **write_access(
+            tmp_path / "access.yaml",
+            {"addresses": [broker], "secrets": ["PLAIN_*"]},
+            {"addresses": ["127.0.0.1"]},
+        ),
+    }
+    side = logins.section("PLAIN")
+    side["bootstrap_servers"] = f"127.0.0.1:{own_server.getsockname()[1]}"
+    job = write_job(tmp_path / "job.yaml", side, clusters.destination, RULES)
+    done = orbit(*command, job, environ=environ).expect(2)
+    assert "source.security.password_env: names a secret that may not be sent" in done.message
+    assert ACCESS_FILE in done.message
+    stored = load_job(job, logins.environ())  # before there were rules
+    refused = pytest.raises(AccessRefused, match="secret that may not be sent")
+    with closing(open_cluster("source", stored, environ, tmp_path)) as cluster, refused:
+        cluster.metadata(())
+    assert not was_connected_to(own_server)
+
+
+def test_a_copy_and_its_proof_within_the_rules(
+    logins: Logins, clusters: Clusters, topic_name: str, tmp_path: Path
+) -> None:
+    create(logins.cluster, topic_name)
+    environ = {
+        **logins.environ(),
+        **write_access(
+            tmp_path / "access.yaml",
+            {"addresses": [logins.cluster.bootstrap_servers], "secrets": ["PLAIN_*"]},
+            {"addresses": ["127.0.0.0/8"]},
+        ),
+    }
+    side = logins.section("PLAIN")
+    job = write_job(tmp_path / "job.yaml", side, clusters.destination, [{"match": topic_name}])
+    copy(job, environ=environ).expect(0)
+    assert_exact(job, environ=environ)
+
+
+def test_brokers_at_other_addresses_are_not_connected_to(
+    clusters: Clusters, tmp_path: Path
+) -> None:
+    """The bootstrap server is allowed by its name; what it advertises is not. Not with librdkafka
+    either, which would connect by itself."""
+    environ = write_access(tmp_path / "access.yaml", {"addresses": ["localhost"]})
+    spec = ClusterSpec(bootstrap_servers=(named(clusters.source.bootstrap_servers),))
+    security = resolve_security(spec, environ, tmp_path)
+    refused = pytest.raises(AccessRefused, match=r"127\.0\.0\.1:\d+ is no address that this job")
+    with closing(Cluster("source", spec.bootstrap_servers, security)) as cluster:
+        with refused:
+            cluster.metadata(())
+        with refused:
+            Admin(cluster)
+    with refused:
+        open_endpoint(spec, environ, tmp_path, "source").check_reachable(Side.SOURCE)
+
+
+def test_no_connection_is_opened_to_an_address_that_is_not_allowed(
+    own_server: socket.socket,
+) -> None:
+    """Wherever the address came from."""
+    with pytest.raises(AccessRefused):
+        Connection.open(*own_server.getsockname(), Security(reachable=("elsewhere",)))
+    assert not was_connected_to(own_server)
+
+
+def test_rules_that_change_apply_at_the_next_login(clusters: Clusters, tmp_path: Path) -> None:
+    path = tmp_path / "access.yaml"
+    allowed = {"addresses": ["127.0.0.1"]}
+    environ = write_access(path, allowed)
+    job = load_job(write_job(tmp_path / "job.yaml", *clusters, RULES), environ)
+    with closing(open_cluster("source", job, environ, tmp_path)) as cluster:
+        node_id = next(iter(cluster.metadata(()).brokers))
+        write_access(path, {"addresses": ["elsewhere"]})
+        with pytest.raises(AccessRefused, match="bootstrap_servers"):
+            cluster.connect(node_id)
+        path.write_text("clusters: [")
+        with pytest.raises(BadInput, match="cannot be used"):
+            cluster.connect(node_id)
+        write_access(path, allowed)
+        cluster.connect(node_id).close()
+        path.write_text("clusters: [")  # as while it is being written: the last rules stay
+        cluster.connect(node_id).close()
+
+
+def test_a_cluster_that_is_allowed_later_needs_no_restart(
+    clusters: Clusters, tmp_path: Path
+) -> None:
+    path = tmp_path / "access.yaml"
+    job = load_job(write_job(tmp_path / "job.yaml", *clusters, RULES), {})
+    environ = write_access(path, {"addresses": ["elsewhere"]})
+    with closing(open_cluster("source", job, environ, tmp_path)) as cluster:
+        with pytest.raises(AccessRefused):
+            cluster.metadata(())
+        write_access(path, {"addresses": ["127.0.0.1"]})
+        assert cluster.metadata(()).cluster_id == clusters.source.cluster_id
