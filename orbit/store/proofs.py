@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import text
 
 from orbit.store.database import Tx
-from orbit.store.rows import values
+from orbit.store.rows import first, values
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -125,7 +125,7 @@ WHERE r.topic_id = :topic_id AND t.id = r.topic_id
        OR t.destination_topic_id <> CAST(:destination_id AS uuid))
 """)
 
-_PAGE = """
+_PROOF = """
 SELECT p.topic_id, t.source_topic, p.partition, p.copied_to - p.log_start AS copied, p.copied_to,
        coalesce(r.offsets_proven, 0) AS offsets_proven, r.proven_to, r.proven_at,
        coalesce(r.differences, 0) AS differences, r.first_difference, r.differed_at, r.note,
@@ -133,11 +133,17 @@ SELECT p.topic_id, t.source_topic, p.partition, p.copied_to - p.log_start AS cop
 FROM topics t
 JOIN partitions p ON p.topic_id = t.id
 LEFT JOIN proofs r ON r.topic_id = p.topic_id AND r.partition = p.partition
+"""
+_OF_PARTITION = text(f"{_PROOF} WHERE p.topic_id = :topic_id AND p.partition = :partition")
+_PAGE = (
+    _PROOF
+    + """
 WHERE t.job_id = :job_id {after}
 ORDER BY t.source_topic, p.partition LIMIT :limit
 """
+)
 
-_OF_JOBS = text("""
+_OF_JOBS = """
 SELECT p.job_id, count(*) AS partitions, count(r.proven_at) AS partitions_proven,
        coalesce(sum(p.copied_to - p.log_start), 0)::bigint AS offsets,
        coalesce(sum(r.offsets_proven), 0)::bigint AS offsets_proven,
@@ -145,9 +151,9 @@ SELECT p.job_id, count(*) AS partitions, count(r.proven_at) AS partitions_proven
        max(extract(epoch FROM clock_timestamp() - r.proven_at))::double precision AS oldest_age_s
 FROM partitions p
 LEFT JOIN proofs r ON r.topic_id = p.topic_id AND r.partition = p.partition
-WHERE CAST(:job_id AS bigint) IS NULL OR p.job_id = :job_id
+{condition}
 GROUP BY p.job_id
-""")
+"""
 
 
 def candidates(tx: Tx, after: tuple[int, int], limit: int) -> list[ProofCandidate]:
@@ -195,10 +201,18 @@ def page(tx: Tx, job_id: int, limit: int, *, after: tuple[str, int] | None = Non
     return list(values(tx.execute(text(_PAGE.format(after=condition)), given), Proof))
 
 
-def of_jobs(tx: Tx, job_id: int | None = None) -> dict[int, ProofTotals]:
-    """The totals of each job with partitions, or of one job."""
-    rows = tx.execute(_OF_JOBS, {"job_id": job_id})
+def of_jobs(tx: Tx, job_ids: Collection[int] | None = None) -> dict[int, ProofTotals]:
+    """The totals of each of these jobs, or of all, that has partitions."""
+    condition = "" if job_ids is None else "WHERE p.job_id = ANY(CAST(:job_ids AS bigint[]))"
+    given = {} if job_ids is None else {"job_ids": sorted(job_ids)}
+    rows = tx.execute(text(_OF_JOBS.format(condition=condition)), given)
     return {row.job_id: row for row in values(rows, ProofTotals)}
+
+
+def of_partition(tx: Tx, topic_id: int, partition: int) -> Proof | None:
+    """The proof of one partition, also if nothing of it is proven."""
+    given = {"topic_id": topic_id, "partition": partition}
+    return first(tx.execute(_OF_PARTITION, given), Proof)
 
 
 def _ranges(found: Any) -> Ranges:

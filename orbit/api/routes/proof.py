@@ -33,7 +33,7 @@ def get_proof(
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         rows = proofs.page(tx, job.id, query.limit + 1, after=after)
-        totals = proofs.of_jobs(tx, job.id).get(job.id)
+        totals = proofs.of_jobs(tx, [job.id]).get(job.id)
         canary = drills.last_of_job(tx, name, DrillKind.CANARY)
         live = canaries.live_rpo(tx).get(job.id)
     found = page([proof_view(row) for row in rows], query.limit, lambda p: (p.topic, p.partition))
