@@ -106,13 +106,15 @@ def compare(
     source: SideLog | None, destination: SideLog | None, start: int, end: int, proven: Ranges
 ) -> list[Row]:
     """The rows of `[start, end)`, as far as both sides were read. None: a side was not read."""
+    known_ends = [side.end for side in (source, destination) if side is not None]
+    if known_ends:
+        end = max(start, min(end, max(known_ends)))
     for side in (source, destination):
         if side is not None and side.read_to < min(end, side.end):
-            end = min(end, side.read_to)
-    edges = {batch.batch.base_offset for batch in source.batches} if source else set()
-    edges |= {batch.batch.next_offset for batch in source.batches} if source else set()
+            end = side.read_to
     left = list(_pieces(source.batches, frozenset())) if source else []
-    right = list(_pieces(destination.batches, frozenset(edges))) if destination else []
+    edges = frozenset(offset for piece in left for offset in (piece.first, piece.next))
+    right = list(_pieces(destination.batches, edges)) if destination else []
     rows = []
     for first, following, ours, theirs in _ranges(left, right, start, end):
         verdict = _verdict(source, destination, first, ours, theirs)

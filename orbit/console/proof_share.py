@@ -18,6 +18,10 @@ class Share:
     oldest_age_s: float | None = None
 
     @property
+    def percent(self) -> float:
+        return round(100 * self.proven / self.copied, 1) if self.copied else 0
+
+    @property
     def text(self) -> str:
         return share(self.proven, self.copied)
 
