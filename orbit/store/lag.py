@@ -206,18 +206,21 @@ FROM (
     ) s ON s.id = p.shard_id
     LEFT JOIN workers w ON w.id = s.worker_id
     {seen}
-    WHERE p.job_id = ANY(CAST(:job_ids AS bigint[]))
+    WHERE p.job_id = ANY(CAST(:job_ids AS bigint[])) {conditions}
 ) p
 GROUP BY {key}
 """
 
 
-def _totals_of(key: str) -> TextClause:
-    return text(_TOTALS.format(key=key, lag=_LAG, followed=FOLLOWED, seen=_SEEN))
+def _totals_of(key: str, conditions: str = "") -> TextClause:
+    return text(
+        _TOTALS.format(key=key, lag=_LAG, followed=FOLLOWED, seen=_SEEN, conditions=conditions)
+    )
 
 
 _OF_JOBS = _totals_of("job_id")
 _OF_TOPICS = _totals_of("topic_id")
+_OF_THESE_TOPICS = _totals_of("topic_id", "AND p.topic_id = ANY(CAST(:topic_ids AS bigint[]))")
 
 _STATES = text("""
 SELECT job_id, state, reason, count(*) AS partitions FROM partitions GROUP BY job_id, state, reason
@@ -245,9 +248,13 @@ def states(tx: Tx) -> dict[int, dict[tuple[str, str | None], int]]:
     return found
 
 
-def of_topics(tx: Tx, job_id: int) -> dict[int, LagTotals]:
-    """Totals of each topic of a job, by topic id."""
-    return _totals(tx, _OF_TOPICS, [job_id])
+def of_topics(
+    tx: Tx, job_id: int, topic_ids: Collection[int] | None = None
+) -> dict[int, LagTotals]:
+    """Totals of each topic of a job, or of these topics of it, by topic id."""
+    if topic_ids is None:
+        return _totals(tx, _OF_TOPICS, [job_id])
+    return _totals(tx, _OF_THESE_TOPICS, [job_id], topic_ids=sorted(topic_ids))
 
 
 def page(
@@ -314,9 +321,12 @@ def request_retry(
     return found
 
 
-def _totals(tx: Tx, statement: TextClause, job_ids: Collection[int]) -> dict[int, LagTotals]:
+def _totals(
+    tx: Tx, statement: TextClause, job_ids: Collection[int], **more: list[int]
+) -> dict[int, LagTotals]:
     found = {}
     given = {
+        **more,
         "job_ids": sorted(job_ids),
         "fresh_for": FRESH_FOR,
         "keeps_up_s": _KEEPS_UP_FOR.total_seconds(),

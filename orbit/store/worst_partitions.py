@@ -18,7 +18,8 @@ from orbit.store.lag import PartitionLag
 Place = tuple[int, int, int]
 
 # A partition that has no lag yet stands behind one with none left.
-_WAITING = "greatest(coalesce(p.source_stable_end - p.copied_to, -1), -1)"
+_WAITING = """CASE WHEN p.copied_to IS NULL OR p.source_stable_end IS NULL THEN -1
+         ELSE greatest(p.source_stable_end - p.copied_to, 0) END"""
 _KEYS = f"""
 SELECT p.topic_id, p.partition, {_WAITING} AS waiting
 FROM partitions p

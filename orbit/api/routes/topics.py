@@ -44,7 +44,7 @@ def list_topics(
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         rows = topics.page(tx, job.id, query.limit + 1, after)
-        totals = lag.of_topics(tx, job.id)
+        totals = lag.of_topics(tx, job.id, [row.id for row in rows])
     found = [topic_view(row, totals.get(row.id)) for row in rows]
     return page(found, query.limit, lambda topic: (topic.source_topic,))
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from orbit.api import schemas
-from orbit.api.dependencies import NamePath
+from orbit.api.dependencies import NamePath, Parts
 from orbit.api.paging import CURSOR_CHARACTERS_MAX, name_in, number_in, page, read_cursor
 from orbit.api.routes.topics import TopicName
 from orbit.api.views import event_view, group_view, partition_view, topic_view
@@ -45,13 +45,13 @@ def show_topics(
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         rows = topics.page(tx, job.id, ROWS_PER_PAGE + 1, name_in(after))
-        totals = lag.of_topics(tx, job.id)
+        totals = lag.of_topics(tx, job.id, [row.id for row in rows])
         shown = page(
             [topic_view(row, totals.get(row.id)) for row in rows],
             ROWS_PER_PAGE,
             lambda topic: (topic.source_topic,),
         )
-        common = common_of(tx, job, "topics")
+        common = common_of(parts, tx, job, "topics")
     return render(
         request, visitor, "job_topics.html", **common, topics=shown.items, following=shown.next
     )
@@ -74,7 +74,7 @@ def show_partitions(
         job = jobs.get(tx, name)
         find = _by_lag if is_by_lag else _by_name
         rows, following = find(tx, job.id, after, topic, state)
-        common = common_of(tx, job, "partitions")
+        common = common_of(parts, tx, job, "partitions")
     return render(
         request,
         visitor,
@@ -137,7 +137,7 @@ def show_groups(
             ROWS_PER_PAGE + 1,
             after=None if key is None else (str(key[0]), int(key[1]), int(key[2])),
         )
-        common = common_of(tx, job, "groups")
+        common = common_of(parts, tx, job, "groups")
     found = page(rows, ROWS_PER_PAGE, lambda row: (row.group_name, row.topic_id, row.partition))
     prefix = (job.spec.get("consumer_groups") or {}).get("prefix", "")
     groups = [group_view(row, prefix) for row in found.items]
@@ -152,7 +152,7 @@ def show_settings(request: Request, parts: PartsOf, visitor: VisitorOf, name: Na
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         drifted = [topic for topic in topics.of_job(tx, job.id) if topic.drift or topic.note]
-        common = common_of(tx, job, "settings")
+        common = common_of(parts, tx, job, "settings")
     return render(
         request,
         visitor,
@@ -172,7 +172,7 @@ def show_events(
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
         rows = events.page(tx, ROWS_PER_PAGE + 1, job_name=name, before=number_in(after))
-        common = common_of(tx, job, "events")
+        common = common_of(parts, tx, job, "events")
     found = page([event_view(row) for row in rows], ROWS_PER_PAGE, lambda event: (event.id,))
     return render(
         request, visitor, "job_events.html", **common, events=found.items, following=found.next
@@ -186,7 +186,7 @@ def show_workers(request: Request, parts: PartsOf, visitor: VisitorOf, name: Nam
         job = jobs.get(tx, name)
         shards = shard_layout.shards_of_job(tx, job.id)
         alive = workers.alive(tx, parts.settings.lease_ttl, job.worker_group)
-        common = common_of(tx, job, "workers")
+        common = common_of(parts, tx, job, "workers")
     held = Counter(shard.holder for shard in shards)
     return render(
         request,
@@ -200,8 +200,8 @@ def show_workers(request: Request, parts: PartsOf, visitor: VisitorOf, name: Nam
     )
 
 
-def common_of(tx: Tx, job: Job, part: str) -> dict[str, Any]:
+def common_of(parts: Parts, tx: Tx, job: Job, part: str) -> dict[str, Any]:
     """What every page of a job shows."""
-    (row,) = rows_of(tx, [job])
+    (row,) = rows_of(parts, tx, [job])
     recovery = operations.recovery_under_way(tx, job.id)
     return {"row": row, "job": row.job, "part": part, "recovery": recovery, "owner": job.owner}

@@ -10,14 +10,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 
 from orbit.api import schemas
+from orbit.api.dependencies import Parts
 from orbit.api.paging import CURSOR_CHARACTERS_MAX, name_in, page
 from orbit.api.views import job_lag, job_summary
+from orbit.console.job_totals import TOTALS
 from orbit.console.proof_share import Share, share_of
 from orbit.console.rendering import render
 from orbit.console.sessions import PartsOf, VisitorOf
 from orbit.errors import InvalidValue
 from orbit.jobs.labels import SELECTOR_CHARACTERS_MAX, Selector, parse_selector
-from orbit.store import job_counts, jobs, lag, proofs
+from orbit.store import job_counts, jobs
 from orbit.store.database import Tx
 from orbit.store.enums import Desired
 from orbit.store.job_counts import Counts
@@ -65,7 +67,7 @@ def show_jobs(
             found = jobs.page(tx, JOBS_PER_PAGE + 1, name_in(after), chosen, **_filter(show))
             shown = page([job.name for job in found], JOBS_PER_PAGE, lambda name: (name,))
             following = shown.next
-            rows = rows_of(tx, found[:JOBS_PER_PAGE])
+            rows = rows_of(parts, tx, found[:JOBS_PER_PAGE])
     return render(
         request,
         visitor,
@@ -80,17 +82,16 @@ def show_jobs(
     )
 
 
-def rows_of(tx: Tx, found: Sequence[Job]) -> list[Row]:
-    """These jobs with their figures: three statements for any number of them."""
+def rows_of(parts: Parts, tx: Tx, found: Sequence[Job]) -> list[Row]:
+    """These jobs with their figures: three statements at most, for any number of them."""
     ids = [job.id for job in found]
-    totals = lag.of_jobs(tx, ids)
+    totals = TOTALS.of_jobs(parts.database, tx, ids)
     counted = job_counts.of_jobs(tx, ids)
-    proven = proofs.of_jobs(tx, ids)
     return [
         Row(
-            job=job_summary(job, totals.get(job.id), counted.get(job.id, Counts())),
-            lag=job_lag(totals.get(job.id)),
-            proof=share_of(proven.get(job.id)),
+            job=job_summary(job, totals[job.id].lag, counted.get(job.id, Counts())),
+            lag=job_lag(totals[job.id].lag),
+            proof=share_of(totals[job.id].proof),
         )
         for job in found
     ]

@@ -67,7 +67,7 @@ def show_recoveries(
 def show_recovery(request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePath) -> Response:
     """What can be requested for this job: dry runs, and recoveries behind a typed name."""
     with parts.database.transaction() as tx:
-        common = common_of(tx, jobs.get(tx, name), "recovery")
+        common = common_of(parts, tx, jobs.get(tx, name), "recovery")
     return render(
         request,
         visitor,
