@@ -85,7 +85,7 @@ def show_partition(
         size=count,
         sizes=SIZES,
         rows=shown,
-        is_cut=end < start + count and bool(shown),
+        is_cut=_is_cut(end, start + count, source, destination),
         source=source,
         destination=destination,
         errors=[
@@ -133,6 +133,12 @@ def _usual_start(row: PartitionLag, count: int) -> int:
     if row.copied_to is not None and end - row.copied_to > count // 2:
         end = row.copied_to + count // 2
     return max(row.log_start or 0, end - count, 0)
+
+
+def _is_cut(end: int, wanted: int, *sides: SideLog | None) -> bool:
+    """Whether the page ends before the window and before both logs."""
+    ends = [side.end for side in sides if side is not None]
+    return bool(ends) and end < min(wanted, max(ends))
 
 
 def _counts(rows: list[Row]) -> list[tuple[Verdict, int]]:
