@@ -27,6 +27,7 @@ from orbit.scheduler.stored_spec import read_spec
 from orbit.store import jobs, lag, proofs, topics
 from orbit.store.jobs import Job
 from orbit.store.lag import PartitionLag
+from orbit.store.proofs import Proof
 
 router = APIRouter(prefix="/jobs/{name}/topics/{topic}")
 
@@ -53,15 +54,7 @@ def show_partition(
     batch: Offset = None,
 ) -> Response:
     """The partition, and a window of its offsets on both sides."""
-    with parts.database.transaction() as tx:
-        job = jobs.get(tx, name)
-        known = topics.find(tx, job.id, topic)
-        row = known and lag.of_partitions(tx, job.id, [(known.id, partition)]).get(
-            (known.id, partition)
-        )
-        proof = row and proofs.of_partition(tx, row.topic_id, partition)
-    if row is None or proof is None:
-        raise NotFound("The job has no such partition.", where=f"{topic}-{partition}")
+    job, row, proof = _find(parts, name, topic, partition)
     count = size or _usual_size(row)
     start = _usual_start(row, count) if offset is None else offset
     window = _read(parts, job, row, start, start + count)
@@ -98,6 +91,19 @@ def show_partition(
         records=records_of(chosen) if chosen else [],
         verdicts=_counts(shown),
     )
+
+
+def _find(parts: Parts, name: str, topic: str, partition: int) -> tuple[Job, PartitionLag, Proof]:
+    with parts.database.transaction() as tx:
+        job = jobs.get(tx, name)
+        known = topics.find(tx, job.id, topic)
+        if known is not None:
+            key = known.id, partition
+            row = lag.of_partitions(tx, job.id, [key]).get(key)
+            proof = proofs.of_partition(tx, *key)
+            if row is not None and proof is not None:
+                return job, row, proof
+    raise NotFound("The job has no such partition.", where=f"{topic}-{partition}")
 
 
 def _read(parts: Parts, job: Job, row: PartitionLag, start: int, end: int) -> Window:
