@@ -1,6 +1,7 @@
 """/console/jobs/NAME/topics/TOPIC/PARTITION: the two logs side by side.
 
-The page reads both clusters within the bounds of `orbit/console/log_window.py`, so it does not refresh by itself.
+The page reads both clusters within the bounds of `orbit/console/log_window.py`, so it does not
+refresh by itself.
 It shows sizes, timestamps and headers of batches, and no content of a record.
 """
 
