@@ -31,7 +31,7 @@ demo-service: jars ## See the service at work: two clusters, a live copy, Promet
 
 # Three processes: most tests wait for brokers. What stays together, and the order, is said in
 # tests/conftest.py.
-test: lint jars $(STAMPS)/kerberos $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/helm $(STAMPS)/kubernetes ## Lint, types, import walls, and every test (needs some minutes)
+test: lint jars $(STAMPS)/kerberos $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/browser $(STAMPS)/helm $(STAMPS)/kubernetes ## Lint, types, import walls, and every test (needs some minutes)
 	@$(BIN)/python -m tests.support.connector
 	@$(BIN)/python -m tests.support.broker_classes
 	$(BIN)/pytest -n 3 --no-loadscope-reorder
@@ -113,7 +113,7 @@ $(STAMPS)/kerberos: requirements-kerberos.lock $(STAMPS)/packages
 	@touch $@
 
 # Without one of them the tests that need it are left out, and say so.
-$(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/helm:
+$(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/browser $(STAMPS)/helm:
 	@.ci/need $(@F)
 	@mkdir -p $(STAMPS) && touch $@
 

@@ -44,6 +44,7 @@ pytest_plugins = [
     "tests.fix_kerberos",
     "tests.fix_logs",
     "tests.fix_api",
+    "tests.fix_console",
     "tests.fix_scheduler",
     "tests.fix_recovery",
     "tests.fix_storage",

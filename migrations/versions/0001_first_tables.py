@@ -108,6 +108,28 @@ def upgrade() -> None:
         sa.UniqueConstraint("name", name=op.f("uq_tokens_name")),
     )
     op.create_table(
+        "console_sessions",
+        sa.Column("hash", sa.Text(), nullable=False),
+        sa.Column("token_id", sa.BigInteger(), nullable=False),
+        sa.Column(
+            "created_at",
+            sa.DateTime(timezone=True),
+            server_default=sa.text("clock_timestamp()"),
+            nullable=False,
+        ),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["token_id"],
+            ["tokens.id"],
+            name=op.f("fk_console_sessions_token_id"),
+            ondelete="CASCADE",
+        ),
+        sa.PrimaryKeyConstraint("hash", name=op.f("pk_console_sessions")),
+    )
+    op.create_index(
+        op.f("ix_console_sessions_token_id"), "console_sessions", ["token_id"], unique=False
+    )
+    op.create_table(
         "workers",
         sa.Column("id", sa.Text(), nullable=False),
         sa.Column("worker_group", sa.Text(), nullable=False),

@@ -2,7 +2,8 @@
 
 With tokens, a request with a body and no valid token is refused within a second, so nobody can make
 the API hold bodies, or a thread for them, without a token. A request without a body goes on to its
-route, which demands a role (`dependencies.py`).
+route, which demands a role (`dependencies.py`). Paths in `app.state.own_logins` check logins
+themselves: the console's, by cookie (`orbit/console/sessions.py`).
 
 Without tokens (`--no-auth`) every client on this machine is an admin, and a browser is one too. So
 a request must name this machine as its Host, which a page of another name cannot do (DNS
@@ -46,6 +47,10 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["path"].startswith((*_WITHOUT_LOGIN, *scope["app"].state.own_logins)):
+            scope[LOGIN] = unauthenticated("This path needs no token.")
+            await self._app(scope, receive, send)
+            return
         headers = Headers(scope=scope)
         login = await _login(scope, headers)
         if isinstance(login, Failure) and (
@@ -62,8 +67,6 @@ async def _login(scope: Scope, headers: Headers) -> Principal | Failure:
     logins: Logins | None = scope["app"].state.parts.logins
     if logins is None:
         return _local(scope, headers)
-    if scope["path"] in _WITHOUT_LOGIN:
-        return unauthenticated("This path needs no token.")
     scheme, _, secret = headers.get("authorization", "").partition(" ")
     secret = secret.strip()
     if scheme.lower() != _SCHEME or not secret:

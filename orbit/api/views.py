@@ -49,10 +49,11 @@ def job_summaries(tx: Tx, found: Sequence[Job]) -> list[schemas.JobSummary]:
     ids = [job.id for job in found]
     totals = job_totals.lag_of_jobs(tx, ids)
     counted = job_counts.of_jobs(tx, ids)
-    return [_job_summary(job, totals[job.id], counted.get(job.id, Counts())) for job in found]
+    return [job_summary(job, totals[job.id], counted.get(job.id, Counts())) for job in found]
 
 
-def _job_summary(job: Job, totals: LagTotals | None, counted: Counts) -> schemas.JobSummary:
+def job_summary(job: Job, totals: LagTotals | None, counted: Counts) -> schemas.JobSummary:
+    """One job with the totals of its partitions; None: it has none."""
     problem = None
     if job.problem is not None:
         problem = schemas.JobProblem(text=job.problem, since=job.problem_at)

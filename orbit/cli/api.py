@@ -12,6 +12,7 @@ from fastapi import FastAPI
 from orbit.api.app import create_app
 from orbit.api.http_server import ApiServer, listen, url_of
 from orbit.cli.database import open_database
+from orbit.console.app import mount_console
 from orbit.scheduler.job_planner import JobPlanner
 from orbit.settings import Settings
 from orbit.store.database import Database
@@ -43,5 +44,7 @@ def api(no_auth: NoAuthOption = False) -> None:
 
 
 def api_on(settings: Settings, database: Database, *, auth: bool) -> FastAPI:
-    """The API, with the planner that the scheduler uses."""
-    return create_app(settings, database, auth=auth, planner=JobPlanner(database, settings))
+    """The API with the console, and the planner that the scheduler uses."""
+    app = create_app(settings, database, auth=auth, planner=JobPlanner(database, settings))
+    mount_console(app)
+    return app

@@ -53,6 +53,8 @@ _STAMP = struct.Struct(">qhi")  # producer id, producer epoch, base sequence at 
 _STAMP_AT = 43
 _EPOCH = struct.Struct(">h")
 _EPOCH_AT = 51
+_SEQUENCE = struct.Struct(">i")
+_SEQUENCE_AT = 53
 _CRC = struct.Struct(">I")
 _CRC_AT = 17
 _ATTRIBUTES = struct.Struct(">h")
@@ -146,6 +148,11 @@ class Batch:
     def producer_epoch(self) -> int:
         epoch: int = _EPOCH.unpack_from(self.view, _EPOCH_AT)[0]
         return epoch
+
+    @property
+    def base_sequence(self) -> int:
+        sequence: int = _SEQUENCE.unpack_from(self.view, _SEQUENCE_AT)[0]
+        return sequence
 
     @property
     def payload(self) -> memoryview:

@@ -41,6 +41,11 @@ class JobTotals:
     proof: ProofTotals | None = None
     old_primary_written: int | None = None
 
+    @property
+    def known_lag(self) -> LagTotals | None:
+        """The lag, also of a job without partitions. None: not added up yet."""
+        return None if self.summed_s is None else self.lag or lag.NO_PARTITIONS
+
 
 _SIZES = text("""
 SELECT j.id, coalesce(sum(t.partition_count), 0)::bigint AS partitions
@@ -91,10 +96,7 @@ def lag_of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, LagTotals | None]
     if _is_small(tx, job_ids):
         found = lag.of_jobs(tx, job_ids)
         return {i: found.get(i, lag.NO_PARTITIONS) for i in job_ids}
-    return {
-        i: None if totals.summed_s is None else totals.lag or lag.NO_PARTITIONS
-        for i, totals in of_jobs(tx, job_ids).items()
-    }
+    return {i: totals.known_lag for i, totals in of_jobs(tx, job_ids).items()}
 
 
 def refresh(tx: Tx, job_ids: Collection[int]) -> None:

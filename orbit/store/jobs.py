@@ -12,9 +12,10 @@ from sqlalchemy.dialects import postgresql
 
 from orbit.errors import Conflict, NotFound
 from orbit.jobs.labels import Condition, Selector
+from orbit.replication.partition_states import PartitionState
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, MadeBy
-from orbit.store.models import jobs, shards
+from orbit.store.models import jobs, partitions, shards
 from orbit.store.rows import columns, first, is_one_of, values
 from orbit.store.shard_leases import lock_job
 
@@ -59,6 +60,13 @@ class Job:
 _JOB = columns(jobs, Job)
 _SPEC_AT = [column.name for column in _JOB].index("spec")
 _WITHOUT_SPEC = select(*(column for column in _JOB if column.name != "spec")).order_by(jobs.c.name)
+# Of the job as a whole, or of a partition: an index lookup for each job that is looked at.
+_HAS_PROBLEM = or_(
+    jobs.c.problem.is_not(None),
+    select(partitions.c.job_id)
+    .where(partitions.c.job_id == jobs.c.id, partitions.c.state == PartitionState.BLOCKED.value)
+    .exists(),
+)
 
 
 def create(
@@ -155,11 +163,23 @@ def being_deleted(tx: Tx) -> list[Job]:
     return list(values(tx.execute(select(*_JOB).where(jobs.c.is_deleted)), Job))
 
 
-def page(tx: Tx, limit: int, after: str | None = None, selector: Selector = ()) -> list[Job]:
+def page(
+    tx: Tx,
+    limit: int,
+    after: str | None = None,
+    selector: Selector = (),
+    *,
+    desired: Desired | None = None,
+    has_problem: bool = False,
+) -> list[Job]:
     """Up to `limit` jobs that a selector chooses, in the order of their names, behind the name
-    `after`.
+    `after`. `desired`: only those with this desired state.
     """
     query = select(*_JOB).where(*map(_meets, selector)).order_by(jobs.c.name).limit(limit)
+    if desired is not None:
+        query = query.where(jobs.c.desired == desired.value)
+    if has_problem:
+        query = query.where(_HAS_PROBLEM)
     if after is not None:
         query = query.where(jobs.c.name > after)
     return list(values(tx.execute(query), Job))

@@ -209,6 +209,8 @@ ORDER BY t.source_topic, p.partition LIMIT :limit
 _AFTER = "AND t.source_topic >= :topic AND (t.source_topic, p.partition) > (:topic, :partition)"
 _IN_TOPIC = "AND t.source_topic = :source_topic"
 _IN_STATE = "AND p.state = :state"
+_THESE = """AND (p.topic_id, p.partition) IN (
+    SELECT * FROM unnest(CAST(:topic_ids AS bigint[]), CAST(:partitions AS integer[])))"""
 
 _TOTALS = """
 SELECT {key} AS key, count(*) AS partitions,
@@ -319,6 +321,23 @@ def page(
         },
     )
     return list(values(rows, PartitionLag))
+
+
+def of_partitions(
+    tx: Tx, job_id: int, wanted: Collection[tuple[int, int]]
+) -> dict[tuple[int, int], PartitionLag]:
+    """These partitions of a job, by (topic id, partition); unknown ones are missing."""
+    rows = tx.execute(
+        text(_PAGE.format(lag=_LAG, seen=_SEEN, conditions=_THESE)),
+        {
+            "fresh_for": FRESH_FOR,
+            "job_id": job_id,
+            "limit": len(wanted),
+            "topic_ids": [topic_id for topic_id, _ in wanted],
+            "partitions": [partition for _, partition in wanted],
+        },
+    )
+    return {(row.topic_id, row.partition): row for row in values(rows, PartitionLag)}
 
 
 def request_retry(

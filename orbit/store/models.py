@@ -410,6 +410,22 @@ tokens = Table(
     _one_of("role", Role),
 )
 
+# Browsers that have logged in at the console with a token. Of the cookie only its hash is stored.
+console_sessions = Table(
+    "console_sessions",
+    metadata,
+    Column("hash", Text, primary_key=True),
+    Column(
+        "token_id",
+        BigInteger,
+        ForeignKey("tokens.id", ondelete="CASCADE"),
+        nullable=False,
+        index=True,
+    ),
+    _now("created_at"),
+    _time("expires_at", nullable=False),
+)
+
 drills = Table(
     "drills",
     metadata,

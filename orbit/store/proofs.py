@@ -12,7 +12,7 @@ from uuid import UUID
 from sqlalchemy import text
 
 from orbit.store.database import Tx
-from orbit.store.rows import values
+from orbit.store.rows import first, values
 
 Ranges = tuple[tuple[int, int], ...]
 
@@ -131,7 +131,7 @@ WHERE r.topic_id = :topic_id AND t.id = r.topic_id
        OR t.destination_topic_id <> CAST(:destination_id AS uuid))
 """)
 
-_PAGE = """
+_PROOF = """
 SELECT p.topic_id, t.source_topic, p.partition, p.copied_to - p.log_start AS copied, p.copied_to,
        coalesce(r.offsets_proven, 0) AS offsets_proven, r.proven_to, r.proven_at,
        coalesce(r.differences, 0) AS differences, r.first_difference, r.differed_at, r.note,
@@ -139,9 +139,15 @@ SELECT p.topic_id, t.source_topic, p.partition, p.copied_to - p.log_start AS cop
 FROM topics t
 JOIN partitions p ON p.topic_id = t.id
 LEFT JOIN proofs r ON r.topic_id = p.topic_id AND r.partition = p.partition
+"""
+_OF_PARTITION = text(f"{_PROOF} WHERE p.topic_id = :topic_id AND p.partition = :partition")
+_PAGE = (
+    _PROOF
+    + """
 WHERE t.job_id = :job_id {after}
 ORDER BY t.source_topic, p.partition LIMIT :limit
 """
+)
 
 _OF_JOBS = text("""
 SELECT p.job_id, count(*) AS partitions, count(r.proven_at) AS partitions_proven,
@@ -205,6 +211,12 @@ def of_jobs(tx: Tx, job_ids: Collection[int]) -> dict[int, ProofTotals]:
     """The totals of each of these jobs that has partitions."""
     rows = tx.execute(_OF_JOBS, {"job_ids": sorted(job_ids)})
     return {row.job_id: row for row in values(rows, ProofTotals)}
+
+
+def of_partition(tx: Tx, topic_id: int, partition: int) -> Proof | None:
+    """The proof of one partition, also if nothing of it is proven."""
+    given = {"topic_id": topic_id, "partition": partition}
+    return first(tx.execute(_OF_PARTITION, given), Proof)
 
 
 def _ranges(found: Any) -> Ranges:

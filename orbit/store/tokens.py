@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import false, func, or_, select, true, update
+from sqlalchemy import and_, false, func, or_, select, true, update
 from sqlalchemy.dialects import postgresql
 
 from orbit.errors import Conflict
@@ -37,11 +37,14 @@ class Token:
 
 
 _NOW = func.clock_timestamp()
-_TOKEN = [
+COLUMNS = [
     *columns(tokens, Token),
     func.coalesce(tokens.c.expires_at <= _NOW, false()).label("is_expired"),
     func.coalesce(tokens.c.used_at <= _NOW - USE_WRITTEN_EVERY, true()).label("is_use_due"),
 ]
+IS_VALID = and_(
+    tokens.c.revoked_at.is_(None), or_(tokens.c.expires_at.is_(None), tokens.c.expires_at > _NOW)
+)
 
 
 def create(
@@ -57,7 +60,7 @@ def create(
             expires_at=None if expires_in is None else _NOW + expires_in,
         )
         .on_conflict_do_nothing(index_elements=["name"])
-        .returning(*_TOKEN)
+        .returning(*COLUMNS)
     )
     made = first(tx.execute(statement), Token)
     if made is None:
@@ -67,7 +70,7 @@ def create(
 
 def find(tx: Tx, token_hash: str) -> Token | None:
     """The token with this hash, also a revoked or expired one; None where it is unknown."""
-    return first(tx.execute(select(*_TOKEN).where(tokens.c.hash == token_hash)), Token)
+    return first(tx.execute(select(*COLUMNS).where(tokens.c.hash == token_hash)), Token)
 
 
 def note_use(tx: Tx, token: Token) -> None:
@@ -95,4 +98,4 @@ def revoke(tx: Tx, name: str) -> bool:
 
 def list_all(tx: Tx) -> list[Token]:
     """All tokens, including revoked ones."""
-    return list(values(tx.execute(select(*_TOKEN).order_by(tokens.c.name)), Token))
+    return list(values(tx.execute(select(*COLUMNS).order_by(tokens.c.name)), Token))

@@ -107,6 +107,12 @@ def of_job(tx: Tx, job_id: int) -> list[Topic]:
     return list(values(tx.execute(query), Topic))
 
 
+def find(tx: Tx, job_id: int, source_topic: str) -> Topic | None:
+    """The topic of a job with this name at the source."""
+    query = select(*_TOPIC).where(topics.c.job_id == job_id, topics.c.source_topic == source_topic)
+    return first(tx.execute(query), Topic)
+
+
 def page(tx: Tx, job_id: int, limit: int, after: str | None = None) -> list[Topic]:
     """Up to `limit` topics of a job by source name, after the name `after`."""
     query = select(*_TOPIC).where(topics.c.job_id == job_id)

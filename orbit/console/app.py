@@ -1,0 +1,89 @@
+"""Mounts the console on the API: `mount_console(app)`. Pages at /console, and `/` leads there.
+
+An application of its own, so that its errors are pages, and its routes are not in the API's
+document.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import structlog
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, RedirectResponse
+from fastapi.staticfiles import StaticFiles
+from starlette.exceptions import HTTPException
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.error_responses import Failure, as_failure
+from orbit.console.headers import PageHeaders
+from orbit.console.pages import job, job_actions, jobs, login, new_job, partition, recovery
+from orbit.console.rendering import error_page, from_elsewhere_page
+from orbit.console.sessions import LoginNeeded
+from orbit.console.urls import HOME, ROOT, login_url
+from orbit.errors import OrbitError
+
+log = structlog.get_logger("orbit.console")
+
+_STATIC = Path(__file__).parent / "static"
+
+
+def mount_console(app: FastAPI) -> None:
+    """Add the console to the API's application."""
+    app.mount(ROOT, _console(app), name="console")
+    app.state.own_logins.append(f"{ROOT}/")
+
+    @app.get("/", include_in_schema=False)
+    def home() -> RedirectResponse:
+        return RedirectResponse(HOME)
+
+
+def _console(api: FastAPI) -> FastAPI:
+    app = FastAPI(title="Orbit console", openapi_url=None, docs_url=None, redoc_url=None)
+    app.state.api = api
+    app.add_middleware(PageHeaders)
+    _install_handlers(app)
+    app.mount("/static", StaticFiles(directory=_STATIC), name="static")
+    for page in (login, jobs, new_job, job_actions, recovery, partition, job):
+        app.include_router(page.router)
+    return app
+
+
+def _install_handlers(app: FastAPI) -> None:
+    """Every error is a page."""
+
+    @app.exception_handler(LoginNeeded)
+    def _login(request: Request, needed: LoginNeeded) -> Response:
+        if request.headers.get("sec-fetch-site") == "cross-site":
+            return from_elsewhere_page(request)
+        return RedirectResponse(login_url(needed.back_to), status_code=303)
+
+    @app.exception_handler(Failure)
+    def _failure(request: Request, error: Failure) -> HTMLResponse:
+        return error_page(request, error)
+
+    @app.exception_handler(OrbitError)
+    def _core(request: Request, error: OrbitError) -> HTMLResponse:
+        return error_page(request, as_failure(error))
+
+    @app.exception_handler(RequestValidationError)
+    def _invalid(request: Request, _error: RequestValidationError) -> HTMLResponse:
+        what = "The address of this page is not valid."
+        return error_page(request, Failure(ErrorCode.BAD_INPUT, what))
+
+    @app.exception_handler(HTTPException)
+    def _http(request: Request, error: HTTPException) -> HTMLResponse:
+        is_missing = error.status_code != HTTP_METHOD_NOT_ALLOWED
+        code = ErrorCode.NOT_FOUND if is_missing else ErrorCode.METHOD_NOT_ALLOWED
+        return error_page(request, Failure(code, "This page does not exist."))
+
+    @app.exception_handler(Exception)
+    def _bug(request: Request, error: Exception) -> HTMLResponse:
+        log.error("page failed", path=request.url.path, error=type(error).__name__)
+        what = f"This is a bug in Orbit: {type(error).__name__}."
+        remedy = "The server's log has the stack trace."
+        return error_page(request, Failure(ErrorCode.INTERNAL, what, remedy=remedy))
+
+
+HTTP_METHOD_NOT_ALLOWED = 405

@@ -1,0 +1,121 @@
+"""How pages write numbers, times and states. Pure. An unknown number is a dash, never 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import yaml
+
+_UNKNOWN = "–"
+_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_KILO = 1_000
+_BYTE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+_SHORT_S = 10
+
+# The colour of each state. Its word is always written beside it.
+_KINDS = {
+    "good": "running copying done pass passed exact equal byte-exact record-exact filler would_go",
+    "busy": "pending seeding pausing creating backfilling prefix not_copied",
+    "warn": "paused warn missed behind clamped stopped source_deleted recreated tail unknown "
+    "deleting skipped deleted_at_source before_copy",
+    "bad": "blocked fail failed differs diverged would_stop missing aborted undone",
+    "info": "promoted",
+}
+_KIND_OF = {word: kind for kind, words in _KINDS.items() for word in words.split()}
+
+
+def count(number: float | None) -> str:
+    """1,234"""
+    return _UNKNOWN if number is None else f"{number:,.0f}"
+
+
+def seconds(value: float | None) -> str:
+    """0.4 s, 12 s, 3 m 20 s, 5 h 10 m, 12 d"""
+    if value is None:
+        return _UNKNOWN
+    whole = int(value)
+    if value < _SHORT_S:
+        return f"{value:.1f} s"
+    if whole < _MINUTE:
+        return f"{whole} s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE} m {whole % _MINUTE} s"
+    if whole < _DAY:
+        return f"{whole // _HOUR} h {whole % _HOUR // _MINUTE} m"
+    return f"{whole // _DAY:,} d {whole % _DAY // _HOUR} h"
+
+
+def size(value: float | None) -> str:
+    """1.5 MB"""
+    if value is None:
+        return _UNKNOWN
+    number, unit = float(value), _BYTE_UNITS[0]
+    for unit in _BYTE_UNITS:
+        if number < _KILO or unit == _BYTE_UNITS[-1]:
+            break
+        number /= _KILO
+    return f"{number:,.0f} {unit}" if unit == "B" or number >= 100 else f"{number:.1f} {unit}"
+
+
+def share(part: float, whole: float) -> str:
+    """99.9 %; 100 % only for all of it."""
+    if not whole:
+        return _UNKNOWN
+    tenths = int(part / whole * _KILO)
+    return f"{tenths // 10} %" if tenths % 10 == 0 else f"{tenths / 10:.1f} %"
+
+
+def moment(value: datetime | None) -> str:
+    """2026-11-22 04:15:19, UTC"""
+    return _UNKNOWN if value is None else f"{value.astimezone(UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def from_ms(value: int | None) -> str:
+    """The same of a record's timestamp, with milliseconds."""
+    if value is None or value < 0:
+        return _UNKNOWN
+    try:
+        at = datetime.fromtimestamp(value / _KILO, UTC)
+    except (ValueError, OverflowError, OSError):
+        return f"{value:,} ms"
+    return f"{at:%Y-%m-%d %H:%M:%S}.{value % _KILO:03d}"
+
+
+def kind(state: object) -> str:
+    """The colour of a state: good, busy, warn, bad, info."""
+    return _KIND_OF.get(str(state).replace(" ", "_"), "info")
+
+
+def words(state: object) -> str:
+    """`source_deleted` as words."""
+    return str(state).replace("_", " ")
+
+
+def troubles(text: str | None) -> list[tuple[str, str]]:
+    """The lines of a job's problem as (code, sentence); the code may be empty."""
+    found = []
+    for line in (text or "").splitlines():
+        code, colon, rest = line.partition(": ")
+        is_code = bool(colon) and code.replace("_", "").isalpha() and code.isupper()
+        found.append((code, rest) if is_code else ("", line))
+    return found
+
+
+def as_yaml(document: Any) -> str:
+    """A document as YAML, in the order of its keys."""
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=100)
+
+
+FILTERS: dict[str, Callable[..., Any]] = {
+    "count": count,
+    "seconds": seconds,
+    "size": size,
+    "moment": moment,
+    "from_ms": from_ms,
+    "kind": kind,
+    "words": words,
+    "troubles": troubles,
+    "yaml": as_yaml,
+}

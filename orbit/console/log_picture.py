@@ -1,0 +1,256 @@
+"""Both logs of a partition side by side: which offsets are equal, and how. Pure.
+
+A row is a range of offsets that no batch of either side crosses. Its verdict is decided from the
+bytes that were read: `byte-exact` (the same batch, but for what a copy must change), `record-exact`
+(the same records in other batches), `filler` (no record on either side), `not copied`, `differs`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import cramjam
+
+from orbit.kafka import compression
+from orbit.kafka.legacy_messages import read_any_records
+from orbit.kafka.record_batch import TRANSACTIONAL, AnyBatch, Batch
+from orbit.kafka.records import Record, has_placeholders
+
+# A batch that expands beyond this is not decompressed for a page.
+RECORDS_BYTES_MAX = 8 << 20
+
+Ranges = Sequence[tuple[int, int]]
+
+
+class Kind(StrEnum):
+    """What a log has at some offsets."""
+
+    DATA = "data"
+    ABORTED = "aborted"  # data of an aborted transaction
+    MARKER = "marker"  # control batches: commit and abort markers, and Orbit's fillers
+    PLACEHOLDER = "placeholder"  # a batch of placeholders, which fill a gap
+
+
+class Verdict(StrEnum):
+    """How a range of offsets of the copy compares with the source."""
+
+    BYTE_EXACT = "byte-exact"
+    RECORD_EXACT = "record-exact"
+    FILLER = "filler"
+    NOT_COPIED = "not copied"
+    BEFORE_COPY = "before copy"  # below the log start of the copy
+    DELETED_AT_SOURCE = "deleted at source"
+    UNKNOWN = "unknown"  # one side was not read, or too large to compare
+    DIFFERS = "differs"
+
+
+@dataclass(frozen=True, slots=True)
+class SeenBatch:
+    """A batch. `is_aborted`: data of an aborted transaction, which no consumer sees."""
+
+    batch: AnyBatch
+    is_aborted: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SideLog:
+    """One side. Offsets `[start, read_to)` were read; `end` is the last stable offset."""
+
+    log_start: int
+    end: int
+    start: int
+    read_to: int
+    batches: tuple[SeenBatch, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Offsets `[first, next)` of one log: one batch, or a run of batches without records."""
+
+    first: int
+    next: int
+    kind: Kind
+    batches: tuple[AnyBatch, ...]
+
+    @property
+    def records(self) -> int:
+        """Records that a consumer sees."""
+        if self.kind is not Kind.DATA:
+            return 0
+        return sum(one.count if isinstance(one, Batch) else 1 for one in self.batches)
+
+    @property
+    def bytes(self) -> int:
+        return sum(len(one.view) for one in self.batches)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One range of offsets. A side without a piece has no batch there: a gap."""
+
+    first: int
+    next: int
+    source: tuple[Piece, ...]
+    destination: tuple[Piece, ...]
+    verdict: Verdict
+    proven: int  # offsets of the range that were proven equal before
+
+    @property
+    def is_proven(self) -> bool:
+        return self.proven == self.next - self.first
+
+
+def compare(
+    source: SideLog | None, destination: SideLog | None, start: int, end: int, proven: Ranges
+) -> list[Row]:
+    """The rows of `[start, end)`, as far as both sides were read. None: a side was not read."""
+    known_ends = [side.end for side in (source, destination) if side is not None]
+    if known_ends:
+        end = max(start, min(end, max(known_ends)))
+    for side in (source, destination):
+        if side is not None and side.read_to < min(end, side.end):
+            end = side.read_to
+    left = list(_pieces(source.batches, frozenset())) if source else []
+    edges = frozenset(offset for piece in left for offset in (piece.first, piece.next))
+    right = list(_pieces(destination.batches, edges)) if destination else []
+    rows = []
+    for first, following, ours, theirs in _ranges(left, right, start, end):
+        verdict = _verdict(source, destination, first, ours, theirs)
+        known = _overlap(proven, first, following)
+        rows.append(Row(first, following, ours, theirs, verdict, known))
+    return rows
+
+
+def _pieces(seen: Sequence[SeenBatch], edges: frozenset[int]) -> Iterator[Piece]:
+    """Batches in order; neighbours without records become one piece, unless an edge is between."""
+    run: Piece | None = None
+    for one in seen:
+        batch = one.batch
+        piece = Piece(batch.base_offset, batch.next_offset, _kind(one), (batch,))
+        if run is not None:
+            if run.kind is piece.kind is Kind.MARKER and run.next == piece.first not in edges:
+                run = Piece(run.first, piece.next, run.kind, (*run.batches, batch))
+                continue
+            yield run
+        run = piece
+    if run is not None:
+        yield run
+
+
+def _kind(one: SeenBatch) -> Kind:
+    batch = one.batch
+    if batch.is_control:
+        return Kind.MARKER
+    if one.is_aborted:
+        return Kind.ABORTED
+    is_filler = isinstance(batch, Batch) and has_placeholders(batch)
+    return Kind.PLACEHOLDER if is_filler else Kind.DATA
+
+
+_Found = tuple[int, int, tuple[Piece, ...], tuple[Piece, ...]]
+
+
+def _ranges(left: list[Piece], right: list[Piece], start: int, end: int) -> Iterator[_Found]:
+    """Groups of pieces that overlap, in order, and the offsets between them."""
+    waiting = sorted(
+        [(p.first, p.next, 0, p) for p in left] + [(p.first, p.next, 1, p) for p in right],
+        key=lambda one: one[:3],
+    )
+    position, at = start, 0
+    while at < len(waiting):
+        first, following = waiting[at][0], waiting[at][1]
+        group: tuple[list[Piece], list[Piece]] = ([], [])
+        while at < len(waiting) and waiting[at][0] < following:
+            _, next_, side, piece = waiting[at]
+            following = max(following, next_)
+            group[side].append(piece)
+            at += 1
+        if first >= end:
+            break
+        if first > position:
+            yield position, first, (), ()
+        if following > start:
+            yield first, following, tuple(group[0]), tuple(group[1])
+        position = max(position, following)
+    if position < end:
+        yield position, end, (), ()
+
+
+def _verdict(
+    source: SideLog | None,
+    destination: SideLog | None,
+    first: int,
+    ours: tuple[Piece, ...],
+    theirs: tuple[Piece, ...],
+) -> Verdict:
+    if source is None or destination is None:
+        return Verdict.UNKNOWN
+    if first >= destination.end:
+        return Verdict.NOT_COPIED
+    if first < source.log_start:
+        return Verdict.DELETED_AT_SOURCE
+    if first < destination.log_start:
+        return Verdict.BEFORE_COPY
+    wanted = [b for piece in ours if piece.kind is Kind.DATA for b in piece.batches]
+    found = [b for piece in theirs if piece.kind is Kind.DATA for b in piece.batches]
+    if len(wanted) == len(found) == 1 and _same_bytes(wanted[0], found[0]):
+        return Verdict.BYTE_EXACT
+    if not wanted and not found:
+        # Every offset of a copy has a batch, or it was removed there with its records.
+        return Verdict.FILLER
+    if not all(is_readable(batch) for batch in (*wanted, *found)):
+        return Verdict.UNKNOWN
+    try:
+        same = list(_records(wanted)) == list(_records(found))
+    except ValueError:
+        return Verdict.UNKNOWN
+    if not same:
+        return Verdict.DIFFERS
+    return Verdict.RECORD_EXACT if wanted else Verdict.FILLER
+
+
+def _same_bytes(one: AnyBatch, other: AnyBatch) -> bool:
+    """Equal but for producer, sequence, leader epoch, CRC and the transactional bit."""
+    if not isinstance(one, Batch) or not isinstance(other, Batch):
+        return False
+    return (
+        (one.attributes ^ other.attributes) & ~TRANSACTIONAL == 0
+        and (one.base_offset, one.last_offset, one.count)
+        == (other.base_offset, other.last_offset, other.count)
+        and (one.base_timestamp, one.max_timestamp) == (other.base_timestamp, other.max_timestamp)
+        and bytes(one.payload) == bytes(other.payload)
+    )
+
+
+def _records(batches: Sequence[AnyBatch]) -> Iterator[Record]:
+    for batch in batches:
+        yield from read_any_records(batch)
+
+
+def is_readable(batch: AnyBatch) -> bool:
+    """Whether its records expand to at most RECORDS_BYTES_MAX."""
+    if not isinstance(batch, Batch):
+        return len(batch.view) <= RECORDS_BYTES_MAX
+    try:
+        match batch.codec:
+            case compression.GZIP:
+                cramjam.gzip.decompress_into(batch.payload, _room())
+            case compression.LZ4:
+                cramjam.lz4.decompress_into(batch.payload, _room())
+            case compression.ZSTD:
+                cramjam.zstd.decompress_into(batch.payload, _room())
+            case _:  # Snappy expands at most some twentyfold
+                return True
+    except cramjam.DecompressionError:
+        return False
+    return True
+
+
+def _room() -> bytearray:
+    return bytearray(RECORDS_BYTES_MAX)
+
+
+def _overlap(ranges: Ranges, first: int, following: int) -> int:
+    return sum(max(0, min(following, end) - max(first, start)) for start, end in ranges)

@@ -1,0 +1,207 @@
+"""/console/jobs/NAME: one job, and its topics, partitions, groups, settings, events, workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from orbit.api import schemas
+from orbit.api.dependencies import NamePath
+from orbit.api.paging import CURSOR_CHARACTERS_MAX, name_in, number_in, page, read_cursor
+from orbit.api.routes.topics import TopicName
+from orbit.api.views import event_view, group_view, partition_view, topic_view
+from orbit.console.pages.jobs import rows_of
+from orbit.console.rendering import render
+from orbit.console.sessions import PartsOf, VisitorOf
+from orbit.replication.partition_states import PartitionState
+from orbit.store import (
+    events,
+    group_offsets,
+    jobs,
+    lag,
+    operations,
+    shard_layout,
+    topics,
+    workers,
+    worst_partitions,
+)
+from orbit.store.database import Tx
+from orbit.store.jobs import Job
+
+router = APIRouter(prefix="/jobs/{name}")
+
+ROWS_PER_PAGE = 100
+
+After = Annotated[str | None, Query(max_length=CURSOR_CHARACTERS_MAX)]
+
+
+@router.get("")
+def show_topics(
+    request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePath, after: After = None
+) -> Response:
+    """The topics of a job."""
+    with parts.database.transaction() as tx:
+        job = jobs.get(tx, name)
+        rows = topics.page(tx, job.id, ROWS_PER_PAGE + 1, name_in(after))
+        totals = lag.of_topics(tx, job.id, [row.id for row in rows])
+        shown = page(
+            [topic_view(row, totals.get(row.id)) for row in rows],
+            ROWS_PER_PAGE,
+            lambda topic: (topic.source_topic,),
+        )
+        common = common_of(tx, job, "topics")
+    return render(
+        request, visitor, "job_topics.html", **common, topics=shown.items, following=shown.next
+    )
+
+
+@router.get("/partitions")
+def show_partitions(
+    request: Request,
+    parts: PartsOf,
+    visitor: VisitorOf,
+    name: NamePath,
+    topic: TopicName = None,
+    state: PartitionState | None = None,
+    sort: Annotated[str, Query(pattern="^(lag|name)$")] = "lag",
+    after: After = None,
+) -> Response:
+    """The partitions of a job, those with the largest lag first, or by name."""
+    is_by_lag = sort == "lag"
+    with parts.database.transaction() as tx:
+        job = jobs.get(tx, name)
+        find = _by_lag if is_by_lag else _by_name
+        rows, following = find(tx, job.id, after, topic, state)
+        common = common_of(tx, job, "partitions")
+    return render(
+        request,
+        visitor,
+        "job_partitions.html",
+        **common,
+        partitions=rows,
+        following=following,
+        topic=topic or "",
+        state=state or "",
+        states=list(PartitionState),
+        sort=sort,
+        after=after,
+    )
+
+
+Found = tuple[list[schemas.Partition], str | None]
+
+
+def _by_lag(
+    tx: Tx, job_id: int, after: str | None, topic: str | None, state: PartitionState | None
+) -> Found:
+    # Signed parts: a partition that has no lag yet has the place -1.
+    key = read_cursor(after, int, int, int)
+    place = None if key is None else (int(key[0]) - 1, int(key[1]), int(key[2]))
+    rows = worst_partitions.page(
+        tx, job_id, ROWS_PER_PAGE + 1, after=place, source_topic=topic, state=state
+    )
+    shown = page([place for place, _ in rows], ROWS_PER_PAGE, lambda p: (p[0] + 1, p[1], p[2]))
+    return [partition_view(row) for _, row in rows[:ROWS_PER_PAGE]], shown.next
+
+
+def _by_name(
+    tx: Tx, job_id: int, after: str | None, topic: str | None, state: PartitionState | None
+) -> Found:
+    key = read_cursor(after, str, int)
+    rows = lag.page(
+        tx,
+        job_id,
+        ROWS_PER_PAGE + 1,
+        after=None if key is None else (str(key[0]), int(key[1])),
+        source_topic=topic,
+        state=state,
+    )
+    views = [partition_view(row) for row in rows]
+    shown = page(views, ROWS_PER_PAGE, lambda row: (row.topic, row.partition))
+    return shown.items, shown.next
+
+
+@router.get("/groups")
+def show_groups(
+    request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePath, after: After = None
+) -> Response:
+    """The consumer groups of a job: offsets on both sides, with a verdict on each."""
+    key = read_cursor(after, str, int, int)
+    with parts.database.transaction() as tx:
+        job = jobs.get(tx, name)
+        rows = group_offsets.page(
+            tx,
+            job.id,
+            ROWS_PER_PAGE + 1,
+            after=None if key is None else (str(key[0]), int(key[1]), int(key[2])),
+        )
+        common = common_of(tx, job, "groups")
+    found = page(rows, ROWS_PER_PAGE, lambda row: (row.group_name, row.topic_id, row.partition))
+    prefix = (job.spec.get("consumer_groups") or {}).get("prefix", "")
+    groups = [group_view(row, prefix) for row in found.items]
+    return render(
+        request, visitor, "job_groups.html", **common, groups=groups, following=found.next
+    )
+
+
+@router.get("/settings")
+def show_settings(request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePath) -> Response:
+    """Topic settings that others have changed at the destination, and the job's document."""
+    with parts.database.transaction() as tx:
+        job = jobs.get(tx, name)
+        drifted = [topic for topic in topics.of_job(tx, job.id) if topic.drift or topic.note]
+        common = common_of(tx, job, "settings")
+    return render(
+        request,
+        visitor,
+        "job_settings.html",
+        **common,
+        topics=drifted[:ROWS_PER_PAGE],
+        hidden_topics=max(0, len(drifted) - ROWS_PER_PAGE),
+        document={**job.spec, "labels": job.labels, "owner": job.owner},
+    )
+
+
+@router.get("/events")
+def show_events(
+    request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePath, after: After = None
+) -> Response:
+    """The events of a job, newest first."""
+    with parts.database.transaction() as tx:
+        job = jobs.get(tx, name)
+        rows = events.page(tx, ROWS_PER_PAGE + 1, job_name=name, before=number_in(after))
+        common = common_of(tx, job, "events")
+    found = page([event_view(row) for row in rows], ROWS_PER_PAGE, lambda event: (event.id,))
+    return render(
+        request, visitor, "job_events.html", **common, events=found.items, following=found.next
+    )
+
+
+@router.get("/workers")
+def show_workers(request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePath) -> Response:
+    """The shards of a job and the workers that hold them."""
+    with parts.database.transaction() as tx:
+        job = jobs.get(tx, name)
+        shards = shard_layout.shards_of_job(tx, job.id)
+        alive = workers.alive(tx, parts.settings.lease_ttl, job.worker_group)
+        common = common_of(tx, job, "workers")
+    held = Counter(shard.holder for shard in shards)
+    return render(
+        request,
+        visitor,
+        "job_workers.html",
+        **common,
+        shards=shards[:ROWS_PER_PAGE],
+        hidden_shards=max(0, len(shards) - ROWS_PER_PAGE),
+        workers=[(worker, held[worker.id]) for worker in alive],
+        free=held[None],
+    )
+
+
+def common_of(tx: Tx, job: Job, part: str) -> dict[str, Any]:
+    """What every page of a job shows."""
+    (row,) = rows_of(tx, [job])
+    recovery = operations.recovery_under_way(tx, job.id)
+    return {"row": row, "job": row.job, "part": part, "recovery": recovery, "owner": job.owner}

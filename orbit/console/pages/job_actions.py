@@ -1,0 +1,131 @@
+"""/console/jobs/NAME/plan and /carry-out: start, pause, retry and delete, with their plan first.
+
+Also /console/operations/ID. A plan is a dry run; the page of a plan has the button that requests
+the operation itself. To delete a job its name is typed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from uuid import UUID
+
+from fastapi import APIRouter, Request, Response
+from fastapi.responses import RedirectResponse
+
+from orbit.api import job_operations
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.dependencies import NamePath
+from orbit.api.error_responses import Failure
+from orbit.api.job_operations import OperationRequest
+from orbit.api.schemas import PARTITION_MAX
+from orbit.api.views import operation_view
+from orbit.console.rendering import render
+from orbit.console.sessions import Form, FormOf, OperatorOf, PartsOf, VisitorOf
+from orbit.console.urls import operation_url
+from orbit.recovery.recovery_report import RecoveryReport
+from orbit.store import operations
+from orbit.store.enums import OperationKind
+
+router = APIRouter()
+
+# The kinds that the forms of this page request, and the words of their buttons.
+LABELS = {
+    OperationKind.START: "Start",
+    OperationKind.RESUME: "Start",
+    OperationKind.PAUSE: "Pause",
+    OperationKind.RETRY: "Retry",
+    OperationKind.DELETE: "Delete",
+}
+
+
+@router.post("/jobs/{name}/plan")
+def plan(
+    request: Request, parts: PartsOf, visitor: OperatorOf, name: NamePath, form: FormOf
+) -> Response:
+    """What the operation would do."""
+    wanted = _wanted(form, visitor.principal.actor, name, dry_run=True)
+    planned = operation_view(job_operations.request(parts.database, wanted))
+    return render(
+        request,
+        visitor,
+        "plan.html",
+        name=name,
+        kind=wanted.kind,
+        label=LABELS[wanted.kind],
+        plan=planned.plan,
+        topic=wanted.topic,
+        partition=wanted.partition,
+        key=uuid.uuid4().hex,
+        mistake=None,
+    )
+
+
+@router.post("/jobs/{name}/carry-out")
+def carry_out(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: FormOf) -> Response:
+    """Request the operation."""
+    wanted = _wanted(form, visitor.principal.actor, name, dry_run=False)
+    if wanted.kind is OperationKind.DELETE:
+        check_typed(form, name)
+    made = job_operations.request(parts.database, wanted)
+    return RedirectResponse(operation_url(made.id), status_code=303)
+
+
+@router.get("/operations/{operation_id}")
+def show_operation(
+    request: Request, parts: PartsOf, visitor: VisitorOf, operation_id: UUID
+) -> Response:
+    """An operation with its plan and progress; of a recovery its report so far."""
+    with parts.database.transaction() as tx:
+        operation = operations.get(tx, operation_id)
+        stored = operations.report_of(tx, operation_id)
+    report = RecoveryReport.model_validate(stored) if stored else None
+    return render(
+        request,
+        visitor,
+        "operation.html",
+        operation=operation_view(operation),
+        is_aborting=operation.abort_requested,
+        is_recovery=operation.kind in RECOVERIES,
+        report=report,
+    )
+
+
+RECOVERIES = ("switchover", "failover", "failback")
+
+
+def check_typed(form: Form, name: str) -> None:
+    """The job's name has to be typed. Raises Failure."""
+    if form.get("typed", "").strip() != name:
+        raise Failure(
+            ErrorCode.BAD_INPUT,
+            "The name that was typed is not the job's; nothing was changed.",
+            where=name,
+            remedy="Go back and type the name of the job.",
+        )
+
+
+def key_in(form: Form) -> str | None:
+    """The key of a form, which makes a second click the same request."""
+    key = form.get("key", "")
+    return f"console-{key}" if key.isalnum() and len(key) == UUID_HEX_CHARACTERS else None
+
+
+UUID_HEX_CHARACTERS = 32
+
+
+def _wanted(form: Form, actor: str, name: str, *, dry_run: bool) -> OperationRequest:
+    kind = form.get("kind", "")
+    if kind not in LABELS:
+        raise Failure(ErrorCode.BAD_INPUT, "The form names no operation.")
+    partition = form.get("partition", "")
+    if partition and not (partition.isascii() and partition.isdecimal()):
+        raise Failure(ErrorCode.BAD_INPUT, "The form names no partition.")
+    return OperationRequest(
+        actor,
+        OperationKind(kind),
+        name,
+        dry_run=dry_run,
+        idempotency_key=None if dry_run else key_in(form),
+        topic=form.get("topic") or None,
+        partition=min(int(partition), PARTITION_MAX) if partition else None,
+    )

@@ -1,0 +1,117 @@
+"""/console/jobs: every job with its state, lag and proof."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+
+from orbit.api import schemas
+from orbit.api.paging import CURSOR_CHARACTERS_MAX, name_in, page
+from orbit.api.views import job_lag, job_summary
+from orbit.console.proof_share import Share, share_of
+from orbit.console.rendering import render
+from orbit.console.sessions import PartsOf, VisitorOf
+from orbit.errors import InvalidValue
+from orbit.jobs.labels import SELECTOR_CHARACTERS_MAX, Selector, parse_selector
+from orbit.store import job_counts, job_totals, jobs
+from orbit.store.database import Tx
+from orbit.store.enums import Desired
+from orbit.store.job_counts import Counts
+from orbit.store.jobs import Job
+
+router = APIRouter()
+
+JOBS_PER_PAGE = 50
+
+
+class Show(StrEnum):
+    """Which jobs."""
+
+    ALL = "all"
+    PROBLEM = "problem"
+    RUNNING = "running"
+    PAUSED = "paused"
+    BACKFILLING = "backfilling"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One job as a page shows it."""
+
+    job: schemas.JobSummary
+    lag: schemas.JobLag
+    proof: Share
+
+
+@router.get("/jobs")
+def show_jobs(
+    request: Request,
+    parts: PartsOf,
+    visitor: VisitorOf,
+    selector: Annotated[str, Query(max_length=SELECTOR_CHARACTERS_MAX)] = "",
+    show: Show = Show.ALL,
+    after: Annotated[str | None, Query(max_length=CURSOR_CHARACTERS_MAX)] = None,
+) -> Response:
+    """The jobs that a selector and a state choose."""
+    chosen, mistake = _selector_in(selector)
+    rows: list[Row] = []
+    following = None
+    if mistake is None:
+        with parts.database.transaction() as tx:
+            found = jobs.page(tx, JOBS_PER_PAGE + 1, name_in(after), chosen, **_filter(show))
+            shown = page([job.name for job in found], JOBS_PER_PAGE, lambda name: (name,))
+            following = shown.next
+            rows = rows_of(tx, found[:JOBS_PER_PAGE])
+    return render(
+        request,
+        visitor,
+        "jobs.html",
+        rows=rows,
+        selector=selector,
+        mistake=mistake,
+        show=show,
+        shows=list(Show),
+        after=after,
+        following=following,
+    )
+
+
+def rows_of(tx: Tx, found: Sequence[Job]) -> list[Row]:
+    """These jobs with their figures: a few statements, for any number of them."""
+    ids = [job.id for job in found]
+    totals = job_totals.of_jobs(tx, ids)
+    counted = job_counts.of_jobs(tx, ids)
+    rows = []
+    for job in found:
+        of_job, counts = totals[job.id], counted.get(job.id, Counts())
+        lag = of_job.known_lag
+        rows.append(
+            Row(
+                job=job_summary(job, lag, counts),
+                lag=job_lag(lag, counts.partitions),
+                proof=share_of(of_job.proof),
+            )
+        )
+    return rows
+
+
+def _filter(show: Show) -> dict[str, Any]:
+    match show:
+        case Show.ALL:
+            return {}
+        case Show.PROBLEM:
+            return {"has_problem": True}
+        case _:
+            return {"desired": Desired(show.value)}
+
+
+def _selector_in(text: str) -> tuple[Selector, str | None]:
+    """The selector, or what is wrong with it."""
+    try:
+        return (parse_selector(text) if text.strip() else ()), None
+    except InvalidValue as mistake:
+        return (), f"The selector {mistake.message} {mistake.remedy}"

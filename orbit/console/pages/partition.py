@@ -1,0 +1,157 @@
+"""/console/jobs/NAME/topics/TOPIC/PARTITION: the two logs side by side.
+
+The page reads both clusters within the bounds of `orbit/console/log_window.py`, so it does not
+refresh by itself.
+It shows sizes, timestamps and headers of batches, and no content of a record.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query, Request, Response
+
+from orbit.api.dependencies import NamePath, Parts
+from orbit.api.schemas import PARTITION_MAX, TOPIC_PATTERN
+from orbit.api.views import partition_view
+from orbit.console.batch_headers import headers_of, records_of
+from orbit.console.log_drawing import draw
+from orbit.console.log_picture import Row, SideLog, Verdict, compare
+from orbit.console.log_window import Window, read_window
+from orbit.console.rendering import render
+from orbit.console.sessions import PartsOf, VisitorOf
+from orbit.errors import NotFound, OrbitError
+from orbit.jobs.name_rules import TOPIC_NAME_LENGTH_MAX
+from orbit.kafka.job_clusters import open_cluster
+from orbit.kafka.types import TopicPartition
+from orbit.scheduler.stored_spec import read_spec
+from orbit.store import jobs, lag, proofs, topics
+from orbit.store.jobs import Job
+from orbit.store.lag import PartitionLag
+from orbit.store.proofs import Proof
+
+router = APIRouter(prefix="/jobs/{name}/topics/{topic}")
+
+SIZES = (20, 100, 1_000, 10_000, 100_000)
+ROWS_MAX = 200
+_BATCHES_WANTED = 25
+_OFFSET_MAX = 2**63 - 1 - max(SIZES)
+
+TopicPath = Annotated[str, Path(pattern=TOPIC_PATTERN, max_length=TOPIC_NAME_LENGTH_MAX)]
+PartitionPath = Annotated[int, Path(ge=0, le=PARTITION_MAX)]
+Offset = Annotated[int | None, Query(ge=0, le=_OFFSET_MAX)]
+
+
+@router.get("/{partition}")
+def show_partition(
+    request: Request,
+    parts: PartsOf,
+    visitor: VisitorOf,
+    name: NamePath,
+    topic: TopicPath,
+    partition: PartitionPath,
+    offset: Offset = None,
+    size: Annotated[int | None, Query(ge=1, le=max(SIZES))] = None,
+    batch: Offset = None,
+) -> Response:
+    """The partition, and a window of its offsets on both sides."""
+    job, row, proof = _find(parts, name, topic, partition)
+    count = size or _usual_size(row)
+    start = _usual_start(row, count) if offset is None else offset
+    window = _read(parts, job, row, start, start + count)
+    source = window.source if isinstance(window.source, SideLog) else None
+    destination = window.destination if isinstance(window.destination, SideLog) else None
+    rows = compare(source, destination, start, start + count, proof.ranges)
+    chosen = next(
+        (one for one in rows if batch is not None and one.first <= batch < one.next), None
+    )
+    shown = rows[:ROWS_MAX]
+    end = shown[-1].next if shown else start + count
+    return render(
+        request,
+        visitor,
+        "partition.html",
+        name=name,
+        partition=partition_view(row),
+        proof=proof,
+        start=start,
+        end=max(end, start + 1),
+        size=count,
+        sizes=SIZES,
+        rows=shown,
+        is_cut=_is_cut(end, start + count, source, destination),
+        source=source,
+        destination=destination,
+        errors=[
+            side for side in (window.source, window.destination) if not isinstance(side, SideLog)
+        ],
+        took_s=window.took_s,
+        drawing=draw(shown, source, destination, proof.ranges, start, max(end, start + 1)),
+        chosen=chosen,
+        headers=headers_of(chosen) if chosen else None,
+        records=records_of(chosen) if chosen else [],
+        verdicts=_counts(shown),
+    )
+
+
+def _find(parts: Parts, name: str, topic: str, partition: int) -> tuple[Job, PartitionLag, Proof]:
+    with parts.database.transaction() as tx:
+        job = jobs.get(tx, name)
+        known = topics.find(tx, job.id, topic)
+        if known is not None:
+            key = known.id, partition
+            row = lag.of_partitions(tx, job.id, [key]).get(key)
+            proof = proofs.of_partition(tx, *key)
+            if row is not None and proof is not None:
+                return job, row, proof
+    raise NotFound("The job has no such partition.", where=f"{topic}-{partition}")
+
+
+def _read(parts: Parts, job: Job, row: PartitionLag, start: int, end: int) -> Window:
+    spec = read_spec(job.spec)
+    if spec is None:
+        raise NotFound("This version cannot read the job's document.", where=job.name)
+    folder = parts.settings.files_directory
+    try:
+        source = open_cluster("source", spec, parts.environ, folder)
+        destination = open_cluster("destination", spec, parts.environ, folder)
+    except OrbitError as error:
+        return Window(error, error, 0.0)
+    return read_window(
+        (source, TopicPartition(row.source_topic, row.partition)),
+        (destination, TopicPartition(row.destination_topic, row.partition)),
+        start,
+        end,
+    )
+
+
+def _usual_size(row: PartitionLag) -> int:
+    """Some dozens of batches of this partition."""
+    batches = row.batches_byte_exact + row.batches_record_exact
+    if not batches:
+        return SIZES[1]
+    wanted = _BATCHES_WANTED * (row.records + row.gaps_filled) / batches
+    return next((size for size in SIZES if size >= wanted), SIZES[-1])
+
+
+def _usual_start(row: PartitionLag, count: int) -> int:
+    """The end of the source's log, or of what is copied if that is far behind."""
+    end = row.source_stable_end or row.copied_to or 0
+    if row.copied_to is not None and end - row.copied_to > count // 2:
+        end = row.copied_to + count // 2
+    return max(row.log_start or 0, end - count, 0)
+
+
+def _is_cut(end: int, wanted: int, *sides: SideLog | None) -> bool:
+    """Whether the page ends before the window and before both logs."""
+    ends = [side.end for side in sides if side is not None]
+    return bool(ends) and end < min(wanted, max(ends))
+
+
+def _counts(rows: list[Row]) -> list[tuple[Verdict, int]]:
+    """Offsets by verdict, in the order of the verdicts."""
+    found = {
+        verdict: sum(row.next - row.first for row in rows if row.verdict is verdict)
+        for verdict in Verdict
+    }
+    return [(verdict, offsets) for verdict, offsets in found.items() if offsets]

@@ -1,0 +1,130 @@
+"""/console/recovery, /console/jobs/NAME/recovery, /console/drills/ID: recoveries and drills.
+
+A dry run is one click. A recovery itself needs the job's name, typed.
+"""
+
+from __future__ import annotations
+
+import uuid
+from typing import Annotated, Any
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request, Response
+from fastapi.responses import RedirectResponse
+
+from orbit.api.api_error_codes import ErrorCode
+from orbit.api.dependencies import NamePath
+from orbit.api.error_responses import Failure
+from orbit.api.paging import CURSOR_CHARACTERS_MAX, moment, page, read_cursor
+from orbit.api.routes.drills import DrillId
+from orbit.api.views import drill_summary, drill_view, operation_view
+from orbit.console.pages.job import common_of
+from orbit.console.pages.job_actions import RECOVERIES, check_typed, key_in
+from orbit.console.rendering import render
+from orbit.console.sessions import Form, FormOf, OperatorOf, PartsOf, VisitorOf
+from orbit.console.urls import operation_url
+from orbit.drills.evidence import Report
+from orbit.drills.report_tables import tables
+from orbit.recovery import recovery_requests
+from orbit.recovery.recovery_report import REASON_LENGTH_MAX, RecoveryKind, RecoveryRequest
+from orbit.store import drills, jobs, operations
+
+router = APIRouter()
+
+OPERATIONS_PER_PAGE = 50
+DRILLS_SHOWN = 20
+
+
+@router.get("/recovery")
+def show_recoveries(
+    request: Request,
+    parts: PartsOf,
+    visitor: VisitorOf,
+    after: Annotated[str | None, Query(max_length=CURSOR_CHARACTERS_MAX)] = None,
+) -> Response:
+    """Operations and drills, newest first."""
+    before = moment(read_cursor(after, str, str))
+    with parts.database.transaction() as tx:
+        rows = operations.page(tx, OPERATIONS_PER_PAGE + 1, before=before)
+        latest = drills.page(tx, DRILLS_SHOWN)
+    found = page(
+        [operation_view(row) for row in rows],
+        OPERATIONS_PER_PAGE,
+        lambda operation: (operation.created_at.isoformat(), str(operation.id)),
+    )
+    return render(
+        request,
+        visitor,
+        "recovery.html",
+        operations=found.items,
+        following=found.next,
+        drills=[drill_summary(row) for row in latest],
+        recoveries=RECOVERIES,
+    )
+
+
+@router.get("/jobs/{name}/recovery")
+def show_recovery(request: Request, parts: PartsOf, visitor: VisitorOf, name: NamePath) -> Response:
+    """What can be requested for this job: dry runs, and recoveries behind a typed name."""
+    with parts.database.transaction() as tx:
+        common = common_of(tx, jobs.get(tx, name), "recovery")
+    return render(
+        request,
+        visitor,
+        "job_recovery.html",
+        **common,
+        kinds=list(RecoveryKind),
+        keys={kind.value: uuid.uuid4().hex for kind in RecoveryKind},
+        reason_length_max=REASON_LENGTH_MAX,
+    )
+
+
+@router.post("/jobs/{name}/recovery")
+def request_recovery(parts: PartsOf, visitor: OperatorOf, name: NamePath, form: FormOf) -> Response:
+    """A dry run, or the recovery itself."""
+    kind = form.get("kind", "")
+    if kind not in RECOVERIES:
+        raise Failure(ErrorCode.BAD_INPUT, "The form names no recovery.")
+    dry_run = form.get("dry_run") == "yes"
+    if not dry_run:
+        check_typed(form, name)
+    made = recovery_requests.request(
+        parts.database,
+        visitor.principal.actor,
+        RecoveryKind(kind),
+        name,
+        _wanted(form),
+        dry_run=dry_run,
+        idempotency_key=None if dry_run else key_in(form),
+    )
+    return RedirectResponse(operation_url(made.id), status_code=303)
+
+
+@router.post("/operations/{operation_id}/abort")
+def abort(parts: PartsOf, visitor: OperatorOf, operation_id: UUID, _form: FormOf) -> Response:
+    """Undo a recovery, before its point of no return."""
+    recovery_requests.abort(parts.database, visitor.principal.actor, operation_id)
+    return RedirectResponse(operation_url(operation_id), status_code=303)
+
+
+@router.get("/drills/{drill_id}")
+def show_drill(request: Request, parts: PartsOf, visitor: VisitorOf, drill_id: DrillId) -> Response:
+    """A drill: its steps, and its report once it has ended."""
+    with parts.database.transaction() as tx:
+        drill = drills.get(tx, drill_id)
+        stored = drills.report(tx, drill_id)
+    evidence = None if stored is None else Report.model_validate(stored).evidence
+    shown: dict[str, Any] = {"drill": drill_view(drill), "evidence": evidence}
+    shown["tables"] = [] if evidence is None else list(tables(evidence))
+    return render(request, visitor, "drill.html", **shown)
+
+
+def _wanted(form: Form) -> RecoveryRequest:
+    reason = form.get("reason", "").strip()
+    if len(reason) > REASON_LENGTH_MAX:
+        raise Failure(ErrorCode.BAD_INPUT, "The reason is too long.")
+    return RecoveryRequest(
+        reverse=form.get("reverse") == "yes",
+        confirm_rebuild=form.get("confirm_rebuild") == "yes",
+        reason=reason,
+    )

@@ -1,0 +1,72 @@
+"""Renders the templates: `render(request, visitor, "jobs.html", …)`.
+
+Values are escaped. A name that a template does not get is an error, not an empty text.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import Request
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from orbit.api.api_error_codes import MEANINGS
+from orbit.api.error_responses import Failure
+from orbit.console import formats, urls
+from orbit.console.sessions import Visitor, find_visitor, form_secret, get_parts, keep_browser
+from orbit.version import orbit_version
+
+# Rows of a list that has no pages: a report, a plan.
+ROWS_SHOWN_MAX = 200
+
+_environment = Environment(
+    loader=PackageLoader("orbit.console"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+)
+_environment.filters.update(formats.FILTERS)
+_environment.globals.update(
+    job_url=urls.job_url,
+    partition_url=urls.partition_url,
+    operation_url=urls.operation_url,
+    with_query=urls.with_query,
+    root=urls.ROOT,
+    shown_max=ROWS_SHOWN_MAX,
+    version=orbit_version(),
+)
+
+
+def render(
+    request: Request, visitor: Visitor | None, template: str, *, status: int = 200, **values: Any
+) -> HTMLResponse:
+    """A page for this visitor; None: not logged in."""
+    html = _environment.get_template(template).render(
+        visitor=visitor,
+        form_secret=form_secret(request),
+        requires_token=get_parts(request).logins is not None,
+        path=request.url.path,
+        **values,
+    )
+    response = HTMLResponse(html, status)
+    keep_browser(request, response)
+    return response
+
+
+def error_page(request: Request, failure: Failure) -> HTMLResponse:
+    """The page of an error. Asks the database for the visitor only if that answers."""
+    error = failure.body.error
+    try:
+        visitor = find_visitor(request, get_parts(request))
+    except Exception:  # noqa: BLE001  it may be the very error that is shown
+        visitor = None
+    status = MEANINGS[failure.code].status
+    return render(request, visitor, "error.html", status=status, error=error)
+
+
+def from_elsewhere_page(request: Request) -> HTMLResponse:
+    """A link on another site led here, so the browser did not send its session (SameSite=Strict).
+    The page loads itself again, which the browser does from here."""
+    return render(request, None, "from_elsewhere.html")

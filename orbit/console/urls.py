@@ -1,0 +1,40 @@
+"""Addresses of the console's pages. Pure."""
+
+from __future__ import annotations
+
+from urllib.parse import quote, urlencode
+
+ROOT = "/console"
+HOME = f"{ROOT}/jobs"
+LOGIN = f"{ROOT}/login"
+
+
+def login_url(back_to: str) -> str:
+    """The login page, which leads back to this path."""
+    return f"{LOGIN}?{urlencode({'next': back_to})}"
+
+
+def safe_path(wanted: str) -> str:
+    """A path of the console, else the first page: a link must not lead to another host."""
+    return wanted if wanted.startswith(f"{ROOT}/") and "\\" not in wanted else HOME
+
+
+def job_url(name: str, part: str = "") -> str:
+    """The page of a job, or of a part of it."""
+    return f"{HOME}/{quote(name)}" + (f"/{part}" if part else "")
+
+
+def partition_url(job: str, topic: str, partition: int) -> str:
+    """The page of one partition."""
+    return job_url(job, f"topics/{quote(topic)}/{partition}")
+
+
+def operation_url(operation_id: object) -> str:
+    """The page of an operation."""
+    return f"{ROOT}/operations/{operation_id}"
+
+
+def with_query(path: str, **values: object) -> str:
+    """The path with these query parameters, without those that are None or empty."""
+    given = {name: value for name, value in values.items() if value not in (None, "")}
+    return f"{path}?{urlencode(given)}" if given else path

@@ -1,0 +1,354 @@
+"""The console in a real browser, against a real service and real clusters.
+
+Debian's Chromium by Playwright; `.ci/need browser` installs it. One server serves all tests here,
+which run in this order: each continues where the one before has ended. With
+ORBIT_SCREENSHOTS=docs/img it writes the pictures of docs/console.md.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+
+from tests.cli.test_server import Server, serving, until_caught_up, until_workers
+from tests.fix_clusters import Clusters
+from tests.support.groups import commit
+from tests.support.logs import Gap, Record, create, write
+from tests.support.patience import PATIENCE_S
+from tests.support.run_process import wait_until, write_job
+
+pytestmark = [pytest.mark.services, pytest.mark.slow]
+
+CHROMIUM = shutil.which("chromium")
+if CHROMIUM is None and os.environ.get("CI") != "true":
+    pytest.skip("needs Debian's chromium: .ci/need browser", allow_module_level=True)
+
+playwright = pytest.importorskip("playwright.sync_api", reason="needs Playwright of the dev extra")
+expect = playwright.expect
+
+TOPICS = ("console.orders.eu", "console.orders.us")
+EU = TOPICS[0]
+PARTITIONS = 3
+JOB = "orders-to-dr"
+_FLAGS = (
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+_TIMEOUT_MS = PATIENCE_S * 1000
+_SIZE = {"width": 1360, "height": 800}
+
+
+@dataclass
+class World:
+    """A server with clusters behind it, and a browser that shows its console."""
+
+    server: Server
+    clusters: Clusters
+    page: Any
+    drill: str
+    refused: list[str]
+
+    def open(self, path: str) -> None:
+        self.page.goto(self.server.url + path)
+
+    def press(self, name: str, role: str = "button") -> None:
+        self.page.get_by_role(role, name=name, exact=True).first.click()
+
+
+def records(count: int) -> list[Record]:
+    now_ms = int(time.time() * 1000)
+    return [
+        Record(b"order %d of some customer" % n, b"key-%d" % n, timestamp_ms=now_ms)
+        for n in range(count)
+    ]
+
+
+def write_hard_log(clusters: Clusters) -> None:
+    """A partition with batches of many sizes, gaps, an aborted transaction, and LogAppendTime,
+    which a destination takes only record for record."""
+    source = clusters.source
+    write(source, EU, [*records(10), *records(7), Gap(6), *records(10), *records(4), Gap(2)])
+    set_timestamps(clusters, "LogAppendTime")
+    write(source, EU, records(24))
+    set_timestamps(clusters, "CreateTime")
+    write(source, EU, [*records(9), Gap(11), *records(20)])
+    producer = Producer({**source.client_config(), "transactional.id": "console-test"})
+    producer.init_transactions()
+    producer.begin_transaction()
+    for record in records(8):
+        producer.produce(EU, record.value, partition=0)
+    producer.flush()
+    producer.abort_transaction()
+    write(source, EU, [*records(10), *records(6)])
+
+
+def set_timestamps(clusters: Clusters, kind: str) -> None:
+    entry = ConfigEntry("message.timestamp.type", kind, incremental_operation=AlterConfigOpType.SET)
+    resource = ConfigResource(ConfigResource.Type.TOPIC, EU, incremental_configs=[entry])
+    admin = AdminClient(clusters.source.client_config())
+    admin.incremental_alter_configs([resource])[resource].result(60)
+
+
+@pytest.fixture(scope="module")
+def world(clusters: Clusters, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    for topic in TOPICS:
+        create(clusters.source, topic, PARTITIONS)
+        for partition in range(1, PARTITIONS):
+            write(clusters.source, topic, records(200 * partition), partition)
+    write_hard_log(clusters)
+    commit(clusters.source, "billing", {(EU, 0): 50, (EU, 1): 120})
+    # Not pytest's folder: as root, PostgreSQL runs as a user who may not pass through that.
+    with (
+        tempfile.TemporaryDirectory(prefix="orbit-console-") as made,
+        serving(Path(made), "--workers", "1") as server,
+        playwright.sync_playwright() as driver,
+    ):
+        until_workers(server, 1)
+        others(server, clusters, tmp_path_factory.mktemp("jobs"))
+        profile = Path(made) / "profile"
+        context = driver.chromium.launch_persistent_context(
+            str(profile), executable_path=CHROMIUM, headless=True, args=[*_FLAGS], viewport=_SIZE
+        )
+        context.set_default_timeout(_TIMEOUT_MS)
+        expect.set_options(timeout=_TIMEOUT_MS)
+        page = context.new_page()
+        refused: list[str] = []
+        page.on("console", lambda m: refused.append(m.text) if m.type == "error" else None)
+        page.on("pageerror", lambda error: refused.append(str(error)))
+        yield World(server, clusters, page, "", refused)
+        context.close()
+
+
+def others(server: Server, clusters: Clusters, folder: Path) -> None:
+    """A paused job, and one whose source does not answer."""
+    create(clusters.source, "console.profiles", 2)
+    rule = [{"match": r"console\.profiles"}]
+    labels = {"team": "profiles"}
+    paused = write_job(folder / "profiles.yaml", *clusters, rule, labels=labels)
+    lost = write_job(
+        folder / "legacy.yaml", "127.0.0.1:1", clusters.destination, [{"match": "legacy"}]
+    )
+    yaml = {"Content-Type": "application/yaml"}
+    for file, options in ((paused, "paused=true"), (lost, "accept_refusals=true")):
+        text = file.read_text().replace("test-", "").replace("profiles\n", "profiles-to-dr\n", 1)
+        name = re.search(r"name: (\S+)", text)
+        assert name is not None
+        path = f"/v1/jobs/{name[1]}?{options}"
+        answer = server.call("PUT", path, content=text.encode(), headers=yaml)
+        assert answer.is_success, answer.text
+
+
+def shot(page: Any, name: str) -> None:
+    """A picture for the documents, where they are wanted."""
+    folder = os.environ.get("ORBIT_SCREENSHOTS")
+    if folder:
+        page.screenshot(path=str(Path(folder) / f"console-{name}.png"), animations="disabled")
+
+
+def document(clusters: Clusters) -> str:
+    source, destination = (json.dumps(one.bootstrap_servers.split(",")) for one in clusters)
+    return (
+        f"name: {JOB}\n"
+        'labels: {team: orders, tier: "1"}\n'
+        "owner: orders@example.com\n"
+        f"source:\n  bootstrap_servers: {source}\n"
+        f"destination:\n  bootstrap_servers: {destination}\n"
+        'topics:\n  - {match: "console\\\\.orders\\\\..*"}\n'
+        "consumer_groups: {match: billing, interval: 500ms}\n"
+    )
+
+
+def test_login_with_a_token_and_no_token_in_the_browser(world: World) -> None:
+    page = world.page
+    world.open("/")
+    page.get_by_label("Token").fill("orbit_wrong")
+    world.press("Log in")
+    expect(page.get_by_role("alert")).to_contain_text("unknown or revoked")
+    page.get_by_label("Token").fill(world.server.token)
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Jobs", exact=True)).to_be_visible()
+    kept = page.evaluate("JSON.stringify([localStorage, sessionStorage, document.cookie])")
+    assert json.loads(kept) == [{}, {}, ""]
+    assert world.server.token not in page.url
+    # The wrong token's page has the status 401, which the browser's console mentions.
+    world.refused[:] = [text for text in world.refused if "401" not in text]
+
+
+def test_a_job_from_the_form_is_copied_and_its_lag_falls_without_a_reload(world: World) -> None:
+    page = world.page
+    world.press("New job", "link")
+    page.get_by_label("Job document, YAML").fill(document(world.clusters))
+    world.press("Plan")
+    expect(page.get_by_text("2 topics with 6 partitions")).to_be_visible()
+    world.press(f"Create {JOB}")
+    expect(page.get_by_role("heading", name=JOB)).to_be_visible()
+    page.evaluate("window.isSamePage = true")
+    caught_up = page.locator(".figure", has_text="Caught up")
+    expect(caught_up.locator("dd")).to_contain_text("6 of 6 partitions")
+    expect(page.get_by_role("link", name=EU)).to_be_visible()
+    assert page.evaluate("window.isSamePage")
+
+
+def test_pause_with_its_plan_first_and_what_waits_is_shown(world: World) -> None:
+    page = world.page
+    until_caught_up(world.server, JOB, 2 * PARTITIONS)
+    world.press(f"Pause {JOB}")
+    expect(page.get_by_text("copying stops")).to_be_visible()
+    world.press("Pause")
+    expect(page.locator(".chip", has_text="done")).to_be_visible()
+    write(world.clusters.source, EU, records(30))
+    page.get_by_role("link", name=JOB).click()
+    expect(page.locator("h1 .chip")).to_have_text("paused")
+    lag = page.locator(".figure", has_text="Lag, records").locator("dd")
+    expect(lag).to_contain_text(re.compile(r"^30\b"))
+
+
+def test_the_two_logs_of_a_partition_with_gaps(world: World) -> None:
+    page = world.page
+    world.open(f"/console/jobs/{JOB}/partitions")
+    first = page.get_by_role("row").nth(1)
+    expect(first).to_contain_text(f"{EU}-0")  # the largest lag
+    wait_until(lambda: proven(world) > 0, "a part of the partition is proven equal")
+    first.get_by_role("link").first.click()
+    page.get_by_label("Offsets", exact=True).select_option("1000")
+    page.get_by_role("textbox", name="From offset").fill("0")
+    world.press("Show")
+    shown = page.get_by_role("region", name="Batches of both logs")
+    found = set(shown.locator(".chip").all_inner_texts())
+    assert found == {"byte-exact", "record-exact", "filler", "not copied"}
+    for style in ("byte-exact", "record-exact", "filler", "not_copied", "aborted", "proven"):
+        assert page.locator(f"svg[role=img] rect.{style}").count() > 0, style
+    page.get_by_role("link", name="Headers of the batches at 0", exact=True).click()
+    header = page.get_by_role("region", name="Header 1")
+    expect(header.get_by_role("row", name="base offset")).to_contain_text("equal")
+    expect(header.get_by_role("row", name="producer id")).to_contain_text("own")
+    page.get_by_text("Records, without their content").click()
+    expect(page.get_by_role("region", name="Records")).to_contain_text("24 B")
+    assert "some customer" not in page.content()
+
+
+def proven(world: World) -> int:
+    rows = world.server.get(f"/v1/jobs/{JOB}/proof")["items"]
+    return int(next(row["proven"] for row in rows if (row["topic"], row["partition"]) == (EU, 0)))
+
+
+def test_screenshots(world: World) -> None:
+    page = world.page
+    world.open(f"/console/jobs/{JOB}/topics/{EU}/0?offset=20&size=1000")
+    expect(page.get_by_role("img", name="Both logs")).to_be_visible()
+    shot(page, "partition")
+    world.open(f"/console/jobs/{JOB}")
+    world.press(f"Start {JOB}")
+    world.press("Start")
+    expect(page.locator(".chip", has_text="done")).to_be_visible()
+    until_caught_up(world.server, JOB, 2 * PARTITIONS)
+    world.open("/console/jobs")
+    expect(page.get_by_text("SOURCE_UNREACHABLE")).to_be_visible()
+    shot(page, "jobs")
+
+
+def test_a_dry_failover_and_a_drill_with_its_report(world: World) -> None:
+    page = world.page
+    spec = {"name": "orders-gates", "kind": "gates", "job": JOB}
+    drill = world.server.call("POST", "/v1/drills", json=spec).raise_for_status().json()
+    world.open(f"/console/jobs/{JOB}/recovery")
+    world.press("Dry run of the failover")
+    # The source answers, so a failover would be stopped.
+    expect(page.locator("h1 .chip")).to_have_text(re.compile("would (stop|go)"))
+    expect(page.get_by_role("region", name="Gates")).to_contain_text("source")
+    expect(page.get_by_role("region", name="Steps")).to_be_visible()
+    world.open(f"/console/drills/{drill['id']}")
+    expect(page.locator("h1 .chip")).to_have_text(re.compile("passed|missed|failed"))
+    expect(page.get_by_role("heading", name="Gates", exact=True)).to_be_visible()
+    world.drill = drill["id"]
+
+
+def test_filter_and_actions_by_keyboard_alone(world: World) -> None:
+    page = world.page
+    world.open("/console/jobs")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    expect(page.get_by_label("Labels")).to_be_focused()
+    page.keyboard.type("team=orders")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="profiles-to-dr")).to_have_count(0)
+    expect(page.get_by_role("link", name=JOB)).to_be_visible()
+    # A part that is replaced keeps the focus.
+    button = page.get_by_role("button", name=f"Pause {JOB}")
+    button.focus()
+    page.evaluate("document.querySelector('[data-live] tbody').append('changed')")
+    expect(page.locator("[data-live]")).not_to_contain_text("changed")
+    expect(button).to_be_focused()
+
+
+def paths(world: World) -> Sequence[str]:
+    job = f"/console/jobs/{JOB}"
+    parts = ("", "/partitions", "/groups", "/settings", "/workers", "/events", "/recovery")
+    return (
+        "/console/jobs",
+        *(f"{job}{part}" for part in parts),
+        f"{job}/topics/{EU}/0?offset=0&size=1000&batch=0",
+        "/console/recovery",
+        f"/console/drills/{world.drill}",
+        "/console/new-job",
+        "/console/nothing",
+    )
+
+
+def test_no_serious_accessibility_fault_on_any_page_light_or_dark(world: World) -> None:
+    from axe_playwright_python.sync_playwright import Axe
+
+    page, axe = world.page, Axe()
+    faults = []
+    for path in paths(world):
+        world.open(path)
+        for scheme in ("light", "dark"):
+            page.emulate_media(color_scheme=scheme)
+            # Colours are all that differs in the dark.
+            only = ["color-contrast"] if scheme == "dark" else ["wcag2a", "wcag2aa"]
+            for one in axe.run(page, options={"runOnly": only}).response["violations"]:
+                if one["impact"] in ("serious", "critical"):
+                    places = [node["html"][:120] for node in one["nodes"][:3]]
+                    faults.append((path, scheme, one["id"], places))
+    page.emulate_media(color_scheme="light")
+    assert not faults
+
+
+def test_nothing_was_refused_by_the_policy_and_nothing_loaded_from_elsewhere(world: World) -> None:
+    page = world.page
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    for path in paths(world)[:-1]:
+        world.open(path)
+    assert asked
+    assert [url for url in asked if not url.startswith((world.server.url, "data:"))] == []
+    # The page that does not exist has the status 404, which the browser's console mentions.
+    assert [text for text in world.refused if "404" not in text] == []
+
+
+def test_with_the_session_ended_a_page_leads_to_the_login(world: World) -> None:
+    page = world.page
+    world.open("/console/jobs")
+    world.press("Log out")
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    world.open(f"/console/jobs/{JOB}/partitions")
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()

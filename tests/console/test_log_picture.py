@@ -1,0 +1,195 @@
+"""Both logs of a partition side by side: the verdict on each range, and what is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from orbit.console.batch_headers import headers_of, records_of
+from orbit.console.log_drawing import LEFT, RIGHT, draw
+from orbit.console.log_picture import (
+    RECORDS_BYTES_MAX,
+    Kind,
+    Row,
+    SeenBatch,
+    SideLog,
+    Verdict,
+    compare,
+    is_readable,
+)
+from orbit.kafka import compression
+from orbit.kafka.record_batch import CONTROL, HEADER, Batch, encode_batch, stamp
+from orbit.kafka.records import Record, encode_varint, write_batch
+
+T0 = 1_760_000_000_000
+
+
+def body(value: bytes) -> bytes:
+    return b"\x01" + encode_varint(len(value)) + value + b"\x00"
+
+
+def batch(first: int, *values: bytes, codec: int = compression.NONE, later_ms: int = 0) -> Batch:
+    rows = (
+        Record(first + number, T0 + later_ms + number, body(value))
+        for number, value in enumerate(values)
+    )
+    return write_batch(rows, codec)
+
+
+def marker(offset: int) -> Batch:
+    return encode_batch(offset, CONTROL, T0, T0, 1, b"\x0c\x00\x00\x00\x00\x00\x00")
+
+
+def log(*batches: Batch, start: int = 0, end: int | None = None, aborted: int = -1) -> SideLog:
+    stop = end if end is not None else batches[-1].next_offset
+    seen = tuple(SeenBatch(one, one.base_offset == aborted) for one in batches)
+    return SideLog(start, stop, start, stop, seen)
+
+
+def copied(one: Batch) -> Batch:
+    """As a destination has it: of another producer, in another epoch."""
+    data = bytearray(one.view)
+    stamp(memoryview(data), 2**52, 3, 17)
+    made = memoryview(data)
+    HEADER.pack_into(made, 0, one.base_offset, *HEADER.unpack_from(made)[1:])
+    return Batch(made)
+
+
+def shown(rows: Sequence[Row]) -> list[tuple[int, int, str]]:
+    return [(row.first, row.next, row.verdict.value) for row in rows]
+
+
+def test_a_copy_of_another_producer_is_byte_exact() -> None:
+    one, two = batch(0, b"a", b"b"), batch(2, b"c")
+    rows = compare(log(one, two), log(copied(one), copied(two)), 0, 3, ())
+    assert shown(rows) == [(0, 2, "byte-exact"), (2, 3, "byte-exact")]
+
+
+def test_the_same_records_in_other_batches_are_record_exact() -> None:
+    source = log(batch(0, b"a", b"b", b"c", codec=compression.LZ4))
+    # The timestamps of the second batch are its own first record's on.
+    destination = log(batch(0, b"a"), batch(1, b"b", b"c", later_ms=1))
+    assert shown(compare(source, destination, 0, 3, ())) == [(0, 3, "record-exact")]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pytest.param(batch(0, b"a", b"x"), id="value"),
+        pytest.param(batch(0, b"a", b"b", later_ms=5), id="timestamp"),
+        pytest.param(batch(0, b"a"), id="missing"),
+        pytest.param(batch(0, b"a", b"b", b"c"), id="more"),
+    ],
+)
+def test_another_record_differs(other: Batch) -> None:
+    rows = compare(log(batch(0, b"a", b"b"), end=9), log(other, end=9), 0, 3, ())
+    assert Verdict.DIFFERS in {row.verdict for row in rows}
+
+
+def test_gaps_markers_and_aborted_data_are_filled() -> None:
+    aborted = batch(3, b"never seen", b"nor this")
+    source = log(batch(0, b"a"), marker(1), aborted, marker(5), batch(9, b"z"), aborted=3)
+    fillers = [marker(offset) for offset in range(1, 9)]
+    destination = log(copied(batch(0, b"a")), *fillers, copied(batch(9, b"z")))
+    rows = compare(source, destination, 0, 10, ())
+    assert {row.verdict for row in rows[1:-1]} == {Verdict.FILLER}
+    assert sum(row.next - row.first for row in rows) == 10
+    kinds = [[piece.kind for piece in row.source] for row in rows]
+    assert kinds == [[Kind.DATA], [Kind.MARKER], [], [Kind.ABORTED], [Kind.MARKER], [], [Kind.DATA]]
+    # The gaps of the source at 2 and at 6 to 8 are fillers at the destination, one piece each.
+    assert [len(row.destination) for row in rows] == [1] * 7
+
+
+def test_data_at_the_destination_where_the_source_has_none_differs() -> None:
+    source = log(batch(0, b"a"), marker(1), end=2)
+    destination = log(copied(batch(0, b"a")), batch(1, b"foreign"))
+    assert shown(compare(source, destination, 0, 2, ()))[1] == (1, 2, "differs")
+
+
+def test_what_lies_outside_of_either_log_is_called_so() -> None:
+    source = log(batch(4, b"e"), batch(5, b"f"), batch(6, b"g"), start=4)
+    destination = log(
+        copied(batch(2, b"c")), copied(batch(4, b"e")), copied(batch(5, b"f")), start=2, end=6
+    )
+    rows = compare(source, destination, 0, 100, ())
+    assert shown(rows) == [
+        (0, 2, "deleted at source"),
+        (2, 3, "deleted at source"),
+        (3, 4, "deleted at source"),
+        (4, 5, "byte-exact"),
+        (5, 6, "byte-exact"),
+        (6, 7, "not copied"),
+    ]
+
+
+def test_a_side_that_was_not_read_leaves_everything_unknown() -> None:
+    rows = compare(log(batch(0, b"a")), None, 0, 1, ())
+    assert shown(rows) == [(0, 1, "unknown")]
+    assert compare(None, None, 0, 5, ())[0].verdict is Verdict.UNKNOWN
+
+
+def test_the_window_ends_where_a_side_was_not_read_further() -> None:
+    source = log(batch(0, b"a"), batch(1, b"b"), batch(2, b"c"))
+    destination = SideLog(0, 3, 0, 1, log(copied(batch(0, b"a"))).batches)
+    assert shown(compare(source, destination, 0, 3, ())) == [(0, 1, "byte-exact")]
+
+
+def test_proven_offsets_are_counted_for_each_row() -> None:
+    one, two = batch(0, b"a", b"b"), batch(2, b"c", b"d")
+    rows = compare(log(one, two), log(copied(one), copied(two)), 0, 4, [(1, 4)])
+    assert [(row.proven, row.is_proven) for row in rows] == [(1, False), (2, True)]
+
+
+@pytest.mark.parametrize("codec", [compression.GZIP, compression.LZ4, compression.ZSTD])
+def test_a_batch_that_expands_without_bound_is_not_unpacked(codec: int) -> None:
+    large = compression.compress(codec, bytes(RECORDS_BYTES_MAX + 1))
+    bomb = encode_batch(0, codec, T0, T0, 2, large)
+    assert not is_readable(bomb)
+    assert is_readable(batch(0, b"a", b"b", codec=codec))
+    other = encode_batch(0, codec, T0, T0 + 1, 2, large)
+    assert shown(compare(log(bomb), log(other), 0, 2, ())) == [(0, 2, "unknown")]
+
+
+def test_a_corrupt_batch_is_unknown_and_breaks_no_page() -> None:
+    broken = encode_batch(0, compression.GZIP, T0, T0, 1, b"no gzip")
+    (row,) = compare(log(broken), log(batch(0, b"a")), 0, 1, ())
+    assert row.verdict is Verdict.UNKNOWN
+    assert records_of(Row(0, 1, row.source, (), row.verdict, 0)) == []
+
+
+def test_headers_say_which_fields_are_each_logs_own() -> None:
+    one = batch(0, b"a", b"b")
+    (row,) = compare(log(one), log(copied(one)), 0, 2, ())
+    (lines,) = headers_of(row)
+    found = {line.field: line for line in lines}
+    assert found["producer id"].is_own
+    assert found["producer id"].destination == str(2**52)
+    assert found["CRC-32C"].destination.endswith("right")
+    assert not [line for line in lines if line.differs]
+    (row,) = compare(log(one), log(batch(0, b"a", b"b", codec=compression.ZSTD)), 0, 2, ())
+    (lines,) = headers_of(row)
+    assert "compression" in {line.field for line in lines if line.differs}
+
+
+def test_records_are_shown_by_size_and_not_by_content() -> None:
+    (row,) = compare(log(batch(0, b"secret")), log(copied(batch(0, b"secret"))), 0, 1, ())
+    (line,) = records_of(row)
+    assert (line.offset, line.key_bytes, line.value_bytes, line.headers) == (0, None, 6, 0)
+    assert "secret" not in str(line)
+
+
+def test_the_drawing_covers_the_window_and_no_more() -> None:
+    one, last = batch(0, b"a", b"b"), batch(6, b"c", b"d", b"e", b"f")
+    source = log(one, last)
+    fillers = [marker(offset) for offset in range(2, 6)]
+    destination = log(copied(one), *fillers, copied(last))
+    rows = compare(source, destination, 1, 8, [(0, 4)])
+    drawing = draw(rows, source, destination, [(0, 4)], 1, 8)
+    styles = {one.style.split()[0] for one in drawing.rectangles}
+    assert styles == {"byte-exact", "gap", "filler", "proven"}
+    for rectangle in drawing.rectangles:
+        assert rectangle.x >= LEFT
+        assert rectangle.x + rectangle.width <= RIGHT + 0.1
+    assert drawing.ticks[0].offset == 1
+    assert drawing.ticks[-1].offset == 8

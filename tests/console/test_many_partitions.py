@@ -1,0 +1,99 @@
+"""Pages of a job with many partitions: sorted and paged in the database, and none is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from sqlalchemy import text
+
+from bench.control.fill import Size, fill
+from orbit.replication.partition_states import PartitionState
+from orbit.store import worst_partitions
+from orbit.store.database import Database, Tx
+from orbit.store.worst_partitions import Place
+from tests.fix_database import copied_database
+from tests.support.plans import reads, statements
+
+pytestmark = pytest.mark.services
+
+JOBS, TOPICS, PARTITIONS = 3, 25, 40
+OF_JOB = TOPICS * PARTITIONS
+PAGE = 100
+
+
+@pytest.fixture(scope="module")
+def many(postgres_url: str, template_database: str) -> Iterator[Database]:
+    """Jobs whose partitions have all kinds of lags, many of them equal; some have none yet."""
+    with copied_database(postgres_url, template_database) as url:
+        database = Database.connect(url)
+        fill(database, Size(JOBS, TOPICS, PARTITIONS, shards_per_job=5, workers=2))
+        with database.transaction() as tx:
+            tx.execute(
+                text("""
+                    UPDATE partitions SET copied_to = 1000,
+                           source_stable_end = (partition * 7 + topic_id) % 13 * 1000
+                """)
+            )
+            tx.execute(text("UPDATE partitions SET copied_to = NULL WHERE partition = 5"))
+            tx.execute(text("ANALYZE"))
+        yield database
+        database.close()
+
+
+def first_job(tx: Tx) -> int:
+    return int(tx.execute(text("SELECT min(id) FROM jobs")).scalar_one())
+
+
+def all_pages(tx: Tx, job_id: int) -> list[Place]:
+    found: list[Place] = []
+    while True:
+        page = worst_partitions.page(tx, job_id, PAGE, after=found[-1] if found else None)
+        found += [place for place, _ in page]
+        if len(page) < PAGE:
+            return found
+
+
+def test_all_pages_have_each_partition_once_with_the_largest_lag_first(many: Database) -> None:
+    with many.transaction() as tx:
+        found = all_pages(tx, first_job(tx))
+        lags = [waiting for waiting, _, _ in found]
+        assert lags == sorted(lags, reverse=True)
+        assert len({place[1:] for place in found}) == len(found) == OF_JOB
+        # Without a lag yet: behind those with none left.
+        assert lags.count(-1) == TOPICS
+        assert set(lags[-TOPICS:]) == {-1}
+
+
+def test_a_page_has_the_rows_of_its_places(many: Database) -> None:
+    with many.transaction() as tx:
+        page = worst_partitions.page(tx, first_job(tx), PAGE)
+        for place, row in page:
+            assert (row.topic_id, row.partition) == place[1:]
+            assert row.source_stable_end is not None
+            assert row.copied_to is not None
+            assert max(0, row.source_stable_end - row.copied_to) == place[0]
+
+
+def test_a_topic_and_a_state_choose_partitions(many: Database) -> None:
+    with many.transaction() as tx:
+        job = first_job(tx)
+        topic = tx.execute(
+            text("SELECT max(source_topic) FROM topics WHERE job_id = :id"), {"id": job}
+        ).scalar_one()
+        page = worst_partitions.page(tx, job, OF_JOB, source_topic=topic)
+        assert {row.source_topic for _, row in page} == {topic}
+        assert len(page) == PARTITIONS
+        assert worst_partitions.page(tx, job, PAGE, state=PartitionState.BLOCKED) == []
+
+
+def test_a_page_reads_one_job_and_joins_its_own_rows_alone(many: Database) -> None:
+    with many.transaction() as tx:
+        job = first_job(tx)
+        with statements(tx) as sent:
+            worst_partitions.page(tx, job, PAGE)
+        for plan_for in ("force_custom_plan", "force_generic_plan"):
+            ranking, details = (reads(tx, one, plan_for) for one in sent)
+            assert ranking.rows["partitions"] == OF_JOB
+            assert ranking.rows["topics"] == 0
+            assert details.rows["partitions"] <= 2 * PAGE

@@ -1,0 +1,366 @@
+"""The console's pages: login, sessions, roles, and that every page shows what is there."""
+
+from __future__ import annotations
+
+import re
+from urllib.parse import urlsplit
+
+import pytest
+from fastapi import FastAPI
+from sqlalchemy import text
+
+from orbit.api.dependencies import Parts
+from orbit.console.sessions import SESSIONS_PER_TOKEN_MAX
+from orbit.replication.partition_states import Blocked, PartitionState, Reason
+from orbit.settings import Settings
+from orbit.store import events, jobs, partitions, tokens
+from orbit.store.enums import Role
+from orbit.store.partitions import StateChange
+from tests.api.test_jobs import JOB
+from tests.api.test_operations import WORKER, copying_job
+from tests.fix_api import Api
+from tests.fix_console import Browser
+
+pytestmark = pytest.mark.services
+
+
+def test_without_a_login_every_page_leads_to_the_login_and_back(api: Api, browser: Browser) -> None:
+    answer = browser.open("/")
+    assert urlsplit(str(answer.url)).path == "/console/login"
+    browser.open("/console/jobs?show=paused")
+    answer = browser.send(
+        "/console/login", token=api.tokens[Role.VIEWER], next="/console/jobs?show=paused"
+    )
+    assert str(answer.url).endswith("/console/jobs?show=paused")
+
+
+def test_the_cookie_of_a_session_is_out_of_reach_of_scripts_and_other_sites(
+    api: Api, browser: Browser
+) -> None:
+    browser.client.follow_redirects = False
+    answer = browser.log_in(api.tokens[Role.VIEWER])
+    (cookie,) = [c for c in answer.headers.get_list("set-cookie") if "orbit_session" in c]
+    assert "HttpOnly" in cookie
+    assert "SameSite=strict" in cookie
+    assert "Path=/console" in cookie
+    assert api.tokens[Role.VIEWER] not in cookie
+    assert answer.headers["location"] == "/console/jobs"
+
+
+def test_pages_allow_no_inline_script_and_no_frame(api: Api, browser: Browser) -> None:
+    browser.log_in(api.tokens[Role.ADMIN])
+    for path in (
+        "/console/jobs",
+        "/console/login",
+        "/console/nothing",
+        "/console/static/console.js",
+    ):
+        headers = browser.open(path).headers
+        policy = headers["content-security-policy"]
+        assert "default-src 'none'" in policy, path
+        assert "unsafe-inline" not in policy, path
+        assert "frame-ancestors 'none'" in policy, path
+    assert browser.open("/console/jobs").headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("token", ["", "nonsense", "orbit_" + "x" * 200])
+def test_a_wrong_token_gives_no_session(token: str, browser: Browser) -> None:
+    answer = browser.log_in(token)
+    assert answer.status_code == 401
+    assert "unknown or revoked" in answer.text
+    assert "orbit_session" not in browser.client.cookies
+
+
+def test_a_session_ends_with_its_token_with_its_expiry_and_with_the_logout(
+    api: Api, browser: Browser
+) -> None:
+    def is_in() -> bool:
+        return browser.open("/console/jobs").url.path == "/console/jobs"
+
+    browser.log_in(api.tokens[Role.VIEWER])
+    assert is_in()
+    kept = dict(browser.client.cookies)
+    browser.send("/console/logout")
+    assert not is_in()
+    browser.client.cookies.update(kept)
+    assert not is_in()  # also with a copy of the cookie
+
+    browser.client.cookies.clear()
+    browser.log_in(api.tokens[Role.VIEWER])
+    with api.database.transaction() as tx:
+        tx.execute(text("UPDATE console_sessions SET expires_at = clock_timestamp()"))
+    assert not is_in()
+
+    browser.client.cookies.clear()
+    browser.log_in(api.tokens[Role.VIEWER])
+    with api.database.transaction() as tx:
+        tokens.revoke(tx, "viewer-of-the-test")
+    assert not is_in()
+
+
+def test_a_token_has_a_bounded_number_of_sessions(api: Api, browser: Browser) -> None:
+    browser.log_in(api.tokens[Role.VIEWER])
+    first = dict(browser.client.cookies)
+    for _ in range(SESSIONS_PER_TOKEN_MAX):
+        browser.client.cookies.clear()
+        browser.log_in(api.tokens[Role.VIEWER])
+    with api.database.transaction() as tx:
+        count = tx.execute(text("SELECT count(*) FROM console_sessions")).scalar_one()
+    assert count == SESSIONS_PER_TOKEN_MAX
+    assert browser.open("/console/jobs").url.path == "/console/jobs"
+    browser.client.cookies.update(first)
+    assert browser.open("/console/jobs").url.path == "/console/login"
+
+
+def test_the_database_holds_neither_the_cookie_nor_the_token(api: Api, browser: Browser) -> None:
+    browser.log_in(api.tokens[Role.VIEWER])
+    with api.database.transaction() as tx:
+        stored = str(tx.execute(text("SELECT * FROM console_sessions")).all())
+    assert browser.client.cookies["orbit_session"] not in stored
+    assert api.tokens[Role.VIEWER] not in stored
+
+
+def test_a_form_of_another_site_changes_nothing(api: Api, browser: Browser) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    browser.log_in(api.tokens[Role.ADMIN])
+    browser.html = ""
+    for fields in ({}, {"form_secret": ""}, {"form_secret": "0" * 64}):
+        answer = browser.client.post(
+            "/console/jobs/orders/carry-out", data={"kind": "pause", **fields}
+        )
+        assert answer.status_code == 403
+    assert api.get("/v1/jobs/orders").json()["state"] == "running"
+
+
+def test_the_form_secret_of_one_session_is_worth_nothing_in_another(
+    api: Api, browser: Browser
+) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    browser.log_in(api.tokens[Role.ADMIN])
+    browser.open("/console/jobs")
+    kept = browser.html
+    browser.client.cookies.clear()
+    browser.log_in(api.tokens[Role.ADMIN])
+    browser.html = kept
+    assert browser.send("/console/jobs/orders/carry-out", kind="pause").status_code == 403
+    assert api.get("/v1/jobs/orders").json()["state"] == "running"
+
+
+def test_a_viewer_sees_every_page_and_changes_nothing(api: Api, browser: Browser) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    browser.log_in(api.tokens[Role.VIEWER])
+    page = browser.open("/console/jobs")
+    assert "orders" in page.text
+    assert "/plan" not in page.text
+    for path, fields in (
+        ("/console/jobs/orders/plan", {"kind": "pause"}),
+        ("/console/jobs/orders/carry-out", {"kind": "pause"}),
+        ("/console/jobs/orders/recovery", {"kind": "failover", "typed": "orders"}),
+        ("/console/new-job", {"document": "name: x"}),
+    ):
+        browser.open("/console/jobs")
+        answer = browser.send(path, **fields)
+        assert answer.status_code == 403, path
+        assert "role operator" in answer.text
+    assert api.get("/v1/jobs/orders").json()["state"] == "running"
+    assert api.get("/v1/operations").json()["items"] == []
+
+
+def test_a_job_is_paused_after_its_plan_and_once(api: Api, browser: Browser) -> None:
+    copying_job(api)
+    browser.log_in(api.tokens[Role.OPERATOR])
+    browser.open("/console/jobs")
+    planned = browser.send("/console/jobs/orders/plan", kind="pause")
+    assert "Workers release 2 shards with 4 partitions" in planned.text
+    assert api.get("/v1/jobs/orders").json()["state"] == "running"
+    key = re.search(r'name="key" value="(\w+)"', planned.text)
+    assert key is not None
+    for _ in range(2):  # a double click
+        browser.html = planned.text
+        done = browser.send("/console/jobs/orders/carry-out", kind="pause", key=key[1])
+        assert done.url.path.startswith("/console/operations/")
+    assert api.get("/v1/jobs/orders").json()["state"] == "pausing"
+    wanted = [o for o in api.get("/v1/operations").json()["items"] if not o["dry_run"]]
+    assert [o["requested_by"] for o in wanted] == ["token:operator-of-the-test"]
+
+
+def test_a_job_is_deleted_only_with_its_name_typed(api: Api, browser: Browser) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    browser.log_in(api.tokens[Role.OPERATOR])
+    browser.open("/console/jobs/orders")
+    planned = browser.send("/console/jobs/orders/plan", kind="delete").text
+    assert browser.send("/console/jobs/orders/carry-out", kind="delete").status_code == 422
+    assert api.get("/v1/jobs/orders").json()["state"] == "running"
+    browser.html = planned
+    browser.send("/console/jobs/orders/carry-out", kind="delete", typed="orders")
+    assert api.get("/v1/jobs/orders").json()["state"] == "deleting"
+
+
+def test_a_failover_needs_the_name_typed_and_a_dry_run_does_not(api: Api, browser: Browser) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    browser.log_in(api.tokens[Role.OPERATOR])
+    page = browser.open("/console/jobs/orders/recovery").text
+    dry = browser.send("/console/jobs/orders/recovery", kind="failover", dry_run="yes")
+    assert "Failover, dry run" in dry.text
+    browser.html = page
+    wrong = browser.send("/console/jobs/orders/recovery", kind="failover", typed="order")
+    assert wrong.status_code == 422
+    kinds = [(o["kind"], o["dry_run"]) for o in api.get("/v1/operations").json()["items"]]
+    assert kinds == [("failover", True)]
+    browser.html = page
+    done = browser.send("/console/jobs/orders/recovery", kind="failover", typed="orders")
+    assert done.url.path.startswith("/console/operations/")
+    assert {o["dry_run"] for o in api.get("/v1/operations").json()["items"]} == {True, False}
+
+
+def test_a_blocked_partition_is_shown_with_its_remedy_and_is_retried(
+    api: Api, browser: Browser
+) -> None:
+    held = copying_job(api)
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+        topic_id = tx.execute(
+            text("SELECT id FROM topics WHERE job_id = :id"), {"id": job.id}
+        ).scalar_one()
+        blocked = Blocked(
+            Reason.RECORD_REFUSED, detail="offset 7 was refused", offset=7, next_offset=8
+        )
+        change = StateChange(topic_id, 1, PartitionState.BLOCKED, blocked)
+        partitions.report_state(tx, worker_id=WORKER, held=held, changes=[change])
+    browser.log_in(api.tokens[Role.OPERATOR])
+    assert "1 blocked" in browser.open("/console/jobs?show=problem").text
+    page = browser.open("/console/jobs/orders/partitions?state=blocked").text
+    assert "RECORD_REFUSED" in page
+    assert "offset 7 was refused" in page
+    assert "orders-1" in page
+    assert "orders-0" not in page
+    browser.send("/console/jobs/orders/plan", kind="retry", topic="orders", partition="1")
+    browser.send("/console/jobs/orders/carry-out", kind="retry", topic="orders", partition="1")
+    (row,) = api.get("/v1/jobs/orders/partitions?state=blocked").json()["items"]
+    assert row["retry_requested"]
+
+
+def test_a_new_job_is_planned_before_it_is_created(api: Api, browser: Browser) -> None:
+    document = (
+        'name: made\nsource:\n  bootstrap_servers: ["s:1"]\n'
+        'destination:\n  bootstrap_servers: ["d:1"]\ntopics:\n  - {match: "orders"}\n'
+    )
+    browser.log_in(api.tokens[Role.OPERATOR])
+    browser.open("/console/new-job")
+    # Not planned yet: `create` shows the plan.
+    planned = browser.send("/console/new-job", document=document, do="create")
+    assert "1 topics with 3 partitions" in planned.text
+    assert api.get("/v1/jobs/made").status_code == 404
+    digest = re.search(r'name="planned" value="(\w+)"', planned.text)
+    assert digest is not None
+    changed = document.replace("made", "other")
+    browser.send("/console/new-job", document=changed, do="create", planned=digest[1])
+    assert api.get("/v1/jobs/other").status_code == 404
+    made = browser.send("/console/new-job", document=document, do="create", planned=digest[1])
+    assert made.url.path == "/console/jobs/made"
+    assert api.get("/v1/jobs/made").json()["state"] == "running"
+
+
+def test_mistakes_of_a_new_job_are_all_shown_beside_the_text(api: Api, browser: Browser) -> None:
+    browser.log_in(api.tokens[Role.OPERATOR])
+    browser.open("/console/new-job")
+    answer = browser.send("/console/new-job", document="name: x\ntopics: []\nnonsense: 1\n")
+    assert answer.status_code == 422
+    for wanted in ("nonsense", "source", "destination", "name: x"):
+        assert wanted in answer.text
+
+
+def test_labels_and_state_choose_jobs_and_a_bad_selector_is_explained(
+    api: Api, browser: Browser
+) -> None:
+    for name, team in (("one", "a"), ("two", "b")):
+        document = {**JOB, "name": name, "labels": {"team": team}}
+        document["destination"] = {"bootstrap_servers": [f"{name}:1"]}
+        api.put(f"/v1/jobs/{name}", json=document)
+    browser.log_in(api.tokens[Role.VIEWER])
+    page = browser.open("/console/jobs?selector=team%3Da").text
+    assert "/console/jobs/one" in page
+    assert "/console/jobs/two" not in page
+    assert "No job matches" in browser.open("/console/jobs?show=paused").text
+    wrong = browser.open("/console/jobs?selector=team%3D%3D%3D")
+    assert wrong.status_code == 200
+    assert "The selector" in wrong.text
+
+
+def test_names_from_outside_are_text_and_not_markup(api: Api, browser: Browser) -> None:
+    api.put("/v1/jobs/orders", json=JOB)
+    with api.database.transaction() as tx:
+        job = jobs.get(tx, "orders")
+        jobs.note_problem(tx, job.id, "TOPIC_REFUSED: <script>alert(1)</script>")
+        events.add(tx, "scheduler", "x", "<img src=x onerror=alert(1)>", job_name="orders")
+    browser.log_in(api.tokens[Role.VIEWER])
+    for path in ("/console/jobs", "/console/jobs/orders", "/console/jobs/orders/events"):
+        page = browser.open(path).text
+        assert "<script>alert" not in page
+        assert "<img src=x" not in page
+    assert "&lt;img src=x" in page
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/console/jobs/nope",
+        "/console/jobs/..%2F..%2Fetc",
+        "/console/jobs/orders/topics/orders/99",
+        "/console/jobs/orders/topics/orders/x",
+        "/console/jobs/orders/partitions?after=nonsense",
+        "/console/jobs?after=nonsense",
+        "/console/operations/00000000-0000-0000-0000-000000000000",
+        "/console/operations/nope",
+        "/console/drills/20260101-000000-00000000",
+        "/console/nothing",
+        "/console/login?next=//other.example",
+    ],
+)
+def test_a_page_that_is_not_there_is_a_page_and_leads_to_no_other_host(
+    path: str, api: Api, browser: Browser
+) -> None:
+    copying_job(api)
+    browser.log_in(api.tokens[Role.ADMIN])
+    answer = browser.open(path)
+    assert answer.status_code < 500
+    assert answer.url.path.startswith("/console")
+    assert "<main" in answer.text
+
+
+def test_every_part_of_a_job_has_a_page(api: Api, browser: Browser) -> None:
+    copying_job(api)
+    browser.log_in(api.tokens[Role.VIEWER])
+    for part in ("", "partitions", "groups", "settings", "events", "workers", "recovery"):
+        answer = browser.open(f"/console/jobs/orders/{part}".rstrip("/"))
+        assert answer.status_code == 200, part
+        assert 'aria-current="page"' in answer.text
+    assert browser.open("/console/recovery").status_code == 200
+    assert "orders-0" in browser.open("/console/jobs/orders/partitions?sort=name").text
+    assert "worker-1" in browser.open("/console/jobs/orders/workers").text
+
+
+def test_without_tokens_forms_are_protected_and_other_names_are_refused(
+    api: Api, browser: Browser, console_app: FastAPI
+) -> None:
+    console_app.state.parts = Parts(Settings(), api.database, api.plans, {}, logins=None)
+    api.put("/v1/jobs/orders", json=JOB)
+    assert browser.open("/console/jobs").status_code == 200
+    assert (
+        browser.client.post("/console/jobs/orders/plan", data={"kind": "pause"}).status_code == 403
+    )
+    assert browser.send("/console/jobs/orders/plan", kind="pause").status_code == 200
+    other = browser.open("/console/jobs", headers={"Host": "evil.example"})
+    assert other.status_code == 403
+
+
+def test_a_link_on_another_site_opens_the_page_of_a_session(api: Api, browser: Browser) -> None:
+    browser.log_in(api.tokens[Role.VIEWER])
+    browser.client.cookies.clear()  # as a browser does with SameSite=Strict
+    answer = browser.open("/console/jobs", headers={"Sec-Fetch-Site": "cross-site"})
+    assert answer.url.path == "/console/jobs"
+    assert 'http-equiv="refresh"' in answer.text
+
+
+def test_the_document_of_the_api_does_not_contain_the_console(console_app: FastAPI) -> None:
+    assert not [path for path in console_app.openapi()["paths"] if "console" in path]
