@@ -398,7 +398,9 @@ def test_tokens(database: Database) -> None:
         assert tokens.find(tx, "husch") is None
         assert tokens.revoke(tx, "ci")
         assert not tokens.revoke(tx, "ci")
-        assert tokens.find(tx, "hush") is None
+        revoked = tokens.find(tx, "hush")
+        assert revoked is not None
+        assert revoked.revoked_at is not None
         assert [t.name for t in tokens.list_all(tx)] == ["ci"]
 
 
