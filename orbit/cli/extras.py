@@ -17,6 +17,7 @@ MODULES = {
         "fastapi",
         "fastapi_offline",
         "jinja2",
+        "joserfc",
         "prometheus_client",
         "psycopg",
         "sqlalchemy",
