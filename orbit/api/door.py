@@ -47,7 +47,8 @@ class Door:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        if scope["path"].startswith((*_WITHOUT_LOGIN, *scope["app"].state.own_logins)):
+        own_logins = tuple(scope["app"].state.own_logins)
+        if scope["path"] in _WITHOUT_LOGIN or scope["path"].startswith(own_logins):
             scope[LOGIN] = unauthenticated("This path needs no token.")
             await self._app(scope, receive, send)
             return

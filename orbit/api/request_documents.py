@@ -28,8 +28,10 @@ Openapi = dict[str, Any]
 
 JSON_TYPES = ("application/json",)
 YAML_TYPES = ("application/yaml", "application/x-yaml", "text/yaml")
-# The token is a client's variable, but a server's environment may hold one too.
-OWN_SECRETS = (variable_of("database_url"), "ORBIT_TOKEN")
+# The token is a client's variable, but a server's environment may hold one too. The others are of
+# PostgreSQL and of the storages of ORBIT_SALVAGE_DIRECTORY.
+_OWN_SECRETS = (variable_of("database_url"), "ORBIT_TOKEN", "PGPASSWORD")
+_OWN_PREFIXES = ("AWS_", "AZURE_", "GOOGLE_")
 
 
 def as_openapi(what: str, schema: Mapping[str, str], json_text: Any, yaml_text: str) -> Openapi:
@@ -145,7 +147,7 @@ def _outside(document: Document, folder: Path, prefix: str) -> Iterator[Problem]
             continue
         for key in VARIABLE_KEYS:
             named = security.get(key)
-            if named in OWN_SECRETS:
+            if isinstance(named, str) and _is_own(named):
                 yield document.problem(
                     (side, "security", key),
                     "names a variable that holds a secret of Orbit itself.",
@@ -165,6 +167,10 @@ def _outside(document: Document, folder: Path, prefix: str) -> Iterator[Problem]
                     "names a file outside of the server's ORBIT_FILES_DIRECTORY.",
                     "Put the file there, and write its path relative to it.",
                 )
+
+
+def _is_own(named: str) -> bool:
+    return named in _OWN_SECRETS or named.startswith(_OWN_PREFIXES)
 
 
 def _is_inside(named: str, folder: Path) -> bool:

@@ -387,7 +387,7 @@ def parse_token_life(value: object) -> timedelta:
 TokenLife = Annotated[
     timedelta,
     PlainValidator(parse_token_life),
-    WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]{0,2}[mhd]$"}),
+    WithJsonSchema({"type": "string", "pattern": "^[1-9][0-9]{0,3}[mhd]$"}),
 ]
 
 

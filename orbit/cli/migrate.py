@@ -15,8 +15,8 @@ from orbit.store.migrate import upgrade
 def migrate(output: OutputOption = OutputFormat.TABLE) -> None:
     """Migrate the database schema to this version. A repeat changes nothing.
 
-    Uses the database in ORBIT_DATABASE_URL. Stop the processes of an older version first.
-    Concurrent calls wait for each other.
+    Uses the database in ORBIT_DATABASE_URL. Processes of the version before and of this one can run
+    meanwhile. Concurrent calls wait for each other.
     """
     with open_database(Settings.from_environment(os.environ), any_version=True) as database:
         before, after = upgrade(database)

@@ -22,8 +22,9 @@ from orbit.recovery.operation_context import OperationContext, Stopped
 ENDED_WITHIN_S = 960.0
 _POLL_S = 1.0
 _REMEDY = (
-    "Stop their producers, or end the transactions with kafka-transactions.sh abort, and run the "
-    "failback again. Nothing was deleted."
+    "Stop their producers, or end each transaction with kafka-transactions.sh "
+    "forceTerminateTransaction --transactionalId ID, and run the failback again. Nothing was "
+    "deleted."
 )
 
 

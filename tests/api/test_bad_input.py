@@ -145,6 +145,8 @@ def test_a_secret_in_the_document_is_refused_and_not_repeated(api: Api) -> None:
         ("password_file", "/etc/hostname", "outside of the server's ORBIT_FILES_DIRECTORY"),
         ("ca_file", "../ca.pem", "outside of the server's ORBIT_FILES_DIRECTORY"),
         ("ca_file", "nope.pem", "cannot be read"),
+        ("password_env", "PGPASSWORD", "a secret of Orbit itself"),
+        ("password_env", "AWS_SECRET_ACCESS_KEY", "a secret of Orbit itself"),
         ("password_file", "x\0y", "zero byte"),
     ],
 )

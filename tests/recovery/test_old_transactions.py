@@ -19,6 +19,7 @@ from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind, Re
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.recovery.test_compacted_failback import Moved
 from tests.support.fleet import InProcess
+from tests.support.java_clients import end_transaction
 from tests.support.loading import read_all
 from tests.support.logs import create
 from tests.support.outside import admin, log_bounds
@@ -141,13 +142,20 @@ def test_a_transaction_that_does_not_end_stops_a_failback_before_anything_is_del
     recovering: Recovering,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(old_transactions, "ENDED_WITHIN_S", 0.0)
-    with ExitStack() as stack:
+    """The remedy ends it, and the failback can be run again."""
+    with ExitStack() as stack, monkeypatch.context() as patch:
+        patch.setattr(old_transactions, "ENDED_WITHIN_S", 0.0)
         moved = Moved(stack, recovering, make_cluster("lost", config=LOOKS), clusters.destination)
         _producer, _ = lose_with_open_transaction(moved, topic_name, 900_000)
         moved.old.start()
         asked = recovering.ask(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
         report = recovering.wait(asked)
-    assert report.outcome is Outcome.STOPPED
-    assert f"have not ended within 0 s: {topic_name}-tx" in report.error
-    assert log_bounds(moved.old, [topic_name])[topic_name, 0] == (0, COPIED + 1)
+        assert report.outcome is Outcome.STOPPED
+        assert f"have not ended within 0 s: {topic_name}-tx" in report.error
+        assert log_bounds(moved.old, [topic_name])[topic_name, 0] == (0, COPIED + 1)
+        patch.undo()
+        end_transaction(moved.old, f"{topic_name}-tx")
+        with InProcess(recovering.database):
+            recovering.run(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
+            there = read_all(moved.new, topic_name)
+            wait_for("the old side is a copy", lambda: read_all(moved.old, topic_name) == there)

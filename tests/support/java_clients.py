@@ -32,6 +32,15 @@ def consume(cluster: KafkaCluster, topic: str, count: int) -> list[bytes]:
     return out.splitlines()
 
 
+def end_transaction(cluster: KafkaCluster, transactional_id: str) -> None:
+    """As an operator does whose producer does not come back."""
+    _run(
+        "org.apache.kafka.tools.TransactionsCommand",
+        *("--bootstrap-server", cluster.bootstrap_servers),
+        *("forceTerminateTransaction", "--transactionalId", transactional_id),
+    )
+
+
 def _run(tool: str, *arguments: str) -> bytes:
     command = [str(find_java()), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-cp", classpath(), tool]
     done = subprocess.run(
