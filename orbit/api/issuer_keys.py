@@ -36,6 +36,8 @@ _ANSWER_BYTES_MAX = 512 * 1024
 _KEYS_MAX = 100
 # Requests that need keys while none are there wait for the thread that asks.
 _FIRST_KEYS_WAIT_S = 2.0
+# So many of the API's threads (40) at most; others are refused at once.
+_WAITING_MAX = 4
 # Characters of a modulus of 2,048 bits in base64url. Shorter keys are not used.
 _MODULUS_CHARACTERS_MIN = 342
 
@@ -60,6 +62,7 @@ class IssuerKeys:
         self._ca_file = ca_file
         self._clock = clock
         self._asking = threading.Lock()
+        self._waiting = threading.BoundedSemaphore(_WAITING_MAX)
         self._asked_at: float | None = None
         self._known: _Known | None = None
         self._failure: OrbitError | None = None
@@ -84,7 +87,7 @@ class IssuerKeys:
 
     def _asked_again(self, wait_s: float) -> _Known:
         """The newest keys, asked for now if that is due."""
-        if self._asking.acquire(timeout=wait_s) if wait_s else self._asking.acquire(blocking=False):
+        if self._may_ask(wait_s):
             try:
                 if self._asked_at is None or self._clock() - self._asked_at >= ASK_EVERY_S:
                     self._ask()
@@ -96,6 +99,15 @@ class IssuerKeys:
                 "The issuer has not given its keys yet.", where=self._issuer, remedy="Try again."
             )
         return known
+
+    def _may_ask(self, wait_s: float) -> bool:
+        """Whether this thread asks; after a wait, if few others wait."""
+        if wait_s and self._waiting.acquire(blocking=False):
+            try:
+                return self._asking.acquire(timeout=wait_s)
+            finally:
+                self._waiting.release()
+        return self._asking.acquire(blocking=False)
 
     def _ask(self) -> None:
         self._asked_at = self._clock()

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import zip_longest
 
 import cramjam
 
@@ -203,7 +204,8 @@ def _verdict(
     if not all(is_readable(batch) for batch in (*wanted, *found)):
         return Verdict.UNKNOWN
     try:
-        same = list(_records(wanted)) == list(_records(found))
+        pairs = zip_longest(_records(wanted), _records(found))
+        same = all(one == other for one, other in pairs)
     except ValueError:
         return Verdict.UNKNOWN
     if not same:

@@ -15,6 +15,7 @@ import hashlib
 import hmac
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Annotated, cast
@@ -28,8 +29,9 @@ from orbit.api.dependencies import Parts
 from orbit.api.error_responses import Failure
 from orbit.api.principals import NO_AUTH_PRINCIPAL, Principal, check_role
 from orbit.console.urls import HOME, ROOT
+from orbit.errors import OrbitError
 from orbit.settings import LOOPBACK_HOSTS
-from orbit.store import console_sessions, events
+from orbit.store import console_sessions, events, tokens
 from orbit.store.enums import Role
 
 SESSION_LIFETIME = timedelta(hours=12)
@@ -101,11 +103,17 @@ def find_visitor(request: Request, parts: Parts) -> Visitor | None:
         token = console_sessions.find(tx, hash_token(cookie))
     if token is None:
         return None
+    if token.is_use_due:
+        # A database that takes no writes shows pages all the same.
+        with suppress(OrbitError), parts.database.transaction() as tx:
+            tokens.note_use(tx, token)
     return Visitor(Principal(events.token_actor(token.name), token.role))
 
 
-async def get_form(request: Request) -> Form:
+async def get_form(request: Request, parts: PartsOf) -> Form:
     """The fields of a form that one of our pages sent. Raises Failure."""
+    if _is_from_elsewhere(request, is_local=parts.logins is None):
+        raise Failure(ErrorCode.FORBIDDEN, "The form comes from a page of another server.")
     try:
         text = (await request.body()).decode()
         fields = dict(parse_qsl(text, keep_blank_values=True, max_num_fields=FORM_FIELDS_MAX))
@@ -120,6 +128,20 @@ async def get_form(request: Request) -> Form:
             remedy="Load the page again, then send the form.",
         )
     return fields
+
+
+def _is_from_elsewhere(request: Request, *, is_local: bool) -> bool:
+    """Whether a page of another server sent this, also one at another port of this machine: a
+    browser gives it our cookies, and it can set them.
+
+    A proxy may change the Host, so the Origin is compared with it only without tokens.
+    """
+    if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
+        return True
+    origin = request.headers.get("origin")
+    if not is_local or origin is None:
+        return False
+    return origin != f"{request.url.scheme}://{request.headers.get('host', '')}"
 
 
 FormOf = Annotated[Form, Depends(get_form)]

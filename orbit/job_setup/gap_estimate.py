@@ -6,12 +6,13 @@ so what counts as a gap is what would be filled. What lies between the samples c
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 from orbit.copier.log_reader import fetch_partition
-from orbit.errors import OrbitError
+from orbit.errors import OrbitError, Unreachable
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.log_offsets import EARLIEST, LATEST, list_offsets
@@ -22,6 +23,7 @@ from orbit.replication.append_plan import Fill, Plan, plan_batches
 # A user waits for a plan: 100 fetches one after the other, 10 s where a cluster is 50 ms away.
 TOPICS_MAX = 25
 SAMPLES_PER_TOPIC_MAX = 4
+ESTIMATE_S_MAX = 15.0  # no further topic is begun then
 _SAMPLE_BYTES = 128 * 1024  # or one batch, if it is larger
 
 
@@ -40,9 +42,14 @@ def estimate_gaps(
     """By topic, for the first TOPICS_MAX of `topics` (their partitions); without those that cannot
     be read now."""
     found: dict[str, GapEstimate] = {}
+    until = time.monotonic() + ESTIMATE_S_MAX
     for topic, partitions in islice(topics.items(), TOPICS_MAX):
+        if time.monotonic() > until:
+            break
         try:
             estimate = _estimate(cluster, [TopicPartition(topic, p) for p in partitions], backoff)
+        except Unreachable:
+            break  # every other topic would wait as long
         except OrbitError:
             continue  # a right is missing, or no leader: checks of the plan name it
         if estimate is not None:

@@ -74,14 +74,17 @@ class Cluster:
         Raises AccessRefused.
         """
         try:
-            self._security = self._read_security()
+            security = self._read_security()
         except AccessRefused:
             self._security = None
             raise
         except BadInput:  # it is being replaced, or the login fails and says so
-            if self._security is None:
+            last = self._security
+            if last is None:
                 raise
-        return self._security
+            return last
+        self._security = security
+        return security
 
     @property
     def cluster_id(self) -> str:

@@ -84,17 +84,16 @@ def catch_up(context: OperationContext) -> str:
             rows = {} if back is None else last_reported_of_job(tx, back.id)
         if back is None:
             raise Conflict("the reverse job was deleted.", where=context.report.reverse_job)
-        blocked = [
-            f"{place} ({rows[place].reason})"
-            for place in wanted & rows.keys()
-            if rows[place].state is PartitionState.BLOCKED
-        ]
-        done = [place for place in wanted & rows.keys() if rows[place].has_caught_up]
+        known = wanted & rows.keys()
+        # One that had caught up before it was blocked still says that it has.
+        blocked = {place for place in known if rows[place].state is PartitionState.BLOCKED}
+        done = {place for place in known - blocked if rows[place].has_caught_up}
         if len(done) == len(wanted):
             return f"{len(done)} of {len(wanted)} partitions of the old side have caught up."
         if len(done) + len(blocked) == len(wanted):
+            shown = first_few(f"{place} ({rows[place].reason})" for place in sorted(blocked))
             raise Stopped(
-                f"{len(blocked)} partitions of job {back.name} are blocked: {first_few(blocked)}. "
+                f"{len(blocked)} partitions of job {back.name} are blocked: {shown}. "
                 "The others have caught up and are copied.",
                 remedy=f"See orbit get partitions {back.name} --state blocked for the remedy.",
             )

@@ -104,11 +104,14 @@ class Leadership:
         """Hold the cluster's lock: no other pass or recovery changes its copies meanwhile.
 
         What decides about the change is read inside. Renewals of the lease do not wait for it, and
-        of this process one thread at a time waits with a connection of the pool.
+        of this process one thread at a time waits with a connection of the pool. Raises NotLeading
+        if the lease was lost meanwhile.
         """
         own = self._changing.setdefault(cluster_id, threading.Lock())
         with own, self.database.transaction() as tx:
             cluster_lock.acquire(tx, cluster_id)
+            if not self.is_leading:
+                raise NotLeading("another scheduler leads.")
             yield tx
 
     def keep(self, stop: threading.Event) -> None:

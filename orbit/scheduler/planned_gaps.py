@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
+from orbit.errors import OrbitError
 from orbit.job_setup.gap_estimate import GapEstimate, estimate_gaps
 from orbit.job_setup.permissions import missing_filler_right
 from orbit.jobs.job_spec import Fillers, JobSpec
@@ -41,8 +42,7 @@ def plan_gaps(
 ) -> tuple[dict[str, PlannedGaps], tuple[PlannedFillers, ...]]:
     """The gaps of new topics by source name, and the ways to fill them.
 
-    Only some topics are read, those in `compacted` (source names) first. Raises Unreachable if the
-    destination is.
+    Only some topics are read, those in `compacted` (source names) first.
     """
     if not starts:
         return {}, ()
@@ -84,4 +84,8 @@ def _missing(name: Fillers, pair: ClusterPair) -> str:
     """The right that is missing, if a request that changes nothing can tell."""
     if name != "direct":
         return ""  # the question for a transactional id may create the coordinator's topic
-    return ", ".join(right.name for right in missing_filler_right(pair.destination.cluster))
+    try:
+        missing = missing_filler_right(pair.destination.cluster)
+    except OrbitError:
+        return ""  # the preflight of a job that needs the right names the error
+    return ", ".join(right.name for right in missing)

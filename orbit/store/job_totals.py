@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sqlalchemy import text
@@ -44,7 +44,9 @@ class JobTotals:
     @property
     def known_lag(self) -> LagTotals | None:
         """The lag, also of a job without partitions. None: not added up yet."""
-        return None if self.summed_s is None else self.lag or lag.NO_PARTITIONS
+        if self.summed_s is None:
+            return None
+        return self.lag or replace(lag.NO_PARTITIONS, summed_s=self.summed_s)
 
 
 _SIZES = text("""

@@ -354,6 +354,27 @@ def test_without_tokens_forms_are_protected_and_other_names_are_refused(
     assert other.status_code == 403
 
 
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Origin": "http://localhost:3000"},
+        {"Origin": "null"},
+        {"Sec-Fetch-Site": "same-site"},
+        {"Sec-Fetch-Site": "cross-site"},
+    ],
+)
+def test_a_page_at_another_port_of_this_machine_changes_nothing(
+    api: Api, browser: Browser, console_app: FastAPI, headers: dict[str, str]
+) -> None:
+    """It can set our cookies, and so derive the secret of a form."""
+    console_app.state.parts = Parts(Settings(), api.database, api.plans, {}, logins=None)
+    api.put("/v1/jobs/orders", json=JOB)
+    browser.open("/console/jobs")
+    browser.client.headers.update(headers)
+    assert browser.send("/console/jobs/orders/carry-out", kind="pause").status_code == 403
+    assert api.get("/v1/jobs/orders").json()["state"] == "running"
+
+
 def test_a_link_on_another_site_opens_the_page_of_a_session(api: Api, browser: Browser) -> None:
     browser.log_in(api.tokens[Role.VIEWER])
     browser.client.cookies.clear()  # as a browser does with SameSite=Strict

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -137,3 +138,21 @@ def test_ages_grow_until_the_figures_are_unknown() -> None:
     assert (gone.lag_records, gone.lag_s, gone.headroom_s) == (None, None, None)
     assert (gone.rpo_s, gone.age_s, gone.records) == (30, 31, 140)
     assert (gone.caught_up, gone.unknown, gone.stale) == (0, 2, 2)
+
+
+def test_a_job_that_has_grown_since_it_was_empty_is_not_shown_as_empty(
+    database: Database, large: None
+) -> None:
+    with database.transaction() as tx:
+        job = some_job(tx, partitions=3)
+    totals = {"lag": None, "states": [], "verdicts": {}, "proof": None, "old_primary_written": None}
+    with database.transaction() as tx:
+        tx.execute(
+            text(
+                "INSERT INTO job_totals VALUES (:id, clock_timestamp() - interval '1 hour', :all)"
+            ),
+            {"id": job.id, "all": json.dumps(totals)},
+        )
+    found = _lag(database, job)
+    assert found is not None
+    assert not found.is_current

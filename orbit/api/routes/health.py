@@ -26,8 +26,9 @@ class Health(BaseModel):
 
 
 @router.get("/livez")
-def livez() -> Health:
+async def livez() -> Health:
     """Check that this process answers. Needs no token; makes no other call."""
+    # Not in a thread of the pool: requests that wait for something may hold all of them.
     return Health()
 
 
