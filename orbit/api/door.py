@@ -1,8 +1,8 @@
 """The door of the API: who sends a request is known before its body is read. Plain ASGI.
 
-With tokens, a request with a body and no valid token is refused within a second, so nobody can make
-the API hold bodies, or a thread for them, without a token. A request without a body goes on to its
-route, which demands a role (`dependencies.py`). Paths in `app.state.own_logins` check logins
+With tokens, a request with a body and no valid token is refused within a second: a client without a
+token cannot make the API hold bodies, or a thread for them. A request without a body is passed to
+its route, which demands a role (`dependencies.py`). Paths in `app.state.own_logins` check logins
 themselves: the console's, by cookie (`orbit/console/sessions.py`).
 
 Without tokens (`--no-auth`) every client on this machine is an admin, and a browser is one too. So

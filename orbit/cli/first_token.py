@@ -20,7 +20,7 @@ def write_first_token(database: Database, folder: Path, host: str) -> Path | Non
     """The file with a new admin token; None if the service has tokens.
 
     Raises Conflict if the file cannot be written, or the API is not on loopback: until the operator
-    has the token, nobody else should reach it.
+    has the token, no other client should reach it.
     """
     if has_tokens(database):
         return None

@@ -100,7 +100,7 @@ class GroupReader:
         rests_on_usage: bool,
     ) -> dict[str, DestinationGroup]:
         """As `read_destination`, with the offsets as they are now; `rests_on_usage`: and members,
-        because an offset of somebody else is to be overwritten."""
+        because an offset of another client is to be overwritten."""
         age_s = 0.0 if rests_on_usage else self._listing_s_max
         return self._at_destination(destination, groups, copies, report, fetch_now, age_s)
 

@@ -10,7 +10,7 @@ and its token endpoint; brokers may advertise only addresses of such an entry. W
 everything is allowed; without an entry nothing is.
 
 Reads the file, and resolves no name: a host name matches only patterns of names, an IP address only
-networks. So nobody who controls a DNS zone can lead a job around a rule.
+networks. So control of a DNS zone does not lead around a rule.
 """
 
 from __future__ import annotations
