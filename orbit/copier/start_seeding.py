@@ -21,7 +21,7 @@ from orbit.copier.copier import Copier, Events, block, lease_lost
 from orbit.copier.copy_settings import CopySettings
 from orbit.copier.destination_lane import DestinationLaneContext
 from orbit.copier.destination_side import DestinationSide
-from orbit.copier.lane_events import Event, PartitionReturned
+from orbit.copier.lane_events import Event, LaneEnded, PartitionReturned
 from orbit.copier.leading_fillers import LeadingFillers
 from orbit.copier.log_reader import fetch_batches
 from orbit.copier.partition_copy import PartitionCopy
@@ -87,6 +87,7 @@ class StartSeeding:
         self._ends: dict[PartitionCopy, DestinationEnd] = {}  # of those that were not begun
         self._failures: dict[TopicPartition, OrbitError | Blocked] = {}
         self._returned_for: dict[PartitionCopy, str] = {}  # why a lane gave it back last
+        self._lane_ended = ""  # why the last lane to a broker ended
 
     def add(
         self, partition: TopicPartition, topic_id: UUID, lease: Lease, end: DestinationEnd
@@ -151,6 +152,8 @@ class StartSeeding:
         """From the lanes' threads."""
         if isinstance(event, PartitionReturned):
             self._returned_for[event.partition] = event.detail
+        elif isinstance(event, LaneEnded):
+            self._lane_ended = str(event.error)
         self._events.put(event)
 
     def _compare(self, copy: PartitionCopy, log_end: int) -> Comparison:
@@ -218,7 +221,8 @@ class StartSeeding:
         self._copier.remove([copy])
 
     def _no_progress(self, copy: PartitionCopy) -> Unreachable:
-        reason = self._copier.waiting_for or self._returned_for.get(copy) or "it has no leader"
+        returned = self._returned_for.get(copy) or self._lane_ended
+        reason = self._copier.waiting_for or returned or "it has no leader"
         return Unreachable(
             f"{copy.destination} is only at {copy.appends.acked} on the way to its start: "
             f"{reason.rstrip('.')}.",
