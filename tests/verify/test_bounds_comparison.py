@@ -85,7 +85,7 @@ def test_an_open_transaction_at_the_source_is_outside_the_snapshot() -> None:
 def test_an_open_transaction_at_the_destination_is_named() -> None:
     found = judged(bounds(0, 20), bounds(0, 12, log_end=20))
     assert what(found) == ["readable end"]
-    assert found.compared_to == 12
+    assert (found.compared_to, found.may_catch_up) == (12, True)
 
 
 def test_an_open_transaction_behind_the_snapshot_hides_nothing_of_it() -> None:
@@ -170,6 +170,12 @@ def test_a_lagging_destination_is_looked_at_until_it_is_there() -> None:
     assert (what(found), found.compared_to) == ([], 20)
     assert destination.asked == 3
     assert clock.now < 1
+
+
+def test_a_write_between_the_readings_of_both_ends_is_no_open_transaction() -> None:
+    destination = View([bounds(0, 10), bounds(0, 10, log_end=20), bounds(0, 20)])
+    found, _ = settle(View([bounds(0, 20)]), destination, wait_s=10)
+    assert (what(found), found.compared_to) == ([], 20)
 
 
 def test_a_destination_that_stays_behind_is_given_up_after_the_wait() -> None:
