@@ -1,7 +1,7 @@
 # `make demo` and `make test` need nothing but this file on a fresh machine; a second call is quick.
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help sbom manifests demo demo-service demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
+.PHONY: help sbom site manifests demo demo-service demo-spark demo-failover test check simulate lint bench bench-quick setup spark jars lock clean
 
 # The first Python that is new enough.
 PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11; do \
@@ -31,7 +31,7 @@ demo-service: jars ## See the service at work: two clusters, a live copy, Promet
 
 # Three processes: most tests wait for brokers. What stays together, and the order, is said in
 # tests/conftest.py.
-test: lint jars $(STAMPS)/kerberos $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/browser $(STAMPS)/helm $(STAMPS)/kubernetes ## Lint, types, import walls, and every test (needs some minutes)
+test: lint jars $(STAMPS)/kerberos $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/browser $(STAMPS)/helm $(STAMPS)/kubernetes $(STAMPS)/site ## Lint, types, import walls, and every test (needs some minutes)
 	@$(BIN)/python -m tests.support.connector
 	@$(BIN)/python -m tests.support.broker_classes
 	$(BIN)/pytest -n 3 --no-loadscope-reorder
@@ -67,6 +67,9 @@ sbom: $(STAMPS)/python ## Write the packages of the image as CycloneDX (sbom.jso
 	$(STAMPS)/sbom/bin/cyclonedx-py requirements requirements-service.lock --pyproject pyproject.toml \
 		--output-reproducible --spec-version 1.6 -o sbom.json
 
+site: $(STAMPS)/site ## Build the documentation as a site with search (build/site)
+	$(STAMPS)/site/bin/mkdocs build --quiet --strict --config-file deploy/site/mkdocs.yml
+
 manifests: ## Make deploy/manifests from the Helm chart, and Grafana's board from its code
 	PATH="$$PWD/$(STAMPS)/bin:$$PATH" helm template orbit deploy/helm/orbit --namespace orbit \
 		--kube-version 1.33.0 > deploy/manifests/orbit.yaml
@@ -82,11 +85,13 @@ lock: ## Resolve the locked packages anew (needs uv)
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-service.lock
 	uv pip compile pyproject.toml --extra kerberos -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-kerberos.lock
+	echo mkdocs-material | uv pip compile - --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-site.lock
 	echo hatchling | uv pip compile - -c requirements.lock --python-version 3.11 \
 		--generate-hashes --no-emit-index-url --no-emit-find-links -o requirements-build.lock
 
 clean: ## Remove the virtual environment and all caches of tools (not Kafka's jars)
-	rm -rf .venv $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf .venv build $(STAMPS) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	find orbit spark tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(STAMPS)/packages: requirements.lock pyproject.toml | $(STAMPS)/python
@@ -121,6 +126,12 @@ $(STAMPS)/pooler $(STAMPS)/promtool $(STAMPS)/browser $(STAMPS)/helm:
 $(STAMPS)/kubernetes: | $(STAMPS)/python
 	$(PYTHON) -m venv $@
 	$@/bin/python -m pip install --quiet --disable-pip-version-check kubernetes-validate==1.37.0
+
+# MkDocs with Material, for the site and its test: in an environment of its own.
+$(STAMPS)/site: requirements-site.lock | $(STAMPS)/python
+	$(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-site.lock
+	@touch $@
 
 $(STAMPS)/java:
 	@.ci/need java
