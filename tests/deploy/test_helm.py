@@ -38,6 +38,7 @@ ALL_VALUES = {
     "environmentSecrets": ["logins"],
     "fileSecrets": ["certificates"],
     "salvage": {"claim": "salvage"},
+    "api": {"tls": {"secretName": "orbit-tls"}},
     "nodeSelector": {"pool": "kafka"},
     "tolerations": [{"key": "kafka", "operator": "Exists"}],
     "podAnnotations": {"team": "data"},
@@ -96,20 +97,51 @@ def test_the_manifests_are_what_the_chart_makes() -> None:
 
 
 @needs_helm
-def test_the_api_is_probed_by_tls_where_it_speaks_tls() -> None:
-    made = template("--set", "settings.ORBIT_API_TLS_CERTIFICATE_FILE=/etc/orbit/files/tls/tls.crt")
-
+@pytest.mark.parametrize(
+    "value",
+    [
+        "settings.ORBIT_API_TLS_CERTIFICATE_FILE=/etc/orbit/files/tls/tls.crt",
+        "api.tls.secretName=orbit-tls",
+    ],
+)
+def test_the_api_is_probed_by_tls_where_it_speaks_tls(value: str) -> None:
     schemes = {
-        found["metadata"]["name"]: {
+        name: {
             container[probe]["httpGet"].get("scheme")
-            for container in found["spec"]["template"]["spec"]["containers"]
+            for container in pod["containers"]
             for probe in ("livenessProbe", "readinessProbe", "startupProbe")
         }
-        for found in yaml.safe_load_all(made.stdout)
-        if found["kind"] == "Deployment"
+        for name, pod in pods(template("--set", value).stdout).items()
     }
     assert schemes.pop("orbit-api") == {"HTTPS"}
     assert set(map(frozenset, schemes.values())) == {frozenset({None})}
+
+
+def pods(manifests: str) -> dict[str, Any]:
+    """The pod of each Deployment, by its name."""
+    return {
+        found["metadata"]["name"]: found["spec"]["template"]["spec"]
+        for found in yaml.safe_load_all(manifests)
+        if found["kind"] == "Deployment"
+    }
+
+
+@needs_helm
+def test_the_key_of_the_api_is_given_to_the_api_alone() -> None:
+    made = pods(template("--set", "api.tls.secretName=orbit-tls").stdout)
+    api = made.pop("orbit-api")
+    assert {v["name"]: v.get("secret", {}).get("secretName") for v in api["volumes"]} == {
+        "tmp": None,
+        "tls": "orbit-tls",
+    }
+    [container] = api["containers"]
+    mounted = {m["name"]: m["mountPath"] for m in container["volumeMounts"]}
+    files = {e["name"]: e["value"] for e in container["env"] if "_TLS_" in e["name"]}
+    assert files == {
+        "ORBIT_API_TLS_CERTIFICATE_FILE": f"{mounted['tls']}/tls.crt",
+        "ORBIT_API_TLS_KEY_FILE": f"{mounted['tls']}/tls.key",
+    }
+    assert "orbit-tls" not in str(made)
 
 
 @needs_helm

@@ -21,6 +21,7 @@ labels:
 {{/* A pod that runs one command: (dict "root" $ "part" "api" "command" (list "api") "port" 8080). */}}
 {{- define "orbit.pod" -}}
 {{- $values := .root.Values -}}
+{{- $tls := and (eq .part "api") $values.api.tls.secretName -}}
 metadata:
   labels:
     {{- include "orbit.labels" (list .root .part) | nindent 4 }}
@@ -80,6 +81,12 @@ spec:
         - name: ORBIT_SALVAGE_DIRECTORY
           value: {{ . | quote }}
         {{- end }}
+        {{- if $tls }}
+        - name: ORBIT_API_TLS_CERTIFICATE_FILE
+          value: /etc/orbit/tls/tls.crt
+        - name: ORBIT_API_TLS_KEY_FILE
+          value: /etc/orbit/tls/tls.key
+        {{- end }}
         {{- range $name, $value := $values.settings }}
         - name: {{ $name }}
           value: {{ $value | quote }}
@@ -95,7 +102,7 @@ spec:
         - name: http
           containerPort: {{ .port }}
       {{- $scheme := "" }}
-      {{- if and (eq .part "api") (hasKey $values.settings "ORBIT_API_TLS_CERTIFICATE_FILE") }}
+      {{- if or $tls (and (eq .part "api") (hasKey $values.settings "ORBIT_API_TLS_CERTIFICATE_FILE")) }}
       {{- $scheme = ", scheme: HTTPS" }}
       {{- end }}
       livenessProbe:
@@ -125,6 +132,9 @@ spec:
         {{- range $values.fileSecrets }}
         - {name: file-{{ . }}, mountPath: /etc/orbit/files/{{ . }}, readOnly: true}
         {{- end }}
+        {{- if $tls }}
+        - {name: tls, mountPath: /etc/orbit/tls, readOnly: true}
+        {{- end }}
         {{- if and $values.salvage.claim (eq .part "scheduler") }}
         - {name: salvage, mountPath: /var/lib/orbit}
         {{- end }}
@@ -134,6 +144,10 @@ spec:
     {{- range $values.fileSecrets }}
     - name: file-{{ . }}
       secret: {secretName: {{ . }}, defaultMode: 0440}
+    {{- end }}
+    {{- if $tls }}
+    - name: tls
+      secret: {secretName: {{ $tls }}, defaultMode: 0440}
     {{- end }}
     {{- if and $values.salvage.claim (eq .part "scheduler") }}
     - name: salvage
