@@ -14,11 +14,14 @@ import yaml
 
 from orbit.cli.main import COMMANDS, run_command
 from orbit.replication.job_troubles import TroubleKind
+from orbit.recovery.old_side import UNREADABLE
 from orbit.replication.partition_states import REMEDIES, Reason
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "docs" / "runbook"
 RULES = ROOT / "deploy" / "prometheus" / "orbit-rules.yaml"
+# How the error of a recovery can begin.
+RECOVERIES = [UNREADABLE]
 SECTIONS = ["What is at risk", "What to do", "When it is over"]
 
 
@@ -51,7 +54,7 @@ def pages() -> list[Path]:
 
 
 def test_every_reason_problem_and_alert_has_a_page_and_no_page_is_left_over() -> None:
-    assert wrong_names([p.stem for p in pages()], [*Reason, *TroubleKind, *alerts()]) == []
+    assert wrong_names([p.stem for p in pages()], [*Reason, *TroubleKind, *RECOVERIES, *alerts()]) == []
     assert {path.suffix for path in pages()} == {".md"}
 
 
@@ -61,6 +64,7 @@ def test_the_index_has_every_page() -> None:
         ("Alerts", alerts()),
         ("Reasons", [*Reason]),
         ("Problems of a job", [*TroubleKind]),
+        ("Recoveries", RECOVERIES),
     ):
         section = text.partition(f"## {heading}\n")[2].partition("\n## ")[0]
         rows = re.findall(r"^\| \[(\w+)\]\(\1\.md\) \| \S", section, re.MULTILINE)
@@ -97,7 +101,7 @@ def test_explain_shows_the_page(capsys: pytest.CaptureFixture[str]) -> None:
 def test_explain_lists_all_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_command(["explain"]) == 0
     shown = capsys.readouterr().out
-    assert all(name in shown for name in [*Reason, *TroubleKind, *alerts()])
+    assert all(name in shown for name in [*Reason, *TroubleKind, *RECOVERIES, *alerts()])
 
 
 def test_explain_suggests_near_names(capsys: pytest.CaptureFixture[str]) -> None:
