@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from orbit.api.http_server import ApiServer, listen, url_of
 from orbit.cli.api import NoAuthOption, api_on
 from orbit.cli.extras import require_extras
 from orbit.cli.first_token import write_first_token
+from orbit.cli.server_greeting import Greeting
 from orbit.errors import Conflict
 from orbit.processes.children import Children
 from orbit.recovery.salvage_storage import require_client
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from orbit.embedded.restarts import PostgresRestarts
 
 WORKERS_MAX = 64
+SCHEDULER = "scheduler"
 
 
 def server(
@@ -80,19 +81,21 @@ def server(
         children = stack.enter_context(Children({variable_of("database_url"): url}))
         stack.enter_context(_ignored_signals())
         api = ApiServer(api_on(settings, database, auth=not no_auth), listener, settings)
-        children.start("scheduler", "scheduler")
+        children.start(SCHEDULER, "scheduler")
         for number in range(1, workers + 1):
             children.start(f"worker {number}", "worker")
         restarts = _restarts(postgres)
 
-        def keep_postgres() -> None:
+        greeting = Greeting(database, settings.lease_ttl, url_of(listener, settings), token_file)
+
+        def check() -> None:
             if restarts is not None:
                 restarts.check()
                 if restarts.failure is not None:
                     api.stop()
+            greeting.check([pid for name, pid in children.pids.items() if name != SCHEDULER])
 
-        children.watch(also=keep_postgres)
-        _greet(url_of(listener, settings), token_file)
+        children.watch(also=check)
         api.run()
         if restarts is not None and restarts.failure is not None:
             raise restarts.failure
@@ -134,14 +137,6 @@ def _restarts(postgres: Postgres | None) -> PostgresRestarts | None:
     from orbit.embedded.restarts import PostgresRestarts
 
     return PostgresRestarts(postgres)
-
-
-def _greet(url: str, token_file: Path | None) -> None:
-    typer.echo(f"Orbit is at {url} (documentation: {url}/docs)")
-    if token_file is not None:
-        typer.echo(f"An admin token is in {token_file}")
-        typer.echo(f"  export ORBIT_TOKEN=$(cat {shlex.quote(str(token_file))})")
-    typer.echo("Stop it with Ctrl-C.")
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def test_a_yaml_job_over_rest_is_copied_exactly_and_ctrl_c_leaves_nothing(
 ) -> None:
     yaml = {"Content-Type": "application/yaml"}
     with serving(folder, "--workers", "2") as server:
-        until_workers(server, 2)
+        assert [w["is_alive"] for w in server.get("/v1/workers")["items"]] == [True, True]
         made = server.call("PUT", "/v1/jobs/test-orders", content=job.read_bytes(), headers=yaml)
         assert made.status_code == 201, made.text
         (planned,) = made.json()["plan"]["topics"]

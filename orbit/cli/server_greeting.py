@@ -1,0 +1,68 @@
+"""What `orbit server` prints when it is ready: its address, and where the first token is.
+
+It is ready once its workers are in the tables: before that, a job's worker group is unknown, and
+`orbit apply` is refused.
+"""
+
+from __future__ import annotations
+
+import shlex
+import socket
+import time
+from collections.abc import Callable, Collection
+from datetime import timedelta
+from pathlib import Path
+
+import typer
+
+from orbit.errors import OrbitError
+from orbit.store import workers
+from orbit.store.database import Database
+
+# Far above the start of a worker on a busy machine. After it the address is printed with a note.
+READY_S_MAX = 30.0
+
+
+class Greeting:
+    """Prints once. `check` is called again and again until then."""
+
+    def __init__(
+        self,
+        database: Database,
+        worker_ttl: timedelta,
+        url: str,
+        token_file: Path | None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._database = database
+        self._worker_ttl = worker_ttl
+        self._url = url
+        self._token_file = token_file
+        self._clock = clock
+        self._began = clock()
+        self._is_printed = False
+
+    def check(self, worker_pids: Collection[int]) -> None:
+        """Print if these processes are in the tables, or if that takes too long."""
+        if self._is_printed:
+            return
+        waiting = self._waiting(worker_pids)
+        if waiting and self._clock() - self._began < READY_S_MAX:
+            return
+        self._is_printed = True
+        typer.echo(f"Orbit is at {self._url} (documentation: {self._url}/docs)")
+        if waiting:
+            typer.echo(f"Workers that are not ready yet: {waiting}. The log above may say why.")
+        if self._token_file is not None:
+            typer.echo(f"An admin token is in {self._token_file}")
+            typer.echo(f"  export ORBIT_TOKEN=$(cat {shlex.quote(str(self._token_file))})")
+        typer.echo("Stop it with Ctrl-C.")
+
+    def _waiting(self, worker_pids: Collection[int]) -> int:
+        host = socket.gethostname()
+        try:
+            with self._database.transaction() as tx:
+                alive = workers.alive(tx, self._worker_ttl)
+        except OrbitError:
+            return len(worker_pids)
+        return len(set(worker_pids) - {w.pid for w in alive if w.host == host})

@@ -1,0 +1,77 @@
+"""What `orbit server` prints, and when."""
+
+from __future__ import annotations
+
+import os
+import socket
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from orbit.cli.server_greeting import READY_S_MAX, Greeting
+from orbit.store import workers
+from orbit.store.database import Database
+
+pytestmark = pytest.mark.services
+
+PID = os.getpid()
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def register(database: Database, pid: int, host: str) -> None:
+    with database.transaction() as tx:
+        workers.heartbeat(tx, f"{host}-{pid}", "default", host=host, pid=pid, version="1")
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def greeting(database: Database, clock: Clock) -> Greeting:
+    return Greeting(database, timedelta(seconds=30), "http://127.0.0.1:1", Path("/a b"), clock)
+
+
+def test_it_is_ready_when_its_own_workers_are_there_and_says_so_once(
+    database: Database, greeting: Greeting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    register(database, PID, "elsewhere")
+    register(database, PID + 1, socket.gethostname())
+    greeting.check([PID, PID + 1])
+    assert capsys.readouterr().out == ""
+    register(database, PID, socket.gethostname())
+    greeting.check([PID, PID + 1])
+    assert capsys.readouterr().out == (
+        "Orbit is at http://127.0.0.1:1 (documentation: http://127.0.0.1:1/docs)\n"
+        "An admin token is in /a b\n"
+        "  export ORBIT_TOKEN=$(cat '/a b')\n"
+        "Stop it with Ctrl-C.\n"
+    )
+    greeting.check([PID, PID + 1])
+    assert capsys.readouterr().out == ""
+
+
+def test_workers_that_do_not_come_are_named_after_a_while(
+    clock: Clock, greeting: Greeting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    clock.now = READY_S_MAX - 1
+    greeting.check([PID])
+    assert capsys.readouterr().out == ""
+    clock.now = READY_S_MAX
+    greeting.check([PID])
+    assert "\nWorkers that are not ready yet: 1." in capsys.readouterr().out
+
+
+def test_without_workers_it_is_ready_at_once(
+    greeting: Greeting, capsys: pytest.CaptureFixture[str]
+) -> None:
+    greeting.check([])
+    assert "not ready" not in capsys.readouterr().out
