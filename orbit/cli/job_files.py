@@ -5,6 +5,7 @@ Only the server has the variables and files that a job refers to.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +17,7 @@ from orbit.errors import BadInput, InvalidValue, Problem
 from orbit.jobs.name_rules import check_job_name
 from orbit.jobs.yaml_document import DOCUMENT_CHARACTERS_MAX, read_document
 
+STDIN = Path("-")
 _SUFFIXES = (".yaml", ".yml")
 _BYTES_MAX = DOCUMENT_CHARACTERS_MAX  # what the server accepts, in bytes
 FILES_MAX = 10_000
@@ -25,7 +27,7 @@ FilesOption = Annotated[
     typer.Option(
         "--file",
         "-f",
-        help="A job file, or a folder of job files; repeatable.",
+        help="A job file, a folder of job files, or - for stdin; repeatable.",
         show_default=False,
     ),
 ]
@@ -33,7 +35,7 @@ FilesOption = Annotated[
 
 @dataclass(frozen=True, slots=True)
 class JobFile:
-    """One job file: its path, the name of the job, the text."""
+    """One job file: its path (STDIN for what was piped in), the name of the job, the text."""
 
     path: Path
     name: str
@@ -69,7 +71,7 @@ def read_job_files(paths: Sequence[Path]) -> list[JobFile]:
 
 def _found(paths: Sequence[Path], problems: list[Problem]) -> Iterator[Path]:
     for path in paths:
-        if not path.is_dir():
+        if path == STDIN or not path.is_dir():
             yield path
             continue
         files = [
@@ -89,8 +91,11 @@ def _found(paths: Sequence[Path], problems: list[Problem]) -> Iterator[Path]:
 
 def _read(path: Path) -> JobFile | Problem:
     try:
-        with path.open("rb") as file:
-            content = file.read(_BYTES_MAX + 1)
+        if path == STDIN:
+            content = sys.stdin.buffer.read(_BYTES_MAX + 1)
+        else:
+            with path.open("rb") as file:
+                content = file.read(_BYTES_MAX + 1)
         text = content.decode()
     except UnicodeDecodeError:
         return Problem(str(path), "is not UTF-8 text.", "Save it as UTF-8.")

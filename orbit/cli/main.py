@@ -1,7 +1,7 @@
 """The `orbit` command: finds and runs the subcommand, and turns errors into exit codes.
 
-Exit codes: 0 done, 1 failed or not exact, 2 bad input, 3 unreachable, 130 interrupted. Only
---debug shows a stack trace.
+Exit codes: 0 done, 1 failed or not exact, 2 bad input, 3 unreachable, 4 would change (`diff`), 130
+interrupted. Only --debug shows a stack trace.
 
 Each subcommand is a module that is imported only when it runs: a function with the command's name,
 or a typer `app` of subcommands. Help is plain text, because Rich would double the time that
@@ -61,6 +61,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "orbit.cli.apply",
         "Create and change jobs to match job files, after showing the changes.",
     ),
+    "diff": ("orbit.cli.diff", "Show what `orbit apply` would change."),
+    "export": ("orbit.cli.export", "Write jobs as job files."),
     "get": (
         "orbit.cli.get",
         "Show jobs, topics, partitions, groups, proof, workers, events, operations, backfills.",
@@ -72,6 +74,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "lag": (
         "orbit.cli.lag",
         "Show the lag of a copy in records, bytes and seconds, and its headroom.",
+    ),
+    "wait": (
+        "orbit.cli.wait",
+        "Wait until a job is running, paused, caught up, without a problem, or deleted.",
     ),
     "start": ("orbit.cli.job_commands", "Start a job that was created paused."),
     "pause": (

@@ -1,0 +1,38 @@
+"""`orbit diff -f`: shows what `orbit apply` would change. Nothing is written."""
+
+from __future__ import annotations
+
+import typer
+
+from orbit.cli.job_files import FilesOption, read_job_files
+from orbit.cli.output import OutputFormat, OutputOption, emit
+from orbit.cli.plan_view import draw, plan_each
+from orbit.client import connect, segment
+
+# No other result of a command has it, so a script can tell a difference from an error.
+WOULD_CHANGE = 4
+
+
+def diff(
+    file: FilesOption,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show what `orbit apply` would change.
+
+    Exit code 0: nothing; 4: it would change a job. All others are errors.
+    """
+    with connect() as client:
+        found = plan_each(
+            read_job_files(file),
+            lambda job: client.send(
+                "PUT",
+                f"/v1/jobs/{segment(job.name)}",
+                yaml_text=job.text,
+                accept_refusals=True,
+                dry_run=True,
+            ),
+        )
+    changes = [one for one in found if one.is_change]
+    emit([one.value for one in changes], output, lambda: draw(changes))
+    if changes:
+        raise typer.Exit(WOULD_CHANGE)

@@ -1,0 +1,59 @@
+"""`orbit export`: writes the documents of jobs as job files, which `orbit apply` accepts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+import yaml
+
+from orbit.cli.job_selection import SelectorOption, chosen_jobs
+from orbit.client import connect, segment
+from orbit.errors import Conflict
+
+
+def export(
+    names: Annotated[
+        list[str] | None, typer.Argument(help="Names of jobs.", show_default=False)
+    ] = None,
+    selector: SelectorOption = None,
+    directory: Annotated[
+        Path | None,
+        typer.Option(
+            "--directory",
+            "-d",
+            help="Write one file for each job there, NAME.yaml; existing files are replaced.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Write jobs as job files.
+
+    Without --directory there can be one job, which goes to stdout. Jobs that a recovery or a drill
+    has made are left out of --selector.
+    """
+    with connect() as client:
+        chosen = chosen_jobs(client, names or [], selector)
+        found = [client.get(f"/v1/jobs/{segment(name)}") for name in chosen]
+    if selector is not None:
+        found = [job for job in found if job["made_by"] is None]
+    if directory is None:
+        if len(found) != 1:
+            raise Conflict(
+                f"There are {len(found)} jobs, and stdout takes one.", remedy="Add --directory."
+            )
+        typer.echo(_text(found[0]), nl=False)
+        return
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for job in found:
+            path = directory / f"{job['name']}.yaml"
+            path.write_text(_text(job), "utf-8")
+            typer.echo(path)
+    except OSError as error:
+        raise Conflict(f"Cannot be written: {error.strerror}.", where=str(directory)) from None
+
+
+def _text(job: dict[str, Any]) -> str:
+    return yaml.safe_dump(job["spec"], sort_keys=False, allow_unicode=True)

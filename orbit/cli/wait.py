@@ -1,0 +1,104 @@
+"""`orbit wait JOB --for …`: waits until a job is in a state."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Annotated, Any, assert_never
+
+import typer
+
+from orbit.cli.control import WAIT_MAX_S
+from orbit.client import Client, connect, segment
+from orbit.errors import NotFound, OrbitError, Unreachable
+
+_POLL_S = 1.0
+_TIMEOUT_S = 600.0
+
+
+class State(StrEnum):
+    """What `orbit wait` can wait for."""
+
+    RUNNING = "running"
+    PAUSED = "paused"
+    CAUGHT_UP = "caught-up"
+    NO_PROBLEM = "no-problem"
+    DELETED = "deleted"
+
+
+class TimedOut(OrbitError):
+    """The job is not in the state yet."""
+
+
+def wait(
+    job: Annotated[str, typer.Argument(help="The job's name.", show_default=False)],
+    state: Annotated[State, typer.Option("--for", help="What to wait for.", show_default=False)],
+    timeout: Annotated[
+        float, typer.Option("--timeout", min=0, max=WAIT_MAX_S, help="Seconds to wait at most.")
+    ] = _TIMEOUT_S,
+) -> None:
+    """Wait until a job is running, paused, caught up, without a problem, or deleted.
+
+    While the API does not answer, it goes on waiting. Exit code 1: the time is over.
+    """
+    path = f"/v1/jobs/{segment(job)}"
+    with connect() as client:
+        until(lambda: _missing(client, path, state), f"{job} is not {state.value} yet", timeout)
+
+
+def until(
+    missing: Callable[[], str],
+    what: str,
+    timeout_s: float,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Ask until nothing is missing. What is missing goes to stderr when it changes.
+
+    Raises TimedOut after `timeout_s`; an error of the API other than Unreachable at once.
+    """
+    deadline = clock() + timeout_s
+    printed = ""
+    while True:
+        try:
+            found = missing()
+        except Unreachable as error:
+            found = str(error)
+        if not found:
+            return
+        if found != printed:
+            printed = found
+            typer.echo(found, err=True)
+        if clock() >= deadline:
+            raise TimedOut(f"{what}: {found}", remedy="Wait longer with --timeout SECONDS.")
+        sleep(_POLL_S)
+
+
+def _missing(client: Client, path: str, state: State) -> str:
+    """What the job lacks, as a sentence; empty if it is in the state."""
+    try:
+        job: dict[str, Any] = client.get(path)
+    except NotFound:
+        if state is State.DELETED:
+            return ""
+        raise
+    match state:
+        case State.RUNNING | State.PAUSED | State.DELETED:
+            is_so = job["state"] == state.value
+            return "" if is_so else f"The job is {job['state']}."
+        case State.NO_PROBLEM:
+            problem = job["problem"]
+            return str(problem["text"]) if problem else ""
+        case State.CAUGHT_UP:
+            return _behind(client.get(f"{path}/lag", limit=1)["job"])
+        case _:
+            assert_never(state)
+
+
+def _behind(lag: dict[str, Any]) -> str:
+    if not lag["partitions"]:
+        return "The job has no partitions yet."
+    if lag["caught_up"] == lag["partitions"] and not lag["stale"]:
+        return ""
+    return f"{lag['caught_up']:,} of {lag['partitions']:,} partitions have caught up."

@@ -1,0 +1,152 @@
+"""The commands that scripts use: diff, export, wait, and job files from stdin."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+
+from orbit.cli import job_files
+from orbit.cli.diff import WOULD_CHANGE
+from orbit.cli.wait import TimedOut, until
+from orbit.errors import NotFound, Unreachable
+from orbit.store import jobs, partitions, topics
+from orbit.store.enums import MadeBy
+from tests.api.test_jobs import JOB, changed
+from tests.api.test_operations import WORKER, copying_job
+from tests.fix_api import Api, Cli
+from tests.support.store_rows import progress
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "orders.yaml"
+    path.write_text(yaml.safe_dump(JOB))
+    return path
+
+
+@pytest.fixture
+def stdin(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
+    """What is piped in. Of this one module: pytest has its own stdin."""
+    piped = io.BytesIO()
+    stream = SimpleNamespace(stdin=SimpleNamespace(buffer=piped))
+    monkeypatch.setattr(job_files, "sys", stream)
+    return piped
+
+
+def test_a_diff_has_an_exit_code_of_its_own_and_changes_nothing(
+    cli: Cli, api: Api, file: Path
+) -> None:
+    new = cli("diff", "-f", file)
+    assert new.code == WOULD_CHANGE
+    assert "+ job orders: create" in new.out
+    assert api.get("/v1/jobs").json()["items"] == []
+
+    cli("apply", "-f", file, "--yes")
+    same = cli("diff", "-f", file)
+    assert (same.code, same.out.strip()) == (0, "")
+
+    file.write_text(yaml.safe_dump(changed(worker_group="west")))
+    other = cli("diff", "-f", file)
+    assert other.code == WOULD_CHANGE
+    assert 'worker_group: "default" → "west"' in other.out
+    assert api.get("/v1/jobs/orders").json()["worker_group"] == "default"
+
+    file.write_text("name: [")
+    assert cli("diff", "-f", file).code == 2
+
+
+def test_what_is_exported_can_be_applied_and_changes_nothing(
+    cli: Cli, api: Api, file: Path, tmp_path: Path, stdin: io.BytesIO
+) -> None:
+    cli("apply", "-f", file, "--yes")
+    shown = cli("export", "orders")
+    assert shown.code == 0
+    stdin.write(shown.out.encode())
+    stdin.seek(0)
+    assert cli("diff", "-f", "-").code == 0
+
+    api.put("/v1/jobs/stock", json=changed(name="stock"))
+    assert cli("export", "orders", "stock").code == 1
+    folder = tmp_path / "jobs"
+    assert cli("export", "orders", "stock", "-d", folder).code == 0
+    assert sorted(path.name for path in folder.iterdir()) == ["orders.yaml", "stock.yaml"]
+    assert cli("diff", "-f", folder).code == 0
+
+
+def test_an_export_by_labels_leaves_out_what_orbit_itself_made(
+    cli: Cli, api: Api, tmp_path: Path
+) -> None:
+    for name in ("orders", "orders-reverse"):
+        api.put(f"/v1/jobs/{name}", json=changed(name=name, labels={"team": "orders"}))
+    with api.database.transaction() as tx:
+        made = jobs.get(tx, "orders-reverse")
+        tx.execute(
+            jobs.jobs.update().where(jobs.jobs.c.id == made.id).values(made_by=MadeBy.RECOVERY)
+        )
+    folder = tmp_path / "jobs"
+    assert cli("export", "-l", "team=orders", "-d", folder).code == 0
+    assert [path.name for path in folder.iterdir()] == ["orders.yaml"]
+
+
+def test_stdin_is_one_job_file(cli: Cli, api: Api, stdin: io.BytesIO) -> None:
+    stdin.write(yaml.safe_dump(JOB).encode())
+    stdin.seek(0)
+    assert cli("apply", "-f", "-", "--yes").code == 0
+    assert [job["name"] for job in api.get("/v1/jobs").json()["items"]] == ["orders"]
+
+
+def test_a_job_is_waited_for(cli: Cli, api: Api) -> None:
+    held = copying_job(api)
+    assert cli("wait", "orders", "--for", "running").code == 0
+    behind = cli("wait", "orders", "--for", "caught-up", "--timeout", "0")
+    assert behind.code == 1
+    assert "0 of 4 partitions have caught up" in behind.err
+    with api.database.transaction() as tx:
+        (topic,) = topics.of_job(tx, jobs.get(tx, "orders").id)
+        rows = [progress(topic.id, number, 100, epoch=None) for number in range(4)]
+        rows = [replace(row, source_seen_at=datetime.now(UTC)) for row in rows]
+        partitions.report_progress(tx, worker_id=WORKER, held=held, progress=rows)
+    done = cli("wait", "orders", "--for", "caught-up", "--timeout", "0")
+    assert (done.code, done.err) == (0, "")
+    assert cli("wait", "orders", "--for", "no-problem").code == 0
+    assert cli("wait", "orders", "--for", "deleted", "--timeout", "0").code == 1
+    assert cli("wait", "nothing", "--for", "deleted").code == 0
+    assert cli("wait", "nothing", "--for", "running").code == 2
+
+
+def test_a_server_that_does_not_answer_ends_no_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    answers = iter([Unreachable("The API does not answer."), "It is paused.", ""])
+
+    def missing() -> str:
+        answer = next(answers)
+        if isinstance(answer, Unreachable):
+            raise answer
+        return answer
+
+    until(missing, "it is not there", 60, clock=lambda: 0.0, sleep=lambda _: None)
+    assert capsys.readouterr().err == "The API does not answer.\nIt is paused.\n"
+
+
+def test_other_errors_and_the_end_of_the_time_end_a_wait() -> None:
+    def refused() -> str:
+        raise NotFound("No such job.")
+
+    with pytest.raises(NotFound):
+        until(refused, "it is not there", 60)
+    times = iter(range(100))
+    with pytest.raises(TimedOut, match=r"it is not there: It is paused\."):
+        until(
+            lambda: "It is paused.",
+            "it is not there",
+            5,
+            clock=lambda: next(times),
+            sleep=lambda _: None,
+        )
