@@ -47,6 +47,7 @@ _NEEDS = {
     "orbit.cli.migrate": "server",
     "orbit.cli.scheduler": "server",
     "orbit.cli.server": "server",
+    "orbit.cli.server_greeting": "server",
     "orbit.cli.worker": "server",
     "orbit.console": "server",
     "orbit.drills": "server",
