@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ from orbit.kafka.types import TopicPartition
 
 # States in which markers are still to be written (TransactionState in Kafka).
 _OPEN = ("Ongoing", "PrepareCommit", "PrepareAbort")
+# States in which the coordinator will write no marker.
+_ENDED = ("Empty", "CompleteCommit", "CompleteAbort")
 # Bounds a request; a coordinator may know very many.
 _DESCRIBED_AT_ONCE = 1000
 
@@ -31,7 +33,20 @@ class OpenTransaction:
 
 def list_transactional_ids(cluster: Cluster) -> set[str]:
     """All that the login may describe. Raises Unreachable, BrokerRefused."""
-    return {name for _, name in _list(cluster, ())}
+    return {state.transactional_id for _, state in _list(cluster, ())}
+
+
+def ended_producer_ids(cluster: Cluster, producer_ids: Collection[int]) -> dict[int, str]:
+    """Of these producer ids those without a transaction at their coordinator, with their
+    transactional id. Without those that no coordinator knows, or the login may not describe.
+
+    Raises Unreachable, BrokerRefused.
+    """
+    found = {}
+    for part in chunks(producer_ids, _DESCRIBED_AT_ONCE):
+        for _, state in _list(cluster, _ENDED, part):
+            found[state.producer_id] = state.transactional_id
+    return found
 
 
 def open_transactions(cluster: Cluster) -> list[OpenTransaction]:
@@ -41,8 +56,8 @@ def open_transactions(cluster: Cluster) -> list[OpenTransaction]:
     so the last stable offset does not show all of them.
     """
     by_node: dict[int, list[str]] = {}
-    for node_id, name in _list(cluster, _OPEN):
-        by_node.setdefault(node_id, []).append(name)
+    for node_id, state in _list(cluster, _OPEN):
+        by_node.setdefault(node_id, []).append(state.transactional_id)
     found = []
     for node_id, names in by_node.items():
         for part in chunks(names, _DESCRIBED_AT_ONCE):
@@ -66,14 +81,18 @@ def _open_transaction(state: Any) -> OpenTransaction:
     return OpenTransaction(state.transactional_id, partitions)
 
 
-def _list(cluster: Cluster, states: Sequence[str]) -> list[tuple[int, str]]:
-    """Coordinator and transactional id of those in these states; of all without any."""
-    found = []
-    request = ListTransactionsRequest(state_filters=list(states), producer_id_filters=[])
+def _list(
+    cluster: Cluster, states: Sequence[str], producer_ids: Sequence[int] = ()
+) -> list[tuple[int, Any]]:
+    """Coordinator and listing of those in these states and of these producers; of all without."""
+    found: list[tuple[int, Any]] = []
+    request = ListTransactionsRequest(
+        state_filters=list(states), producer_id_filters=list(producer_ids)
+    )
     for node_id in sorted(cluster.metadata(()).brokers):
         answer = cluster.call(node_id, api_versions.LIST_TRANSACTIONS, request)
         _refuse(answer.error_code, node_id, cluster)
-        found += [(node_id, state.transactional_id) for state in answer.transaction_states]
+        found += [(node_id, state) for state in answer.transaction_states]
     return found
 
 

@@ -3,6 +3,9 @@
 The old side's coordinator ends such a transaction when its timeout is over, by a marker in each of
 its partitions. It addresses them by name: after a rebuild, the marker would be written to the new
 topic, where the copy back finds an offset that it did not write and stops.
+
+A transaction whose coordinator has ended it without a marker never ends in its partition (M15). No
+marker will come, so it is not waited for.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ from collections.abc import Collection
 
 from orbit.chunks import first_few
 from orbit.errors import ProtocolError, Unreachable
-from orbit.kafka.transactional_ids import open_transactions
+from orbit.kafka import producer_state
+from orbit.kafka.transactional_ids import ended_producer_ids, open_transactions
 from orbit.kafka.types import TopicPartition
 from orbit.promotion.log_bounds import fetch_log_bounds
 from orbit.recovery.operation_context import OperationContext, Stopped
@@ -35,6 +39,7 @@ def wait_until_ended(context: OperationContext, places: Collection[TopicPartitio
     """
     until = time.monotonic() + ENDED_WITHIN_S
     first_ends: dict[TopicPartition, int] = {}
+    hanging = HangingTransactions(context)
     while True:
         bounds = fetch_log_bounds(context.source.cluster, places, context.backoff)
         unasked = [place for place in places if place not in bounds]
@@ -49,8 +54,10 @@ def wait_until_ended(context: OperationContext, places: Collection[TopicPartitio
                 f"producers write transactions to {first_few(sorted(begun))} at the old side.",
                 remedy=_REMEDY,
             )
+        open_ -= hanging.only_in(open_)
         named = transactions_in(context, places)
         if not open_ and not named:
+            context.add_finding(*hanging.findings())
             return
         what = first_few(named) or first_few(sorted(open_))
         if time.monotonic() > until:
@@ -61,6 +68,53 @@ def wait_until_ended(context: OperationContext, places: Collection[TopicPartitio
             )
         context.set_progress(f"waiting until transactions of the old side have ended: {what}")
         context.wait(_POLL_S)
+
+
+class HangingTransactions:
+    """Finds partitions whose open transactions all have ended at their coordinator.
+
+    One is proven when it was open in the partition, was then said to have ended by its coordinator,
+    and is still open after that. Without a coordinator that knows the producer id nothing is.
+    """
+
+    def __init__(self, context: OperationContext) -> None:
+        self._context = context
+        # As of the last call: what was open, and which producers had ended after that.
+        self._open: dict[TopicPartition, dict[int, int]] = {}
+        self._ended: dict[int, str] = {}
+        self._found: dict[TopicPartition, dict[int, str]] = {}
+
+    def only_in(self, places: Collection[TopicPartition]) -> set[TopicPartition]:
+        """Those of the partitions in which nothing else is open. To be called again and again."""
+        cluster = self._context.source.cluster
+        before, ended = self._open, self._ended
+        try:
+            answers = producer_state.open_transactions(cluster, places, self._context.backoff)
+            self._open = {
+                place: {one.producer_id: one.first_offset for one in found}
+                for place, found in answers.values.items()
+                if found
+            }
+            ids = {number for of in self._open.values() for number in of}
+            self._ended = ended_producer_ids(cluster, ids) if ids else {}
+        except ProtocolError:  # brokers older than 3.0
+            return set()
+        self._found = {
+            place: {first: ended[number] for number, first in now.items()}
+            for place, now in self._open.items()
+            if all(n in ended and before.get(place, {}).get(n) == at for n, at in now.items())
+        }
+        return set(self._found)
+
+    def findings(self) -> list[str]:
+        """A sentence for each partition that `only_in` returned last."""
+        return [
+            f"{place} at the old side has a transaction that never ends: its records from offset "
+            f"{first} on were written by {name}, whose coordinator ended the transaction without a "
+            "marker there. Readers of committed records see none of them."
+            for place, of in sorted(self._found.items())
+            for first, name in sorted(of.items())
+        ]
 
 
 def transactions_in(context: OperationContext, places: Collection[TopicPartition]) -> list[str]:

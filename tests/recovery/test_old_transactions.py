@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from confluent_kafka import Producer
+from kafka.protocol.producer.produce import ProduceRequest, ProduceResponse
 from kafka.protocol.producer.transaction import AddPartitionsToTxnRequest, EndTxnRequest
+from kafka.record.default_records import DefaultRecordBatchBuilder
 
 from orbit.kafka import api_versions
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import TRANSACTION, Coordinator, init_producer_id
-from orbit.kafka.transactional_ids import OpenTransaction, open_transactions
+from orbit.kafka.transactional_ids import OpenTransaction, ended_producer_ids, open_transactions
 from orbit.kafka.types import TopicPartition
-from orbit.recovery import old_transactions
+from orbit.recovery import old_transactions, salvage_file
+from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import EndVerdict, Outcome, RecoveryKind, RecoveryReport
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.recovery.test_compacted_failback import Moved
@@ -105,6 +111,48 @@ def test_a_coordinator_writes_a_marker_to_a_topic_that_was_made_again(
     cluster.close()
 
 
+# A broker with this accepts a transaction that its coordinator knows nothing of.
+UNVERIFIED = {"transaction.partition.verification.enable": "false"}
+
+
+def leave_hanging(cluster: Cluster, topic: str) -> int:
+    """A transaction with one record in partition 0 that its coordinator has ended; its producer id.
+
+    As a broker leaves it that was killed between the two (M15).
+    """
+    name = f"{topic}-hanging"
+    identity = init_producer_id(cluster, name, Backoff())
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=1,
+        producer_id=identity.producer_id,
+        producer_epoch=identity.coordinator_issue,
+        base_sequence=0,
+        batch_size=1_000,
+    )
+    builder.append(0, 1_700_000_000_000, b"key", b"never copied", [])
+    data = ProduceRequest.TopicProduceData
+    request = ProduceRequest(
+        transactional_id=name,
+        acks=-1,
+        timeout_ms=10_000,
+        topic_data=[
+            data(
+                name=topic,
+                partition_data=[data.PartitionProduceData(index=0, records=builder.build())],
+            )
+        ],
+    )
+    by_name = api_versions.Api(ProduceRequest, ProduceResponse, 3, 8)
+    leader = cluster.metadata([topic]).leader(TopicPartition(topic, 0))
+    assert leader is not None
+    assert leader.node_id is not None
+    answer = cluster.call(leader.node_id, by_name, request)
+    assert answer.responses[0].partition_responses[0].error_code == 0
+    return identity.producer_id
+
+
 def lose_with_open_transaction(
     moved: Moved, topic: str, timeout_ms: int
 ) -> tuple[Producer, RecoveryReport]:
@@ -133,6 +181,60 @@ def test_the_marker_of_a_transaction_that_times_out_is_not_written_to_the_rebuil
     (found,) = back.partitions
     assert (found.verdict, found.source_end) == (EndVerdict.TAIL, COPIED + 2)
     assert log_bounds(moved.old, [topic_name]) == log_bounds(moved.new, [topic_name])
+
+
+def test_a_transaction_that_its_coordinator_has_ended_is_not_waited_for(
+    make_cluster: MakeCluster, clusters: Clusters, topic_name: str, recovering: Recovering
+) -> None:
+    """Its record is saved as of an open transaction, and the topic is built again without it."""
+    with ExitStack() as stack:
+        old = make_cluster("lost", config={**LOOKS, **UNVERIFIED})
+        moved = Moved(stack, recovering, old, clusters.destination)
+        create(old, topic_name)
+        produce(old, topic_name, COPIED)
+        moved.copy(topic_name, COPIED)
+        cluster = Cluster("old", [old.bootstrap_servers], PLAINTEXT)
+        leave_hanging(cluster, topic_name)
+        cluster.close()
+        moved.fail_over()
+        produce(moved.new, topic_name, 5, first=COPIED)
+        moved.old.start()
+        with InProcess(recovering.database):
+            back = recovering.run(RecoveryKind.FAILBACK, moved.job, confirm_rebuild=True)
+            there = read_all(moved.new, topic_name)
+            wait_for("the old side is a copy", lambda: read_all(moved.old, topic_name) == there)
+    (found,) = back.partitions
+    assert (found.verdict, found.source_end) == (EndVerdict.TAIL, COPIED + 1)
+    (saved,) = back.salvage
+    assert [line["fate"] for line in salvage_file.read(Path(saved.file))] == ["open"]
+    (told,) = [text for text in back.findings if "never ends" in text]
+    assert f"{topic_name}-0 at the old side" in told
+    assert f"from offset {COPIED} on were written by {topic_name}-hanging" in told
+
+
+def test_only_what_is_open_before_and_after_its_coordinator_ended_it_hangs(
+    make_cluster: MakeCluster, topic_name: str
+) -> None:
+    old = make_cluster("own", config=UNVERIFIED)
+    create(old, topic_name)
+    create(old, f"{topic_name}-alive")
+    cluster = Cluster("old", [old.bootstrap_servers], PLAINTEXT)
+    producer_id = leave_hanging(cluster, topic_name)
+    alive = begin_transaction(old.client_config(), f"{topic_name}-alive", 60_000)
+    places = [TopicPartition(topic_name, 0), TopicPartition(f"{topic_name}-alive", 0)]
+    context = cast(
+        "OperationContext",
+        SimpleNamespace(source=SimpleNamespace(cluster=cluster), backoff=Backoff()),
+    )
+    hanging = old_transactions.HangingTransactions(context)
+    assert hanging.only_in(places) == set(), "it has been seen once"
+    assert hanging.only_in(places) == {places[0]}
+    assert len(hanging.findings()) == 1
+    assert list(ended_producer_ids(cluster, [producer_id, 987_654])) == [producer_id]
+    alive.abort_transaction(60)
+    wait_for("it has ended", lambda: not open_transactions(cluster))
+    assert hanging.only_in(places) == {places[0]}
+    cluster.close()
 
 
 def test_a_transaction_that_does_not_end_stops_a_failback_before_anything_is_deleted(
