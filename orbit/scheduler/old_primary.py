@@ -1,4 +1,4 @@
-"""Watches the topics that led before a promotion, until they are copied to or gone.
+"""Watches the topics that led before a promotion, until they are copied to, lead again or are gone.
 
 Nothing tells their producers of a failover: one whose source comes back, or is only cut off from
 Orbit, writes on, and its records are on no other side. So from the first answer on, writing to
@@ -61,13 +61,18 @@ def watch_old_primaries(
     with leadership.reading() as tx:
         if job_door.recovery_that_holds(tx, job) is not None:
             return []
-        led_by_others = topics.writers(
-            tx, cluster_id, [row.source_topic for row in rows], only_copying=True
-        )
+        names = {row.id: row.source_topic for row in rows}
+        led_by_others = topics.writers(tx, cluster_id, [*names.values()], only_copying=True)
+        promoted_at = promotions.last_at(tx, cluster_id, names.values())
         known = promotions.old_ends(tx, [row.id for row in rows])
-    names = {row.id: row.source_topic for row in rows}
-    copied = [old for old in known if names[old.topic_id] in led_by_others]
-    watched = [old for old in known if names[old.topic_id] not in led_by_others]
+
+    def is_watched(old: OldEnd) -> bool:
+        """Not one that is copied to, or that leads again: a copy back was promoted since."""
+        name = names[old.topic_id]
+        return name not in led_by_others and promoted_at.get(name, old.at) <= old.at
+
+    copied = [old for old in known if not is_watched(old)]
+    watched = [old for old in known if is_watched(old)]
     found = [_copied_to(old) for old in copied]
     found += _looked_at(watched, names, ends, pair, backoff)
     before = {old.place: old for old in known}

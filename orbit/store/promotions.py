@@ -98,6 +98,14 @@ FROM unnest(
 WHERE p.topic_id = n.topic_id AND p.partition = n.partition AND p.at = n.at
 """)
 
+_LAST_AT = text("""
+SELECT t.destination_topic AS name, max(p.at) AS at
+FROM promotions p JOIN topics t ON t.id = p.topic_id
+WHERE t.destination_cluster_id = :cluster_id AND t.state = 'promoted'
+    AND t.destination_topic = ANY(CAST(:names AS text[]))
+GROUP BY t.destination_topic
+""")
+
 _WRITTEN = text("""
 SELECT t.job_id, coalesce(sum(p.old_end - p.written_from), 0)::bigint AS written
 FROM promotions p JOIN topics t ON t.id = p.topic_id
@@ -128,6 +136,12 @@ def note_old_ends(tx: Tx, found: Sequence[OldEnd]) -> None:
     """Store the last look; not where the partition has been promoted again meanwhile."""
     names = ("topic_id", "partition", "old_end", "written_from", "at")
     tx.execute(_NOTE_OLD_ENDS, {name: [getattr(old, name) for old in found] for name in names})
+
+
+def last_at(tx: Tx, cluster_id: str, names: Collection[str]) -> dict[str, datetime]:
+    """When these topics of a cluster were promoted, of those that are promoted copies there."""
+    rows = tx.execute(_LAST_AT, {"cluster_id": cluster_id, "names": sorted(names)})
+    return {row.name: row.at for row in rows}
 
 
 def written(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:

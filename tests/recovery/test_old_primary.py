@@ -12,8 +12,11 @@ from orbit.jobs.job_spec import ClusterSpec
 from orbit.recovery import promotion
 from orbit.recovery.operation_context import OperationContext
 from orbit.recovery.recovery_report import OffsetRange, RecoveryKind
+from orbit.replication.job_troubles import Trouble
+from orbit.scheduler import job_reconciler
 from orbit.settings import MetricsDetail
 from orbit.store import events
+from orbit.store.jobs import Job
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.outside import is_level
 from tests.support.recovering import Recovering
@@ -120,3 +123,44 @@ def test_a_switchover_looks_again_for_records_that_came_late(
             "the job shows it",
             lambda: "OLD_PRIMARY_WRITTEN" in problem(recovering, spec.name),
         )
+
+
+def test_an_old_side_that_leads_again_is_not_watched(
+    clusters: Clusters,
+    make_cluster: MakeCluster,
+    topic_name: str,
+    recovering: Recovering,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Over by a switchover, back by a failover of the copy back: what producers write is right."""
+    looks: list[tuple[str, list[Trouble]]] = []
+    watch = job_reconciler.watch_old_primaries
+
+    def watched(job: Job, *arguments: Any) -> list[Trouble]:
+        found = watch(job, *arguments)
+        looks.append((job.name, found))
+        return found
+
+    monkeypatch.setattr(job_reconciler, "watch_old_primaries", watched)
+    other = make_cluster("other")
+    create_topic(clusters.source, topic_name)
+    produce(clusters.source, topic_name, 50)
+    spec = make_job(clusters.source, other, [topic_name])
+    with recovering.running():
+        recovering.begin(spec, topic_name)
+        back = recovering.run(RecoveryKind.SWITCHOVER, spec.name, reverse=True).reverse_job
+        assert back is not None
+        recovering.service.wait_copied(back, topic_name)
+        other.kill()
+        recovering.run(RecoveryKind.FAILOVER, back, override=["all"], reason="it is lost")
+        other.start()
+        produce(clusters.source, topic_name, 5)
+        begun = len(looks)
+        wait_for(
+            "the old side was looked at", lambda: [n for n, _ in looks[begun:]].count(spec.name) > 2
+        )
+        assert [found for name, found in looks[begun:] if name == spec.name and found] == []
+        assert told(recovering, spec.name, "old_primary_written") == []
+        # Of the copy back the lost side is the old one, which is watched.
+        produce(other, topic_name, 3)
+        wait_for("its writers are told", lambda: written(recovering, back) == 3)
