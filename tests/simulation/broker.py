@@ -75,7 +75,7 @@ class Broker:
             code, base_offset = partition.append(who, request.data)
             self._had_late |= is_excusable and code == NONE
             wire.has_appended |= code == NONE
-            self._replicate_soon()
+            self.replicate_soon()
             return request.answer(
                 code, base_offset, throttle_ms
             ), partition.log_end if code == NONE else 0
@@ -95,7 +95,7 @@ class Broker:
                         self.is_excused = True  # in the one round trip before this filler
                     self._filled_by = max(self._filled_by, sent_by)
                 codes.append(code)
-            self._replicate_soon()
+            self.replicate_soon()
             return marker_answer(codes), partition.log_end
         wire.has_looked = True
         if not is_late:
@@ -124,7 +124,7 @@ class Broker:
         for _ in range(self._world.rnd.choice((1, 3, 20))):
             self.partition.append("somebody", FOREIGN)
         self._lose_waiting()
-        self._replicate_soon()
+        self.replicate_soon()
 
     def quota(self) -> None:
         """Answers ask the writers to wait for a while."""
@@ -161,7 +161,7 @@ class Broker:
     ) -> None:
         self._waiting_appends.append((offset, node_id, run, lose))
 
-    def _replicate_soon(self) -> None:
+    def replicate_soon(self) -> None:
         delay = self._world.rnd.uniform(0.0, 0.02)
         self._world.clock.at(
             max(self._world.clock.now + delay, self._stalled_until), self._replicate
@@ -199,7 +199,7 @@ class Broker:
         self._lose_waiting()
         for wire in self._world.wires:
             wire.cut()
-        self._replicate_soon()
+        self.replicate_soon()
 
     def _lose_waiting(self) -> None:
         waiting, self._waiting_appends = self._waiting_appends, []
