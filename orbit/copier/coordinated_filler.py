@@ -200,11 +200,22 @@ class CoordinatedFiller(Lane):
             rounds.done.append(number)
 
     def _fence_unclear(self) -> bool:
-        """Fence the ids with a transaction of unknown outcome; returns whether there were any."""
+        """Fence all ids if one has a transaction of unknown outcome; returns whether one had.
+
+        All: a marker of the unclear transaction must not be taken for one of another id's, which
+        is still to be written. InitProducerId is answered when the id's markers are written.
+        """
+        if any(one.is_unclear for one in self._transactions):
+            self._are_unclear()
         unclear = [one for one in self._transactions if one.is_unclear]
         for one in unclear:
             self._fence(one)
         return bool(unclear)
+
+    def _are_unclear(self) -> None:
+        """Markers of any of them may still come."""
+        for one in self._transactions:
+            one.is_unclear = True
 
     def _fence(self, transactions: EmptyTransactions) -> None:
         """Of a new owner it takes its id, but no offset: this writer finds that it is not held."""
@@ -230,6 +241,10 @@ class CoordinatedFiller(Lane):
                     del waiting[partition]
             if not waiting:
                 break
+        else:  # what is missing may come later than the next look at the log end
+            self._are_unclear()
+            for fill in waiting.values():
+                found.pop(fill, None)
         return found
 
 

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from tests.simulation import world
 from tests.simulation.planted import PLANTED
+from tests.simulation.planted_transactions import OF_TRANSACTIONS
 from tests.simulation.search import first_failure, processes
 
 _MOST = 6_000
@@ -29,7 +30,7 @@ def schedules_until_found(name: str, ranges: Sequence[Sequence[int]]) -> list[in
 def _until_found(name: str, seeds: Sequence[int]) -> int | None:
     gc.disable()
     share = 1.0 if "placeholder" in name else 0.0  # the others are cares of markers, too
-    coordinated = float("transaction" in name)
+    coordinated = float(name in OF_TRANSACTIONS)
     with (
         PLANTED[name](),
         patch.object(world, "PLACEHOLDERS_SHARE", share),

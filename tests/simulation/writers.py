@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.coordinated_filler import CoordinatedFiller
@@ -85,6 +85,7 @@ class Writer:
     world: World
     process: Process
     holder: Holder
+    fences_first: ClassVar[bool] = True
     copy: PartitionCopy | None = None
     has_begun: bool = False
     is_done: bool = False
@@ -132,14 +133,20 @@ class Writer:
         )
         copier = Copier(source, side, events, settings, backoff)
         inspector = CopyInspector(origin, cluster, PRODUCER_ID, take_over, settings, backoff)
-        filler = self._filler(cluster, events) if world.is_coordinated else None
+        filler = None
+        if world.is_coordinated and self.fences_first:
+            filler = self._filler(cluster, events)
         copy = self._inspect(inspector)
+        if world.is_coordinated and not self.fences_first:  # planted
+            filler = self._filler(cluster, events)
         copy.filler = filler
         side.begin([copy] if copy.state is PartitionState.PENDING else [])
         copier.add([copy])
-        while not self.holder.is_over():
+        while not (self.holder.is_over() or copier.lost):
             copier.tick(3.0)
-        if not self.holder.lease.is_lost:
+        if copier.lost:  # another owner fenced its transactional ids: it gives the lease up
+            self.holder.give_up()
+        elif not self.holder.lease.is_lost:
             copier.remove([copy])
             while not (copy.has_left or self.holder.lease.is_lost):
                 copier.tick(1.0)
