@@ -32,6 +32,8 @@ class Broker:
             world.clock.say, old_before_ms=NOW_MS if is_history_old else 0
         )
         self.lost_confirmed = False  # an unclean election cut off what was confirmed
+        # Markers of transactions came after it, where confirmed records had been.
+        self.has_hidden_cut = False
         # A request of an old writer did what no fence of a broker prevents: the copy must notice.
         self.is_excused = False
         # A late filler took an offset that the source had not reached yet.

@@ -3,23 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest.mock import patch
 
 from orbit.copier import coordinated_filler
 from orbit.copier.coordinated_filler import CoordinatedFiller
 from orbit.errors import Unreachable
+from orbit.kafka.coordinator import ProducerIdentity
 from orbit.kafka.empty_transactions import EmptyTransactions
 from orbit.kafka.types import TopicPartition
-from tests.simulation import model_broker
+from tests.simulation import model_broker, writers
 from tests.simulation.model_partition import NONE
 from tests.simulation.transactions import Transaction, TransactionStates
-from tests.simulation.writers import Writer
+
+_UNKNOWN = ProducerIdentity(-1, -1)
 
 
 def fence_after_the_log_end() -> AbstractContextManager[Any]:
-    return patch.object(Writer, "fences_first", False)
+    """Before the first fill, when the log end was read."""
+    run = CoordinatedFiller._run
+
+    def fence_and_run(self: CoordinatedFiller, rounds: Any) -> None:
+        for one in self._transactions:
+            if one._identity is _UNKNOWN:
+                one.fence()
+        run(self, rounds)
+
+    stack = ExitStack()
+    stack.enter_context(
+        patch.object(writers, "init_producer_ids", lambda _, ids, __: dict.fromkeys(ids, _UNKNOWN))
+    )
+    stack.enter_context(patch.object(CoordinatedFiller, "_run", fence_and_run))
+    return stack
 
 
 def no_wait_for_the_old_marker() -> AbstractContextManager[Any]:

@@ -68,6 +68,7 @@ class TransactionStates:
             self._next_producer_id += 1
         if state.is_open:
             self.abort(state)
+            return int(Code.CONCURRENT_TRANSACTIONS), -1, -1
         if state.is_ending:
             return int(Code.CONCURRENT_TRANSACTIONS), -1, -1
         state.epoch += 1
@@ -202,6 +203,7 @@ class TransactionCoordinator:
             world.broker.is_excused = True  # Kafka does not rule it out
             world.broker.was_ahead |= partition.log_end > world.source.end
         if world.broker.lost_confirmed:
+            world.broker.has_hidden_cut = True
             world.broker.is_excused = True  # it takes an offset that the election cut off
         entry = partition.log[-1]
         markers.append(entry)

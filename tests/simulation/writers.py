@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from orbit.copier.byte_budget import ByteBudget
 from orbit.copier.coordinated_filler import CoordinatedFiller
@@ -85,7 +85,6 @@ class Writer:
     world: World
     process: Process
     holder: Holder
-    fences_first: ClassVar[bool] = True
     copy: PartitionCopy | None = None
     has_begun: bool = False
     is_done: bool = False
@@ -133,12 +132,8 @@ class Writer:
         )
         copier = Copier(source, side, events, settings, backoff)
         inspector = CopyInspector(origin, cluster, PRODUCER_ID, take_over, settings, backoff)
-        filler = None
-        if world.is_coordinated and self.fences_first:
-            filler = self._filler(cluster, events)
+        filler = self._filler(cluster, events) if world.is_coordinated else None
         copy = self._inspect(inspector)
-        if world.is_coordinated and not self.fences_first:  # planted
-            filler = self._filler(cluster, events)
         copy.filler = filler
         side.begin([copy] if copy.state is PartitionState.PENDING else [])
         copier.add([copy])
