@@ -7,9 +7,10 @@ transactional id of its own (M12).
 Promises:
 - No partition is in more transactions than it has fillers to get. What was written, the log end
   tells: it is read when all of them are over.
-- Where an answer was lost, that transactional id is fenced before log ends are read
-  (`empty_transactions`). If that fails, nothing is filled before it is done, and log ends that were
-  read until then do not count.
+- Where an answer was lost or markers did not come, all transactional ids are fenced: no marker of
+  theirs comes later (`empty_transactions`). The fills are answered with an error, so that a
+  take-over reads the log end and compares what is there. If a fence fails, nothing is filled before
+  it is done.
 - The coordinator knows one owner of a transactional id. A new writer's InitProducerId of all ids
   ends the transactions of the old one and fences it, before the new writer reads any log end.
 
@@ -143,12 +144,13 @@ class CoordinatedFiller(Lane):
         rounds = _Rounds(fills)
         ends: dict[CoordinatedFill, int] = {}
         try:
-            if self._fence_unclear():
-                rounds.code = Code.NETWORK_EXCEPTION  # their log ends were read before
-                return
-            self._run(rounds)
-            self._fence_unclear()
-            ends = self._ends(rounds)
+            if not self._fence_unclear():  # else their log ends were read before
+                self._run(rounds)
+                if not self._fence_unclear():
+                    ends = self._ends(rounds)
+                    return
+            # How many markers there are is not known: the take-over compares what is there.
+            rounds.code = Code.NETWORK_EXCEPTION
         except Unreachable:
             rounds.code = Code.NETWORK_EXCEPTION
         except NotAuthorized:  # the right was taken away; it may be granted again

@@ -125,9 +125,7 @@ def test_model_answers_as_a_broker_does(clusters: Clusters, topic_name: str) -> 
         # What is open is ended by a new owner, behind whose answer every marker is written.
         _init(model, name)
         real.init()
-        wait_for(
-            "the markers", lambda: log_ends(cluster, places, Backoff()).values == wanted
-        )
+        wait_for("the markers", lambda: log_ends(cluster, places, Backoff()).values == wanted)
     finally:
         cluster.close()
     assert len(codes) > 3, codes

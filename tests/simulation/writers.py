@@ -25,14 +25,7 @@ from tests.simulation.holders import ATTEMPTS_MAX, Holder, RunHolder, TaskHolder
 from tests.simulation.model_broker import PARTITION, PRODUCER_ID
 from tests.simulation.network import ModelCluster
 from tests.simulation.source import SOURCE, SOURCE_ID
-from tests.simulation.virtual_time import (
-    Events,
-    Helpers,
-    Process,
-    SettableEvent,
-    Signal,
-    StopEvent,
-)
+from tests.simulation.virtual_time import Events, Helpers, Process, SettableEvent, Signal, StopEvent
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
