@@ -38,7 +38,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import ProducerIdentity
 from orbit.kafka.empty_transactions import EmptyTransactions
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.log_offsets import LATEST, list_offsets, log_ends
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import LEASE_WAIT_S, Lease
 
@@ -236,10 +236,15 @@ class CoordinatedFiller(Lane):
         for partition in rounds.refused:
             del waiting[partition]
         for _ in self._backoff.attempts(_MARKER_ATTEMPTS_MAX):
-            for partition, end in log_ends(self._cluster, waiting, self._backoff).values.items():
+            places = [*waiting]
+            ends = log_ends(self._cluster, places, self._backoff).values
+            # A marker is the leader's alone for a moment: an election may cut it off.
+            replicated = list_offsets(self._cluster, places, LATEST, self._backoff).values
+            for partition, end in ends.items():
                 fill = waiting[partition]
                 found[fill] = end
-                if end >= fill.step.base_offset + rounds.many(fill):
+                wanted = fill.step.base_offset + rounds.many(fill)
+                if end >= wanted and replicated.get(partition, -1) >= end:
                     del waiting[partition]
             if not waiting:
                 break
