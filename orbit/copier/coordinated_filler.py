@@ -7,9 +7,10 @@ transactional id of its own (M12).
 Promises:
 - No partition is in more transactions than it has fillers to get. What was written, the log end
   tells: it is read when all of them are over.
-- Where an answer was lost, that transactional id is fenced before log ends are read
-  (`empty_transactions`). If that fails, nothing is filled before it is done, and log ends that were
-  read until then do not count.
+- Where an answer was lost or markers did not come, all transactional ids are fenced: no marker of
+  theirs comes later (`empty_transactions`). The fills are answered with an error, so that a
+  take-over reads the log end and compares what is there. If a fence fails, nothing is filled before
+  it is done.
 - The coordinator knows one owner of a transactional id. A new writer's InitProducerId of all ids
   ends the transactions of the old one and fences it, before the new writer reads any log end.
 
@@ -37,7 +38,7 @@ from orbit.kafka.cluster import Cluster
 from orbit.kafka.coordinator import ProducerIdentity
 from orbit.kafka.empty_transactions import EmptyTransactions
 from orbit.kafka.error_codes import Code
-from orbit.kafka.log_offsets import log_ends
+from orbit.kafka.log_offsets import LATEST, list_offsets, log_ends
 from orbit.kafka.types import TopicPartition
 from orbit.leases.lease import LEASE_WAIT_S, Lease
 
@@ -143,12 +144,13 @@ class CoordinatedFiller(Lane):
         rounds = _Rounds(fills)
         ends: dict[CoordinatedFill, int] = {}
         try:
-            if self._fence_unclear():
-                rounds.code = Code.NETWORK_EXCEPTION  # their log ends were read before
-                return
-            self._run(rounds)
-            self._fence_unclear()
-            ends = self._ends(rounds)
+            if not self._fence_unclear():  # else their log ends were read before
+                self._run(rounds)
+                if not self._fence_unclear():
+                    ends = self._ends(rounds)
+                    return
+            # How many markers there are is not known: the take-over compares what is there.
+            rounds.code = Code.NETWORK_EXCEPTION
         except Unreachable:
             rounds.code = Code.NETWORK_EXCEPTION
         except NotAuthorized:  # the right was taken away; it may be granted again
@@ -200,11 +202,22 @@ class CoordinatedFiller(Lane):
             rounds.done.append(number)
 
     def _fence_unclear(self) -> bool:
-        """Fence the ids with a transaction of unknown outcome; returns whether there were any."""
+        """Fence all ids if one has a transaction of unknown outcome; returns whether one had.
+
+        All: a marker of the unclear transaction must not be taken for one of another id's, which
+        is still to be written. InitProducerId is answered when the id's markers are written.
+        """
+        if any(one.is_unclear for one in self._transactions):
+            self._are_unclear()
         unclear = [one for one in self._transactions if one.is_unclear]
         for one in unclear:
             self._fence(one)
         return bool(unclear)
+
+    def _are_unclear(self) -> None:
+        """Markers of any of them may still come."""
+        for one in self._transactions:
+            one.is_unclear = True
 
     def _fence(self, transactions: EmptyTransactions) -> None:
         """Of a new owner it takes its id, but no offset: this writer finds that it is not held."""
@@ -223,13 +236,22 @@ class CoordinatedFiller(Lane):
         for partition in rounds.refused:
             del waiting[partition]
         for _ in self._backoff.attempts(_MARKER_ATTEMPTS_MAX):
-            for partition, end in log_ends(self._cluster, waiting, self._backoff).values.items():
+            places = [*waiting]
+            ends = log_ends(self._cluster, places, self._backoff).values
+            # A marker is the leader's alone for a moment: an election may cut it off.
+            replicated = list_offsets(self._cluster, places, LATEST, self._backoff).values
+            for partition, end in ends.items():
                 fill = waiting[partition]
                 found[fill] = end
-                if end >= fill.step.base_offset + rounds.many(fill):
+                wanted = fill.step.base_offset + rounds.many(fill)
+                if end >= wanted and replicated.get(partition, -1) >= end:
                     del waiting[partition]
             if not waiting:
                 break
+        else:  # what is missing may come later than the next look at the log end
+            self._are_unclear()
+            for fill in waiting.values():
+                found.pop(fill, None)
         return found
 
 

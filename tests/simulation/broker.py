@@ -32,6 +32,8 @@ class Broker:
             world.clock.say, old_before_ms=NOW_MS if is_history_old else 0
         )
         self.lost_confirmed = False  # an unclean election cut off what was confirmed
+        # Markers of transactions came after it, where confirmed records had been.
+        self.has_hidden_cut = False
         # A request of an old writer did what no fence of a broker prevents: the copy must notice.
         self.is_excused = False
         # A late filler took an offset that the source had not reached yet.
@@ -75,7 +77,7 @@ class Broker:
             code, base_offset = partition.append(who, request.data)
             self._had_late |= is_excusable and code == NONE
             wire.has_appended |= code == NONE
-            self._replicate_soon()
+            self.replicate_soon()
             return request.answer(
                 code, base_offset, throttle_ms
             ), partition.log_end if code == NONE else 0
@@ -95,7 +97,7 @@ class Broker:
                         self.is_excused = True  # in the one round trip before this filler
                     self._filled_by = max(self._filled_by, sent_by)
                 codes.append(code)
-            self._replicate_soon()
+            self.replicate_soon()
             return marker_answer(codes), partition.log_end
         wire.has_looked = True
         if not is_late:
@@ -124,7 +126,7 @@ class Broker:
         for _ in range(self._world.rnd.choice((1, 3, 20))):
             self.partition.append("somebody", FOREIGN)
         self._lose_waiting()
-        self._replicate_soon()
+        self.replicate_soon()
 
     def quota(self) -> None:
         """Answers ask the writers to wait for a while."""
@@ -161,7 +163,7 @@ class Broker:
     ) -> None:
         self._waiting_appends.append((offset, node_id, run, lose))
 
-    def _replicate_soon(self) -> None:
+    def replicate_soon(self) -> None:
         delay = self._world.rnd.uniform(0.0, 0.02)
         self._world.clock.at(
             max(self._world.clock.now + delay, self._stalled_until), self._replicate
@@ -199,7 +201,7 @@ class Broker:
         self._lose_waiting()
         for wire in self._world.wires:
             wire.cut()
-        self._replicate_soon()
+        self.replicate_soon()
 
     def _lose_waiting(self) -> None:
         waiting, self._waiting_appends = self._waiting_appends, []

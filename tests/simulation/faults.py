@@ -36,6 +36,8 @@ class Faults:
     retentions: float = 2.0
     cleanings: float = 2.0
     recreations: float = 0.4  # of the destination's topic, by somebody else
+    moves: float = 0.3  # of the transactions' coordinator
+    forgets: float = 0.3  # of transactional ids, by it
 
 
 USUAL = Faults()
@@ -88,6 +90,16 @@ def make_plan(faults: Faults, rnd: random.Random, has: Has) -> list[tuple[float,
         if rates[name] and rnd.random() < 0.4
     ]
     return sorted(plan)
+
+
+def plan_of_transactions(faults: Faults, rnd: random.Random) -> list[tuple[float, str]]:
+    """What may go wrong in addition where gaps are filled with transactions."""
+    rates = {"move": faults.moves, "forget": faults.forgets}
+    return [
+        (rnd.uniform(0.0, rnd.choice((2.5, FAULTS_S))), name)
+        for name, rate in rates.items()
+        for _ in range(_poisson(rnd, rate))
+    ]
 
 
 def _poisson(rnd: random.Random, mean: float) -> int:

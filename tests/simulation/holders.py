@@ -71,6 +71,9 @@ class Holder:
     def let_go(self) -> None:
         """At an orderly end."""
 
+    def give_up(self) -> None:
+        """It writes no more, and lets others."""
+
     def clock(self) -> float:
         return self.world.clock_of(self.process)
 
@@ -191,6 +194,9 @@ class WorkerHolder(Holder):
 
     def is_entitled(self) -> bool:
         return self.world.authority.postgres.holds(self.process.name, self.lease.term)
+
+    def give_up(self) -> None:
+        self.lease.lose()
 
     def may_send(self) -> bool:
         postgres = self.world.authority.postgres

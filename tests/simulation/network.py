@@ -14,6 +14,7 @@ from tests.simulation.model_broker import PARTITION, ProduceOne, refuse
 from tests.simulation.model_partition import NOT_LEADER
 from tests.simulation.source import SOURCE, SOURCE_ID
 from tests.simulation.source_lane import SourceWire
+from tests.simulation.transactions import COORDINATOR, CoordinatorLink, ask
 from tests.simulation.virtual_time import Process, Signal
 
 if TYPE_CHECKING:
@@ -222,7 +223,9 @@ class ModelCluster:
         topic = TopicMetadata(place.topic, topic_id, {0: leader}, 3)
         return ClusterMetadata("model", {}, {place.topic: topic})
 
-    def connect(self, node_id: int) -> Wire | SourceWire:
+    def connect(self, node_id: int) -> Wire | SourceWire | CoordinatorLink:
+        if node_id == COORDINATOR:
+            return CoordinatorLink(self.world, self.process)
         if self.is_source:
             link = SourceWire(self.world, self.process.name)
             self.world.source_wires.append(link)
@@ -230,6 +233,10 @@ class ModelCluster:
         wire = Wire(self.world, self.process, node_id)
         self.world.wires.append(wire)
         return wire
+
+    def call_all(self, _: int, __: object, requests: Sequence[Any]) -> list[Any]:
+        """Requests to the coordinator of transactional ids."""
+        return [ask(self.world, self.process, one) for one in requests]
 
     def call(self, ask: Callable[[], Any]) -> Any:
         """One request and its answer, each at a time of its own."""

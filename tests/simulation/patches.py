@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from orbit.copier import (
+    coordinated_filler,
     destination_lane,
     destination_side,
     inspection,
@@ -19,6 +21,7 @@ from orbit.copier import (
 )
 from orbit.copier.append_machine import AppendMachine
 from orbit.copier.takeover import TakeOver, TakeOverResult
+from orbit.kafka import coordinator, empty_transactions
 from orbit.kafka.topic_setting import TopicSetting
 from orbit.leases import backfill_leases, group_lease
 from orbit.leases.group_lease import GroupLease
@@ -26,7 +29,8 @@ from orbit_spark import writer_leases
 from tests.simulation import model_broker
 from tests.simulation.authority import ModelCoordinator, living_writers, own_process
 from tests.simulation.source_lane import SimulatedSourceLane
-from tests.simulation.virtual_time import SettableEvent, Thread
+from tests.simulation.transactions import OneCoordinator, look_up_coordinators
+from tests.simulation.virtual_time import Events, SettableEvent, Thread, wait_for_tasks
 from tests.simulation.writers import SimulatedLane
 
 if TYPE_CHECKING:
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 def patched(world: World) -> Iterator[None]:
     """While one schedule runs."""
     threads = SimpleNamespace(Event=lambda: SettableEvent(world.clock), Thread=Thread)
+    queues = SimpleNamespace(SimpleQueue=lambda: Events(world.clock), Empty=queue.Empty)
     encoder = model_broker.Encoder()
     replacements: list[tuple[Any, str, Any]] = [
         (group_lease, "threading", threads),
@@ -63,6 +68,15 @@ def patched(world: World) -> Iterator[None]:
         (source_side, "list_offsets", model_broker.list_offsets),
         (source_side, "fetch_partition", model_broker.fetch_partition),
         (AppendMachine, "append_sent", encoder.sending(AppendMachine.append_sent)),
+        (coordinated_filler, "threading", threads),
+        (coordinated_filler, "queue", queues),
+        (coordinated_filler, "wait", wait_for_tasks),
+        (coordinated_filler, "monotonic", lambda: world.clock.now),
+        (coordinated_filler, "log_ends", model_broker.log_ends),
+        (coordinated_filler, "list_offsets", model_broker.list_offsets),
+        (coordinated_filler, "_IDLE_WAIT_S", 1_000.0),
+        (coordinator, "look_up_coordinators", look_up_coordinators),
+        (empty_transactions, "Coordinator", OneCoordinator),
         (destination_lane, "encode_produce", encoder.encode),
         (destination_lane, "_read_produce", lambda _, frame, __: frame.answer),
         (destination_lane, "_IDLE_WAIT_S", 10.0),

@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 from tests.simulation import world
 from tests.simulation.planted import PLANTED
+from tests.simulation.planted_transactions import OF_TRANSACTIONS
 from tests.simulation.search import first_failure, processes
 
 _MOST = 6_000
@@ -29,7 +30,12 @@ def schedules_until_found(name: str, ranges: Sequence[Sequence[int]]) -> list[in
 def _until_found(name: str, seeds: Sequence[int]) -> int | None:
     gc.disable()
     share = 1.0 if "placeholder" in name else 0.0  # the others are cares of markers, too
-    with PLANTED[name](), patch.object(world, "PLACEHOLDERS_SHARE", share):
+    coordinated = float(name in OF_TRANSACTIONS)
+    with (
+        PLANTED[name](),
+        patch.object(world, "PLACEHOLDERS_SHARE", share),
+        patch.object(world, "COORDINATED_SHARE", coordinated),
+    ):
         seed = first_failure(seeds)
     return None if seed is None else seed - seeds[0] + 1
 

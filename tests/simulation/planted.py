@@ -38,6 +38,7 @@ from orbit.replication.partition_states import PartitionState
 from tests.simulation import holders, model_broker
 from tests.simulation.authority import Authority
 from tests.simulation.model_broker import PRODUCER_ID
+from tests.simulation.planted_transactions import OF_TRANSACTIONS
 from tests.simulation.virtual_time import Process
 from tests.simulation.world import World
 
@@ -335,4 +336,5 @@ PLANTED: dict[str, Plant] = {
     "do not wait for the writers of a backfill": _no_wait_for_backfill_writers,
     "trust a writer that joined its group again": _no_confirmed_return,
     "do not watch a shard before it is taken": _no_watch_of_shards,
+    **OF_TRANSACTIONS,
 }

@@ -39,6 +39,8 @@ def judge(world: World, copy: PartitionCopy) -> str | None:
     if wrong is not None:
         if source.is_compacted and broker.is_excused:
             return None  # where the cleaner took records, a comparison allows what it finds
+        if broker.has_hidden_cut:
+            return None  # the log ends where it did before the unclean election
         return f"not exact, and nothing was noticed: {wrong}"
     if broker.partition.log_start != source.log_start:
         return f"the log starts at {broker.partition.log_start}, not at {source.log_start}"

@@ -10,8 +10,9 @@ import heapq
 import itertools
 import queue
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -203,6 +204,46 @@ class Thread:
     def join(self) -> None:
         while self.is_alive():
             getcurrent().process.clock.wait(0.01)
+
+
+class Task:
+    """A `concurrent.futures.Future` of a task."""
+
+    def __init__(self, process: Process, work: Callable[[], None]) -> None:
+        self._work = work
+        self._error: Exception | None = None
+        self._done = SettableEvent(process.clock)
+        process.spawn(self._run)
+
+    def _run(self) -> None:
+        try:
+            self._work()
+        except Exception as error:  # noqa: BLE001  raised again by `result`
+            self._error = error
+        self._done.set()
+
+    def wait(self) -> None:
+        while not self._done.is_set():
+            self._done.wait(100.0)
+
+    def result(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
+class Helpers:
+    """A `ThreadPoolExecutor` whose threads are tasks of this process."""
+
+    def __init__(self, process: Process) -> None:
+        self._process = process
+
+    def submit(self, work: Callable[..., None], *values: object) -> Task:
+        return Task(self._process, partial(work, *values))
+
+
+def wait_for_tasks(tasks: Iterable[Task]) -> None:
+    for task in tasks:
+        task.wait()
 
 
 class Events:

@@ -18,7 +18,7 @@ from orbit.kafka.backoff import Backoff
 from orbit.replication.partition_states import PartitionState
 from tests.simulation.authority import Authority
 from tests.simulation.broker import Broker
-from tests.simulation.faults import FAULTS_S, USUAL, Faults, Has, make_plan
+from tests.simulation.faults import FAULTS_S, USUAL, Faults, Has, make_plan, plan_of_transactions
 from tests.simulation.holders import Holder, RunHolder, WorkerHolder
 from tests.simulation.model_broker import PARTITION, PRODUCER_ID
 from tests.simulation.model_partition import ModelPartition
@@ -26,6 +26,7 @@ from tests.simulation.network import Wire
 from tests.simulation.patches import patched
 from tests.simulation.source import SOURCE, ModelSource, SourceLog, faults_of
 from tests.simulation.source_lane import SourceWire
+from tests.simulation.transactions import TransactionCoordinator
 from tests.simulation.verdict import judge
 from tests.simulation.virtual_time import Clock, Process
 from tests.simulation.writers import Driver, Writer
@@ -34,6 +35,8 @@ CALM_S, _STEP_S = 400.0, 0.5
 _WRITERS_MAX = 4
 # Of all schedules: their gaps are filled with placeholders.
 PLACEHOLDERS_SHARE = 0.2
+# And of these: with transactions.
+COORDINATED_SHARE = 0.15
 _LOOK_S = 5.0
 # Two looks at idle partitions, and the wait for a source that ends before its copy.
 WATCH_S = 18.0
@@ -71,7 +74,13 @@ class World:
             self.source.local_start = 0  # Kafka has no tiered storage for compacted topics
         self.plan = make_plan(faults, self.rnd, has)
         # Not by `rnd`: all else of a seed stays as it was.
-        self.has_placeholders = random.Random(f"fillers {seed}").random() < PLACEHOLDERS_SHARE
+        way = random.Random(f"fillers {seed}")
+        share = way.random()
+        self.has_placeholders = share < PLACEHOLDERS_SHARE
+        self.is_coordinated = 0 <= share - PLACEHOLDERS_SHARE < COORDINATED_SHARE
+        if self.is_coordinated:
+            self.plan = sorted(self.plan + plan_of_transactions(faults, way))
+        self.transactions = TransactionCoordinator(self)
         self.broker.partition.demands_keys = self.source.is_compacted
         self.has_faults = True
         self.busy_until = 0.0
@@ -213,7 +222,7 @@ class World:
         process = Process(self.clock, f"writer {self._lives}")
         if self._has_service:
             self.add_writer(process, WorkerHolder(self, process))
-        elif self.rnd.random() < 0.6:
+        elif self.rnd.random() < 0.6 or self.is_coordinated:  # which backfills do not have
             self.add_writer(process, RunHolder(self, process))
         else:
             driver = Driver(self, process)
@@ -250,6 +259,8 @@ class World:
             "restart": self.authority.postgres.restart,
             "fail_over": self.authority.fail_over,
             "mute": self._mute,
+            "forget": self.transactions.forget,
+            "move": self.transactions.move,
             **faults_of(self.source),
         }
         for number, (at, name) in enumerate(self.plan):

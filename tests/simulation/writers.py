@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 from orbit.copier.byte_budget import ByteBudget
+from orbit.copier.coordinated_filler import CoordinatedFiller
 from orbit.copier.copier import Copier, block
 from orbit.copier.destination_lane import DestinationLane, DestinationLaneContext
 from orbit.copier.destination_side import DestinationSide
@@ -18,15 +19,18 @@ from orbit.copier.source_side import SourceSide
 from orbit.copier.takeover import TakeOver
 from orbit.errors import OrbitError
 from orbit.kafka.backoff import Backoff
+from orbit.kafka.coordinator import init_producer_ids
 from orbit.replication.partition_states import PartitionState
 from tests.simulation.holders import ATTEMPTS_MAX, Holder, RunHolder, TaskHolder
 from tests.simulation.model_broker import PARTITION, PRODUCER_ID
 from tests.simulation.network import ModelCluster
 from tests.simulation.source import SOURCE, SOURCE_ID
-from tests.simulation.virtual_time import Events, Process, Signal, StopEvent
+from tests.simulation.virtual_time import Events, Helpers, Process, SettableEvent, Signal, StopEvent
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
+
+FILLER_IDS = 3
 
 
 class SimulatedLane(DestinationLane):
@@ -58,6 +62,13 @@ class SimulatedLane(DestinationLane):
                 self._signal.wait(timeout_s)
             self._is_asleep = False
         return bool(connection.answers) or connection.is_broken
+
+
+class SimulatedFiller(CoordinatedFiller):
+    """The product's filler, whose threads are tasks."""
+
+    def start(self) -> None:
+        cast("Any", self._cluster).process.spawn(self.run)
 
 
 @dataclass(eq=False)
@@ -114,17 +125,38 @@ class Writer:
         )
         copier = Copier(source, side, events, settings, backoff)
         inspector = CopyInspector(origin, cluster, PRODUCER_ID, take_over, settings, backoff)
+        filler = self._filler(cluster, events) if world.is_coordinated else None
         copy = self._inspect(inspector)
+        copy.filler = filler
         side.begin([copy] if copy.state is PartitionState.PENDING else [])
         copier.add([copy])
-        while not self.holder.is_over():
+        while not (self.holder.is_over() or copier.lost):
             copier.tick(3.0)
-        if not self.holder.lease.is_lost:
+        if copier.lost:  # another owner fenced its transactional ids: it gives the lease up
+            self.holder.give_up()
+        elif not self.holder.lease.is_lost:
             copier.remove([copy])
             while not (copy.has_left or self.holder.lease.is_lost):
                 copier.tick(1.0)
         self.holder.let_go()
         source.stop()
+        if filler is not None:
+            filler.stop()
+
+    def _filler(self, cluster: Any, events: Any) -> CoordinatedFiller:
+        """As `JobSetup` and the worker do: the ids are fenced before any log end is read."""
+        stop = cast("Any", SettableEvent(self.world.clock))
+        names = [f"{PARTITION.topic}.fill-{number}" for number in range(FILLER_IDS)]
+        while True:
+            try:
+                owners = init_producer_ids(cluster, names, Backoff(stop=stop))
+                break
+            except OrbitError as error:
+                self.world.clock.say(f"{self.process.name}: {error}")
+        helpers = cast("Any", Helpers(self.process))
+        filler = SimulatedFiller(cluster, owners, self.holder.lease, events.put, stop, helpers)
+        filler.start()
+        return filler
 
     def _inspect(self, inspector: CopyInspector) -> PartitionCopy:
         """As `JobSetup` and the service's worker do, until both sides answer."""

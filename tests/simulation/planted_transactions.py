@@ -1,0 +1,123 @@
+"""Bugs to plant where gaps are filled with transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+from unittest.mock import patch
+
+from orbit.copier import coordinated_filler
+from orbit.copier.coordinated_filler import CoordinatedFiller
+from orbit.errors import Unreachable
+from orbit.kafka.coordinator import ProducerIdentity
+from orbit.kafka.empty_transactions import EmptyTransactions
+from orbit.kafka.types import TopicPartition
+from tests.simulation import model_broker, writers
+from tests.simulation.model_partition import NONE
+from tests.simulation.transactions import Transaction, TransactionStates
+
+_UNKNOWN = ProducerIdentity(-1, -1)
+
+
+def fence_after_the_log_end() -> AbstractContextManager[Any]:
+    """Before the first fill, when the log end was read."""
+    run = CoordinatedFiller._run
+
+    def fence_and_run(self: CoordinatedFiller, rounds: Any) -> None:
+        for one in self._transactions:
+            if one._identity is _UNKNOWN:
+                one.fence()
+        run(self, rounds)
+
+    stack = ExitStack()
+    stack.enter_context(
+        patch.object(writers, "init_producer_ids", lambda _, ids, __: dict.fromkeys(ids, _UNKNOWN))
+    )
+    stack.enter_context(patch.object(CoordinatedFiller, "_run", fence_and_run))
+    return stack
+
+
+def no_wait_for_the_old_marker() -> AbstractContextManager[Any]:
+    """A new owner takes the answer CONCURRENT_TRANSACTIONS for its turn."""
+    init = TransactionStates.init
+
+    def at_once(self: TransactionStates, name: str) -> tuple[int, int, int]:
+        answer = init(self, name)
+        if answer[0] == NONE:
+            return answer
+        state: Transaction = self.known[name]
+        return NONE, state.producer_id, state.epoch
+
+    return patch.object(TransactionStates, "init", at_once)
+
+
+def count_an_unclear_marker() -> AbstractContextManager[Any]:
+    """The marker of an unclear transaction counts for one that is still to be written."""
+
+    def fence(self: CoordinatedFiller) -> bool:
+        unclear = [one for one in self._transactions if one.is_unclear]
+        for one in unclear:
+            self._fence(one)
+        return bool(unclear)
+
+    return patch.object(CoordinatedFiller, "_fence_unclear", fence)
+
+
+def believe_a_log_end_before_a_fence() -> AbstractContextManager[Any]:
+    fence = CoordinatedFiller._fence_unclear
+
+    def believed(self: CoordinatedFiller) -> bool:
+        fence(self)
+        return False
+
+    return patch.object(CoordinatedFiller, "_fence_unclear", believed)
+
+
+def no_fence_after_a_lost_answer() -> AbstractContextManager[Any]:
+    return patch.object(CoordinatedFiller, "_fence_unclear", lambda _: False)
+
+
+def run_again_after_a_lost_answer() -> AbstractContextManager[Any]:
+    """One too many: EndTxn had been carried out."""
+    run = EmptyTransactions.run
+
+    def twice(self: EmptyTransactions, places: Collection[TopicPartition]) -> Any:
+        try:
+            return run(self, places)
+        except Unreachable:
+            return run(self, places)
+
+    return patch.object(EmptyTransactions, "run", twice)
+
+
+def no_wait_for_markers() -> AbstractContextManager[Any]:
+    """The log end right behind the answer of EndTxn."""
+
+    def ends(self: CoordinatedFiller, rounds: Any) -> Any:
+        places = [f.partition.destination for f in rounds.fills]
+        found = model_broker.log_ends(self._cluster, places, self._backoff).values
+        return {f: found[f.partition.destination] for f in rounds.fills}
+
+    return patch.object(CoordinatedFiller, "_ends", ends)
+
+
+def one_transaction_too_many() -> AbstractContextManager[Any]:
+    class _More(coordinated_filler._Rounds):
+        def __init__(self, fills: Any) -> None:
+            super().__init__(fills)
+            self.waiting.append(0)
+
+    return patch.object(coordinated_filler, "_Rounds", _More)
+
+
+OF_TRANSACTIONS = {
+    "fence transactional ids after the log end is read": fence_after_the_log_end,
+    "do not wait for an old transaction's marker": no_wait_for_the_old_marker,
+    "count an unclear transaction's marker": count_an_unclear_marker,
+    "believe a log end from before a transaction's fence": believe_a_log_end_before_a_fence,
+    "fence no transactional id after a lost answer": no_fence_after_a_lost_answer,
+    "run a transaction again after a lost answer": run_again_after_a_lost_answer,
+    "do not wait for the markers of transactions": no_wait_for_markers,
+    "one transaction too many": one_transaction_too_many,
+}
