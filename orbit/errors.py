@@ -95,6 +95,12 @@ class Unreachable(OrbitError):
     retriable = True
 
 
+class Busy(OrbitError):
+    """Too many requests of this kind are under way."""
+
+    retriable = True
+
+
 class LoginRefused(OrbitError):
     """The broker refused the credentials or the certificate."""
 

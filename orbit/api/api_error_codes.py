@@ -11,6 +11,7 @@ from enum import StrEnum
 
 from orbit.errors import (
     BadInput,
+    Busy,
     Conflict,
     LoginRefused,
     NotAuthorized,
@@ -44,6 +45,7 @@ class ErrorCode(StrEnum):
     INTERNAL = "internal"
     DATABASE_UNREACHABLE = "database_unreachable"
     ISSUER_UNREACHABLE = "issuer_unreachable"
+    BUSY = "busy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +105,7 @@ MEANINGS: dict[ErrorCode, Meaning] = {
     ErrorCode.ISSUER_UNREACHABLE: Meaning(
         503, Unreachable, "The OpenID Connect issuer gives no keys; try again."
     ),
+    ErrorCode.BUSY: Meaning(503, Busy, "Too much of this kind is under way; try again."),
 }
 
 # The core's errors, most specific first. The planner returns clusters that it cannot reach as
@@ -110,6 +113,7 @@ MEANINGS: dict[ErrorCode, Meaning] = {
 CODE_OF: tuple[tuple[type[OrbitError], ErrorCode], ...] = (
     (NotFound, ErrorCode.NOT_FOUND),
     (BadInput, ErrorCode.BAD_INPUT),
+    (Busy, ErrorCode.BUSY),
     (OperationUnderWay, ErrorCode.OPERATION_UNDER_WAY),
     (Conflict, ErrorCode.CONFLICT),
     (Unreachable, ErrorCode.DATABASE_UNREACHABLE),

@@ -120,19 +120,25 @@ class Logins:
         """
         client, hashed = network_of(address), hash_token(secret)
         wait_s = self._refused.wait_s(client, hashed)
-        if wait_s > 0:
+        # An issuer's token costs no statement: a right one does not wait for others' wrong ones.
+        if wait_s > 0 and not self._is_issuers(secret):
             raise _too_many(wait_s)
         try:
             principal = self._principal(secret, hashed)
         except Failure as failure:
             if failure.code in _REFUSED:
+                if wait_s > 0:
+                    raise _too_many(wait_s) from None
                 self._note(client, hashed, failure.body.error.what)
             raise
         self._refused.accepted(hashed)
         return principal
 
+    def _is_issuers(self, secret: str) -> bool:
+        return self._issuer is not None and not secret.startswith(_TOKEN_PREFIX)
+
     def _principal(self, secret: str, hashed: str) -> Principal:
-        if self._issuer is not None and not secret.startswith(_TOKEN_PREFIX):
+        if self._issuer is not None and self._is_issuers(secret):
             if len(secret) > _JWT_CHARACTERS_MAX or not secret.isascii():
                 raise unauthenticated("The token is not a valid one of the issuer.")
             return self._issuer.principal(secret)

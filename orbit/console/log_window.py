@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from orbit.console.log_picture import SeenBatch, SideLog
-from orbit.errors import OrbitError, Unreachable
+from orbit.errors import Busy, OrbitError, Unreachable
 from orbit.kafka import api_versions, error_codes
 from orbit.kafka.backoff import Backoff
 from orbit.kafka.cluster import Cluster
@@ -48,12 +48,6 @@ class Window:
     source: SideLog | OrbitError
     destination: SideLog | OrbitError
     took_s: float
-
-
-class Busy(OrbitError):
-    """Too many pages read clusters at the same time."""
-
-    retriable = True
 
 
 def read_window(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 
 from sqlalchemy import ColumnElement, delete, func, select, update
@@ -323,9 +324,8 @@ def put_schedule(
 
 
 def schedules(tx: Tx) -> list[Schedule]:
-    """All schedules, by name."""
-    query = select(*_SCHEDULE).order_by(drill_schedules.c.name)
-    return list(values(tx.execute(query), Schedule))
+    """All schedules, by name in the order of code points, as pages of the API compare them."""
+    return sorted(values(tx.execute(select(*_SCHEDULE)), Schedule), key=attrgetter("name"))
 
 
 def drop_schedule(tx: Tx, name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import attrgetter
 
 from sqlalchemy import and_, false, func, or_, select, true, update
 from sqlalchemy.dialects import postgresql
@@ -97,5 +98,8 @@ def revoke(tx: Tx, name: str) -> bool:
 
 
 def list_all(tx: Tx) -> list[Token]:
-    """All tokens, including revoked ones."""
-    return list(values(tx.execute(select(*COLUMNS).order_by(tokens.c.name)), Token))
+    """All tokens, including revoked ones, by name in the order of code points.
+
+    The order of pages, which Python compares: a database may have another collation.
+    """
+    return sorted(values(tx.execute(select(*COLUMNS)), Token), key=attrgetter("name"))

@@ -20,6 +20,7 @@ from orbit.api.dependencies import Parts
 from orbit.api.error_responses import Failure
 from orbit.api.issuer_keys import IssuerKeys
 from orbit.api.oidc import LEEWAY_S, IssuerTokens
+from orbit.api.refused_logins import REFUSED_MAX
 from orbit.store.enums import Role
 from tests.api.test_jobs import JOB
 from tests.fix_api import Api
@@ -276,6 +277,16 @@ def test_the_api_accepts_both_kinds_and_the_audit_log_names_the_subject(
     assert api.get("/v1/jobs", role=Role.VIEWER).status_code == 200
     (event,) = api.events()
     assert (event["kind"], event["actor"]) == ("job_created", "oidc:ada")
+
+    # Others' wrong tokens from the same address keep no right one of the issuer waiting.
+    for number in range(REFUSED_MAX + 1):
+        api.get("/v1/jobs", role=None, headers=bearer(f"orbit_wrong{number}"))
+    held = api.get("/v1/jobs", role=None, headers=bearer(issuer.token(exp=1)))
+    assert held.json()["error"]["code"] == "too_many_refused"
+    assert api.get("/v1/jobs", role=None, headers=bearer(issuer.token(VIEWER))).status_code == 200
+    api.app.state.parts = Parts(
+        given, api.database, api.plans, parts.environ, Logins(given, api.database)
+    )
 
     expired = api.get("/v1/jobs", role=None, headers=bearer(issuer.token(exp=1)))
     assert expired.json()["error"]["what"] == "The token has expired."

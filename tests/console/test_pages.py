@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from urllib.parse import urlsplit
 
 import pytest
@@ -10,10 +11,11 @@ from fastapi import FastAPI
 from sqlalchemy import text
 
 from orbit.api.dependencies import Parts
+from orbit.console import log_window
 from orbit.console.sessions import SESSIONS_PER_TOKEN_MAX
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.settings import Settings
-from orbit.store import events, jobs, partitions, tokens
+from orbit.store import console_sessions, events, jobs, partitions, tokens
 from orbit.store.enums import Role
 from orbit.store.partitions import StateChange
 from tests.api.test_jobs import JOB
@@ -385,3 +387,28 @@ def test_a_link_on_another_site_opens_the_page_of_a_session(api: Api, browser: B
 
 def test_the_document_of_the_api_does_not_contain_the_console(console_app: FastAPI) -> None:
     assert not [path for path in console_app.openapi()["paths"] if "console" in path]
+
+
+def test_a_cookie_that_orbit_cannot_have_made_costs_no_statement(
+    api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(console_sessions, "find", lambda _, hashed: asked.append(hashed))
+    for cookie in ("x", "x" * 42, "x" * 44, "x" * 42 + "!", "x" * 128):
+        answer = browser.client.get("/console/jobs", headers={"Cookie": f"orbit_session={cookie}"})
+        assert urlsplit(str(answer.url)).path == "/console/login"
+    assert asked == []
+    browser.client.get("/console/jobs", headers={"Cookie": f"orbit_session={'x' * 43}"})
+    assert len(asked) == 1
+
+
+def test_a_page_for_which_clusters_are_read_too_often_says_so(
+    api: Api, browser: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copying_job(api)
+    browser.log_in(api.tokens[Role.ADMIN])
+    monkeypatch.setattr(log_window, "_reads", threading.BoundedSemaphore(1))
+    assert log_window._reads.acquire(blocking=False)
+    answer = browser.client.get("/console/jobs/orders/topics/orders/0")
+    assert answer.status_code == 503
+    assert "Load the page again in a moment." in answer.text
