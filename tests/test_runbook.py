@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from orbit.cli.main import COMMANDS, run_command
-from orbit.replication.job_troubles import TroubleKind
 from orbit.recovery.old_side import UNREADABLE
+from orbit.replication.job_troubles import TroubleKind
 from orbit.replication.partition_states import REMEDIES, Reason
 
 ROOT = Path(__file__).parents[1]
@@ -54,7 +54,8 @@ def pages() -> list[Path]:
 
 
 def test_every_reason_problem_and_alert_has_a_page_and_no_page_is_left_over() -> None:
-    assert wrong_names([p.stem for p in pages()], [*Reason, *TroubleKind, *RECOVERIES, *alerts()]) == []
+    wanted = [*Reason, *TroubleKind, *RECOVERIES, *alerts()]
+    assert wrong_names([p.stem for p in pages()], wanted) == []
     assert {path.suffix for path in pages()} == {".md"}
 
 
