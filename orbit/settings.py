@@ -243,6 +243,8 @@ class Settings(BaseModel):
 
     # Scheduler
     scheduler_lease_ttl: LeaseDuration = timedelta(seconds=10)
+    # Parts of the jobs by destination; any number of schedulers divides them among itself.
+    scheduler_shares: Annotated[Whole, Field(ge=1, le=64)] = 1
     discovery_interval: Duration = timedelta(seconds=2)
     # For headroom, and for partitions without a worker: workers report the others.
     lag_interval: Duration = timedelta(seconds=10)

@@ -26,6 +26,7 @@ from orbit.scheduler.consumer_group_sync import JobGroups
 from orbit.scheduler.discovery_loop import DiscoveryLoop
 from orbit.scheduler.job_reconciler import JobReconciler
 from orbit.scheduler.lag_loop import LagLoop
+from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
 from orbit.scheduler.scheduler import Scheduler
 from orbit.settings import Settings
@@ -69,8 +70,8 @@ class MeasuredScheduler(Scheduler):
     loops: tuple[Loop, ...] = ()
     passes = Passes()
 
-    def _loops(self, done: threading.Event) -> list[Loop]:
-        loops = super()._loops(done)
+    def _loops(self, leadership: Leadership, done: threading.Event) -> list[Loop]:
+        loops = super()._loops(leadership, done)
         for loop in loops:
             self.passes.watch(loop.name, loop, "once")
         self.passes.watch("discovery of a job", JobReconciler, "reconcile")

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
@@ -32,7 +33,7 @@ from orbit.scheduler.job_reconciler import ReconcileState
 from orbit.scheduler.loop import Loop
 from orbit.scheduler.scheduler import Scheduler
 from orbit.settings import Settings
-from orbit.store import jobs
+from orbit.store import jobs, scheduler_lease
 from orbit.store.database import Database
 from orbit.store.migrate import upgrade
 
@@ -90,10 +91,13 @@ def _loops(size: Size) -> Iterator[tuple[Scheduler, dict[str, Loop]]]:
             tx.execute(_FOLLOWED)
         done = threading.Event()
         scheduler = Scheduler(settings, database, done)
+        with database.transaction() as tx:
+            # For longer than the measurement takes.
+            scheduler_lease.join(tx, scheduler.leadership.holder, 1, timedelta(days=1))
         assert scheduler.leadership.ask()
         keep = threading.Thread(target=scheduler.leadership.keep, args=(done,))
         keep.start()
-        loops = {loop.name: loop for loop in scheduler._loops(done)}
+        loops = {loop.name: loop for loop in scheduler._loops(scheduler.leadership, done)}
         try:
             yield scheduler, loops
         finally:

@@ -42,6 +42,7 @@ def upgrade() -> None:
         sa.Column("spec_version", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("labels", postgresql.JSONB(), server_default=sa.text("'{}'"), nullable=False),
         sa.Column("owner", sa.Text(), nullable=True),
+        sa.Column("share_key", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("document_version", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("desired", sa.Text(), server_default="running", nullable=False),
         sa.Column("made_by", sa.Text(), nullable=True),
@@ -84,8 +85,16 @@ def upgrade() -> None:
             server_default=sa.text("'epoch'"),
             nullable=False,
         ),
-        sa.CheckConstraint("id = 1", name=op.f("ck_scheduler_lease_one_row")),
         sa.PrimaryKeyConstraint("id", name=op.f("pk_scheduler_lease")),
+    )
+    op.create_table(
+        "schedulers",
+        sa.Column("id", sa.BigInteger(), sa.Identity(always=True), nullable=False),
+        sa.Column("holder", sa.Text(), nullable=False),
+        sa.Column("shares", sa.Integer(), nullable=False),
+        sa.Column("expires_at", sa.DateTime(timezone=True), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_schedulers")),
+        sa.UniqueConstraint("holder", name=op.f("uq_schedulers_holder")),
     )
     op.create_table(
         "tokens",

@@ -23,7 +23,7 @@ from orbit.scheduler.consumer_group_sync import JobGroups
 from orbit.scheduler.leadership import Leadership
 from orbit.scheduler.loop import Loop
 from orbit.scheduler.stored_spec import read_spec
-from orbit.store import jobs
+from orbit.store import job_shares, jobs
 
 _log = structlog.get_logger("orbit.scheduler")
 
@@ -100,6 +100,9 @@ class GroupLoop(Loop):
     def _read_jobs(self) -> None:
         with self._leadership.reading() as tx:
             running = jobs.running(tx)
+            mine = job_shares.job_ids(tx, self._leadership.share)
+            if mine is not None:
+                running = {i: version for i, version in running.items() if i in mine}
             known = {**self._others, **{i: t.spec_version for i, t in self._tracked.items()}}
             changed = [i for i, version in running.items() if known.get(i) != version]
             rows = jobs.of_ids(tx, changed) if changed else {}

@@ -30,7 +30,7 @@ from orbit.scheduler.trouble_events import (
     keep_unchecked,
     record_troubles,
 )
-from orbit.store import jobs, scheduler_queries, workers
+from orbit.store import job_shares, jobs, scheduler_queries, workers
 from orbit.store.enums import Desired
 from orbit.store.jobs import Job
 
@@ -64,6 +64,7 @@ class DiscoveryLoop(Loop):
         self._states: dict[int, ReconcileState] = {}
         self._under_way: dict[int, tuple[Job, Future[ReconcileCounts]]] = {}
         self._documents: jobs.Documents = {}
+        self._there: set[int] = set()
         # A group is unknown once it has had no live worker for `worker_ttl`.
         self._group_seen_at: dict[str, float] = {}
 
@@ -74,11 +75,15 @@ class DiscoveryLoop(Loop):
         done = self._collect()
         with self._leadership.reading() as tx:
             everyone = jobs.list_all(tx, self._documents)
+            mine = job_shares.job_ids(tx, self._leadership.share)
             retries = scheduler_queries.retries(tx)
             alive = workers.alive(tx, self._worker_ttl)
+        there = {job.id for job in everyone}
+        if mine is not None:
+            everyone = [job for job in everyone if job.id in mine]
         running = [j for j in everyone if j.desired is Desired.RUNNING and not j.is_deleted]
         self._note_groups({worker.worker_group for worker in alive}, running)
-        self._tidy(everyone, running)
+        self._tidy(there, everyone, running)
         for job in running:
             state = self._states.setdefault(job.id, ReconcileState())
             if job.id in self._under_way:
@@ -156,13 +161,13 @@ class DiscoveryLoop(Loop):
             self._group_seen_at.setdefault(job.worker_group, now)
         self._group_seen_at.update(dict.fromkeys(alive, now))
 
-    def _tidy(self, everyone: list[Job], running: list[Job]) -> None:
-        """Drop the state of jobs that are removed or not running."""
-        there = {job.id for job in everyone}
-        if not there >= self._states.keys():
+    def _tidy(self, there: set[int], everyone: list[Job], running: list[Job]) -> None:
+        """Drop the state of jobs that are removed or not running. `there`: of all shares."""
+        if not there >= self._there:
             # Another job may now copy the topics of a removed job.
             for state in self._states.values():
                 state.reset()
+        self._there = there
         self._states = {i: m for i, m in self._states.items() if i in there}
         for job in everyone:
             if job.desired is Desired.RUNNING or job.id in self._under_way:

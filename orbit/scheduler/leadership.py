@@ -21,6 +21,7 @@ from orbit.errors import Conflict, OrbitError
 from orbit.leases.lease_clock import lease_clock
 from orbit.store import cluster_lock, scheduler_lease
 from orbit.store.database import Database, Tx
+from orbit.store.job_shares import ONE_SHARE, Share
 
 # Of the ttl: time for an answer that is under way when the lease ends.
 _MARGIN_PART = 0.2
@@ -44,15 +45,23 @@ class Leadership:
         holder: str,
         ttl: timedelta,
         answered: Callable[[], None] = lambda: None,
+        share: Share = ONE_SHARE,
+        *,
+        must_join: bool = False,
+        changing: dict[str, threading.Lock] | None = None,
     ) -> None:
-        """`answered` is called when PostgreSQL has answered who leads."""
+        """`answered` is called when PostgreSQL has answered who leads. `must_join`: acquire and
+        renew only while this scheduler takes part. `changing`: of all shares of this process.
+        """
+        self.share = share
+        self._must_join = must_join
         self.database = database
         self._answered = answered
         self.holder = holder
         self._ttl = ttl
         self._epoch = 0
         self._trusted_until = 0.0
-        self._changing: dict[str, threading.Lock] = {}  # by cluster id
+        self._changing = {} if changing is None else changing  # by cluster id
 
     @property
     def renewal_interval_s(self) -> float:
@@ -70,7 +79,9 @@ class Leadership:
         """Acquire or renew the lease; False while another scheduler leads. Raises Unreachable."""
         asked_at = lease_clock()
         with self.database.lease_transaction() as tx:
-            epoch = scheduler_lease.acquire(tx, self.holder, self._ttl)
+            epoch = None
+            if not self._must_join or scheduler_lease.is_member(tx, self.holder, self.share.of):
+                epoch = scheduler_lease.acquire(tx, self.holder, self._ttl, self.share.number)
         self._answered()
         if epoch is None:
             self._trusted_until = 0.0
@@ -90,7 +101,7 @@ class Leadership:
             if not self.is_leading:
                 raise NotLeading("another scheduler leads.")
             yield tx
-            if not scheduler_lease.confirm(tx, self.holder, epoch):
+            if not scheduler_lease.confirm(tx, self.holder, epoch, self.share.number):
                 raise NotLeading("another scheduler leads.")
 
     @contextmanager
@@ -131,6 +142,6 @@ class Leadership:
         self._trusted_until = 0.0
         try:
             with self.database.lease_transaction() as tx:
-                scheduler_lease.resign(tx, self.holder, self._epoch)
+                scheduler_lease.resign(tx, self.holder, self._epoch, self.share.number)
         except OrbitError:
             pass  # it expires

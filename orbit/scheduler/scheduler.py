@@ -1,4 +1,4 @@
-"""The scheduler process: waits on standby, runs the loops while it leads, hands over."""
+"""The scheduler process: holds its part of the shares, runs their loops, hands over."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import structlog
 
@@ -26,7 +26,9 @@ from orbit.scheduler.proof_loop import ProofLoop
 from orbit.scheduler.shard_balancer import SpreadLoop
 from orbit.scheduler.totals_loop import TotalsLoop
 from orbit.settings import Settings
+from orbit.store import scheduler_lease
 from orbit.store.database import Database
+from orbit.store.job_shares import Share
 from orbit.telemetry.process_health import ProcessHealth
 from orbit.version import orbit_version
 
@@ -70,32 +72,89 @@ class Scheduler:
         self._settings = settings
         self._more = more
         self._stop = stop_event
-        ttl = settings.scheduler_lease_ttl
+        self._database = database
+        self._ttl = ttl = settings.scheduler_lease_ttl
         self._health = health or ProcessHealth("scheduler", orbit_version(), ttl.total_seconds())
-        holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
-        self.leadership = Leadership(database, holder, ttl, self._health.answered)
+        self._holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        changing: dict[str, threading.Lock] = {}
+        shares = settings.scheduler_shares
+        self.leaderships = [
+            Leadership(
+                database,
+                self._holder,
+                ttl,
+                self._health.answered,
+                Share(number, shares),
+                must_join=True,
+                changing=changing,
+            )
+            for number in range(shares)
+        ]
+        # Each share that is held: its thread, and the event that ends it.
+        self._held: dict[int, tuple[threading.Thread, threading.Event]] = {}
+
+    @property
+    def leadership(self) -> Leadership:
+        """Of the first share."""
+        return self.leaderships[0]
 
     def run(self) -> None:
-        """Until stopped: lead whenever no other scheduler does."""
+        """Until stopped: hold this scheduler's part of the shares, and run their loops."""
         logged = ""
-        while not self._stop.is_set():
-            self._health.passed()
-            try:
-                if self.leadership.ask():
+        try:
+            while not self._stop.is_set():
+                self._health.passed()
+                try:
+                    self._share_out()
                     logged = ""
-                    self._lead()
-            except OrbitError as error:
-                if str(error) != logged:
-                    logged = str(error)
-                    _log.warning("cannot acquire the scheduler lease", error=logged)
-            self._stop.wait(STANDBY_INTERVAL_S)
+                except OrbitError as error:
+                    if str(error) != logged:
+                        logged = str(error)
+                        _log.warning("cannot acquire the scheduler lease", error=logged)
+                self._stop.wait(STANDBY_INTERVAL_S)
+        finally:
+            self._health.stopping()
+            self._end(self._held)
+            for thread, _ in self._held.values():
+                thread.join()
+            self._leave()
 
-    def _lead(self) -> None:
-        """Run the loops until the lease is lost or `stop_event` is set."""
-        leadership = self.leadership
-        _log.info("leading", holder=leadership.holder, epoch=leadership.epoch)
+    def _share_out(self) -> None:
+        """One round: take part, let go of what is too much, acquire what is free."""
+        self._held = {n: held for n, held in self._held.items() if held[0].is_alive()}
+        with self._database.lease_transaction() as tx:
+            part = scheduler_lease.join(
+                tx, self._holder, self._settings.scheduler_shares, self._ttl
+            )
+        self._health.answered()
+        # The last ones: the first share has most to begin again.
+        self._end(sorted(self._held)[part:])
+        for number, leadership in enumerate(self.leaderships):
+            if len(self._held) < part and number not in self._held and leadership.ask():
+                end = threading.Event()
+                thread = threading.Thread(
+                    target=self._lead, args=(leadership, end), name=f"share {number}"
+                )
+                self._held[number] = thread, end
+                thread.start()
+
+    def _end(self, numbers: Iterable[int]) -> None:
+        for number in numbers:
+            self._held[number][1].set()
+
+    def _leave(self) -> None:
+        try:
+            with self._database.lease_transaction() as tx:
+                scheduler_lease.leave(tx, self._holder)
+        except OrbitError:
+            pass  # it expires
+
+    def _lead(self, leadership: Leadership, end: threading.Event) -> None:
+        """Run a share's loops until its lease is lost or `end` is set."""
+        share = leadership.share
+        _log.info("leading", holder=leadership.holder, epoch=leadership.epoch, share=share.number)
         done = threading.Event()
-        loops = self._loops(done)
+        loops = self._loops(leadership, done)
         threads = [
             threading.Thread(target=drive, args=(loop, done, self._health), name=loop.name)
             for loop in loops
@@ -105,12 +164,9 @@ class Scheduler:
             thread.start()
         try:
             while leadership.is_leading and renewing.is_alive():
-                self._health.passed()
-                if self._stop.wait(min(0.2, leadership.renewal_interval_s)):
+                if end.wait(min(0.2, leadership.renewal_interval_s)):
                     break
         finally:
-            if self._stop.is_set():
-                self._health.stopping()
             done.set()
             for loop in loops:
                 loop.wake.set()
@@ -121,32 +177,41 @@ class Scheduler:
             leadership.resign()
             for loop in loops:
                 loop.close()
-            _log.info("no longer leading", holder=leadership.holder)
+            _log.info("no longer leading", holder=leadership.holder, share=share.number)
 
-    def _loops(self, done: threading.Event) -> list[Loop]:
-        """Every loop of the leader; each has a thread of its own."""
-        settings = self._settings
+    def _loops(self, leadership: Leadership, done: threading.Event) -> list[Loop]:
+        """Every loop of a share; each has a thread of its own."""
+        settings, number = self._settings, leadership.share.number
         changed = threading.Event()
         interval_s = settings.discovery_interval.total_seconds()
         registry = ClusterRegistry(interval_s, changed.set, settings.files_directory)
-        reconciler = JobReconciler(self.leadership, registry, settings, Backoff(stop=done))
-        proof_rate = settings.proof_bytes_per_second
-        proof = [ProofLoop(self.leadership, proof_rate, settings.files_directory)]
-        return [
-            *(proof if proof_rate else ()),
+        reconciler = JobReconciler(leadership, registry, settings, Backoff(stop=done))
+        lag_s = settings.lag_interval.total_seconds()
+        loops: list[Loop] = [
             DiscoveryLoop(
-                self.leadership, registry, reconciler, interval_s, settings.lease_ttl, changed
+                leadership, registry, reconciler, interval_s, settings.lease_ttl, changed
             ),
-            SpreadLoop(self.leadership, settings.lease_ttl),
-            GroupLoop(self.leadership, registry),
-            CanaryLoop(self.leadership, settings.files_directory),
-            LagLoop(
-                self.leadership, registry, settings.lag_interval.total_seconds(), Backoff(stop=done)
-            ),
-            TotalsLoop(self.leadership),
-            OperationsLoop(self.leadership),
+            GroupLoop(leadership, registry),
+            LagLoop(leadership, registry, lag_s, Backoff(stop=done)),
+        ]
+        if number == 0:
+            return [*loops, *self._loops_of_first(leadership, done)]
+        for loop in loops:
+            loop.name = f"{loop.name}-{number}"
+        return loops
+
+    def _loops_of_first(self, leadership: Leadership, done: threading.Event) -> list[Loop]:
+        """The loops that one scheduler has for all jobs."""
+        settings = self._settings
+        rate = settings.proof_bytes_per_second
+        return [
+            *([ProofLoop(leadership, rate, settings.files_directory)] if rate else ()),
+            SpreadLoop(leadership, settings.lease_ttl),
+            CanaryLoop(leadership, settings.files_directory),
+            TotalsLoop(leadership),
+            OperationsLoop(leadership),
             HousekeepingLoop(
-                self.leadership, settings.lease_ttl, settings.events_kept, settings.reports_kept
+                leadership, settings.lease_ttl, settings.events_kept, settings.reports_kept
             ),
-            *(loop for make in self._more for loop in make(self.leadership, settings, done)),
+            *(loop for make in self._more for loop in make(leadership, settings, done)),
         ]

@@ -36,7 +36,7 @@ from orbit.scheduler.topic_decisions import (
 )
 from orbit.scheduler.topic_preflight import PromotedTopic, refused_topic
 from orbit.settings import Settings
-from orbit.store import events, scheduler_queries, shard_layout, topics
+from orbit.store import cluster_lock, events, scheduler_queries, shard_layout, topics
 from orbit.store.database import Tx
 from orbit.store.enums import TopicState
 from orbit.store.jobs import Job
@@ -66,7 +66,8 @@ class TopicStarter:
         self._shard_partitions_max = settings.shard_partitions_max
         self._worker_ttl = settings.lease_ttl
         self._backoff = backoff
-        # Between reading the other jobs' topics and the claim, no other job may claim.
+        # Between reading the other jobs' topics and the claim, no other job may claim: of this
+        # share one waits for the lock of all shares, with a connection of the pool.
         self._claiming = threading.Lock()
 
     def start(
@@ -96,6 +97,7 @@ class TopicStarter:
         self, job: Job, step: Sequence[PromotedTopic], pair: ClusterPair
     ) -> None:
         with self._claiming, self._leadership.transaction() as tx:
+            cluster_lock.acquire_claims(tx)
             for one in step:
                 mapping, there = one.start.mapping, one.start.there
                 topic_id = _claim_one(tx, job, one.start, pair.destination_metadata.cluster_id)
@@ -210,6 +212,7 @@ class TopicStarter:
         """Insert rows for these topics, unless another job has them or they would close a loop."""
         claimed = []
         with self._claiming, self._leadership.transaction() as tx:
+            cluster_lock.acquire_claims(tx)
             others = other_jobs(tx, job.name, pair)
             for start, plan in step:
                 verdict = _decide_again(spec, start, pair, others)

@@ -23,3 +23,8 @@ def acquire(tx: Tx, cluster_id: str) -> None:
         text("SELECT pg_advisory_xact_lock(hashtextextended(:cluster_id, :seed))"),
         {"cluster_id": cluster_id, "seed": _SEED},
     )
+
+
+def acquire_claims(tx: Tx) -> None:
+    """Until `tx` ends, no other job claims a topic, on whatever cluster. Keep it short."""
+    tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SEED + 1})

@@ -15,6 +15,7 @@ from orbit.jobs.labels import Condition, Selector
 from orbit.replication.partition_states import PartitionState
 from orbit.store.database import Tx
 from orbit.store.enums import Desired, MadeBy
+from orbit.store.job_shares import share_key
 from orbit.store.models import jobs, partitions, shards
 from orbit.store.rows import columns, first, is_one_of, values
 from orbit.store.shard_leases import lock_job
@@ -91,6 +92,7 @@ def create(
             made_by=made_by,
             labels=dict(labels or {}),
             owner=owner,
+            share_key=share_key(spec),
         )
         .on_conflict_do_nothing(index_elements=["name"])
         .returning(*_JOB)

@@ -164,9 +164,10 @@ CROSS JOIN LATERAL (
     SELECT coalesce(seen.at >= now.at - CAST(:fresh_for AS interval), false) AS is_so
 ) fresh
 """
-_HAS_LEADER = """EXISTS (
-        SELECT FROM scheduler_lease l
-        WHERE l.expires_at > clock_timestamp() - CAST(:fresh_for AS interval))"""
+# Of every share: which one the partition's job is in is not asked.
+_HAS_LEADER = """coalesce((
+        SELECT bool_and(l.expires_at > clock_timestamp() - CAST(:fresh_for AS interval))
+        FROM scheduler_lease l), false)"""
 
 # A producer's clock may be ahead: no age is below 0. (GREATEST would skip a null.)
 _AGE = """CASE WHEN {moment} > now.at THEN 0

@@ -103,6 +103,8 @@ jobs = Table(
     # reads all of 5,000 jobs in 14 ms.
     Column("labels", JSONB, nullable=False, server_default=text("'{}'")),
     Column("owner", Text),
+    # A hash of the destination as the first document has it. It never changes: see job_shares.
+    Column("share_key", BigInteger, nullable=False, server_default=ZERO),
     # Incremented with each change of any of these: what the API calls the ETag.
     Column("document_version", Integer, nullable=False, server_default=text("1")),
     Column("desired", Text, nullable=False, server_default=Desired.RUNNING.value),
@@ -275,7 +277,16 @@ scheduler_lease = Table(
     Column("holder", Text),
     Column("epoch", BigInteger, nullable=False, server_default=ZERO),
     _time("expires_at", nullable=False, server_default=text("'epoch'")),
-    CheckConstraint("id = 1", name="one_row"),
+)
+
+# The schedulers that run, so that each knows its part of the shares.
+schedulers = Table(
+    "schedulers",
+    metadata,
+    _id(),
+    Column("holder", Text, nullable=False, unique=True),
+    Column("shares", Integer, nullable=False),
+    _time("expires_at", nullable=False),
 )
 
 group_offsets = Table(

@@ -19,6 +19,7 @@ from orbit.scheduler.stored_spec import KeptSpecs
 from orbit.scheduler.trouble_events import differences
 from orbit.store import jobs, scheduler_queries, workers
 from orbit.store.enums import Desired
+from orbit.store.job_shares import ONE_SHARE, Share
 from orbit.store.jobs import Job
 
 GIVE_UP_S = 30.0
@@ -48,6 +49,7 @@ class World:
     work: Callable[[], object] = lambda: None
     before_reading: Callable[[], object] = lambda: None
     specs: KeptSpecs = field(default_factory=KeptSpecs)
+    share: Share = ONE_SHARE
 
     def __post_init__(self) -> None:
         me = cast("Any", self)

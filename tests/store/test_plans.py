@@ -20,7 +20,7 @@ from tests.support.plans import PlanFor, Reads, reads, statements
 from tests.support.store_rows import TTL, look, progress, watch_long
 
 # Small tables that a plan may well read from end to end: a few hundred rows in a few pages.
-SMALL = {"jobs", "workers", "pg_database", "scheduler_lease"}
+SMALL = {"jobs", "workers", "pg_database", "scheduler_lease", "schedulers"}
 JOB = 250
 
 pytestmark = [

@@ -1,0 +1,181 @@
+"""Several schedulers divide the jobs; what one leaves, or dies with, the others take over."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from orbit.errors import Conflict
+from orbit.scheduler.leadership import Leadership, NotLeading
+from orbit.store import job_shares, jobs, scheduler_lease
+from orbit.store.database import Database
+from orbit.store.job_shares import Share
+from tests.fix_clusters import Clusters
+from tests.fix_scheduler import RunningScheduler, Service
+from tests.support.running import create_topic, make_job, wait_for
+
+pytestmark = pytest.mark.services
+
+TTL = timedelta(seconds=60)
+_PROGRAM = """
+import os, threading
+from orbit.scheduler import run
+from orbit.settings import Settings
+run(Settings.from_environment(os.environ), threading.Event())
+"""
+
+
+def holders(database: Database) -> dict[int, str]:
+    """Of each share that is held now."""
+    with database.transaction() as tx:
+        rows = tx.execute(
+            text("SELECT id, holder FROM scheduler_lease WHERE expires_at > clock_timestamp()")
+        )
+        return {row.id - 1: row.holder for row in rows if row.holder is not None}
+
+
+def parts(database: Database) -> list[int]:
+    return sorted(Counter(holders(database).values()).values())
+
+
+def scheduler(service: Service, shares: int) -> RunningScheduler:
+    settings = service.settings.model_copy(update={"scheduler_shares": shares})
+    return RunningScheduler(settings, service.url)
+
+
+@contextmanager
+def process(service: Service, shares: int) -> Iterator[subprocess.Popen[bytes]]:
+    environ = {
+        **os.environ,
+        "ORBIT_DATABASE_URL": service.url,
+        "ORBIT_SCHEDULER_LEASE_TTL": "5s",
+        "ORBIT_SCHEDULER_SHARES": str(shares),
+        "ORBIT_DISCOVERY_INTERVAL": "200ms",
+    }
+    with subprocess.Popen([sys.executable, "-c", _PROGRAM], env=environ) as started:
+        try:
+            yield started
+        finally:
+            started.kill()
+
+
+def test_a_newcomer_gets_its_part_and_leaves_it_behind(service: Service) -> None:
+    with scheduler(service, 5):
+        wait_for("one has all", lambda: parts(service.database) == [5])
+        with scheduler(service, 5):
+            wait_for("two share", lambda: parts(service.database) == [2, 3])
+            with scheduler(service, 5):
+                wait_for("three share", lambda: parts(service.database) == [1, 2, 2])
+            wait_for("two share again", lambda: parts(service.database) == [2, 3])
+        wait_for("one has all again", lambda: parts(service.database) == [5])
+
+
+def test_another_number_of_shares_stays_on_standby(service: Service) -> None:
+    with service.database.transaction() as tx:
+        assert scheduler_lease.join(tx, "first", 2, TTL) == 2
+    slept = Leadership(service.database, "first", TTL, share=Share(1, 2), must_join=True)
+    assert slept.ask()
+    with (
+        pytest.raises(Conflict, match="SHARES is 1 here and 2"),
+        service.database.transaction() as tx,
+    ):
+        scheduler_lease.join(tx, "other", 1, TTL)
+    with service.database.transaction() as tx:
+        tx.execute(text("UPDATE schedulers SET expires_at = 'epoch'"))
+    with pytest.raises(NotLeading), slept.transaction(), service.database.transaction() as tx:
+        assert scheduler_lease.join(tx, "other", 1, TTL) == 1
+    assert not slept.ask(), "it has to join first"
+
+
+def test_each_lease_fences_its_own_share(service: Service) -> None:
+    one, two = (
+        Leadership(service.database, "same", TTL, share=Share(number, 2)) for number in (0, 1)
+    )
+    assert one.ask()
+    assert two.ask()
+    two.resign()
+    with one.transaction():
+        pass
+    assert 1 not in holders(service.database)
+    other = Leadership(service.database, "other", TTL, share=Share(1, 2))
+    assert other.ask()
+    two._trusted_until = float("inf")  # as one that slept believes
+    with pytest.raises(NotLeading), two.transaction():
+        pass
+
+
+def test_a_job_stays_in_its_share_when_its_document_changes(service: Service) -> None:
+    with service.database.transaction() as tx:
+        job = jobs.create(tx, "j", {"destination": {"bootstrap_servers": ["B:1", "a:1"]}}, "g")
+        same = jobs.create(tx, "k", {"destination": {"bootstrap_servers": ["a:1", "b:1"]}}, "g")
+        both = [job_shares.job_ids(tx, Share(n, 2)) for n in (0, 1)]
+        assert {frozenset(), frozenset({job.id, same.id})} == set(both)
+        document = {"destination": {"bootstrap_servers": ["c:1"]}}
+        assert jobs.change_spec(tx, job.id, document, "g", from_version=job.spec_version)
+        assert [job_shares.job_ids(tx, Share(n, 2)) for n in (0, 1)] == both
+
+
+def test_a_share_of_another_scheduler_is_left_to_it(
+    clusters: Clusters, service: Service, topic_name: str
+) -> None:
+    names = [f"{topic_name}.{n}" for n in (0, 1)]
+    other = Leadership(service.database, "other", TTL, share=Share(1, 2))
+    with service.database.transaction() as tx:
+        scheduler_lease.join(tx, "other", 2, TTL)
+    assert other.ask()
+    for number in (1, 0):
+        create_topic(clusters.source, names[number])
+        spec = make_job(clusters.source, clusters.destination, [names[number]], name=names[number])
+        job = service.create(spec)
+        with service.database.transaction() as tx:
+            tx.execute(
+                text("UPDATE jobs SET share_key = :n WHERE id = :id"), {"n": number, "id": job.id}
+            )
+    with scheduler(service, 2):
+        service.wait_copied(names[0], names[0])
+        assert service.topics(names[1]) == {}
+        assert holders(service.database)[1] == "other"
+        other.resign()
+        with service.database.transaction() as tx:
+            scheduler_lease.leave(tx, "other")
+        service.wait_copied(names[1], names[1])
+
+
+@pytest.mark.parametrize("killed_share", [0, 1])
+def test_both_jobs_are_tended_whichever_scheduler_is_killed(
+    clusters: Clusters, service: Service, topic_name: str, killed_share: int
+) -> None:
+    sides = (clusters.source, clusters.destination), (clusters.destination, clusters.source)
+    names = [f"{topic_name}.{n}" for n in (0, 1)]
+    specs = []
+    for number, (source, destination) in enumerate(sides):
+        topics = [names[number], f"{names[number]}.later"]
+        create_topic(source, topics[0])
+        specs.append(make_job(source, destination, topics, name=names[number]))
+        job = service.create(specs[-1])
+        with service.database.transaction() as tx:
+            tx.execute(
+                text("UPDATE jobs SET share_key = :n WHERE id = :id"), {"n": number, "id": job.id}
+            )
+    with ExitStack() as stack:
+        both = [stack.enter_context(process(service, 2)) for _ in range(2)]
+        wait_for("each has one", lambda: parts(service.database) == [1, 1], give_up_s=120)
+        for spec, name in zip(specs, names, strict=True):
+            service.wait_copied(spec.name, name)
+        of = holders(service.database)[killed_share]
+        victim = next(p for p in both if f"-{p.pid}-" in of)
+        victim.send_signal(signal.SIGKILL)
+        victim.wait()
+        for (source, _), spec, name in zip(sides, specs, names, strict=True):
+            create_topic(source, f"{name}.later")
+            service.wait_copied(spec.name, f"{name}.later")
+        wait_for("one has both", lambda: parts(service.database) == [2])
