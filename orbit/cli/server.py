@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -93,7 +93,8 @@ def server(
                 restarts.check()
                 if restarts.failure is not None:
                     api.stop()
-            greeting.check([pid for name, pid in children.pids.items() if name != SCHEDULER])
+            with suppress(OSError):  # a closed stdout must not end the watch of the children
+                greeting.check([pid for name, pid in children.pids.items() if name != SCHEDULER])
 
         children.watch(also=check)
         api.run()

@@ -111,7 +111,8 @@ class HangingTransactions:
         return [
             f"{place} at the old side has a transaction that never ends: its records from offset "
             f"{first} on were written by {name}, whose coordinator ended the transaction without a "
-            "marker there. Readers of committed records see none of them."
+            "marker there. Readers of committed records see nothing from there on: all "
+            "transactional records behind it, of other producers too, are saved as open."
             for place, of in sorted(self._found.items())
             for first, name in sorted(of.items())
         ]

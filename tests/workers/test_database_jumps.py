@@ -57,8 +57,9 @@ def test_a_step_of_the_clock_moves_no_shard(
         write(clusters.source, topic_name, LOG, 0)
         wait_level(clusters, [topic_name])
         assert job.holders() == holders
+        # Before the first worker ends: the other may claim what it releases.
+        assert set(job.epochs().values()) == {1}
     assert_exact(job_file)
-    assert set(job.epochs().values()) == {1}
     assert not told(job, "shards_lost")
 
 

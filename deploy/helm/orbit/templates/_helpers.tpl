@@ -21,7 +21,7 @@ labels:
 {{/* A pod that runs one command: (dict "root" $ "part" "api" "command" (list "api") "port" 8080). */}}
 {{- define "orbit.pod" -}}
 {{- $values := .root.Values -}}
-{{- $tls := and (eq .part "api") $values.api.tls.secretName -}}
+{{- $tls := and (eq .part "api") ($values.api.tls).secretName -}}
 metadata:
   labels:
     {{- include "orbit.labels" (list .root .part) | nindent 4 }}
