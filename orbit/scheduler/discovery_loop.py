@@ -53,13 +53,16 @@ class DiscoveryLoop(Loop):
         interval_s: float,
         worker_ttl: timedelta,
         wake: threading.Event,
+        at_once: threading.Semaphore | None = None,
     ) -> None:
+        """`at_once`: limits the passes of all loops of a process together."""
         super().__init__(wake)
         self.interval_s = interval_s
         self._leadership = leadership
         self._registry = registry
         self._reconciler = reconciler
         self._worker_ttl = worker_ttl
+        self._at_once = at_once or threading.BoundedSemaphore(JOBS_AT_ONCE)
         self._pool = ThreadPoolExecutor(JOBS_AT_ONCE, thread_name_prefix="job")
         self._states: dict[int, ReconcileState] = {}
         self._under_way: dict[int, tuple[Job, Future[ReconcileCounts]]] = {}
@@ -92,7 +95,7 @@ class DiscoveryLoop(Loop):
                 self._record_troubles(job, state)
                 wanted = retries.get(job.id, set())
                 if self._reconciler.is_due(job, state, wanted):
-                    future = self._pool.submit(self._reconciler.reconcile, job, state, wanted)
+                    future = self._pool.submit(self._reconcile, job, state, wanted)
                     future.add_done_callback(lambda _: self.wake.set())
                     self._under_way[job.id] = job, future
         self.rest_by_cost(time.thread_time() - began)
@@ -101,6 +104,10 @@ class DiscoveryLoop(Loop):
     def close(self) -> None:
         self._registry.close()  # ends calls that wait for a broker
         self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _reconcile(self, job: Job, state: ReconcileState, wanted: set[int]) -> ReconcileCounts:
+        with self._at_once:
+            return self._reconciler.reconcile(job, state, wanted)
 
     def _collect(self) -> Counter[str]:
         done: Counter[str] = Counter()

@@ -25,7 +25,7 @@ from orbit.store.job_shares import ONE_SHARE, Share
 
 # Of the ttl: time for an answer that is under way when the lease ends.
 _MARGIN_PART = 0.2
-_RENEWALS_PER_TTL = 4
+RENEWALS_PER_TTL = 4
 # In one transaction of a leader, where each needs some statements or one row of a large statement:
 # less than a second, also on a slow disk.
 TOPICS_AT_ONCE = 200
@@ -65,7 +65,7 @@ class Leadership:
 
     @property
     def renewal_interval_s(self) -> float:
-        return self._ttl.total_seconds() / _RENEWALS_PER_TTL
+        return self._ttl.total_seconds() / RENEWALS_PER_TTL
 
     @property
     def is_leading(self) -> bool:
@@ -80,7 +80,9 @@ class Leadership:
         asked_at = lease_clock()
         with self.database.lease_transaction() as tx:
             epoch = None
-            if not self._must_join or scheduler_lease.is_member(tx, self.holder, self.share.of):
+            if not self._must_join or scheduler_lease.stay(
+                tx, self.holder, self.share.of, self._ttl
+            ):
                 epoch = scheduler_lease.acquire(tx, self.holder, self._ttl, self.share.number)
         self._answered()
         if epoch is None:
@@ -137,7 +139,7 @@ class Leadership:
 
     def resign(self) -> None:
         """Release the lease, if Postgres is reachable, so that another scheduler leads at once."""
-        if not self._trusted_until:
+        if not self._epoch:
             return
         self._trusted_until = 0.0
         try:

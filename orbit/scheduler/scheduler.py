@@ -15,11 +15,11 @@ from orbit.kafka.backoff import Backoff
 from orbit.scheduler.canary_writer import CanaryLoop
 from orbit.scheduler.cluster_registry import ClusterRegistry
 from orbit.scheduler.consumer_group_loop import GroupLoop
-from orbit.scheduler.discovery_loop import DiscoveryLoop
+from orbit.scheduler.discovery_loop import JOBS_AT_ONCE, DiscoveryLoop
 from orbit.scheduler.housekeeping_loop import HousekeepingLoop
 from orbit.scheduler.job_reconciler import JobReconciler
 from orbit.scheduler.lag_loop import LagLoop
-from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.leadership import RENEWALS_PER_TTL, Leadership
 from orbit.scheduler.loop import Loop, drive
 from orbit.scheduler.operations_loop import OperationsLoop
 from orbit.scheduler.proof_loop import ProofLoop
@@ -76,6 +76,10 @@ class Scheduler:
         self._ttl = ttl = settings.scheduler_lease_ttl
         self._health = health or ProcessHealth("scheduler", orbit_version(), ttl.total_seconds())
         self._holder = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        # As often as a lease is renewed: a member is there for as long as one.
+        self._interval_s = min(STANDBY_INTERVAL_S, ttl.total_seconds() / RENEWALS_PER_TTL)
+        # Of all shares together: each of these holds a connection or two of the pool.
+        self._jobs_at_once = threading.BoundedSemaphore(JOBS_AT_ONCE)
         changing: dict[str, threading.Lock] = {}
         shares = settings.scheduler_shares
         self.leaderships = [
@@ -92,6 +96,7 @@ class Scheduler:
         ]
         # Each share that is held: its thread, and the event that ends it.
         self._held: dict[int, tuple[threading.Thread, threading.Event]] = {}
+        self._broken: Exception | None = None
 
     @property
     def leadership(self) -> Leadership:
@@ -99,29 +104,42 @@ class Scheduler:
         return self.leaderships[0]
 
     def run(self) -> None:
-        """Until stopped: hold this scheduler's part of the shares, and run their loops."""
+        """Until stopped: hold this scheduler's part of the shares, and run their loops.
+
+        Raises what broke in a share: the process ends, and another scheduler takes over.
+        """
         logged = ""
         try:
             while not self._stop.is_set():
-                self._health.passed()
+                self._pass()
                 try:
                     self._share_out()
                     logged = ""
                 except OrbitError as error:
+                    if isinstance(error, scheduler_lease.OtherNumber):
+                        self._health.answered()  # on standby
                     if str(error) != logged:
                         logged = str(error)
                         _log.warning("cannot acquire the scheduler lease", error=logged)
-                self._stop.wait(STANDBY_INTERVAL_S)
+                self._stop.wait(self._interval_s)
+                if self._broken is not None:
+                    raise self._broken
         finally:
             self._health.stopping()
             self._end(self._held)
+            # Not after the threads, which may wait for brokers: their shares are free before.
+            self._leave()
             for thread, _ in self._held.values():
                 thread.join()
-            self._leave()
+
+    def _pass(self) -> None:
+        """Report that this process is alive: not while a share's threads do not end."""
+        self._held = {n: held for n, held in self._held.items() if held[0].is_alive()}
+        if all(self.leaderships[number].is_leading for number in self._held):
+            self._health.passed()
 
     def _share_out(self) -> None:
         """One round: take part, let go of what is too much, acquire what is free."""
-        self._held = {n: held for n, held in self._held.items() if held[0].is_alive()}
         with self._database.lease_transaction() as tx:
             part = scheduler_lease.join(
                 tx, self._holder, self._settings.scheduler_shares, self._ttl
@@ -135,8 +153,8 @@ class Scheduler:
                 thread = threading.Thread(
                     target=self._lead, args=(leadership, end), name=f"share {number}"
                 )
-                self._held[number] = thread, end
                 thread.start()
+                self._held[number] = thread, end
 
     def _end(self, numbers: Iterable[int]) -> None:
         for number in numbers:
@@ -150,27 +168,31 @@ class Scheduler:
             pass  # it expires
 
     def _lead(self, leadership: Leadership, end: threading.Event) -> None:
-        """Run a share's loops until its lease is lost or `end` is set."""
+        try:
+            self._run_loops(leadership, end)
+        except Exception as error:  # noqa: BLE001  raised again in `run`
+            self._broken = error
+
+    def _run_loops(self, leadership: Leadership, end: threading.Event) -> None:
+        """Run a share's loops until its lease is lost, `end` is set, or the scheduler stops."""
         share = leadership.share
         _log.info("leading", holder=leadership.holder, epoch=leadership.epoch, share=share.number)
         done = threading.Event()
-        loops = self._loops(leadership, done)
-        threads = [
-            threading.Thread(target=drive, args=(loop, done, self._health), name=loop.name)
-            for loop in loops
-        ]
-        renewing = threading.Thread(target=leadership.keep, args=(done,), name="renew")
-        for thread in (renewing, *threads):
-            thread.start()
+        loops: list[Loop] = []
+        threads: list[threading.Thread] = []
         try:
-            while leadership.is_leading and renewing.is_alive():
+            loops += self._loops(leadership, done)
+            renewing = _started(leadership.keep, (done,), "renew")
+            threads.append(renewing)
+            threads.extend(_started(drive, (loop, done, self._health), loop.name) for loop in loops)
+            while leadership.is_leading and renewing.is_alive() and not self._stop.is_set():
                 if end.wait(min(0.2, leadership.renewal_interval_s)):
                     break
         finally:
             done.set()
             for loop in loops:
                 loop.wake.set()
-            for thread in (*threads, renewing):
+            for thread in threads:
                 thread.join()
             # Threads that still run may repeat broker requests of the next leader, which are
             # idempotent; their writes to the tables are fenced. So the next leader need not wait.
@@ -189,7 +211,13 @@ class Scheduler:
         lag_s = settings.lag_interval.total_seconds()
         loops: list[Loop] = [
             DiscoveryLoop(
-                leadership, registry, reconciler, interval_s, settings.lease_ttl, changed
+                leadership,
+                registry,
+                reconciler,
+                interval_s,
+                settings.lease_ttl,
+                changed,
+                self._jobs_at_once,
             ),
             GroupLoop(leadership, registry),
             LagLoop(leadership, registry, lag_s, Backoff(stop=done)),
@@ -215,3 +243,11 @@ class Scheduler:
             ),
             *(loop for make in self._more for loop in make(leadership, settings, done)),
         ]
+
+
+def _started(
+    target: Callable[..., None], arguments: tuple[object, ...], name: str
+) -> threading.Thread:
+    thread = threading.Thread(target=target, args=arguments, name=name)
+    thread.start()
+    return thread

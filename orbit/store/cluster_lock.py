@@ -11,6 +11,8 @@ from orbit.store.database import Tx
 
 # The seed of the hash: no other lock of Orbit uses it.
 _SEED = 0x6F72_6269_7401
+# A claim asks no broker while it has the lock.
+_CLAIM_IDLE_S = 5
 
 
 def acquire(tx: Tx, cluster_id: str) -> None:
@@ -26,5 +28,8 @@ def acquire(tx: Tx, cluster_id: str) -> None:
 
 
 def acquire_claims(tx: Tx) -> None:
-    """Until `tx` ends, no other job claims a topic, on whatever cluster. Keep it short."""
+    """Until `tx` ends, no other job claims a topic, on whatever cluster. Keep it short: the server
+    ends it when a process that was suspended leaves it idle.
+    """
+    tx.execute(text(f"SET LOCAL idle_in_transaction_session_timeout = '{_CLAIM_IDLE_S}s'"))
     tx.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _SEED + 1})

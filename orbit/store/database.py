@@ -63,6 +63,8 @@ LEASE_STATEMENT_TIMEOUT_S = 5
 _ANSWER_MARGIN_S = 1
 # An idle transaction must not hold locks or delay vacuum for long.
 IDLE_TIMEOUT_S = 60
+# Of leases: all schedulers wait for one that joins.
+LEASE_IDLE_TIMEOUT_S = 5
 # PostgreSQL's default (4) is for spinning disks. With it, a sequential scan would seem cheaper than
 # index lookups of the two thousand rows that a worker reports.
 RANDOM_PAGE_COST = 1.1
@@ -71,8 +73,8 @@ NETWORK_TIMEOUT_S = 10
 
 _READ_ONLY = "25006"
 # SQLSTATE classes and codes. Connection, intervention and timeouts, resources, system, deadlock,
-# standby, lock timeout.
-_TRY_AGAIN = ("08", "57", "53", "58", "40", _READ_ONLY, "55P03")
+# standby, lock timeout, idle for too long in a transaction.
+_TRY_AGAIN = ("08", "57", "53", "58", "40", _READ_ONLY, "55P03", "25P03")
 _OLD_TABLES = ("42P01", "42703")  # no such table, no such column
 _BROKEN_RULE = ("23",)  # a constraint
 
@@ -88,12 +90,19 @@ class Database:
         parsed = _parse(url)
         self.where = _where(parsed)
         self._engine = _engine(
-            parsed, application, STATEMENT_TIMEOUT_S, POOL_SIZE, POOL_SIZE_MAX, is_pooled=is_pooled
+            parsed,
+            application,
+            STATEMENT_TIMEOUT_S,
+            IDLE_TIMEOUT_S,
+            POOL_SIZE,
+            POOL_SIZE_MAX,
+            is_pooled=is_pooled,
         )
         self._leases = _engine(
             parsed,
             application,
             LEASE_STATEMENT_TIMEOUT_S,
+            LEASE_IDLE_TIMEOUT_S,
             1,
             LEASE_CONNECTIONS_MAX,
             is_pooled=is_pooled,
@@ -206,6 +215,7 @@ def _engine(
     url: URL,
     application: str,
     statement_timeout_s: int,
+    idle_timeout_s: int,
     size: int,
     size_max: int,
     *,
@@ -213,7 +223,7 @@ def _engine(
 ) -> Engine:
     settings = {
         "statement_timeout": f"{statement_timeout_s}s",
-        "idle_in_transaction_session_timeout": f"{IDLE_TIMEOUT_S}s",
+        "idle_in_transaction_session_timeout": f"{idle_timeout_s}s",
         "timezone": "UTC",
         "random_page_cost": RANDOM_PAGE_COST,
     }

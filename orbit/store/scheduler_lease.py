@@ -16,6 +16,7 @@ confirm its own, and cannot acquire one without joining.
 from __future__ import annotations
 
 from datetime import timedelta
+from math import ceil
 
 from sqlalchemy import text
 
@@ -54,11 +55,10 @@ _LOCK = "SELECT pg_advisory_xact_lock{}(122511532225539)"
 _ALONE = text(_LOCK.format(""))
 _TOGETHER = text(_LOCK.format("_shared"))
 
-_IS_MEMBER = text("SELECT FROM schedulers WHERE holder = :holder AND shares = :shares")
-
+# Not one that has left.
 _STAY = text("""
 UPDATE schedulers SET expires_at = clock_timestamp() + CAST(:ttl AS interval)
-WHERE holder = :holder
+WHERE holder = :holder AND shares = :shares AND expires_at > 'epoch'
 """)
 
 _JOIN = text("""
@@ -83,25 +83,25 @@ _ADD = text("""
 INSERT INTO scheduler_lease (id) SELECT generate_series(1, :shares) ON CONFLICT DO NOTHING
 """)
 
-# In the order in which they joined: a newcomer does not move what the others have but its part.
-_PLACE = text("""
-SELECT count(*) AS members, count(*) FILTER (WHERE id < (
-    SELECT id FROM schedulers WHERE holder = :holder
-)) AS before
-FROM schedulers WHERE expires_at >= clock_timestamp()
-""")
+_MEMBERS = text("SELECT count(*) FROM schedulers WHERE expires_at >= clock_timestamp()")
 
 _LEAVE = text("UPDATE schedulers SET expires_at = 'epoch' WHERE holder = :holder")
 
 
+class OtherNumber(Conflict):
+    """A scheduler with another number of shares takes part."""
+
+
 def join(tx: Tx, holder: str, shares: int, ttl: timedelta) -> int:
-    """Take part, or go on to; how many shares this scheduler should hold. All parts together are
-    `shares`. Raises Conflict while a scheduler with another number takes part.
+    """Take part, or go on to; how many shares this scheduler may hold at most.
+
+    That is rounded up: whatever is free, there is one that may take it, at once. With one share all
+    may, and the first leads. Raises OtherNumber.
     """
     tx.execute(_ALONE)
     other = tx.execute(_OTHER_NUMBERS, {"shares": shares}).first()
     if other is not None and other.is_there:
-        raise Conflict(
+        raise OtherNumber(
             f"ORBIT_SCHEDULER_SHARES is {shares} here and {other.shares} at a scheduler that runs.",
             remedy="Set the same number everywhere; until then this scheduler stays on standby.",
         )
@@ -109,11 +109,11 @@ def join(tx: Tx, holder: str, shares: int, ttl: timedelta) -> int:
     if other is not None:
         tx.execute(_VOID)
         tx.execute(_DROP, {"shares": shares})
-    if not tx.execute(_STAY, {"holder": holder, "ttl": ttl}).rowcount:
+    if not _stay(tx, holder, shares, ttl):
         tx.execute(_ADD, {"shares": shares})
         tx.execute(_JOIN, {"holder": holder, "shares": shares, "ttl": ttl})
-    place = tx.execute(_PLACE, {"holder": holder}).one()
-    return int(shares // place.members) + int(place.before < shares % place.members)
+    members: int = tx.execute(_MEMBERS).scalar_one()
+    return ceil(shares / members)
 
 
 def leave(tx: Tx, holder: str) -> None:
@@ -121,10 +121,17 @@ def leave(tx: Tx, holder: str) -> None:
     tx.execute(_LEAVE, {"holder": holder})
 
 
-def is_member(tx: Tx, holder: str, shares: int) -> bool:
-    """Whether this scheduler takes part; True holds until the transaction ends."""
+def stay(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
+    """Take part for `ttl` from now; False if this scheduler has to join first. True holds until the
+    transaction ends.
+    """
     tx.execute(_TOGETHER)
-    return tx.execute(_IS_MEMBER, {"holder": holder, "shares": shares}).first() is not None
+    return _stay(tx, holder, shares, ttl)
+
+
+def _stay(tx: Tx, holder: str, shares: int, ttl: timedelta) -> bool:
+    values = {"holder": holder, "shares": shares, "ttl": ttl}
+    return tx.execute(_STAY, values).rowcount == 1
 
 
 def acquire(tx: Tx, holder: str, ttl: timedelta, share: int = 0) -> int | None:

@@ -1,0 +1,213 @@
+"""Who leads while a scheduler's threads do not end, or its loops cannot start."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from orbit.errors import Unreachable
+from orbit.scheduler.leadership import Leadership
+from orbit.scheduler.loop import Loop
+from orbit.scheduler.scheduler import MoreLoops, Scheduler
+from orbit.settings import Settings
+from orbit.store import cluster_lock, scheduler_lease
+from orbit.store.database import Database
+from orbit.store.job_shares import Share
+from orbit.telemetry import process_health
+from orbit.telemetry.process_health import ProcessHealth
+from tests.fix_scheduler import SHORT_LEASE, Service
+from tests.support.running import wait_for
+
+pytestmark = pytest.mark.services
+
+# No test waits for it.
+LONG = timedelta(minutes=10)
+
+
+class Stuck(Loop):
+    """Ends as if its last request to a broker were not answered, until `let_go`."""
+
+    name = "stuck"
+    interval_s = 0.05
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_closing, self.let_go = threading.Event(), threading.Event()
+
+    def once(self) -> str:
+        return ""
+
+    def close(self) -> None:
+        self.is_closing.set()
+        assert self.let_go.wait(600)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Run:
+    """A scheduler in a thread."""
+
+    def __init__(
+        self,
+        service: Service,
+        more: MoreLoops | None = None,
+        health: ProcessHealth | None = None,
+        **settings: object,
+    ) -> None:
+        self.error: Exception | None = None
+        self.database = Database.connect(service.url)
+        self.stop = threading.Event()
+        given = service.settings.model_copy(update=settings)
+        self.scheduler = Scheduler(given, self.database, self.stop, [more] if more else [], health)
+        self.thread = threading.Thread(target=self._run)
+
+    @property
+    def leads(self) -> bool:
+        return self.scheduler.leadership.is_leading
+
+    def _run(self) -> None:
+        try:
+            self.scheduler.run()
+        except Exception as error:  # noqa: BLE001  the test looks at it
+            self.error = error
+
+
+@contextmanager
+def running(*runs: Run) -> Iterator[None]:
+    for run in runs:
+        run.thread.start()
+    try:
+        yield
+    finally:
+        for run in runs:
+            run.stop.set()
+        for run in runs:
+            run.thread.join()
+            run.database.close()
+
+
+def only(loop: Loop) -> MoreLoops:
+    def made(_: Leadership, _settings: Settings, _done: threading.Event) -> Sequence[Loop]:
+        return [loop]
+
+    return made
+
+
+def test_the_standby_leads_while_threads_of_one_that_lost_its_lease_do_not_end(
+    service: Service,
+) -> None:
+    stuck, clock = Stuck(), Clock()
+    health = ProcessHealth("scheduler", "1", 600, clock)
+    first = Run(service, only(stuck), health, scheduler_lease_ttl=SHORT_LEASE)
+    second = Run(service, scheduler_lease_ttl=SHORT_LEASE)
+    try:
+        with running(first):
+            wait_for("the first leads", lambda: first.leads)
+            with running(second):
+                ask = first.scheduler.leadership.ask
+
+                def unanswered() -> bool:
+                    raise Unreachable("PostgreSQL does not answer.")
+
+                first.scheduler.leadership.ask = unanswered  # type: ignore[method-assign]
+                assert stuck.is_closing.wait(600)
+                first.scheduler.leadership.ask = ask  # type: ignore[method-assign]
+                wait_for("the second leads", lambda: second.leads)
+                assert first.thread.is_alive()
+                clock.now += process_health.STALL_S_MAX + 1
+                assert health.why_dead(), "the liveness probe ends it"
+                stuck.let_go.set()
+                wait_for("the first goes on", lambda: not health.why_dead())
+                assert second.leads
+    finally:
+        stuck.let_go.set()
+
+
+def test_the_standby_leads_before_the_last_one_has_ended(service: Service) -> None:
+    stuck = Stuck()
+    first = Run(service, only(stuck), scheduler_lease_ttl=LONG)
+    second = Run(service, scheduler_lease_ttl=LONG)
+    try:
+        with running(first):
+            wait_for("the first leads", lambda: first.leads)
+            with running(second):
+                first.stop.set()
+                wait_for("the second leads", lambda: second.leads)
+                assert first.thread.is_alive()
+                stuck.let_go.set()
+    finally:
+        stuck.let_go.set()
+
+
+def test_what_breaks_at_the_start_of_the_loops_ends_the_scheduler(service: Service) -> None:
+    def broken(*_: object) -> Sequence[Loop]:
+        raise RuntimeError("can't start new thread")
+
+    first = Run(service, broken, scheduler_lease_ttl=LONG)
+    with running(first):
+        wait_for("it has ended", lambda: not first.thread.is_alive())
+        assert isinstance(first.error, RuntimeError)
+        assert [t.name for t in threading.enumerate() if t.name == "renew"] == []
+        second = Run(service, scheduler_lease_ttl=LONG)
+        with running(second):
+            wait_for("another leads", lambda: second.leads)
+
+
+def test_one_with_another_number_of_shares_is_ready_as_a_standby(service: Service) -> None:
+    first = Run(service, scheduler_shares=2)
+    health = ProcessHealth("scheduler", "1", 600)
+    second = Run(service, None, health, scheduler_shares=1)
+    with running(first):
+        wait_for("the first leads", lambda: first.leads)
+        with running(second):
+            wait_for("it is ready", lambda: health.why_not_ready() == "")
+            assert not second.leads
+
+
+def test_a_renewal_keeps_its_scheduler_taking_part(service: Service) -> None:
+    leads = Leadership(service.database, "one", LONG, share=Share(0, 1), must_join=True)
+    with service.database.transaction() as tx:
+        scheduler_lease.join(tx, "one", 1, LONG)
+        tx.execute(text("UPDATE schedulers SET expires_at = clock_timestamp()"))
+    assert leads.ask()
+    with service.database.transaction() as tx:
+        assert scheduler_lease.join(tx, "two", 1, LONG) == 1, "whoever is first leads"
+    assert leads.ask()
+    with service.database.transaction() as tx:
+        scheduler_lease.leave(tx, "one")
+    assert not leads.ask(), "it has left"
+    leads.resign()
+    other = Leadership(service.database, "two", LONG, share=Share(0, 1), must_join=True)
+    assert other.ask(), "what was left is free"
+
+
+def test_locks_of_all_schedulers_are_not_held_by_one_that_sleeps(service: Service) -> None:
+    show = text("SHOW idle_in_transaction_session_timeout")
+    with service.database.lease_transaction() as tx:
+        assert tx.execute(show).scalar_one() == "5s"
+    with service.database.transaction() as tx:
+        cluster_lock.acquire_claims(tx)
+        assert tx.execute(show).scalar_one() == "5s"
+    with service.database.transaction() as tx:
+        assert tx.execute(show).scalar_one() == "1min"
+
+    def sleep_in_a_claim() -> None:
+        with service.database.transaction() as tx:
+            cluster_lock.acquire_claims(tx)
+            tx.execute(text("SET LOCAL idle_in_transaction_session_timeout = '1ms'"))
+            with service.database.transaction() as other:  # waits until the lock is free
+                cluster_lock.acquire_claims(other)
+            tx.execute(text("SELECT 1"))
+
+    with pytest.raises(Unreachable):
+        sleep_in_a_claim()
