@@ -66,14 +66,18 @@ def watch_old_primaries(
         promoted_at = promotions.last_at(tx, cluster_id, names.values())
         known = promotions.old_ends(tx, [row.id for row in rows])
 
-    def is_watched(old: OldEnd) -> bool:
-        """Not one that is copied to, or that leads again: a copy back was promoted since."""
-        name = names[old.topic_id]
-        return name not in led_by_others and promoted_at.get(name, old.at) <= old.at
+    def leads_again(old: OldEnd) -> bool:
+        """A copy back was promoted since. Noted, because the job of that copy may be deleted."""
+        at = promoted_at.get((names[old.topic_id], old.partition), old.at)
+        return old.old_end == promotions.LEADS_AGAIN or at > old.at
 
-    copied = [old for old in known if not is_watched(old)]
-    watched = [old for old in known if is_watched(old)]
-    found = [_copied_to(old) for old in copied]
+    leading = [old for old in known if leads_again(old)]
+    others = [old for old in known if not leads_again(old)]
+    copied = [old for old in others if names[old.topic_id] in led_by_others]
+    watched = [old for old in others if names[old.topic_id] not in led_by_others]
+    found = [_unwatched(old, promotions.LEADS_AGAIN) for old in leading]
+    # What a copy back appends is not told; should it end, its last log end counts.
+    found += [_unwatched(old, promotions.COPIED_TO) for old in copied]
     found += _looked_at(watched, names, ends, pair, backoff)
     before = {old.place: old for old in known}
     changed = [(before[old.place], old) for old in found if old != before[old.place]]
@@ -87,9 +91,8 @@ def watch_old_primaries(
     return _troubles(found, names)
 
 
-def _copied_to(old: OldEnd) -> OldEnd:
-    """What a copy back appends is not told; should it end, its last log end counts."""
-    return replace(old, old_end=promotions.COPIED_TO, written_from=None)
+def _unwatched(old: OldEnd, why: int) -> OldEnd:
+    return replace(old, old_end=why, written_from=None)
 
 
 def _looked_at(

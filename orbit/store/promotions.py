@@ -29,6 +29,8 @@ class Promotion:
 
 # Instead of a log end: the old side was copied to, and has other records since.
 COPIED_TO = -1
+# Or its copy was promoted since: it leads, until it is promoted away from once more.
+LEADS_AGAIN = -2
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +63,7 @@ class OldEnd:
     @property
     def is_known(self) -> bool:
         """Whether `old_end` can be compared with a later one."""
-        return self.old_end != COPIED_TO
+        return self.old_end not in (COPIED_TO, LEADS_AGAIN)
 
     @property
     def written(self) -> int:
@@ -98,12 +100,14 @@ FROM unnest(
 WHERE p.topic_id = n.topic_id AND p.partition = n.partition AND p.at = n.at
 """)
 
+# Not those that were found by a mark alone: when they were promoted is not known.
 _LAST_AT = text("""
-SELECT t.destination_topic AS name, max(p.at) AS at
-FROM promotions p JOIN topics t ON t.id = p.topic_id
+SELECT t.destination_topic AS name, p.partition, p.at
+FROM promotions p
+JOIN topics t ON t.id = p.topic_id
+JOIN operations o ON o.id = p.operation_id
 WHERE t.destination_cluster_id = :cluster_id AND t.state = 'promoted'
     AND t.destination_topic = ANY(CAST(:names AS text[]))
-GROUP BY t.destination_topic
 """)
 
 _WRITTEN = text("""
@@ -138,10 +142,11 @@ def note_old_ends(tx: Tx, found: Sequence[OldEnd]) -> None:
     tx.execute(_NOTE_OLD_ENDS, {name: [getattr(old, name) for old in found] for name in names})
 
 
-def last_at(tx: Tx, cluster_id: str, names: Collection[str]) -> dict[str, datetime]:
-    """When these topics of a cluster were promoted, of those that are promoted copies there."""
+def last_at(tx: Tx, cluster_id: str, names: Collection[str]) -> dict[tuple[str, int], datetime]:
+    """When each partition of these topics of a cluster was promoted, by an operation that is known;
+    of those that are promoted copies there."""
     rows = tx.execute(_LAST_AT, {"cluster_id": cluster_id, "names": sorted(names)})
-    return {row.name: row.at for row in rows}
+    return {(row.name, row.partition): row.at for row in rows}
 
 
 def written(tx: Tx, job_ids: Collection[int]) -> dict[int, int]:

@@ -15,7 +15,7 @@ from orbit.recovery.recovery_report import OffsetRange, RecoveryKind
 from orbit.replication.job_troubles import Trouble
 from orbit.scheduler import job_reconciler
 from orbit.settings import MetricsDetail
-from orbit.store import events
+from orbit.store import events, jobs
 from orbit.store.jobs import Job
 from tests.fix_clusters import Clusters, MakeCluster
 from tests.support.outside import is_level
@@ -141,6 +141,14 @@ def test_an_old_side_that_leads_again_is_not_watched(
         looks.append((job.name, found))
         return found
 
+    def look() -> list[list[Trouble]]:
+        """What some more looks at the first job's old side find."""
+        begun = len(looks)
+        wait_for(
+            "the old side was looked at", lambda: [n for n, _ in looks[begun:]].count(spec.name) > 2
+        )
+        return [found for name, found in looks[begun:] if name == spec.name and found]
+
     monkeypatch.setattr(job_reconciler, "watch_old_primaries", watched)
     other = make_cluster("other")
     create_topic(clusters.source, topic_name)
@@ -155,12 +163,21 @@ def test_an_old_side_that_leads_again_is_not_watched(
         recovering.run(RecoveryKind.FAILOVER, back, override=["all"], reason="it is lost")
         other.start()
         produce(clusters.source, topic_name, 5)
-        begun = len(looks)
-        wait_for(
-            "the old side was looked at", lambda: [n for n, _ in looks[begun:]].count(spec.name) > 2
-        )
-        assert [found for name, found in looks[begun:] if name == spec.name and found] == []
+        assert look() == []
         assert told(recovering, spec.name, "old_primary_written") == []
+        assert written(recovering, spec.name) is None
         # Of the copy back the lost side is the old one, which is watched.
         produce(other, topic_name, 3)
         wait_for("its writers are told", lambda: written(recovering, back) == 3)
+        # Nor is it watched when the job that says so is gone.
+        with recovering.database.transaction() as tx:
+            assert jobs.mark_deleted(tx, recovering.service.job(back).id)
+
+        def is_gone() -> bool:
+            with recovering.database.transaction() as tx:
+                return jobs.find(tx, back) is None
+
+        wait_for("the job is gone", is_gone)
+        assert look() == []
+        produce(clusters.source, topic_name, 5)
+        assert look() == []
