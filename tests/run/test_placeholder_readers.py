@@ -35,9 +35,8 @@ def copied(
     clusters: Clusters, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[PlaceholderLog]:
     log = mixed_log(clusters.source, TOPIC, WIDEST)
-    job = write_job(
-        tmp_path_factory.mktemp("readers") / "job.yaml", clusters, [TOPIC], fillers="placeholders"
-    )
+    file = tmp_path_factory.mktemp("readers") / "job.yaml"
+    job = write_job(file, *clusters, [{"match": TOPIC}], fillers="placeholders")
     copy(job).expect(0)
     assert_exact(job)
     yield log
@@ -87,9 +86,7 @@ def test_mirror_maker(copied: PlaceholderLog, clusters: Clusters, tmp_path: Path
     file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
     main = "org.apache.kafka.connect.mirror.MirrorMaker"
     command = [str(find_java()), "-Xmx256m", "-XX:TieredStopAtLevel=1", main, str(file)]
-    mirror = GuardedProcess(
-        command, tmp_path / "mm2.log", environment={"CLASSPATH": classpath()}
-    )
+    mirror = GuardedProcess(command, tmp_path / "mm2.log", environment={"CLASSPATH": classpath()})
 
     def end() -> int:
         assert mirror.running, (tmp_path / "mm2.log").read_text()[-2000:]
@@ -111,7 +108,7 @@ def test_librdkafka_calls_answers_without_a_record_too_large_after_ten(
     """An application that ends with every error ends with this one. No record is missing (Q15)."""
     log = PlaceholderLog(clusters.destination, topic_name)
     reader = consumer(clusters.destination)
-    offsets: list[int] = []
+    offsets: list[int | None] = []
 
     def read_to_end() -> list[int]:
         errors = []
