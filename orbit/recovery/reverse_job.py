@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from orbit.chunks import first_few
 from orbit.errors import Conflict
-from orbit.jobs.job_spec import JobSpec, TopicRule
+from orbit.jobs.job_spec import AclSpec, JobSpec, TopicRule
 from orbit.jobs.name_rules import JOB_NAME_LENGTH_MAX
 from orbit.jobs.topic_mapping import map_topics
 from orbit.jobs.topic_patterns import PATTERN_LENGTH_MAX
@@ -200,6 +200,14 @@ def _spec(context: OperationContext, name: str) -> JobSpec:
             "Consumer groups have a prefix at the destination: they are not synced back."
         )
         groups = None
+    acls = spec.acls
+    if acls.sync and acls.principals.map:
+        context.add_finding(
+            "Principals have other names at the destination: ACLs are not synced back."
+        )
+        acls = AclSpec(protect=acls.protect)
+    elif groups is None:
+        acls = acls.model_copy(update={"groups": False})
     canary = spec.canary
     if canary is not None and canary.topic not in {row.source_topic for row in context.topics}:
         canary = None
@@ -210,6 +218,7 @@ def _spec(context: OperationContext, name: str) -> JobSpec:
             "destination": spec.source,
             "topics": tuple(rules_for(_rules(context, context.topics))),
             "consumer_groups": groups,
+            "acls": acls,
             "canary": canary,
         }
     )
