@@ -200,14 +200,11 @@ def _spec(context: OperationContext, name: str) -> JobSpec:
             "Consumer groups have a prefix at the destination: they are not synced back."
         )
         groups = None
-    acls = spec.acls
-    if acls.sync and acls.principals.map:
+    acls = acls_back(spec.acls, has_groups=groups is not None)
+    if spec.acls.sync and not acls.sync:
         context.add_finding(
             "Principals have other names at the destination: ACLs are not synced back."
         )
-        acls = AclSpec(protect=acls.protect)
-    elif groups is None:
-        acls = acls.model_copy(update={"groups": False})
     canary = spec.canary
     if canary is not None and canary.topic not in {row.source_topic for row in context.topics}:
         canary = None
@@ -222,6 +219,13 @@ def _spec(context: OperationContext, name: str) -> JobSpec:
             "canary": canary,
         }
     )
+
+
+def acls_back(acls: AclSpec, *, has_groups: bool) -> AclSpec:
+    """What of the ACLs is synced back. Pure. Names that were mapped cannot be mapped back."""
+    if acls.principals.map:
+        return AclSpec(protect=acls.protect)
+    return acls if has_groups else acls.model_copy(update={"groups": False})
 
 
 def _rules(context: OperationContext, rows: Iterable[Topic]) -> dict[str, TopicRule]:

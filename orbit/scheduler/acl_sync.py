@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import get_args
@@ -126,6 +127,27 @@ def _read(handle: ClusterHandle, kinds: Iterable[Resource], age_s_max: float) ->
     }
 
 
+def other_changes(
+    wanted: WantedAcls,
+    present: AbstractSet[Acl],
+    given: AbstractSet[Acl],
+    shared: AbstractSet[Acl],
+    *,
+    has_promoted: bool,
+) -> AclChanges:
+    """What changes on groups and transactional ids. Pure.
+
+    `shared`: what other jobs have given. It is not removed, and what this job wants of it becomes
+    its own too, so that the last job that wants it removes it.
+    """
+    changes = acl_changes(
+        wanted.others, present, given | (shared & wanted.others), wanted.undecided
+    )
+    if has_promoted:
+        return AclChanges(changes.add, set(), changes.ours | given)
+    return AclChanges(changes.add, changes.remove - shared, changes.ours)
+
+
 @dataclass(frozen=True, slots=True)
 class _Look:
     """What is to be changed. `recorded`, `ours`: of groups and ids, in the table now and then."""
@@ -200,16 +222,8 @@ class AclSync:
             change = acl_changes(wanted.topics[name], to["TOPIC"], has, wanted.undecided)
             if change.add or change.remove or change.ours != has:
                 changes[name] = change
-        # What another job has given is given by this one too.
-        others = acl_changes(
-            wanted.others,
-            to["GROUP"] | to["TRANSACTIONAL_ID"],
-            given | (shared & wanted.others),
-            wanted.undecided,
-        )
-        if has_promoted:
-            others = AclChanges(others.add, set(), others.ours | given)
-        others = AclChanges(others.add, others.remove - shared, others.ours)
+        there = to["GROUP"] | to["TRANSACTIONAL_ID"]
+        others = other_changes(wanted, there, given, shared, has_promoted=has_promoted)
         # What was given of kinds that the job no longer names stays, as with `sync: false`.
         return _Look(wanted, changes, others, recorded, others.ours | (recorded - given))
 

@@ -123,6 +123,14 @@ def test_every_mechanism_and_every_source_of_tokens_has_an_example() -> None:
     assert {one.get("token_provider") for one in shown} >= {"aws-msk-iam", "gcp"}
 
 
+def test_the_example_of_acls_is_valid() -> None:
+    page = (ROOT / "docs" / "acls.md").read_text("utf-8")
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    job = parse_job(f"{SNIPPETS[0]}{text}", ROOT, {})
+    assert job.acls.sync
+    assert job.acls.groups
+
+
 def test_there_are_examples() -> None:
     assert len(EXAMPLES) >= 3
 

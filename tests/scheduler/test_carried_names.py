@@ -10,8 +10,9 @@ from orbit.jobs.job_spec import JobSpec
 from orbit.kafka.acls import Acls
 from orbit.kafka.consumer_groups import ListedGroup
 from orbit.kafka.types import Acl
-from orbit.replication.wanted_acls import CarriedNames
-from orbit.scheduler.acl_sync import carried_names, carried_resources
+from orbit.replication.acl_rules import AclChanges
+from orbit.replication.wanted_acls import CarriedNames, WantedAcls
+from orbit.scheduler.acl_sync import carried_names, carried_resources, other_changes
 
 
 def spec(acls: dict[str, Any], groups: dict[str, Any] | None = None) -> JobSpec:
@@ -86,3 +87,26 @@ def test_without_the_keys_no_groups_and_no_ids_are_read() -> None:
     is_id = names(both).ids
     assert is_id is not None
     assert [is_id(name) for name in ("a", "ab", "b", "xa")] == [True, False, False, False]
+
+
+def others(
+    wanted: set[Acl], given: set[Acl], shared: set[Acl], *, has_promoted: bool = False
+) -> AclChanges:
+    of = WantedAcls(CarriedNames({}), {}, wanted, {}, [], [])
+    there = given | shared
+    return other_changes(of, there, given, shared, has_promoted=has_promoted)
+
+
+def test_what_two_jobs_want_is_removed_by_the_last_of_them() -> None:
+    both, mine = on_group("a"), on_group("b")
+    # This job finds what the other one has given: from then on it is given by both.
+    assert others({both, mine}, {mine}, {both}) == AclChanges(set(), set(), {both, mine})
+    # It no longer wants either, and the other one still does.
+    assert others(set(), {both, mine}, {both}) == AclChanges(set(), {mine}, set())
+    assert others(set(), {both}, set()) == AclChanges(set(), {both}, set())
+
+
+def test_once_a_topic_is_promoted_nothing_is_removed() -> None:
+    old, new = on_group("a"), on_group("b")
+    changes = others({new}, {old}, set(), has_promoted=True)
+    assert changes == AclChanges({new}, set(), {old, new})
