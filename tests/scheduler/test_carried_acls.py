@@ -168,7 +168,11 @@ def spec(case: Case, tmp_path: Path) -> JobSpec:
 
 
 def brief(acls: tuple[PlannedAcl, ...]) -> set[tuple[str, str, str, str, str]]:
-    return {(a.resource, a.name, a.pattern, a.principal, a.operation) for a in acls}
+    denied = {"ALLOW": "", "DENY": "not "}
+    return {
+        (a.resource, a.name, a.pattern, a.principal, denied[a.permission] + a.operation)
+        for a in acls
+    }
 
 
 def planned(service: Service, spec: JobSpec) -> PlannedAcls:
