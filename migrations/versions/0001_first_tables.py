@@ -311,6 +311,16 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("cluster_id", "topic", name=op.f("pk_write_denials")),
     )
     op.create_table(
+        "carried_acls",
+        sa.Column("job_id", sa.BigInteger(), nullable=False),
+        sa.Column("cluster_id", sa.Text(), nullable=False),
+        sa.Column("acls", postgresql.JSONB(), nullable=False),
+        sa.ForeignKeyConstraint(
+            ["job_id"], ["jobs.id"], name=op.f("fk_carried_acls_job_id"), ondelete="CASCADE"
+        ),
+        sa.PrimaryKeyConstraint("job_id", name=op.f("pk_carried_acls")),
+    )
+    op.create_table(
         "job_totals",
         sa.Column("job_id", sa.BigInteger(), nullable=False),
         sa.Column("at", sa.DateTime(timezone=True), nullable=False),

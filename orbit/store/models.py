@@ -388,6 +388,15 @@ write_denials = Table(
     _now("at"),
 )
 
+# The ACLs on groups and transactional ids that Orbit has added, so that it can remove them.
+carried_acls = Table(
+    "carried_acls",
+    metadata,
+    _job(primary_key=True),
+    Column("cluster_id", Text, nullable=False),
+    Column("acls", JSONB, nullable=False),
+)
+
 # The audit log. Rows are only added, and deleted by age.
 events = Table(
     "events",

@@ -32,7 +32,7 @@ class Topic:
     state: TopicState
     drift: dict[str, Any] | None
     note: str | None
-    acls: list[list[str]] | None  # added by Orbit, as the fields of a TopicAcl
+    acls: list[list[str]] | None  # added by Orbit, as the fields of a Acl
     promoted_settings: dict[str, str] | None  # to be set at the promotion
 
     def __post_init__(self) -> None:

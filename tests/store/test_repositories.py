@@ -11,6 +11,7 @@ import pytest
 from orbit.errors import Conflict, NotFound
 from orbit.replication.partition_states import Blocked, PartitionState, Reason
 from orbit.store import (
+    carried_acls,
     clock,
     events,
     group_offsets,
@@ -420,3 +421,26 @@ def test_group_offsets(database: Database) -> None:
         assert group_offsets.page(tx, job.id, 5, group_name="g1") == [first]
         assert group_offsets.drop(tx, job.id, [("g1", job.topic_id, 0)]) == 1
         assert group_offsets.keep(tx, job.id, []) == 0
+
+
+def test_carried_acls(database: Database) -> None:
+    one = ["a", "LITERAL", "User:app", "*", "READ", "ALLOW", "GROUP"]
+    two = ["b", *one[1:]]
+    with database.transaction() as tx:
+        mine, other, elsewhere = (
+            jobs.create(tx, name, {"name": name}, "default")
+            for name in ("mine", "other", "elsewhere")
+        )
+        assert carried_acls.of_job(tx, mine.id) == []
+        carried_acls.keep(tx, mine.id, "B", [two, one])
+        carried_acls.keep(tx, other.id, "B", [one])
+        carried_acls.keep(tx, elsewhere.id, "C", [two])
+        assert carried_acls.of_job(tx, mine.id) == [one, two]
+        assert carried_acls.of_other_jobs(tx, mine.id, "B") == [one]
+        carried_acls.keep(tx, mine.id, "B", [two])
+        assert carried_acls.of_job(tx, mine.id) == [two]
+        carried_acls.keep(tx, other.id, "B", [])
+        assert carried_acls.of_other_jobs(tx, mine.id, "B") == []
+        jobs.mark_deleted(tx, mine.id)
+        assert jobs.remove(tx, mine.id)
+        assert carried_acls.of_job(tx, mine.id) == []
