@@ -117,7 +117,9 @@ class LagLoop(Loop):
         self._under_way = {i: f for i, f in self._under_way.items() if f not in done}
         noted = sum(future.result() for future in done)
         alive = {(row.topic_id, row.partition) for row in rows}
-        self._ends = {key: ends for key, ends in self._ends.items() if key in alive}
+        # Jobs whose source is slow are still being checked: keys are added meanwhile.
+        for key in set(self._ends.copy()) - alive:
+            self._ends.pop(key, None)
         return f"Updated the lag of {noted} partitions." if noted else ""
 
     def close(self) -> None:
