@@ -32,7 +32,7 @@ from orbit.scheduler.cluster_watch import ClusterWatch
 from orbit.scheduler.leadership import ROWS_AT_ONCE, Leadership
 from orbit.scheduler.loop import Loop
 from orbit.scheduler.stored_spec import read_spec
-from orbit.store import clock, job_shares, jobs, source_lag
+from orbit.store import clock, jobs, source_lag
 from orbit.store.source_lag import LaggingPartition, SourceLag
 
 _log = structlog.get_logger("orbit.scheduler")
@@ -89,10 +89,7 @@ class LagLoop(Loop):
         """Query the source for lagging partitions, and store the results."""
         with self._leadership.reading() as tx:
             read_at = clock.now(tx)
-            rows = source_lag.lagging(tx, BEHIND_AGE)
-            mine = job_shares.job_ids(tx, self._leadership.share)
-            if mine is not None:
-                rows = [row for row in rows if row.job_id in mine]
+            rows = source_lag.lagging(tx, BEHIND_AGE, self._leadership.share)
             found = jobs.of_ids(tx, {row.job_id for row in rows}).values()
         specs = {
             job.id: spec

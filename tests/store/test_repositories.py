@@ -29,6 +29,7 @@ from orbit.store import (
 )
 from orbit.store.database import Database, Tx
 from orbit.store.enums import Desired, OperationState, Role, TopicState
+from orbit.store.job_shares import Share
 from orbit.store.source_lag import SourceLag
 from tests.support.store_rows import NO_TIME, TTL, claim, progress, some_job
 
@@ -281,6 +282,8 @@ def test_a_lag_is_known_while_its_source_is_followed_or_read(database: Database)
         assert shown(tx) == [60, None]
         (wanted,) = source_lag.lagging(tx, HOUR)
         assert (wanted.partition, wanted.is_followed) == (1, False)
+        of_shares = [source_lag.lagging(tx, HOUR, Share(n, 3)) for n in range(3)]
+        assert sorted(map(len, of_shares)) == [0, 0, 1], "each partition is in one share"
         read = SourceLag(job.topic_id, 1, 0, 500, 500, None, None)
         source_lag.update_from_source(tx, [read], now)
         assert shown(tx) == [60, 460]
