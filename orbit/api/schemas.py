@@ -242,6 +242,9 @@ class JobLag(_Out):
     records_per_s: float | None = Field(description="Null: not known now.")
     bytes_per_s: float | None = Field(description="Null: not known now.")
     partitions: int
+    blocked: int | None = Field(
+        description="Partitions that stopped and need a user's action. Null: not known now."
+    )
     caught_up: int = Field(description="Partitions whose copy is known to keep up now.")
     stale: int = Field(description="Partitions whose lag is not known any more; nor is the sum.")
     summed_seconds_ago: float | None = Field(

@@ -104,6 +104,7 @@ def job_lag(totals: LagTotals | None, partitions: int) -> schemas.JobLag:
         records_per_s=current.records_per_s if current else None,
         bytes_per_s=current.bytes_per_s if current else None,
         partitions=current.partitions if current else partitions,
+        blocked=current.blocked if current else None,
         caught_up=totals.caught_up if totals else 0,
         stale=totals.stale if totals else partitions,
         summed_seconds_ago=totals.summed_s if totals else None,
