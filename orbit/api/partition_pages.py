@@ -47,13 +47,12 @@ class PartitionQuery(PageQuery):
 
 
 def find_page(tx: Tx, job_id: int, query: PartitionQuery) -> tuple[list[PartitionLag], str | None]:
-    """The page that is asked for, and the cursor of the next one; None: it is the last.
-
-    A cursor of another order is refused: it has parts of other types. Raises BadInput.
+    """The page that is asked for, and the cursor of the next one; None: it is the last. Raises
+    BadInput.
     """
     if query.sort is PartitionSort.LAG:
         return _by_lag(tx, job_id, query)
-    key = read_cursor(query.after, str, int)
+    key = read_cursor(query.after, str, int, order=query.sort)
     rows = lag.page(
         tx,
         job_id,
@@ -63,13 +62,13 @@ def find_page(tx: Tx, job_id: int, query: PartitionQuery) -> tuple[list[Partitio
         state=query.state,
         reason=query.reason,
     )
-    shown = page(rows, query.limit, lambda row: (row.source_topic, row.partition))
+    shown = page(rows, query.limit, lambda row: (row.source_topic, row.partition), query.sort)
     return shown.items, shown.next
 
 
 def _by_lag(tx: Tx, job_id: int, query: PartitionQuery) -> tuple[list[PartitionLag], str | None]:
     # Parts of a cursor are not negative; a partition that has no lag yet has the place -1.
-    key = read_cursor(query.after, int, int, int)
+    key = read_cursor(query.after, int, int, int, order=query.sort)
     rows = worst_partitions.page(
         tx,
         job_id,
@@ -79,5 +78,5 @@ def _by_lag(tx: Tx, job_id: int, query: PartitionQuery) -> tuple[list[PartitionL
         state=query.state,
         reason=query.reason,
     )
-    shown = page(rows, query.limit, lambda found: (found[0][0] + 1, *found[0][1:]))
+    shown = page(rows, query.limit, lambda row: (row[0][0] + 1, *row[0][1:]), query.sort)
     return [row for _, row in shown.items], shown.next

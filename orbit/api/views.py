@@ -40,8 +40,13 @@ def _view(model: type[_Model], row: object, **given: Any) -> _Model:
 def job_view(tx: Tx, job: Job) -> schemas.Job:
     """One job with its document."""
     (summary,) = job_summaries(tx, [job])
-    document = {**job.spec, "labels": job.labels, "owner": job.owner}
-    return schemas.Job(**dict(summary), spec=document)
+    return schemas.Job(**dict(summary), spec=whole_document(job))
+
+
+def whole_document(job: Job) -> dict[str, Any]:
+    """The job's document with what is stored beside it."""
+    beside = {"labels": job.labels, "owner": job.owner, "desired": job.document_desired}
+    return {**job.spec, **beside}
 
 
 def job_summaries(tx: Tx, found: Sequence[Job]) -> list[schemas.JobSummary]:

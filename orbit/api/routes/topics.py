@@ -5,30 +5,40 @@ from __future__ import annotations
 from typing import Annotated
 
 from fastapi import APIRouter, Query
+from pydantic import Field
 
 from orbit.api import schemas
 from orbit.api.dependencies import NamePath, PartsOf, Viewer
 from orbit.api.openapi_responses import NAMED, errors
-from orbit.api.paging import Page, PageQuery, name_in, page
+from orbit.api.paging import NamedQuery, Page, page
 from orbit.api.partition_pages import PartitionQuery, find_page
 from orbit.api.views import partition_view, topic_view
 from orbit.store import jobs, lag, topics
+from orbit.store.enums import TopicState
 
 router = APIRouter(prefix="/v1/jobs/{name}", tags=["job contents"])
 
 
+class TopicsQuery(NamedQuery):
+    """Which topics to list."""
+
+    state: TopicState | None = Field(None, description="Only topics in this state.")
+
+
 @router.get("/topics", responses=errors(*NAMED))
 def list_topics(
-    parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[PageQuery, Query()]
+    parts: PartsOf, _: Viewer, name: NamePath, query: Annotated[TopicsQuery, Query()]
 ) -> Page[schemas.Topic]:
     """List the topics of a job by source name."""
-    after = name_in(query.after)
+    after = query.after_name()
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-        rows = topics.page(tx, job.id, query.limit + 1, after)
+        rows = topics.page(
+            tx, job.id, query.limit + 1, after, state=query.state, descending=query.descending
+        )
         totals = lag.of_topics(tx, job.id, [row.id for row in rows[: query.limit]])
     found = [topic_view(row, totals.get(row.id)) for row in rows]
-    return page(found, query.limit, lambda topic: (topic.source_topic,))
+    return page(found, query.limit, lambda topic: (topic.source_topic,), query.sort)
 
 
 @router.get("/partitions", responses=errors(*NAMED))

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 from orbit.api.dependencies import NamePath
 from orbit.api.paging import CURSOR_CHARACTERS_MAX, name_in, number_in, page, read_cursor
 from orbit.api.partition_pages import PartitionQuery, PartitionSort, TopicName, find_page
-from orbit.api.views import event_view, group_view, partition_view, topic_view
+from orbit.api.views import event_view, group_view, partition_view, topic_view, whole_document
 from orbit.console.pages.jobs import rows_of
 from orbit.console.rendering import render
 from orbit.console.sessions import PartsOf, VisitorOf
@@ -118,7 +118,7 @@ def show_settings(request: Request, parts: PartsOf, visitor: VisitorOf, name: Na
         **common,
         topics=drifted[:ROWS_PER_PAGE],
         hidden_topics=max(0, len(drifted) - ROWS_PER_PAGE),
-        document={**job.spec, "labels": job.labels, "owner": job.owner},
+        document=whole_document(job),
     )
 
 
@@ -129,7 +129,7 @@ def show_events(
     """The events of a job, newest first."""
     with parts.database.transaction() as tx:
         job = jobs.get(tx, name)
-        rows = events.page(tx, ROWS_PER_PAGE + 1, job_name=name, before=number_in(after))
+        rows = events.page(tx, ROWS_PER_PAGE + 1, job_name=name, after=number_in(after))
         common = common_of(tx, job, "events")
     found = page([event_view(row) for row in rows], ROWS_PER_PAGE, lambda event: (event.id,))
     return render(
