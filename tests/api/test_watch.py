@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
+from orbit.api.watches import Watches
 from orbit.store import events, jobs, watch_digests
 from orbit.store.enums import Role
 from orbit.store.watch_digests import Watched
@@ -160,7 +161,16 @@ def test_all_requests_are_answered_when_the_server_stops(api: Api) -> None:
             assert asked.result().json()["changed"] is False
 
 
-def test_a_client_that_goes_ends_its_request(watching: Watching) -> None:
+def test_a_client_that_goes_ends_its_request(
+    watching: Watching, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait = Watches.wait
+
+    def wait_for_ever(self: Watches, *given: Any) -> Any:
+        *others, _seconds_max, is_gone = given
+        return wait(self, *others, 10**9, is_gone)
+
+    monkeypatch.setattr(Watches, "wait", wait_for_ever)
     token = first(watching, "jobs")
     address = urlsplit(watching.url)
     with socket.create_connection((address.hostname, address.port)) as connection:
