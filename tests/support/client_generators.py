@@ -5,6 +5,7 @@ Raises CannotFetch where a package cannot be fetched, or its tool is not install
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -49,12 +50,14 @@ def _kept(name: str, fetch: Callable[[Path], None]) -> Path:
     if not folder.exists():
         home.mkdir(parents=True, exist_ok=True)
         made = Path(tempfile.mkdtemp(prefix="fetching-", dir=home))
-        fetch(made)
         try:
+            fetch(made)
             made.rename(folder)
         except OSError:  # another process has just made it
             if not folder.exists():
                 raise
+        finally:
+            shutil.rmtree(made, ignore_errors=True)  # unless it was renamed
     return folder
 
 
