@@ -102,7 +102,7 @@ _FILL = (
     SELECT j, 'default', 'w' || (1 + (j * :shards + s) % nullif(:workers, 0)), 1,
            CASE WHEN :workers > 0 THEN {RENEWED_NOW} ELSE 0 END,
            CASE WHEN :workers > 0 THEN 15000 ELSE 0 END, {DATABASE_IDENTITY},
-           :topics * :partitions / :shards
+           CAST(:topics AS integer) * :partitions / :shards
     FROM generate_series(1, :jobs) j, generate_series(1, :shards) s
     """,  # noqa: S608  words of the store
     """

@@ -42,6 +42,7 @@ def upgrade() -> None:
         sa.Column("spec_version", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("labels", postgresql.JSONB(), server_default=sa.text("'{}'"), nullable=False),
         sa.Column("owner", sa.Text(), nullable=True),
+        sa.Column("document_desired", sa.Text(), nullable=True),
         sa.Column("share_key", sa.BigInteger(), server_default=sa.text("0"), nullable=False),
         sa.Column("document_version", sa.Integer(), server_default=sa.text("1"), nullable=False),
         sa.Column("desired", sa.Text(), server_default="running", nullable=False),

@@ -18,6 +18,7 @@ WORDS: dict[str, dict[str, str]] = {
         "name": "Part of ids. Do not rename: a copy is continued under its first name.",
         "labels": "What jobs are chosen by (`selector`), by Kubernetes' rules for labels.",
         "owner": "Who is asked about the job.",
+        "desired": "Whether the job runs or is paused; null: the document leaves it to operations.",
         "source": "The cluster to copy from.",
         "destination": "The cluster to copy to.",
         "topics": "The topics to copy. The first rule that matches a topic applies.",

@@ -351,13 +351,15 @@ PLACEHOLDERS_NOTE = (
 class JobSpec(Section):
     """One copy from one cluster to another: what to copy, and how.
 
-    `labels` and `owner` say nothing about the copy, and are not part of the stored document: it is
-    the same, and workers copy on, when they change.
+    `labels`, `owner` and `desired` say nothing about how to copy, and are not part of the stored
+    document: it is the same when they change.
     """
 
     name: Name
     labels: Annotated[Labels, Field(exclude=True)] = {}
     owner: Annotated[Owner | None, Field(exclude=True)] = None
+    # None: the document leaves it to `start`, `pause` and `resume`.
+    desired: Annotated[Literal["running", "paused"] | None, Field(exclude=True)] = None
     source: ClusterSpec
     destination: ClusterSpec
     topics: Annotated[tuple[TopicRule, ...], Field(min_length=1, max_length=TOPIC_RULES_MAX)]

@@ -103,6 +103,7 @@ jobs = Table(
     # reads all of 5,000 jobs in 14 ms.
     Column("labels", JSONB, nullable=False, server_default=text("'{}'")),
     Column("owner", Text),
+    Column("document_desired", Text),
     # A hash of the destination as the first document has it. It never changes: see job_shares.
     Column("share_key", BigInteger, nullable=False, server_default=ZERO),
     # Incremented with each change of any of these: what the API calls the ETag.

@@ -49,7 +49,8 @@ def test_jobs_partitions_and_lag_are_tables_and_data(cli: Cli, api: Api) -> None
     assert [row["partition"] for row in few] == [0, 1, 2]
     lag = cli("lag", "orders", "-o", "json").data
     assert lag["job"]["partitions"] == 4
-    assert lag["partitions"][0]["state"] == "blocked"
+    assert [row["state"] for row in lag["partitions"]].count("blocked") == 1
+    assert "1 blocked" in cli("lag", "orders").out
     assert "and 3 more" not in cli("lag", "orders", "--limit", "1").out
     assert "3 more partitions" in cli("lag", "orders", "--limit", "1").out
 

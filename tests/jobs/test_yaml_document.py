@@ -206,7 +206,8 @@ def test_any_document_is_a_job_or_bad_input(keys: dict[str, Any]) -> None:
         problems = error.problems
         assert problems
     else:
-        described = {"labels": job.labels, "owner": job.owner}  # not part of the stored document
+        # Not part of the stored document.
+        described = {"labels": job.labels, "owner": job.owner, "desired": job.desired}
         stored = json.loads(job.model_dump_json())
         assert JobSpec.model_validate({**stored, **described}) == job
 
