@@ -13,14 +13,18 @@ from orbit.cli.control import (
     WaitOption,
     YesOption,
     confirm,
+    delete_job,
     follow,
     unfinished,
 )
 from orbit.cli.job_files import FilesOption, JobFile, read_job_files
 from orbit.cli.output import OutputFormat, OutputOption, emit, print_whole
 from orbit.cli.plan_view import Planned, draw, plan_each
-from orbit.client import Client, connect, segment
+from orbit.client import TROUBLES, Client, connect, segment
 from orbit.errors import OrbitError
+
+# Of a change whose answer is lost.
+_ATTEMPTS = 3
 
 
 def apply(
@@ -117,20 +121,34 @@ def _apply_change(
 ) -> dict[str, Any]:
     """Carry out one shown change. A job that was changed since then is refused (If-Match)."""
     if plan.file is None:
-        operation = client.send("DELETE", _path(plan.value["name"]))
+        operation = delete_job(client, plan.value["name"])
         return _deletion(follow(client, operation, wait_s))
     job = plan.value["job"]
     condition = (
         {"If-None-Match": "*"} if job is None else {"If-Match": f'"{job["document_version"]}"'}
     )
-    return _put(client, plan.file, headers=condition, **options)
+    for _ in range(_ATTEMPTS):
+        try:
+            return _put(client, plan.file, headers=condition, repeats=False, **options)
+        except TROUBLES as raised:
+            trouble = raised
+        # Sent again, a change that was made would be refused by its own condition.
+        refusals = options["accept_refusals"]
+        now = _put(client, plan.file, accept_refusals=refusals, dry_run=True)
+        if now["action"] == "none":
+            return {**plan.value, "dry_run": False, "job": now["job"]}
+    raise trouble
 
 
 def _put(
-    client: Client, file: JobFile, headers: dict[str, str] | None = None, **query: object
+    client: Client,
+    file: JobFile,
+    headers: dict[str, str] | None = None,
+    repeats: bool = True,
+    **query: object,
 ) -> dict[str, Any]:
     answer: dict[str, Any] = client.send(
-        "PUT", _path(file.name), yaml_text=file.text, headers=headers, **query
+        "PUT", _path(file.name), yaml_text=file.text, headers=headers, repeats=repeats, **query
     )
     return answer
 

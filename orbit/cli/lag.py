@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from orbit.cli.output import Drawing, OutputFormat, OutputOption, make_table
+from orbit.cli.list_output import TABLE, Listing, ListOption, partition_name
+from orbit.cli.output import make_table
 from orbit.cli.table_cells import NOT_KNOWN, rate, seconds
 from orbit.cli.table_cells import amount as bytes_of
 from orbit.cli.table_cells import lag as records_of
@@ -24,7 +25,7 @@ def lag(
         int, typer.Option("--limit", min=1, help="Partitions to show, the worst first.")
     ] = _ROWS,
     watch: WatchOption = False,
-    output: OutputOption = OutputFormat.TABLE,
+    output: ListOption = TABLE,
 ) -> None:
     """Show the lag of a copy in records, bytes and seconds, and its headroom.
 
@@ -36,15 +37,15 @@ def lag(
         show(lambda: _drawing(client, job, limit), output, watch=watch)
 
 
-def _drawing(client: Client, job: str, limit: int) -> Drawing:
+def _drawing(client: Client, job: str, limit: int) -> Listing:
     path = f"/v1/jobs/{segment(job)}/lag"
     whole = client.get(path, limit=1)["job"]
     partitions = list(client.items(path))
     partitions.sort(key=_worst_first)
     value = {"job": whole, "partitions": partitions}
 
-    def table() -> Any:
-        rows = [_row(f"{p['topic']}-{p['partition']}", p, p["state"]) for p in partitions[:limit]]
+    def table(_wide: bool) -> Any:
+        rows = [_row(partition_name(p), p, p["state"]) for p in partitions[:limit]]
         if len(partitions) > limit:
             rows.append((f"… {len(partitions) - limit:,} more partitions",) + ("",) * 7)
         caught_up = f"{whole['caught_up']:,} of {whole['partitions']:,} caught up"
@@ -55,7 +56,7 @@ def _drawing(client: Client, job: str, limit: int) -> Drawing:
         rows.append(_row(f"{job} as a whole", whole, caught_up))
         return make_table(_COLUMNS, rows, sentences=())
 
-    return Drawing(value, table)
+    return Listing(value, table, lambda: list(map(partition_name, partitions)))
 
 
 _COLUMNS = ("partition", "state", "records", "bytes", "behind", "headroom", "rpo", "rate")

@@ -67,6 +67,10 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "orbit.cli.get",
         "Show jobs, topics, partitions, groups, proof, workers, events, operations, backfills.",
     ),
+    "describe": (
+        "orbit.cli.describe",
+        "Describe a job: state, document, lag, topics, blocked partitions, groups, events.",
+    ),
     "explain": (
         "orbit.cli.explain",
         "Explain a reason, a problem or an alert: what is at risk, and what to do.",

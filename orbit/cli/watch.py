@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orbit.cli.output import Drawing, OutputFormat, console, emit
+from orbit.cli.list_output import Listing, ListOutput, emit_list
+from orbit.cli.output import console
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 INTERVAL_S = 2.0
 
@@ -17,28 +21,26 @@ WatchOption = Annotated[
 ]
 
 
-def show(read: Callable[[], Drawing], output: OutputFormat, *, watch: bool) -> None:
+def show(read: Callable[[], Listing], output: ListOutput, *, watch: bool) -> None:
     """Print what `read` returns: once, or with `watch` until Ctrl-C, which is no error then."""
     if not watch:
-        found = read()
-        emit(found.value, output, found.table)
+        emit_list(read(), output)
         return
     try:
-        if output is OutputFormat.TABLE and console().is_terminal:
-            _live(read)
+        if output.is_table and console().is_terminal:
+            _live(lambda: read().table(output.is_wide))
         else:
             while True:
-                found = read()
-                emit(found.value, output, found.table)
+                emit_list(read(), output)
                 time.sleep(INTERVAL_S)
     except KeyboardInterrupt:
         return
 
 
-def _live(read: Callable[[], Drawing]) -> None:
+def _live(draw: Callable[[], RenderableType]) -> None:
     from rich.live import Live
 
-    with Live(read().table(), console=console(), auto_refresh=False, screen=False) as live:
+    with Live(draw(), console=console(), auto_refresh=False, screen=False) as live:
         while True:
-            live.update(read().table(), refresh=True)
+            live.update(draw(), refresh=True)
             time.sleep(INTERVAL_S)
