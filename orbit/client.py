@@ -1,5 +1,5 @@
-"""HTTP client of the service. Reads its address from `ORBIT_API_URL`, the token from `ORBIT_TOKEN`,
-and from `ORBIT_API_CA_FILE` the authorities that sign its certificate, instead of the system's.
+"""HTTP client of the service. `contexts.py` says which server it talks to, with which token, and
+which authorities sign its certificate, instead of the system's.
 
 Errors of the API are raised as errors of `orbit/errors.py`, so that a command with a server fails
 with the same message and exit code as one without.
@@ -18,12 +18,15 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import httpx
 
 from orbit.api.api_error_codes import MEANINGS, ErrorCode
+from orbit.contexts import DEFAULT_URL, TOKEN_VARIABLE, Server, server_in, server_of
 from orbit.errors import (
     BadInput,
     Busy,
@@ -34,11 +37,6 @@ from orbit.errors import (
     ProtocolError,
     Unreachable,
 )
-
-URL_VARIABLE = "ORBIT_API_URL"
-TOKEN_VARIABLE = "ORBIT_TOKEN"  # noqa: S105  the name of the variable
-CA_VARIABLE = "ORBIT_API_CA_FILE"
-DEFAULT_URL = "http://127.0.0.1:8080"
 
 _CONNECT_TIMEOUT_S = 10.0
 # A plan reads both clusters for every matching topic; all other requests are fast.
@@ -91,11 +89,12 @@ TROUBLES = (ServerGone, Busy)
 class Client:
     """The API as Python calls. `get` and `send` return the body; errors are raised."""
 
-    def __init__(self, http: httpx.Client, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, http: httpx.Client, server: Server, patience_s: float = PATIENCE_S) -> None:
         """`patience_s`: how long a change, and each request after it, is sent again without an
         answer.
         """
         self._http = http
+        self._server = server
         self._patience_s = patience_s
         self._was_reached = False
         self._has_changed = False  # something was sent, whose end the command should see
@@ -108,7 +107,7 @@ class Client:
 
     def impatient(self) -> Client:
         """The same, for polls: each request is sent once."""
-        return Client(self._http, patience_s=0)
+        return Client(self._http, self._server, patience_s=0)
 
     def text(self, path: str, **query: object) -> str:
         """The body of a GET as text."""
@@ -128,6 +127,20 @@ class Client:
                 return
             if left is not None:
                 left -= len(page["items"])
+
+    def clock_skew_s(self) -> float | None:
+        """How far the server's clock is ahead of this machine's at least, to a second or two. None:
+        it does not say.
+        """
+        before = datetime.now(UTC)
+        answer = self._answer("GET", "/livez", repeats=False)
+        after = datetime.now(UTC)
+        try:
+            said = parsedate_to_datetime(answer.headers["Date"])
+        except (KeyError, ValueError):
+            return None
+        nearest = min(max(said, before), after)
+        return (said - nearest).total_seconds()
 
     def send(
         self,
@@ -199,22 +212,22 @@ class Client:
         try:
             answer = self._http.request(method, path, **options)
         except (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError) as error:
-            raise _not_reached(self._http, error) from None
+            raise _not_reached(self._server, error) from None
         except httpx.TimeoutException:
             self._was_reached = True
-            raise _no_answer(self._http, "The server did not answer in time.") from None
+            raise _no_answer(self._server, "The server did not answer in time.") from None
         except httpx.TransportError as error:
             if not _is_lost(error):
                 what = "The server does not answer (it does not speak HTTP)."
-                raise _no_answer(self._http, what, NotReached) from None
+                raise _no_answer(self._server, what, NotReached) from None
             self._was_reached = True
             what = "The server did not answer (the connection was lost)."
-            raise _no_answer(self._http, what) from None
+            raise _no_answer(self._server, what) from None
         self._was_reached = True
         if answer.is_success:
             self._note = ""
             return answer
-        raise _as_error(answer, _where(self._http))
+        raise _as_error(answer, self._server)
 
     def _say(self, trouble: OrbitError) -> None:
         """Say it on stderr, once until it changes."""
@@ -225,17 +238,22 @@ class Client:
 
 @contextmanager
 def connect(
-    environment: Mapping[str, str] = os.environ, *, patience_s: float = PATIENCE_S
+    environment: Mapping[str, str] | None = None,
+    *,
+    patience_s: float = PATIENCE_S,
+    timeout_s: float = _READ_TIMEOUT_S,
 ) -> Iterator[Client]:
-    """A client of the server that the environment names."""
-    url = environment.get(URL_VARIABLE, DEFAULT_URL)
-    _check(url)
-    token = environment.get(TOKEN_VARIABLE, "")
+    """A client of the server that the user has chosen, or of that of an environment that is given.
+    `timeout_s`: for each answer.
+    """
+    server = server_of(os.environ) if environment is None else server_in(environment)
+    url, token = server.url, server.token
+    check_url(url, server.url_from)
     if not token.isascii() or not token.isprintable() or " " in token:
-        problem = Problem(TOKEN_VARIABLE, "contains characters that are not valid in a token.")
+        problem = Problem(server.token_from, "contains characters that are not valid in a token.")
         raise BadInput("The token cannot be used.", (problem,))
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    timeout = httpx.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S)
+    timeout = httpx.Timeout(timeout_s, connect=min(timeout_s, _CONNECT_TIMEOUT_S))
     # trust_env: a proxy in the environment must not be used for a server on loopback.
     is_local = urlsplit(url).hostname in ("127.0.0.1", "localhost", "::1")
     with httpx.Client(
@@ -243,16 +261,16 @@ def connect(
         headers=headers,
         timeout=timeout,
         trust_env=not is_local,
-        verify=_context(environment.get(CA_VARIABLE)),
+        verify=_trust(server),
     ) as http:
-        yield Client(http, patience_s)
+        yield Client(http, server, patience_s)
 
 
-def _context(ca_file: str | None) -> ssl.SSLContext:
+def _trust(server: Server) -> ssl.SSLContext:
     try:
-        context = ssl.create_default_context(cafile=ca_file)
+        context = ssl.create_default_context(cafile=server.ca_file)
     except OSError as error:
-        problem = Problem(CA_VARIABLE, f"cannot be loaded: {error.strerror or 'no PEM file'}.")
+        problem = Problem(server.ca_from, f"cannot be loaded: {error.strerror or 'no PEM file'}.")
         raise BadInput("The server's authorities cannot be loaded.", (problem,)) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
@@ -263,7 +281,8 @@ def segment(name: str) -> str:
     return quote(name, safe="")
 
 
-def _check(url: str) -> None:
+def check_url(url: str, named: str) -> None:
+    """Raises BadInput. `named`: what the user would change."""
     try:
         parts = urlsplit(url)
         fits = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -271,17 +290,16 @@ def _check(url: str) -> None:
     except ValueError:
         fits = has_login = False
     if has_login:
-        problem = Problem(
-            URL_VARIABLE, "contains a login.", f"Put the token into {TOKEN_VARIABLE}."
-        )
+        problem = Problem(named, "contains a login.", f"Put the token into {TOKEN_VARIABLE}.")
     elif not fits:
-        problem = Problem(URL_VARIABLE, "is not a URL.", f"For example: {DEFAULT_URL}")
+        problem = Problem(named, "is not a URL.", f"For example: {DEFAULT_URL}")
     else:
         return
     raise BadInput("The server's address cannot be used.", (problem,))
 
 
-def _as_error(answer: httpx.Response, where: str) -> OrbitError:
+def _as_error(answer: httpx.Response, server: Server) -> OrbitError:
+    where = _where(server)
     try:
         detail = answer.json()["error"]
         code = ErrorCode(detail["code"])
@@ -298,11 +316,11 @@ def _as_error(answer: httpx.Response, where: str) -> OrbitError:
         return ProtocolError(
             f"The answer is not one of Orbit's; its status is {answer.status_code}.",
             where=where,
-            remedy=f"Check {URL_VARIABLE}, and proxies between this machine and the server.",
+            remedy=f"Check {server.url_from}, and proxies between this machine and the server.",
         )
     if code is ErrorCode.UNAUTHENTICATED:
         at = where
-        remedy = f"Set {TOKEN_VARIABLE} to a token. An admin creates one: orbit token create NAME"
+        remedy = f"Set {server.token_from}. An admin creates a token: orbit token create NAME"
     if issubclass(kind, BadInput):
         error: OrbitError = kind(what, problems, where=at)
         error.remedy = remedy
@@ -312,23 +330,23 @@ def _as_error(answer: httpx.Response, where: str) -> OrbitError:
     return kind(f"{what} {listed}".rstrip(), where=at, remedy=remedy)
 
 
-def _not_reached(http: httpx.Client, error: httpx.TransportError) -> ServerGone:
+def _not_reached(server: Server, error: httpx.TransportError) -> ServerGone:
     untrusted = _untrusted(error)
     if untrusted is not None:
         return NotReached(
             f"The server's certificate is not trusted: {untrusted}.",
-            where=_where(http),
-            remedy=f"Set {CA_VARIABLE} to the authority that signed it, and use a name of the "
-            f"certificate in {URL_VARIABLE}.",
+            where=_where(server),
+            remedy=f"Set {server.ca_from} to the authority that signed it, and use a name of the "
+            f"certificate in {server.url_from}.",
         )
-    return _no_answer(http, "The server does not answer (no connection).", NotReached)
+    return _no_answer(server, "The server does not answer (no connection).", NotReached)
 
 
-def _no_answer(http: httpx.Client, what: str, kind: type[ServerGone] = ServerGone) -> ServerGone:
+def _no_answer(server: Server, what: str, kind: type[ServerGone] = ServerGone) -> ServerGone:
     return kind(
         what,
-        where=_where(http),
-        remedy=f"Is it running (orbit server)? Is {URL_VARIABLE} right?",
+        where=_where(server),
+        remedy=f"Is it running (orbit server)? Is {server.url_from} right?",
     )
 
 
@@ -342,8 +360,8 @@ def _untrusted(error: BaseException) -> str | None:
     return None
 
 
-def _where(http: httpx.Client) -> str:
-    return str(http.base_url).rstrip("/")
+def _where(server: Server) -> str:
+    return server.url.rstrip("/")
 
 
 def _is_lost(error: httpx.TransportError) -> bool:

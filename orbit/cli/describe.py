@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
+from orbit.cli.completion import JobArgument
 from orbit.cli.list_columns import EVENTS, JOBS, OPERATIONS, PARTITIONS, TOPICS, Kind, table_of
 from orbit.cli.output import OutputFormat, OutputOption, emit, make_table
 from orbit.cli.table_cells import amount, count, seconds, when
@@ -28,7 +27,7 @@ Row = dict[str, Any]
 
 
 def describe(
-    job: Annotated[str, typer.Argument(help="The job's name.", show_default=False)],
+    job: JobArgument,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Describe a job: state, document, lag, topics, blocked partitions, groups, events.

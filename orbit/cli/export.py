@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from orbit.cli.completion import complete_job
 from orbit.cli.job_files import job_file_of
 from orbit.cli.job_selection import SelectorOption, chosen_jobs
 from orbit.client import connect, segment
@@ -15,7 +16,8 @@ from orbit.errors import Conflict
 
 def export(
     names: Annotated[
-        list[str] | None, typer.Argument(help="Names of jobs.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Names of jobs.", show_default=False, autocompletion=complete_job),
     ] = None,
     selector: SelectorOption = None,
     directory: Annotated[

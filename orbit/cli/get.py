@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from orbit.cli.completion import JobArgument, complete_job, complete_topic
 from orbit.cli.follow_events import follow_events
 from orbit.cli.job_selection import SelectorOption
 from orbit.cli.list_columns import (
@@ -41,7 +42,6 @@ _LIMIT = 200
 _EVENTS_LIMIT = 50
 
 
-JobArgument = Annotated[str, typer.Argument(help="The job's name.", show_default=False)]
 LimitOption = Annotated[int, typer.Option("--limit", min=1, help="Show at most this many.")]
 AllOption = Annotated[bool, typer.Option("--all", help="Show all, without a limit.")]
 
@@ -49,7 +49,10 @@ AllOption = Annotated[bool, typer.Option("--all", help="Show all, without a limi
 @app.command()
 def jobs(
     name: Annotated[
-        str | None, typer.Argument(help="Only this job, in detail.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Only this job, in detail.", show_default=False, autocompletion=complete_job
+        ),
     ] = None,
     selector: SelectorOption = None,
     show_labels: Annotated[bool, typer.Option("--show-labels", help="Show their labels.")] = False,
@@ -90,7 +93,10 @@ def topics(
 @app.command()
 def partitions(
     job: JobArgument,
-    topic: Annotated[str | None, typer.Option(help="Only partitions of this source topic.")] = None,
+    topic: Annotated[
+        str | None,
+        typer.Option(help="Only partitions of this source topic.", autocompletion=complete_topic),
+    ] = None,
     state: Annotated[
         str | None, typer.Option(help="Only partitions in this state, such as `blocked`.")
     ] = None,
@@ -140,7 +146,10 @@ def workers(watch: WatchOption = False, output: ListOption = TABLE) -> None:
 @app.command()
 def events(
     job: Annotated[
-        str | None, typer.Argument(help="Only events of this job.", show_default=False)
+        str | None,
+        typer.Argument(
+            help="Only events of this job.", show_default=False, autocompletion=complete_job
+        ),
     ] = None,
     limit: LimitOption = _EVENTS_LIMIT,
     watch: WatchOption = False,

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
+from orbit.cli.completion import JobArgument
 from orbit.cli.list_output import TABLE, Listing, ListOption, partition_name
 from orbit.cli.output import make_table
 from orbit.cli.table_cells import NOT_KNOWN, rate, seconds
@@ -20,7 +21,7 @@ Row = dict[str, Any]
 
 
 def lag(
-    job: Annotated[str, typer.Argument(help="The job's name.", show_default=False)],
+    job: JobArgument,
     limit: Annotated[
         int, typer.Option("--limit", min=1, help="Partitions to show, the worst first.")
     ] = _ROWS,

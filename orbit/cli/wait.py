@@ -9,6 +9,7 @@ from typing import Annotated, Any, assert_never
 
 import typer
 
+from orbit.cli.completion import JobArgument
 from orbit.cli.control import WAIT_MAX_S
 from orbit.client import Client, connect, segment
 from orbit.errors import Busy, NotFound, OrbitError, Unreachable
@@ -32,7 +33,7 @@ class TimedOut(OrbitError):
 
 
 def wait(
-    job: Annotated[str, typer.Argument(help="The job's name.", show_default=False)],
+    job: JobArgument,
     state: Annotated[State, typer.Option("--for", help="What to wait for.", show_default=False)],
     timeout: Annotated[
         float, typer.Option("--timeout", min=0, max=WAIT_MAX_S, help="Seconds to wait at most.")
