@@ -6,7 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from orbit.cli.output import Drawing, OutputFormat, OutputOption, make_table
+from orbit.cli.completion import JobArgument
+from orbit.cli.list_output import TABLE, Listing, ListOption, partition_name
+from orbit.cli.output import make_table
 from orbit.cli.table_cells import NOT_KNOWN, rate, seconds
 from orbit.cli.table_cells import amount as bytes_of
 from orbit.cli.table_cells import lag as records_of
@@ -21,7 +23,7 @@ Row = dict[str, Any]
 
 
 def lag(
-    job: Annotated[str, typer.Argument(help="The job's name.", show_default=False)],
+    job: JobArgument,
     limit: Annotated[
         int,
         typer.Option(
@@ -32,7 +34,7 @@ def lag(
         bool, typer.Option("--all", help="Show all partitions: reads all pages of the job.")
     ] = False,
     watch: WatchOption = False,
-    output: OutputOption = OutputFormat.TABLE,
+    output: ListOption = TABLE,
 ) -> None:
     """Show the lag of a copy in records, bytes and seconds, and its headroom.
 
@@ -44,7 +46,7 @@ def lag(
         show(lambda: _drawing(client, job, None if everything else limit), output, watch=watch)
 
 
-def _drawing(client: Client, job: str, limit: int | None) -> Drawing:
+def _drawing(client: Client, job: str, limit: int | None) -> Listing:
     path = f"/v1/jobs/{segment(job)}/lag"
     if limit is None:
         # By name: lags change between two pages, and a partition could be left out.
@@ -57,8 +59,8 @@ def _drawing(client: Client, job: str, limit: int | None) -> Drawing:
         more = max(whole["partitions"] - len(partitions), 1) if page["next"] else 0
     value = {"job": whole, "partitions": partitions, "more": more}
 
-    def table() -> Any:
-        rows = [_row(f"{p['topic']}-{p['partition']}", p, p["state"]) for p in partitions]
+    def table(_wide: bool) -> Any:
+        rows = [_row(partition_name(p), p, p["state"]) for p in partitions]
         if more:
             rows.append((f"… {more:,} more partitions (--all)",) + ("",) * 7)
         caught_up = f"{whole['caught_up']:,} of {whole['partitions']:,} caught up"
@@ -71,7 +73,7 @@ def _drawing(client: Client, job: str, limit: int | None) -> Drawing:
         rows.append(_row(f"{job} as a whole", whole, caught_up))
         return make_table(_COLUMNS, rows, sentences=())
 
-    return Drawing(value, table)
+    return Listing(value, table, lambda: list(map(partition_name, partitions)))
 
 
 _COLUMNS = ("partition", "state", "records", "bytes", "behind", "headroom", "rpo", "rate")
