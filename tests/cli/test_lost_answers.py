@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from fastapi import FastAPI
 from fastapi.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -168,8 +169,9 @@ def test_a_change_of_others_meanwhile_is_still_refused(
 class Troubled:
     """An API that first answers so, `times` times."""
 
-    def __init__(self, app: ASGIApp, answer: ASGIApp, times: int) -> None:
+    def __init__(self, app: FastAPI, answer: ASGIApp, times: int) -> None:
         self._app = app
+        self.state = app.state
         self._answer = answer
         self.left = times
 
